@@ -1,0 +1,1 @@
+"""Metrics, protocols and files of pairwise similarity evaluation: numpy only, no torch."""

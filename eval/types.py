@@ -1,0 +1,155 @@
+"""The central types of evaluation: Embeddings, Trials, Scores, Gallery. Checked on construction, then frozen.
+
+One legend for all docstrings: N items, D dims, P trials, Q probes, G gallery, C classes, B batch, T frames, F mel bins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Floats32 = NDArray[np.float32]
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int32]
+
+_SHOWN = 5  # how many offenders an error names; all are counted
+
+
+def name_first(offenders: Iterable[str]) -> str:
+    """The first few offenders as text, with an ellipsis if there are more."""
+    listed = list(offenders)
+    return ", ".join(repr(one) for one in listed[:_SHOWN]) + (", ..." if len(listed) > _SHOWN else "")
+
+
+@dataclass(frozen=True, eq=False)
+class Embeddings:
+    """RAW embeddings of N items: the norm carries quality and is kept.
+
+    ids: N distinct strings. matrix: (N, D) float32, finite. meta: text that travels with the file
+    (model digest, similarity to use, modality).
+    Raises ValueError for a wrong shape, repeated ids, or non-finite rows (all counted, the first named).
+    """
+
+    ids: tuple[str, ...]
+    matrix: Floats32
+    meta: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        matrix = np.ascontiguousarray(self.matrix, dtype=np.float32)
+        if matrix.ndim != 2 or matrix.shape[0] != len(self.ids) or matrix.shape[1] < 1:
+            raise ValueError(f"embeddings: expected a matrix of ({len(self.ids)}, D >= 1), one row per id, but got shape {matrix.shape}")
+        object.__setattr__(self, "matrix", matrix)
+        object.__setattr__(self, "ids", tuple(self.ids))
+        object.__setattr__(self, "meta", MappingProxyType(dict(self.meta)))
+        if len(self._row) != len(self.ids):
+            seen: set[str] = set()
+            repeated = [one for one in self.ids if one in seen or seen.add(one)]  # type: ignore[func-returns-value]
+            raise ValueError(f"embeddings: {len(repeated)} repeated ids ({name_first(repeated)}); every id must be unique")
+        finite = np.isfinite(matrix).all(axis=1)
+        if not finite.all():
+            bad = [self.ids[i] for i in np.flatnonzero(~finite)]
+            raise ValueError(f"embeddings: {len(bad)} of {len(self.ids)} rows hold NaN or infinity ({name_first(bad)}); extract them again or remove them")
+
+    @cached_property
+    def _row(self) -> dict[str, int]:
+        return {one: i for i, one in enumerate(self.ids)}
+
+    @cached_property
+    def norms(self) -> Floats32:
+        """(N,) Euclidean norms."""
+        norms: Floats32 = np.sqrt(np.einsum("nd,nd->n", self.matrix, self.matrix, dtype=np.float64)).astype(np.float32)
+        return norms
+
+    def unit(self) -> Floats32:
+        """(N, D) rows divided by max(norm, 1e-12): a zero row stays zero."""
+        rows: Floats32 = np.divide(self.matrix, np.maximum(self.norms, 1e-12)[:, None], dtype=np.float32)
+        return rows
+
+    def rows(self, ids: Iterable[str]) -> NDArray[np.int64]:
+        """Row numbers (len(ids),) of `ids`. KeyError says how many are missing and names the first."""
+        wanted = list(ids)
+        found = np.fromiter((self._row.get(one, -1) for one in wanted), dtype=np.int64, count=len(wanted))
+        missing = [wanted[i] for i in np.flatnonzero(found < 0)]
+        if missing:
+            raise KeyError(f"{len(missing)} of {len(wanted)} ids have no embedding ({name_first(missing)})")
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Trials:
+    """P trials between enrolment and probe ids.
+
+    enrol_ids, probe_ids: the distinct ids of each side. enrol, probe: (P,) int32 indices into them.
+    target: (P,) bool, or None for a blind list.
+    """
+
+    enrol_ids: tuple[str, ...]
+    probe_ids: tuple[str, ...]
+    enrol: Ints
+    probe: Ints
+    target: Bools | None = None
+
+    def __post_init__(self) -> None:
+        for side, ids in (("enrol", self.enrol_ids), ("probe", self.probe_ids)):
+            index = np.ascontiguousarray(getattr(self, side), dtype=np.int32)
+            object.__setattr__(self, side, index)
+            if index.ndim != 1 or (index.size and (index.min() < 0 or index.max() >= len(ids))):
+                raise ValueError(f"trials: {side} must be (P,) indices into {len(ids)} ids, but got shape {index.shape}")
+        if self.enrol.shape != self.probe.shape:
+            raise ValueError(f"trials: {self.enrol.size} enrol and {self.probe.size} probe entries; they must pair up")
+        if self.target is not None:
+            target = np.ascontiguousarray(self.target, dtype=np.bool_)
+            if target.shape != self.enrol.shape:
+                raise ValueError(f"trials: {target.size} labels for {self.enrol.size} trials")
+            object.__setattr__(self, "target", target)
+
+    def __len__(self) -> int:
+        return int(self.enrol.size)
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """P scores, HIGHER = MORE SIMILAR, always. values: (P,) float64 finite. target: (P,) bool."""
+
+    values: Floats
+    target: Bools
+
+    def __post_init__(self) -> None:
+        values = np.ascontiguousarray(self.values, dtype=np.float64)
+        target = np.ascontiguousarray(self.target, dtype=np.bool_)
+        if values.ndim != 1 or values.shape != target.shape:
+            raise ValueError(f"scores: values {values.shape} and labels {target.shape} must both be (P,)")
+        bad = np.flatnonzero(~np.isfinite(values))
+        if bad.size:
+            raise ValueError(f"scores: {bad.size} of {values.size} are NaN or infinite (first at trial {int(bad[0]) + 1}); every trial needs a finite score")
+        object.__setattr__(self, "values", values)
+        object.__setattr__(self, "target", target)
+
+    @property
+    def targets(self) -> Floats:
+        """Scores of the target trials."""
+        return self.values[self.target]
+
+    @property
+    def nontargets(self) -> Floats:
+        """Scores of the nontarget trials."""
+        return self.values[~self.target]
+
+
+@dataclass(frozen=True, eq=False)
+class Gallery:
+    """G enrolled templates and the subject of each."""
+
+    templates: Embeddings
+    subjects: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "subjects", tuple(self.subjects))
+        if len(self.subjects) != len(self.templates.ids):
+            raise ValueError(f"gallery: {len(self.subjects)} subjects for {len(self.templates.ids)} templates; one each is needed")

@@ -1,0 +1,1 @@
+"""Reading, augmenting and data sets of each modality."""

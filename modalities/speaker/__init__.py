@@ -1,0 +1,1 @@
+"""Speech: reading, features, augmentation, data sets."""

@@ -1,0 +1,1 @@
+"""The shared core of Likeness: losses, backbones, recipes, training, embedding, the command line."""

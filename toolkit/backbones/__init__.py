@@ -1,0 +1,1 @@
+"""Backbones from front-end features to a raw embedding, one file per family."""

@@ -1,0 +1,1 @@
+"""Losses over raw embeddings, one file per family."""
