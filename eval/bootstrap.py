@@ -1,0 +1,242 @@
+"""Confidence intervals of verification metrics by the bootstrap over subjects (percentile intervals).
+
+Trials share subjects, so they are not independent: an interval over trials is far too narrow. One resample draws n of the n subjects with replacement;
+with c[s] the times that subject s was drawn, a target trial weighs c[s] and a nontarget trial c[a] * c[b] (the subsets bootstrap of Bolle et al. 2004,
+with the product weights of Owen's pigeonhole bootstrap, 2007). Trials are sorted once; each resample is two cumulative sums of integer weights, shared by
+all metrics. EER, minDCF and strict TAR@FAR read them directly; any other metric gets the trials repeated by their weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from eval.types import Floats, Scores
+from eval.verification import AnyFloats, check_costs, eer, min_dcf, num_allowed, tar_at_far
+
+Counts = NDArray[np.int64]
+Metric = Callable[..., float]  # metric(target, nontarget)
+
+_BLOCK = 1 << 18  # trial weights (or subjects) held at once: a few MB, which stay in the cache
+_ROUNDS = 100  # how often an empty resample is drawn again
+
+
+class Resamples(NamedTuple):
+    """values: each metric's (R,) values on R resamples. num_redrawn: draws without any target or nontarget weight, replaced by new ones."""
+
+    values: dict[str, Floats]
+    num_redrawn: int
+
+
+class _Order:
+    """Both classes in ascending score order, and where the ROC's points lie in them. All of it is the same for every resample."""
+
+    def __init__(self, scores: Scores) -> None:
+        self.target_trials, self.nontarget_trials = (
+            one[np.argsort(scores.values[one])] for one in (np.flatnonzero(scores.target), np.flatnonzero(~scores.target))
+        )
+        self.target, self.nontarget = scores.values[self.target_trials], scores.values[self.nontarget_trials]
+        if not (self.target.size and self.nontarget.size):
+            raise ValueError(f"scores: {self.target.size} target and {self.nontarget.size} nontarget trials; an interval needs at least one of each")
+
+    def _below(self, thresholds: AnyFloats) -> tuple[Counts, Counts]:
+        """How many scores of each class lie below each threshold, and for a last point that rejects all."""
+        counts = [np.append(np.searchsorted(scores, thresholds, side="left"), scores.size) for scores in (self.target, self.nontarget)]
+        return counts[0], counts[1]
+
+    @cached_property
+    def points(self) -> tuple[Counts, Counts]:
+        """Every ROC point: one per distinct score, and reject all."""
+        return self._below(np.unique(np.concatenate([self.target, self.nontarget])))
+
+    @cached_property
+    def corners(self) -> tuple[Counts, Counts]:
+        """The lower left corners, at distinct target scores; corners between which no nontarget lies are left to the one that misses less."""
+        target, nontarget = self._below(np.unique(self.target))
+        first = np.append(True, nontarget[1:] != nontarget[:-1])
+        return target[first], nontarget[first]
+
+    @cached_property
+    def up_to_nontarget(self) -> Counts:
+        """How many target scores lie at or below each nontarget score."""
+        return np.searchsorted(self.target, self.nontarget, side="right").astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """B resamples: target (B, T + 1) and nontarget (B, N + 1), cumulative weights in score order, from 0."""
+
+    order: _Order
+    target: Counts
+    nontarget: Counts
+
+    @cached_property
+    def corner_rates(self) -> tuple[Floats, Floats]:
+        """FRR and FAR (B, K) at the corners."""
+        at_target, at_nontarget = self.order.corners
+        total = self.nontarget[:, -1:]
+        return self.target[:, at_target] / self.target[:, -1:], (total - self.nontarget[:, at_nontarget]) / total
+
+
+def _fast_eer(block: _Block, *, method: str) -> Floats:
+    """Bisection on FAR - FRR over the ROC points of all trials. Points whose trials have no weight repeat their neighbour, so the
+    last point with FAR >= FRR and the next are still adjacent and distinct points of the resample's own ROC."""
+    at_target, at_nontarget = block.order.points
+    row = np.arange(len(block.target))
+    num_targets, num_nontargets = block.target[:, -1], block.nontarget[:, -1]
+
+    def errors(point: Counts) -> tuple[Counts, Counts, Counts]:
+        misses, false_accepts = block.target[row, at_target[point]], num_nontargets - block.nontarget[row, at_nontarget[point]]
+        return misses, false_accepts, false_accepts * num_targets - misses * num_nontargets
+
+    low, high = np.zeros_like(row), np.full_like(row, at_target.size - 1)
+    while np.any(high - low > 1):
+        middle = (low + high) // 2
+        crossed = errors(middle)[2] < 0
+        low, high = np.where(crossed, low, middle), np.where(crossed, middle, high)
+    (low_misses, low_accepts, low_gap), (high_misses, high_accepts, high_gap) = errors(low), errors(high)
+    if method == "nearest":
+        first = low_gap <= -high_gap
+        nearest: Floats = (np.where(first, low_misses, high_misses) / num_targets + np.where(first, low_accepts, high_accepts) / num_nontargets) / 2
+        return nearest
+    values: Floats = (low_accepts + low_gap / (low_gap - high_gap) * (high_accepts - low_accepts)) / num_nontargets
+    return values
+
+
+def _fast_min_dcf(block: _Block, *, p_target: float, c_miss: float, c_fa: float) -> Floats:
+    frr, far = block.corner_rates
+    miss_weight, fa_weight = check_costs(p_target, c_miss, c_fa)
+    cost = far * fa_weight
+    cost += frr if miss_weight == 1 else frr * miss_weight
+    values: Floats = cost.min(axis=1)
+    return values
+
+
+def _fast_tar_at_far(block: _Block, *, far: float) -> Floats:
+    values = np.ones(len(block.target))
+    for i, (target, nontarget) in enumerate(zip(block.target, block.nontarget, strict=True)):
+        allowed = num_allowed(far, int(nontarget[-1]))
+        if allowed < nontarget[-1]:  # the (allowed + 1)-th largest weighted nontarget score, then the targets above it
+            limit = np.searchsorted(nontarget, nontarget[-1] - allowed - 1, side="right") - 1
+            values[i] = (target[-1] - target[block.order.up_to_nontarget[limit]]) / target[-1]
+    return values
+
+
+def _fast(metric: Metric) -> Callable[[_Block], Floats] | None:
+    """The weighted form of a metric of eval.verification (bare or a partial with keywords), if it has one."""
+    function, keywords = (metric.func, dict(metric.keywords)) if isinstance(metric, partial) and not metric.args else (metric, {})
+    if function is eer and keywords.get("method", "interpolated") in ("interpolated", "nearest"):
+        return partial(_fast_eer, method=keywords.pop("method", "interpolated")) if set(keywords) <= {"method"} else None
+    if function is min_dcf and "p_target" in keywords and set(keywords) <= {"p_target", "c_miss", "c_fa"}:
+        return partial(_fast_min_dcf, **{"c_miss": 1.0, "c_fa": 1.0} | keywords)
+    if function is tar_at_far and "far" in keywords and set(keywords) <= {"far", "rule"} and keywords.get("rule", "strict") == "strict":
+        return partial(_fast_tar_at_far, far=keywords["far"])
+    return None
+
+
+def _slow(metric: Metric, block: _Block) -> Floats:
+    """Any metric(target, nontarget): on the trials repeated by their weights."""
+    order = block.order
+    weights = ((np.diff(target), np.diff(nontarget)) for target, nontarget in zip(block.target, block.nontarget, strict=True))
+    return np.array([metric(np.repeat(order.target, target), np.repeat(order.nontarget, nontarget)) for target, nontarget in weights])
+
+
+def _check_subjects(subjects: ArrayLike, target: NDArray[np.bool_]) -> tuple[NDArray[np.intp], int]:
+    """Subject numbers 0..n-1 of both sides (P, 2), and n. ValueError for a wrong shape or type, or labels that contradict the subjects."""
+    pairs = np.asarray(subjects)
+    if pairs.shape != (target.size, 2) or pairs.dtype.kind not in "iu":
+        raise ValueError(
+            f"subjects: expected ({target.size}, 2) integers, the enrol and probe subject of each trial, but got {pairs.dtype} of shape {pairs.shape}"
+        )
+    wrong = np.flatnonzero((pairs[:, 0] == pairs[:, 1]) != target)
+    if wrong.size:
+        enrol, probe = pairs[wrong[0]]
+        kind = "target" if target[wrong[0]] else "nontarget"
+        raise ValueError(
+            f"subjects: {wrong.size} of {target.size} trials contradict their label (trial {int(wrong[0]) + 1} is a {kind} trial between subjects "
+            f"{enrol} and {probe}); a target trial has one subject, a nontarget trial two: correct the labels or the subjects"
+        )
+    names, numbers = np.unique(pairs, return_inverse=True)
+    return numbers.reshape(pairs.shape), names.size
+
+
+def _blocks(order: _Order, sides: tuple[Any, Any, Any], n: int, num_resamples: int, rng: np.random.Generator) -> Iterator[tuple[_Block, int]]:
+    """Blocks of resamples of bounded memory, each with the number of draws it took beyond its size."""
+    of_target, of_enrol, of_probe = sides  # subject of each trial in score order; of_probe None: each nontarget trial is drawn by itself
+    size = max(1, min(num_resamples, _BLOCK // max(n, order.target.size + order.nontarget.size)))
+    for start in range(0, num_resamples, size):
+        rows = min(size, num_resamples - start)
+        target, nontarget = np.zeros((rows, order.target.size + 1), np.int64), np.zeros((rows, order.nontarget.size + 1), np.int64)
+        pending, redrawn = np.arange(rows), 0
+        for _ in range(_ROUNDS):
+            drawn = rng.integers(n, size=(pending.size, n)) + np.arange(pending.size)[:, None] * n
+            c = np.bincount(drawn.ravel(), minlength=pending.size * n).reshape(-1, n)
+            for i, times in zip(pending, c, strict=True):
+                np.cumsum(times[of_target], out=target[i, 1:])
+                np.cumsum(times[of_enrol] if of_probe is None else times[of_enrol] * times[of_probe], out=nontarget[i, 1:])
+            pending = pending[(target[pending, -1] == 0) | (nontarget[pending, -1] == 0)]
+            if not pending.size:
+                break
+            redrawn += pending.size
+        else:
+            raise ValueError(f"bootstrap: {_ROUNDS} draws in a row of {n} subjects held no target or no nontarget trial; too few subjects for an interval")
+        yield _Block(order, target, nontarget), redrawn
+
+
+def resample(metrics: Mapping[str, Metric], scores: Scores, subjects: ArrayLike | None, *, num_resamples: int = 1000, seed: int = 0) -> Resamples:
+    """Values of several metrics on the same resamples; the draws depend on nothing but the seed and the number of subjects. See `intervals`."""
+    if num_resamples < 1:
+        raise ValueError(f"num_resamples = {num_resamples}: draw at least 1; 1000 is usual for a 95 % interval")
+    order = _Order(scores)
+    if subjects is None:
+        sides, n = (order.target_trials, order.nontarget_trials, None), scores.values.size
+    else:
+        pairs, n = _check_subjects(subjects, scores.target)
+        sides = pairs[order.target_trials, 0], pairs[order.nontarget_trials, 0], pairs[order.nontarget_trials, 1]
+    functions = {name: _fast(metric) or partial(_slow, metric) for name, metric in metrics.items()}
+    values: dict[str, list[Floats]] = {name: [] for name in metrics}
+    num_redrawn = 0
+    for block, redrawn in _blocks(order, sides, n, num_resamples, np.random.default_rng(seed)):
+        num_redrawn += redrawn
+        for name, function in functions.items():
+            values[name].append(function(block))
+    return Resamples({name: np.concatenate(parts) for name, parts in values.items()}, num_redrawn)
+
+
+def percentile_interval(values: Floats, level: float) -> tuple[float, float]:
+    """The central `level` share of the resampled values, e.g. the 2.5 and 97.5 % quantiles for 0.95. ValueError unless 0 < level < 1."""
+    if not 0 < level < 1:
+        raise ValueError(f"level = {level}: the share that an interval covers must lie strictly between 0 and 1, e.g. 0.95")
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def intervals(
+    metrics: Mapping[str, Metric], scores: Scores, subjects: ArrayLike | None, *, num_resamples: int = 1000, level: float = 0.95, seed: int = 0
+) -> dict[str, tuple[float, float]]:
+    """Bootstrap intervals (low, high) of several metrics that share draws and sums: the same numbers as one `interval` each, at a fraction of the cost.
+
+    metrics: name -> metric(target, nontarget). eer, min_dcf and tar_at_far of eval.verification, also as functools.partial with keywords, are fast.
+    subjects: (P, 2) integers, the subjects of each trial's enrol and probe side. None resamples TRIALS instead: optimistic (too narrow) wherever
+    trials share subjects, and to be marked as such. Resamples that lose a whole class are drawn again; `resample` counts them.
+    ValueError for an empty class, subjects of a wrong shape or in contradiction to the labels, too few subjects, a level outside (0, 1).
+    """
+    values = resample(metrics, scores, subjects, num_resamples=num_resamples, seed=seed).values
+    return {name: percentile_interval(one, level) for name, one in values.items()}
+
+
+def interval(
+    metric: Metric, scores: Scores, subjects: ArrayLike | None, *, num_resamples: int = 1000, level: float = 0.95, seed: int = 0
+) -> tuple[float, float]:
+    """Bootstrap interval (low, high) of one metric over subjects; see `intervals`.
+
+    >>> scores = Scores(np.array([0.9, 0.2, 0.8, 0.3, 0.1, 0.7]), np.array([1, 0, 1, 0, 0, 1], dtype=bool))
+    >>> interval(eer, scores, [[0, 0], [0, 1], [1, 1], [1, 2], [0, 2], [2, 2]], num_resamples=100)
+    (0.0, 0.0)
+    """
+    return intervals({"": metric}, scores, subjects, num_resamples=num_resamples, level=level, seed=seed)[""]

@@ -1,0 +1,343 @@
+"""Verification metrics of two score arrays: ROC, DET, EER, minDCF, TAR@FAR, Cllr. Tie-safe, order-invariant, one sort.
+
+A trial is accepted iff score >= threshold. An operating point is a threshold's pair (FAR, FRR): the share of nontarget trials
+accepted and of target trials rejected. Tied scores move together, so the ROC has one point per distinct score, and one that rejects all.
+
+Why one sort is enough: with T target and N nontarget scores in order, a threshold's error counts are two binary searches. The EER is found by
+bisection on FAR - FRR, which falls from 1 to -1. minDCF only looks at the ROC's lower left corners: between two neighbouring target scores FRR is constant,
+so the best threshold there is the highest one, the upper target score itself. Counts stay integers until the last division.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from eval.types import Floats
+
+Counts = NDArray[np.int64]
+AnyFloats = NDArray[np.floating[Any]]
+EerMethod = Literal["interpolated", "convex_hull", "nearest"]
+TarRule = Literal["strict", "nearest", "interpolated"]
+
+
+class Roc(NamedTuple):
+    """Operating points by ascending threshold: thresholds, far, frr, all (M + 1,) for M distinct scores; the last threshold is inf (reject all)."""
+
+    thresholds: AnyFloats
+    far: Floats
+    frr: Floats
+
+
+class Det(NamedTuple):
+    """Turning points of the DET curve by ascending threshold: FAR and FRR as fractions and as normal deviates (probit)."""
+
+    far: Floats
+    frr: Floats
+    far_deviate: Floats
+    frr_deviate: Floats
+
+
+class Measured(NamedTuple):
+    """A metric's value and its operating threshold (accept iff score >= threshold; inf: reject every trial)."""
+
+    value: float
+    threshold: float
+
+
+@dataclass(frozen=True, eq=False)
+class Sorted:
+    """Both classes in ascending order, checked, of one float type: what every metric here works on. Made by `sort_scores`."""
+
+    target: AnyFloats
+    nontarget: AnyFloats
+
+    @cached_property
+    def corners(self) -> tuple[AnyFloats, Counts, Counts]:
+        """Lower left corners of the ROC: thresholds (K,), the distinct target scores; misses and false accepts (K + 1,), the last for rejecting all."""
+        first = np.flatnonzero(np.append(True, self.target[1:] != self.target[:-1]))
+        thresholds = self.target[first]
+        false_accepts = self.nontarget.size - np.searchsorted(self.nontarget, thresholds, side="left")
+        return thresholds, np.append(first, self.target.size), np.append(false_accepts, 0)
+
+    def above(self, threshold: Any) -> float:
+        """The lowest score of either class above `threshold`; inf if there is none."""
+        found = [scores[i] for scores in (self.target, self.nontarget) if (i := _count(scores, threshold, "right")) < scores.size]
+        return float(min(found)) if found else float("inf")
+
+
+def _count(scores: AnyFloats, threshold: Any, side: Literal["left", "right"]) -> int:
+    """How many sorted scores lie below (left) or at or below (right) the threshold."""
+    return int(np.searchsorted(scores, threshold, side=side))
+
+
+def _as_floats(name: str, scores: ArrayLike) -> AnyFloats:
+    values = np.asarray(scores)
+    if values.dtype.kind in "biu" or values.dtype == np.longdouble:
+        values = values.astype(np.float64)
+    if values.dtype.kind != "f" or values.ndim != 1:
+        raise ValueError(f"{name}: expected a 1-d array of scores, but got {values.dtype} of shape {values.shape}; pass one real number per trial")
+    if not values.size:
+        raise ValueError(f"{name}: there are no {name} scores; verification metrics need at least one target and one nontarget trial")
+    return values
+
+
+def _refuse_non_finite(name: str, values: AnyFloats) -> None:
+    bad = np.flatnonzero(~np.isfinite(values))
+    if bad.size:
+        raise ValueError(
+            f"{name}: {bad.size} of {values.size} scores are NaN or infinite (first at position {int(bad[0]) + 1}); score these trials again or remove them"
+        )
+
+
+def sort_scores(target: ArrayLike, nontarget: ArrayLike) -> Sorted:
+    """Check and sort both classes once, for all metrics; float32 stays float32.
+
+    target: (T,), nontarget: (N,). ValueError for an empty class, a wrong shape, NaN or infinity: it says which array, how many and where.
+    """
+    given = {"target": _as_floats("target", target), "nontarget": _as_floats("nontarget", nontarget)}
+    common = np.result_type(*given.values())  # mixed types compare exactly in the wider one, and are then widened once only
+    ordered = {}
+    for name, values in given.items():
+        ordered[name] = np.sort(values.astype(common, copy=False))
+        if not (np.isfinite(ordered[name][0]) and np.isfinite(ordered[name][-1])):  # sorting puts -inf first, inf and NaN last
+            _refuse_non_finite(name, values)
+    return Sorted(**ordered)
+
+
+def roc(target: ArrayLike, nontarget: ArrayLike) -> Roc:
+    """The full ROC: one operating point per distinct score and one that rejects all, by ascending threshold; FAR from 1 to 0, FRR from 0 to 1.
+
+    >>> roc([2.0, 1.0], [0.0, 1.0])
+    Roc(thresholds=array([ 0.,  1.,  2., inf]), far=array([1. , 0.5, 0. , 0. ]), frr=array([0. , 0. , 0.5, 1. ]))
+    """
+    s = sort_scores(target, nontarget)
+    scores = np.unique(np.concatenate([s.target, s.nontarget]))
+    far = (s.nontarget.size - np.append(np.searchsorted(s.nontarget, scores, side="left"), s.nontarget.size)) / s.nontarget.size
+    frr = np.append(np.searchsorted(s.target, scores, side="left"), s.target.size) / s.target.size
+    return Roc(np.append(scores, scores.dtype.type(np.inf)), far, frr)
+
+
+def det(target: ArrayLike, nontarget: ArrayLike) -> Det:
+    """The DET curve (Martin et al. 1997): the ROC's turning points with FAR and FRR strictly between 0 and 1, on normal deviate axes.
+
+    Joined by straight lines the fractions draw the whole ROC inside the open square; there are at most two points per distinct target score.
+    """
+    from scipy.special import ndtri  # a third of a second to import, needed here only
+
+    s = sort_scores(target, nontarget)
+    thresholds, misses, false_accepts = s.corners
+    passed = s.nontarget.size - np.searchsorted(s.nontarget, thresholds, side="right")  # just above each target score
+    far = np.stack([false_accepts[:-1], passed], axis=1).ravel() / s.nontarget.size
+    frr = np.stack([misses[:-1], misses[1:]], axis=1).ravel() / s.target.size
+    inside = (far > 0) & (far < 1) & (frr > 0) & (frr < 1)
+    far, frr = far[inside], frr[inside]
+    return Det(far, frr, ndtri(far), ndtri(frr))
+
+
+def _crossing(s: Sorted) -> tuple[tuple[int, int, float], tuple[int, int, float]]:
+    """The two adjacent operating points (misses, false accepts, threshold) around FAR = FRR: FAR >= FRR at the first, FAR < FRR at the second."""
+
+    def point(threshold: Any) -> tuple[int, int, float]:
+        return _count(s.target, threshold, "left"), s.nontarget.size - _count(s.nontarget, threshold, "left"), float(threshold)
+
+    def crossed(threshold: Any) -> bool:
+        misses, false_accepts, _ = point(threshold)
+        return false_accepts * s.target.size < misses * s.nontarget.size
+
+    before = [scores[i - 1] for scores in (s.target, s.nontarget) if (i := bisect_left(scores, True, key=crossed)) > 0]
+    last = max(before)  # never empty: the lowest score of all accepts everything
+    after = s.above(last)
+    return point(last), (point(s.target.dtype.type(after)) if np.isfinite(after) else (s.target.size, 0, after))
+
+
+def _hull(s: Sorted) -> tuple[Counts, Counts]:
+    """Vertices (misses, false accepts) of the ROC's lower left convex hull by ascending threshold, ends included.
+
+    By pool-adjacent-violators on the share of targets between corners (Fawcett & Niculescu-Mizil 2007: PAV pools are the hull's edges);
+    a nontarget score between two target scores can never begin a pool, so the corners are enough.
+    """
+    from scipy.optimize import isotonic_regression  # a second to import, needed here only
+
+    _, misses, false_accepts = s.corners
+    misses, false_accepts = np.append(0, misses), np.append(s.nontarget.size, false_accepts)
+    trials = np.diff(misses) - np.diff(false_accepts)
+    kept = trials > 0  # only the first can be empty: no nontarget score below the lowest target score
+    pools = isotonic_regression(np.diff(misses)[kept] / trials[kept], weights=trials[kept]).blocks
+    vertices = np.append(np.flatnonzero(kept), misses.size - 1)[pools]
+    return misses[vertices], false_accepts[vertices]
+
+
+def _eer(s: Sorted, method: EerMethod) -> Measured:
+    if method not in get_args(EerMethod):
+        raise ValueError(f"eer: unknown method {method!r}; choose one of {', '.join(get_args(EerMethod))}")
+    num_targets, num_nontargets = s.target.size, s.nontarget.size
+    first, second = _crossing(s)
+    gaps = [a * num_targets - m * num_nontargets for m, a, _ in (first, second)]  # (FAR - FRR) T N: >= 0, then < 0
+    nearest = first if gaps[0] <= -gaps[1] else second
+    if method == "nearest":
+        return Measured((nearest[0] / num_targets + nearest[1] / num_nontargets) / 2, nearest[2])
+    ends = first[1], second[1]
+    if method == "convex_hull":
+        misses, false_accepts = _hull(s)
+        hull_gaps = false_accepts * num_targets - misses * num_nontargets
+        i = int(np.flatnonzero(hull_gaps >= 0)[-1])
+        ends, gaps = (int(false_accepts[i]), int(false_accepts[i + 1])), [int(hull_gaps[i]), int(hull_gaps[i + 1])]
+    share = gaps[0] / (gaps[0] - gaps[1])  # how far along the segment FAR = FRR lies
+    return Measured((ends[0] + share * (ends[1] - ends[0])) / num_nontargets, nearest[2])
+
+
+def eer(target: ArrayLike, nontarget: ArrayLike, *, method: EerMethod = "interpolated") -> float:
+    """Equal error rate as a fraction: where FAR = FRR.
+
+    method: interpolated (linear between the two adjacent ROC points around FAR = FRR; the VoxSRC values), convex_hull (on the ROC's
+    lower convex hull: ROCCH, BOSARIS), nearest (mean of FAR and FRR at the ROC point where they differ least, the lower threshold of two equal ones).
+
+    >>> eer([0.9, 0.8, 0.3], [0.1, 0.2, 0.4]) == 1 / 3
+    True
+    """
+    return _eer(sort_scores(target, nontarget), method).value
+
+
+def threshold_at_eer(target: ArrayLike, nontarget: ArrayLike) -> float:
+    """Threshold of the ROC point where FAR and FRR differ least (accept iff score >= threshold)."""
+    return _eer(sort_scores(target, nontarget), "nearest").threshold
+
+
+def check_costs(p_target: float, c_miss: float, c_fa: float) -> tuple[float, float]:
+    """Weights of FRR and FAR in the normalised detection cost: both divided by the smaller, the cost of the better system without scores.
+
+    ValueError unless 0 < p_target < 1 and both costs are positive and finite.
+    """
+    if not 0 < p_target < 1:
+        raise ValueError(f"p_target = {p_target}: the prior of a target trial must lie strictly between 0 and 1")
+    if not (0 < c_miss < float("inf") and 0 < c_fa < float("inf")):
+        raise ValueError(f"c_miss = {c_miss}, c_fa = {c_fa}: both costs must be positive and finite")
+    miss, fa = c_miss * p_target, c_fa * (1 - p_target)
+    return miss / min(miss, fa), fa / min(miss, fa)
+
+
+def _min_dcf(s: Sorted, p_target: float, c_miss: float, c_fa: float) -> Measured:
+    miss_weight, fa_weight = check_costs(p_target, c_miss, c_fa)
+    thresholds, misses, false_accepts = s.corners
+    cost = misses * (miss_weight / s.target.size) + false_accepts * (fa_weight / s.nontarget.size)
+    best = int(np.argmin(cost))
+    return Measured(float(cost[best]), float(thresholds[best]) if best < thresholds.size else float("inf"))
+
+
+def min_dcf(target: ArrayLike, nontarget: ArrayLike, *, p_target: float, c_miss: float = 1.0, c_fa: float = 1.0) -> float:
+    """Minimum detection cost, min over thresholds of (c_miss p FRR + c_fa (1-p) FAR) / min(c_miss p, c_fa (1-p)); never above 1 (NIST SRE).
+
+    >>> round(min_dcf([0.9, 0.8, 0.3], [0.1, 0.2, 0.4], p_target=0.01), 6)
+    0.333333
+    """
+    return _min_dcf(sort_scores(target, nontarget), p_target, c_miss, c_fa).value
+
+
+def min_dcf_threshold(target: ArrayLike, nontarget: ArrayLike, *, p_target: float, c_miss: float = 1.0, c_fa: float = 1.0) -> float:
+    """The (lowest) target score that reaches min_dcf as threshold; inf if rejecting every trial is cheapest."""
+    return _min_dcf(sort_scores(target, nontarget), p_target, c_miss, c_fa).threshold
+
+
+def actual_dcf(target_llr: ArrayLike, nontarget_llr: ArrayLike, *, p_target: float, c_miss: float = 1.0, c_fa: float = 1.0) -> float:
+    """Normalised detection cost at the Bayes threshold log(c_fa (1-p) / (c_miss p)) of log-likelihood ratios (natural logarithm)."""
+    miss_weight, fa_weight = check_costs(p_target, c_miss, c_fa)
+    target, nontarget = _as_floats("target", target_llr), _as_floats("nontarget", nontarget_llr)
+    _refuse_non_finite("target", target)
+    _refuse_non_finite("nontarget", nontarget)
+    threshold = np.float64(np.log(fa_weight / miss_weight))  # a numpy scalar: float32 scores must not round it
+    return float(miss_weight * np.mean(target < threshold) + fa_weight * np.mean(nontarget >= threshold))
+
+
+def num_allowed(far: float, num_nontargets: int) -> int:
+    """floor(far N), where a product within rounding of a whole number counts as it: 0.29 * 100 is 29, not 28. ValueError unless 0 <= far <= 1."""
+    if not 0 <= far <= 1:
+        raise ValueError(f"far = {far}: a false accept rate lies between 0 and 1")
+    product = float(far) * num_nontargets
+    whole = round(product)
+    return whole if abs(product - whole) <= 4 * np.finfo(np.float64).eps * whole else int(product)
+
+
+def _tar_at_far(s: Sorted, far: float, rule: TarRule) -> Measured:
+    if rule not in get_args(TarRule):
+        raise ValueError(f"tar_at_far: unknown rule {rule!r}; choose one of {', '.join(get_args(TarRule))}")
+    num_targets, num_nontargets = s.target.size, s.nontarget.size
+    allowed = num_allowed(far, num_nontargets)
+    if allowed >= num_nontargets:
+        return Measured(1.0, float(min(s.target[0], s.nontarget[0])))
+    limit = s.nontarget[num_nontargets - 1 - allowed]  # the first nontarget score that must not be accepted
+    misses: float = _count(s.target, limit, "right")
+    if rule != "strict":
+        wanted = float(far) * num_nontargets
+        inside = num_nontargets - _count(s.nontarget, limit, "right")  # the ROC point just within the FAR ...
+        outside = num_nontargets - _count(s.nontarget, limit, "left")  # ... and its neighbour beyond, at the threshold `limit`
+        if rule == "interpolated":
+            misses += max(wanted - inside, 0.0) / (outside - inside) * (_count(s.target, limit, "left") - misses)
+        elif outside - wanted <= wanted - inside:
+            misses = _count(s.target, s.nontarget[num_nontargets - 1 - outside], "right") if outside < num_nontargets else 0
+    return Measured((num_targets - misses) / num_targets, s.above(limit))
+
+
+def tar_at_far(target: ArrayLike, nontarget: ArrayLike, far: float, *, rule: TarRule = "strict") -> float:
+    """True accept rate at a false accept rate of `far`.
+
+    rule: strict (accept iff score > the (floor(far N) + 1)-th largest nontarget score: never exceeds the FAR), nearest (the ROC point of the nearest FAR
+    and the highest TAR there, the larger of two equally near FARs: insightface), interpolated (linear between adjacent ROC points: OpenSphere).
+
+    >>> tar_at_far([0.9, 0.8, 0.3], [0.1, 0.2, 0.4, 0.8], 0.25) == 2 / 3
+    True
+    """
+    return _tar_at_far(sort_scores(target, nontarget), far, rule).value
+
+
+def tar_threshold(target: ArrayLike, nontarget: ArrayLike, far: float) -> float:
+    """The lowest score that the strict rule accepts at `far`; inf if it accepts none."""
+    return _tar_at_far(sort_scores(target, nontarget), far, "strict").threshold
+
+
+def verification_metrics(
+    target: ArrayLike, nontarget: ArrayLike, *, p_targets: Sequence[float] = (0.01, 0.05), fars: Sequence[float] = (1e-1, 1e-2, 1e-3)
+) -> dict[str, Measured]:
+    """All metrics with their thresholds on one sort: "eer" (interpolated), "min_dcf(p)" (unit costs) and "tar_at_far(f)" (strict), numbers as in f"{p:g}".
+
+    >>> {name: round(value, 3) for name, (value, _) in verification_metrics([3.0, 1.0], [0.0, 2.0], p_targets=[0.5], fars=[0.5]).items()}
+    {'eer': 0.5, 'min_dcf(0.5)': 0.5, 'tar_at_far(0.5)': 1.0}
+    """
+    s = sort_scores(target, nontarget)
+    measured = {"eer": _eer(s, "interpolated")}
+    measured |= {f"min_dcf({p:g})": _min_dcf(s, p, 1.0, 1.0) for p in p_targets}
+    return measured | {f"tar_at_far({far:g})": _tar_at_far(s, far, "strict") for far in fars}
+
+
+def _mean_bits(name: str, llr: ArrayLike, sign: float) -> float:
+    """Mean of log2(1 + exp(sign llr)), in float64 but in blocks: a float32 array is never widened as a whole."""
+    values = _as_floats(name, llr)
+    _refuse_non_finite(name, values)
+    step = 1 << 20
+    total = sum(float(np.logaddexp(0.0, sign * values[i : i + step].astype(np.float64)).sum()) for i in range(0, values.size, step))
+    return total / values.size / float(np.log(2))
+
+
+def cllr(target_llr: ArrayLike, nontarget_llr: ArrayLike) -> float:
+    """Cost of log-likelihood ratios in bits (Bruemmer & du Preez 2006): 0 for perfect ones, 1 for llr = 0 throughout, more if misleading.
+
+    >>> cllr([0.0, 0.0], [0.0])
+    1.0
+    """
+    return (_mean_bits("target", target_llr, -1.0) + _mean_bits("nontarget", nontarget_llr, 1.0)) / 2
+
+
+def min_cllr(target: ArrayLike, nontarget: ArrayLike) -> float:
+    """Cllr in bits after the best monotone calibration of the scores (PAV; tied scores share one value): what discrimination alone costs."""
+    s = sort_scores(target, nontarget)
+    misses, false_accepts = _hull(s)
+    targets, nontargets = np.diff(misses) / s.target.size, -np.diff(false_accepts) / s.nontarget.size  # each pool's share of either class
+    mixed = (targets > 0) & (nontargets > 0)  # a pure pool has an infinite LLR of the right sign and costs nothing
+    targets, nontargets = targets[mixed], nontargets[mixed]
+    return float(targets @ np.log1p(nontargets / targets) + nontargets @ np.log1p(targets / nontargets)) / float(2 * np.log(2))

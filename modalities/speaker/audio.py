@@ -1,0 +1,167 @@
+"""Audio files to float32 mono waves at one rate; what cannot be used is refused with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import soundfile
+import soxr
+from numpy.typing import NDArray
+
+from toolkit.batch import Item
+
+Wave = NDArray[np.float32]
+
+SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif", ".sph")  # through libsndfile
+AV_SUFFIXES = (".m4a", ".aac", ".mp4")  # through PyAV, the extra "m4a"
+MAX_SECONDS = 1_200.0  # longer files are recordings to be segmented, not utterances; also the bound on memory
+SILENCE_DBFS = -90.0  # peak; a 16-bit file that never leaves -1..1 quantisation steps (-90.3 dBFS) is silent
+_RATES_HZ = (1_000, 768_000)
+_MAX_VALUES = 2**29  # samples x channels of one file: 2 GiB of float32, whatever its header says
+_UNSTATED = 2**63 - 1  # libsndfile's number of frames when the header leaves it open
+_SPEED_MARK = "#speed="
+_SPEEDS = (0.5, 2.0)
+
+
+class BadAudio(ValueError):
+    """One file cannot be used. The message names the file, what is wrong, the value and what is allowed; callers count such files and skip or refuse."""
+
+
+def read(item: Item, *, rate_hz: int = 16_000, min_seconds: float = 0.1, max_seconds: float = MAX_SECONDS) -> Wave:
+    """item -> (samples,) mono at rate_hz.
+
+    An id that ends in "#speed=0.9" is read at that speed, as sox's: the duration is divided by it, pitch and formants are multiplied.
+    Raises BadAudio as read_file does, and ValueError for a speed that is no number within 0.5 to 2.
+    """
+    return read_file(item.path, rate_hz=rate_hz, min_seconds=min_seconds, max_seconds=max_seconds, speed=speed_of(item.id))
+
+
+def read_file(path: str | Path, *, rate_hz: int = 16_000, min_seconds: float = 0.1, max_seconds: float = MAX_SECONDS, speed: float = 1.0) -> Wave:
+    """Any rate and number of channels -> (samples,) float32 mono at rate_hz; channels are averaged, integers scaled to [-1, 1).
+
+    Raises BadAudio for a file that cannot be decoded, is empty, shorter than min_seconds or longer than max_seconds (before the change of speed), holds NaN or
+    infinity, is silent (peak below -90 dBFS after the channels are averaged), or whose header claims an absurd rate or size.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise BadAudio(f"{path}: no such file; check the list of items and its root folder")
+    raw, file_hz = _decode_av(path, max_seconds) if path.suffix.lower() in AV_SUFFIXES else _decode_soundfile(path, max_seconds)
+    if len(raw) == 0:
+        raise BadAudio(f"{path}: empty, 0 samples; at least {min_seconds} s are needed; remove the file")
+    if len(raw) < min_seconds * file_hz:
+        raise BadAudio(f"{path}: too short, {len(raw) / file_hz:.3f} s; at least {min_seconds} s are needed; remove the file or lower min_seconds")
+    bad = int(np.count_nonzero(~np.isfinite(raw)))
+    if bad:
+        raise BadAudio(f"{path}: {bad} of {raw.size} samples are NaN or infinite; all must be finite; write the file again")
+    wave: Wave = np.ascontiguousarray(raw[:, 0] if raw.shape[1] == 1 else raw.mean(axis=1, dtype=np.float32))
+    peak = float(np.abs(wave).max())
+    if peak < 10 ** (SILENCE_DBFS / 20):
+        level = f"{20 * np.log10(peak):.1f} dBFS" if peak > 0 else "all samples zero"
+        raise BadAudio(f"{path}: silent, peak {level} (channels averaged); at least {SILENCE_DBFS:.0f} dBFS is needed; remove the file")
+    return resample(wave, file_hz * speed, rate_hz)
+
+
+def resample(wave: Wave, from_hz: float, to_hz: float) -> Wave:
+    """(samples,) -> (about samples x to_hz / from_hz,) by soxr's high-quality filter. The rates need not be integers, which is how the speed is changed."""
+    if from_hz == to_hz:
+        return wave
+    resampled: Wave = soxr.resample(wave, from_hz, to_hz, quality="HQ")
+    return resampled
+
+
+def speed_of(id: str) -> float:
+    """The speed that an id's ending "#speed=..." states; 1 without one. ValueError for anything but a number within 0.5 to 2."""
+    _, mark, text = id.rpartition(_SPEED_MARK)
+    if not mark:
+        return 1.0
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = 0.0
+    if not _SPEEDS[0] <= speed <= _SPEEDS[1]:  # also refuses NaN
+        raise ValueError(f"item {id!r}: the speed {text!r} is not a number within {_SPEEDS[0]} to {_SPEEDS[1]}; write e.g. '{_SPEED_MARK}0.9'")
+    return speed
+
+
+def speed_copies(items: Iterable[Item], speeds: Iterable[float] = (0.9, 1.1)) -> list[Item]:
+    """The items, then one copy of all for each speed, "#speed=..." appended to id and label: a speaker at another speed is a new class, counted like any other.
+
+    Unlabelled items stay so. ValueError for speeds outside 0.5 to 2, repeated or 1.
+
+    >>> [(one.id, one.label) for one in speed_copies([Item("a/1", Path("a/1.flac"), "a")], speeds=(0.9,))]
+    [('a/1', 'a'), ('a/1#speed=0.9', 'a#speed=0.9')]
+    """
+    originals, wanted = list(items), list(speeds)
+    if 1.0 in wanted or len(set(wanted)) != len(wanted):
+        raise ValueError(f"speeds {wanted}: each speed once and none of 1, since the originals are kept")
+    copies = list(originals)
+    for speed in wanted:
+        mark = f"{_SPEED_MARK}{speed:g}"
+        speed_of(mark)
+        copies += [Item(one.id + mark, one.path, None if one.label is None else one.label + mark) for one in originals]
+    return copies
+
+
+def crop(wave: Wave, num_samples: int, rng: np.random.Generator) -> Wave:
+    """(samples,) -> (num_samples,) from a uniformly drawn start; a wave that is too short is repeated, end to beginning. One draw in either case."""
+    if num_samples < 1 or len(wave) < 1:
+        raise ValueError(f"crop: {num_samples} samples wanted of a wave with {len(wave)}; both must be 1 or more")
+    if len(wave) >= num_samples:
+        start = int(rng.integers(len(wave) - num_samples + 1))
+        return wave[start : start + num_samples].copy()
+    start = int(rng.integers(len(wave)))
+    return np.take(wave, np.arange(start, start + num_samples), mode="wrap")
+
+
+def _decode_soundfile(path: Path, max_seconds: float) -> tuple[Wave, int]:
+    """(samples, channels) float32 and the file's rate; the header is checked before anything is allocated."""
+    try:
+        with soundfile.SoundFile(path) as file:
+            rate_hz, channels, frames = int(file.samplerate), int(file.channels), int(file.frames)
+            if frames == _UNSTATED:  # libsndfile cannot read such a file without losing its place
+                raise BadAudio(
+                    f"{path}: its header does not state its length, as when it was written to a pipe; the length is needed; write it again to a file"
+                )
+            _check_header(path, rate_hz, channels, frames, max_seconds)
+            raw: Wave = file.read(frames, dtype="float32", always_2d=True)
+    except (soundfile.SoundFileError, OSError) as error:
+        reason = str(error).removeprefix(f"Error opening {str(path)!r}: ")
+        raise BadAudio(f"{path}: unreadable, {reason.rstrip('. ')}; {', '.join(SUFFIXES)} are read (and {', '.join(AV_SUFFIXES)} with PyAV)") from error
+    return raw, rate_hz
+
+
+def _decode_av(path: Path, max_seconds: float) -> tuple[Wave, int]:
+    """As _decode_soundfile, for AAC through PyAV; decoding stops as soon as max_seconds is passed."""
+    try:
+        import av
+    except ImportError as error:
+        raise BadAudio(f"{path}: {path.suffix} needs PyAV, which is not installed; run `pip install 'likeness[m4a]'` or convert it to .flac") from error
+    blocks: list[Wave] = []
+    frames = 0
+    try:
+        with av.open(str(path)) as container:
+            if not container.streams.audio:
+                raise BadAudio(f"{path}: unreadable, no audio stream; one is needed")
+            stream = container.streams.audio[0]
+            rate_hz, channels = int(stream.rate or 0), int(stream.channels or 0)
+            _check_header(path, rate_hz, channels, 0, max_seconds)
+            to_planar = av.AudioResampler(format="fltp", layout=stream.layout, rate=rate_hz)
+            for frame in container.decode(stream):
+                for planar in to_planar.resample(frame):
+                    blocks.append(np.asarray(planar.to_ndarray(), dtype=np.float32).T)
+                    frames += len(blocks[-1])
+                _check_header(path, rate_hz, channels, frames, max_seconds)
+    except (av.FFmpegError, OSError) as error:
+        raise BadAudio(f"{path}: unreadable, {error}; AAC in {', '.join(AV_SUFFIXES)} is read through PyAV") from error
+    return (np.concatenate(blocks) if blocks else np.empty((0, 1), dtype=np.float32)), rate_hz
+
+
+def _check_header(path: Path, rate_hz: int, channels: int, frames: int, max_seconds: float) -> None:
+    if not _RATES_HZ[0] <= rate_hz <= _RATES_HZ[1]:
+        raise BadAudio(f"{path}: the header states {rate_hz} Hz; {_RATES_HZ[0]} to {_RATES_HZ[1]} are allowed; repair or remove the file")
+    if frames < 0 or frames > max_seconds * rate_hz:
+        raise BadAudio(f"{path}: too long, {frames / rate_hz:.1f} s; at most {max_seconds:g} s are read; cut it into utterances or raise max_seconds")
+    if frames * channels > _MAX_VALUES:
+        raise BadAudio(f"{path}: too large, {frames} samples of {channels} channels; at most {_MAX_VALUES} values are read; average its channels first")

@@ -1,0 +1,151 @@
+"""Anyone's own recordings, DATA/SPEAKER/**/*.wav (or flac, mp3, ogg, ...): items, a split by speaker, trials. Other data sets use scan() and the pairs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eval.types import Trials, name_first
+from modalities.speaker.audio import AV_SUFFIXES, SUFFIXES
+from toolkit.batch import Item
+
+Split = Literal["train", "test", "all"]
+
+
+def items(data: str | Path, *, split: Split = "train", test_share: float = 0.2, seed: int = 0) -> list[Item]:
+    """Items of the speakers of one split, in order of speaker and path; id = path below `data`, label = speaker = first folder.
+
+    The speakers are divided, never one speaker's files: round(test_share x speakers), at least 2, are held out, drawn with `seed`; with test_share 0, nobody.
+    Raises ValueError for a folder without audio files, a single speaker, and too few speakers to hold some out; FileNotFoundError when the folder is missing.
+    """
+    check_split(split)
+    if not 0.0 <= test_share < 1.0:
+        raise ValueError(f"{data}: test_share is {test_share}; a share from 0 to below 1 is needed")
+    every = scan(Path(data))
+    speakers = sorted({str(one.label) for one in every})
+    if len(speakers) < 2:
+        raise ValueError(f"{data}: only one speaker ({speakers[0]!r}) was found; at least 2 are needed, each in a folder of their own: DATA/SPEAKER/file.wav")
+    if split == "all":
+        return every
+    num_test = max(2, round(test_share * len(speakers))) if test_share > 0 else 0
+    if len(speakers) - num_test < 2 or (split == "test" and num_test == 0):
+        raise ValueError(
+            f"{data}: test_share {test_share} of {len(speakers)} speakers leaves {len(speakers) - num_test} to train and {num_test} to test;"
+            " at least 2 of each are needed: add speakers, change test_share, or use split='all'"
+        )
+    held_out = {speakers[i] for i in np.random.default_rng(seed).permutation(len(speakers))[:num_test]}
+    return [one for one in every if (one.label in held_out) == (split == "test")]
+
+
+def trials(data: str | Path, *, split: Split = "test", num_trials: int = 20_000, test_share: float = 0.2, seed: int = 0) -> tuple[list[Item], Trials]:
+    """Items of a split and trials among them: all pairs if there are at most num_trials, otherwise a seeded draw, half target and half nontarget, none twice.
+
+    Where one kind has fewer than half, all of it is taken and the other kind fills up. Warns when a speaker has a single file (no target trial with it).
+    Raises ValueError when no speaker has two files, and what items() raises.
+    """
+    if num_trials < 2:
+        raise ValueError(f"{data}: num_trials is {num_trials}; at least 2 are needed")
+    chosen = items(data, split=split, test_share=test_share, seed=seed)
+    labels = [str(one.label) for one in chosen]
+    names, counts = np.unique(labels, return_counts=True)
+    single = [str(one) for one in names[counts == 1]]
+    if len(single) == len(names):
+        raise ValueError(f"{data}: each of the {len(names)} speakers of split {split!r} has a single file, so that no target trial exists; add files")
+    if single:
+        warnings.warn(f"{data}: {len(single)} of {len(names)} speakers have a single file and so no target trial ({name_first(single)})", stacklevel=2)
+    return chosen, draw_pairs(chosen, num_trials, np.random.default_rng(seed))
+
+
+def scan(root: Path, *, example: str = "DATA/SPEAKER/file.wav") -> list[Item]:
+    """Every audio file below the folders of `root`, sorted; id = posix path below root, label = first folder. Hidden files are passed over.
+
+    Raises FileNotFoundError when root is missing and ValueError when there is no audio file in a folder, saying what layout is expected.
+    """
+    if not root.is_dir():
+        raise FileNotFoundError(f"{root}: no such folder; one with {example} is needed")
+    allowed = SUFFIXES + AV_SUFFIXES
+    found: list[Item] = []
+    for folder in sorted(one for one in root.iterdir() if one.is_dir() and not one.name.startswith(".")):
+        files = (one for one in folder.rglob("*") if one.suffix.lower() in allowed and not one.name.startswith(".") and one.is_file())
+        found += [Item(one.relative_to(root).as_posix(), one, folder.name) for one in sorted(files)]
+    if not found:
+        loose = sum(one.suffix.lower() in allowed for one in root.iterdir())
+        beside = f"; {loose} lie directly in it, without a speaker's folder" if loose else ""
+        raise ValueError(f"{root}: no audio files in its folders{beside}; expected {example}, with one of {', '.join(allowed)}")
+    return found
+
+
+def stratified_folds(groups: Sequence[Sequence[str]], num_folds: int, seed: int = 0) -> list[set[str]]:
+    """Divide the members of each group evenly over num_folds, drawn with `seed`; fold sizes differ by at most one, also within each group.
+
+    >>> [len(fold) for fold in stratified_folds([["f1", "f2", "f3"], ["m1", "m2"]], 2)]
+    [3, 2]
+    """
+    rng = np.random.default_rng(seed)
+    shuffled = [group[i] for group in map(sorted, groups) for i in rng.permutation(len(group))]
+    if not 2 <= num_folds <= len(shuffled):
+        raise ValueError(f"num_folds is {num_folds} for {len(shuffled)} speakers; 2 to {len(shuffled)} are allowed")
+    return [set(shuffled[i::num_folds]) for i in range(num_folds)]
+
+
+def all_pairs(items: Sequence[Item], *, within: Sequence[str] | None = None) -> Trials:
+    """Trials of all pairs i < j, target where the labels agree. within: one group per item; only pairs of the same group are kept (e.g. the same sex)."""
+    enrol, probe = (side.astype(np.int32) for side in np.triu_indices(len(items), k=1))
+    if within is not None:
+        group = np.unique(list(within), return_inverse=True)[1]
+        kept = group[enrol] == group[probe]
+        enrol, probe = enrol[kept], probe[kept]
+    return _trials(items, enrol, probe)
+
+
+def draw_pairs(items: Sequence[Item], num_trials: int, rng: np.random.Generator) -> Trials:
+    """All pairs i < j if there are at most num_trials; else num_trials distinct ones, half of them target as far as there are so many."""
+    total = len(items) * (len(items) - 1) // 2
+    if total <= num_trials:
+        return all_pairs(items)
+    # With the items ordered by label, the later target partners of position p are p+1 ... end-1 and its nontarget ones end ... N-1. So a pair is a number, and
+    # distinct numbers are drawn: neither all pairs nor rejected draws are ever held.
+    label = _classes(items)
+    order = np.argsort(label, kind="stable")
+    position = np.arange(len(items), dtype=np.int64)
+    end = np.searchsorted(label[order], label[order], side="right").astype(np.int64)
+    num_target = int((end - position - 1).sum())
+    targets = min(num_target, max(num_trials // 2, num_trials - (total - num_target)))
+    target_pairs = _decode(position + 1, end - position - 1, targets, rng)
+    nontarget_pairs = _decode(end, len(items) - end, num_trials - targets, rng)
+    first, second = (order[side] for side in np.concatenate((target_pairs, nontarget_pairs), axis=1))
+    enrol, probe = np.minimum(first, second), np.maximum(first, second)
+    in_order = np.lexsort((probe, enrol))
+    return _trials(items, enrol[in_order], probe[in_order])
+
+
+def check_split(split: str) -> None:
+    """ValueError for anything but train, test and all."""
+    if split not in ("train", "test", "all"):
+        raise ValueError(f"split is {split!r}; allowed are 'train', 'test' and 'all'")
+
+
+def _decode(first_partner: NDArray[np.int64], num_partners: NDArray[np.int64], size: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """(2, size) distinct pairs of positions, uniform over the pairs (p, first_partner[p] + 0 ... num_partners[p] - 1)."""
+    upto = np.cumsum(num_partners)
+    drawn = rng.choice(int(upto[-1]), size=size, replace=False)
+    one = np.searchsorted(upto, drawn, side="right")
+    return np.stack((one, first_partner[one] + drawn - (upto[one] - num_partners[one])))
+
+
+def _classes(items: Sequence[Item]) -> NDArray[np.int64]:
+    unlabelled = [one.id for one in items if one.label is None]
+    if unlabelled:
+        raise ValueError(f"{len(unlabelled)} of {len(items)} items have no label ({name_first(unlabelled)}); a trial needs the speaker of both sides")
+    return np.unique([str(one.label) for one in items], return_inverse=True)[1].astype(np.int64)
+
+
+def _trials(items: Sequence[Item], enrol: NDArray[np.integer], probe: NDArray[np.integer]) -> Trials:
+    ids = tuple(one.id for one in items)
+    label = _classes(items)
+    return Trials(ids, ids, enrol.astype(np.int32), probe.astype(np.int32), label[enrol] == label[probe])

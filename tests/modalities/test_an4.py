@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from modalities.speaker import an4
+from modalities.speaker.audio import read
+
+DATA = Path(__file__).parents[2].parent / "shared" / "data"
+
+
+@pytest.fixture
+def data() -> Path:
+    if not (DATA / "an4").is_dir():
+        pytest.skip("../shared is absent")
+    return DATA
+
+
+def test_folds_partition_the_speakers_evenly_by_sex(data: Path) -> None:
+    folds = [{one.label for one in an4.items(data, split="test", fold=fold)} for fold in range(5)]
+    speakers = {one.label for one in an4.items(data, split="all")}
+    assert len(speakers) == 54
+    assert set().union(*folds) == speakers
+    assert sorted(map(len, folds)) == [10, 11, 11, 11, 11]
+    women = [sum(str(one).startswith("f") for one in fold) for fold in folds]
+    assert max(women) - min(women) <= 1
+    train = an4.items(data, split="train", fold=2)
+    assert {one.label for one in train} == speakers - folds[2]
+    assert all(one.id.split("/")[0] == one.label and one.path.is_file() for one in train)
+
+
+def test_more_classes_to_train_on(data: Path) -> None:
+    plain = an4.items(data)
+    fast = an4.items(data, speeds=(0.9, 1.1))
+    assert len(fast) == 3 * len(plain)
+    assert len({one.label for one in fast}) == 3 * len({one.label for one in plain})
+    if (data / "librispeech").is_dir():
+        more = an4.items(data, librispeech=True)
+        libri = {str(one.label) for one in more} - {str(one.label) for one in plain}
+        assert len(libri) == 251
+        assert all(one.startswith("libri-") for one in libri)
+        assert len({one.id for one in more}) == len(more)
+        assert an4.items(data, split="test", librispeech=True) == an4.items(data, split="test")
+
+
+def test_trials_are_all_pairs(data: Path) -> None:
+    chosen, made = an4.trials(data)
+    assert len(made) == len(chosen) * (len(chosen) - 1) // 2
+    assert made.target is not None
+    labels = np.array([one.label for one in chosen])
+    assert np.array_equal(made.target, labels[made.enrol] == labels[made.probe])
+    _, same = an4.trials(data, same_sex=True)
+    assert same.target is not None
+    assert same.target.sum() == made.target.sum()
+    assert all(same.enrol_ids[i][0] == same.probe_ids[j][0] for i, j in zip(same.enrol, same.probe, strict=True))
+
+
+def test_a_file_reads(data: Path) -> None:
+    wave = read(an4.items(data)[0])
+    assert wave.dtype == np.float32
+    assert 0.5 < len(wave) / 16000 < 7
+
+
+def test_refusals_say_what_to_fetch(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no such folder; fetch AN4 .*DATA/an4/wav/SPEAKER/name.flac"):
+        an4.items(tmp_path)
+    (tmp_path / "an4" / "wav" / "an4_clstk" / "fash").mkdir(parents=True)
+    with pytest.raises(ValueError, match="no audio files in its folders; fetch AN4"):
+        an4.items(tmp_path)
+    (tmp_path / "an4" / "wav" / "an4_clstk" / "fash" / "a.sph").touch()
+    with pytest.raises(ValueError, match=r"1 of 1 folders do not start with f or m \('an4_clstk'\)"):
+        an4.items(tmp_path)
+    (tmp_path / "an4" / "wav" / "an4_clstk").rename(tmp_path / "an4" / "wav" / "fash")
+    with pytest.raises(ValueError, match="fold is 5"):
+        an4.items(tmp_path, fold=5)
+    with pytest.raises(ValueError, match="num_folds is 5 for 1 speakers"):
+        an4.items(tmp_path)
+    for speaker in ("fabc", "mabc", "mdef", "mghi"):
+        (tmp_path / "an4" / "wav" / speaker).mkdir()
+        (tmp_path / "an4" / "wav" / speaker / "a.flac").touch()
+    with pytest.raises(FileNotFoundError, match=r"librispeech.*fetch train-clean-100"):
+        an4.items(tmp_path, librispeech=True)

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modalities.speaker.audio import BadAudio, Wave, crop, read, read_file, speed_copies, speed_of
+from toolkit.batch import Item
+
+
+def tone(hz: float, seconds: float = 1.0, rate_hz: int = 16000) -> Wave:
+    return (0.5 * np.sin(2 * np.pi * hz * np.arange(round(seconds * rate_hz)) / rate_hz)).astype(np.float32)
+
+
+def loudest_hz(wave: Wave, rate_hz: int = 16000) -> float:
+    return float(np.argmax(np.abs(np.fft.rfft(wave * np.hanning(len(wave)))))) * rate_hz / len(wave)
+
+
+def write(path: Path, wave: Wave, rate_hz: int = 16000, subtype: str | None = None) -> Path:
+    soundfile.write(path, wave, rate_hz, subtype=subtype)
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["wav", "flac", "ogg", "mp3", "aiff"])
+@pytest.mark.parametrize("rate_hz", [8000, 16000, 44100])
+def test_any_rate_and_format_becomes_16_khz(tmp_path: Path, suffix: str, rate_hz: int) -> None:
+    wave = read_file(write(tmp_path / f"a.{suffix}", tone(440, rate_hz=rate_hz), rate_hz))
+    assert wave.dtype == np.float32
+    assert wave.ndim == 1
+    assert abs(len(wave) - 16000) <= 2000  # mp3 pads whole blocks
+    assert loudest_hz(wave) == pytest.approx(440, abs=2)
+    assert np.sqrt(np.mean(wave[4000:8000] ** 2)) == pytest.approx(0.5 / np.sqrt(2), rel=0.03)
+
+
+def test_16_bit_samples_are_exact_and_channels_averaged(tmp_path: Path) -> None:
+    integers = np.random.default_rng(0).integers(-(2**15), 2**15, (4000, 3)).astype(np.int16)
+    soundfile.write(tmp_path / "a.wav", integers, 16000)
+    expected = integers.astype(np.float64).mean(axis=1) / 32768
+    np.testing.assert_allclose(read_file(tmp_path / "a.wav"), expected, atol=1e-6)
+
+
+def test_an_id_carries_its_speed(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.flac", tone(400, rate_hz=22050), 22050)
+    plain, slow, fast = (read(one) for one in speed_copies([Item("a", path, "x")]))
+    assert (len(plain), len(slow), len(fast)) == (16000, pytest.approx(16000 / 0.9, abs=2), pytest.approx(16000 / 1.1, abs=2))
+    assert loudest_hz(slow) == pytest.approx(360, abs=2)
+    assert loudest_hz(fast) == pytest.approx(440, abs=2)
+
+
+def test_speed_copies_are_new_classes() -> None:
+    copies = speed_copies([Item("a/1", Path("1"), "a"), Item("b/1", Path("2"), None)], speeds=(0.9, 1.1))
+    assert [one.id for one in copies] == ["a/1", "b/1", "a/1#speed=0.9", "b/1#speed=0.9", "a/1#speed=1.1", "b/1#speed=1.1"]
+    assert [one.label for one in copies] == ["a", None, "a#speed=0.9", None, "a#speed=1.1", None]
+    assert speed_copies(copies[:2], speeds=()) == copies[:2]
+    for wrong in [(1.0,), (0.9, 0.9), (3.0,), (0.0,), (float("nan"),)]:
+        with pytest.raises(ValueError, match="speed"):
+            speed_copies(copies[:2], speeds=wrong)
+    with pytest.raises(ValueError, match=r"'fast' is not a number within 0.5 to 2.0"):
+        speed_of("a#speed=fast")
+
+
+@pytest.mark.parametrize(
+    ("wave", "sentence"),
+    [
+        (np.zeros(0), "empty, 0 samples"),
+        (np.ones(800) * 0.1, "too short, 0.050 s; at least 0.1 s"),
+        (np.zeros(16000), "silent, peak all samples zero"),
+        (np.full(16000, 2.0**-15), "silent, peak -90.3 dBFS"),
+        (np.r_[np.ones(8000), np.nan, np.inf, np.ones(8000)], "2 of 16002 samples are NaN or infinite"),
+        (np.stack([np.ones(16000), -np.ones(16000)], axis=1), "silent"),
+        (np.ones(32000), "too long, 2.0 s; at most 1.5 s"),
+    ],
+)
+def test_unusable_waves_are_refused(tmp_path: Path, wave: np.ndarray, sentence: str) -> None:
+    path = write(tmp_path / "a.wav", wave.astype(np.float32), subtype="FLOAT")
+    with pytest.raises(BadAudio, match=sentence) as caught:
+        read_file(path, max_seconds=1.5)
+    assert str(path) in str(caught.value)
+
+
+def test_unreadable_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.wav").write_text("not audio at all")
+    (tmp_path / "nothing.flac").touch()
+    for name in ("text.wav", "nothing.flac"):
+        with pytest.raises(BadAudio, match="unreadable"):
+            read_file(tmp_path / name)
+    with pytest.raises(BadAudio, match="no such file"):
+        read_file(tmp_path / "missing.wav")
+    with pytest.raises(BadAudio, match="no such file"):
+        read_file(tmp_path)
+
+
+def test_headers_are_not_believed(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.wav", tone(400))
+    raw = bytearray(path.read_bytes())
+    for rate_hz in (0, 1, 2**31 - 1):
+        raw[24:28] = rate_hz.to_bytes(4, "little")
+        path.write_bytes(raw)
+        with pytest.raises(BadAudio):
+            read_file(path)
+    raw[24:28] = (16000).to_bytes(4, "little")
+    raw[40:44] = (2**32 - 2).to_bytes(4, "little")  # the size of the data, larger than the file
+    path.write_bytes(raw)
+    assert len(read_file(path)) == 16000
+
+
+def test_a_flac_file_written_to_a_pipe_states_no_length(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.flac", tone(400))
+    raw = bytearray(path.read_bytes())
+    raw[21] &= 0xF0  # the 36 bits of STREAMINFO that count the samples; 0 stands for unknown
+    raw[22:26] = bytes(4)
+    path.write_bytes(raw)
+    with pytest.raises(BadAudio, match="does not state its length"):
+        read_file(path)
+
+
+def test_every_truncation_and_bit_flip_reads_or_is_refused(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for suffix in ("wav", "flac", "ogg"):
+        path = write(tmp_path / f"a.{suffix}", tone(400, 0.3))
+        whole = path.read_bytes()
+        for trial in range(60):
+            damaged = bytearray(whole if trial % 2 else whole[: rng.integers(len(whole))])
+            for at in rng.integers(max(1, min(len(damaged), 200)), size=3):
+                if len(damaged):
+                    damaged[at] ^= 1 << int(rng.integers(8))
+            path.write_bytes(damaged)
+            try:
+                wave = read_file(path)
+            except BadAudio:
+                continue
+            assert np.isfinite(wave).all()
+            assert len(wave) > 0
+
+
+def test_m4a_through_pyav(tmp_path: Path) -> None:
+    av = pytest.importorskip("av")
+    path = tmp_path / "a.m4a"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("aac", rate=44100, layout="stereo")
+        wave = np.stack([tone(440, 1.0, 44100)] * 2)
+        for start in range(0, wave.shape[1], 1024):
+            frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(wave[:, start : start + 1024]), format="fltp", layout="stereo")
+            frame.sample_rate = 44100
+            frame.pts = start
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    read_back = read_file(path)
+    assert len(read_back) == pytest.approx(16000, abs=1500)
+    assert loudest_hz(read_back) == pytest.approx(440, abs=2)
+    with pytest.raises(BadAudio, match="too long"):
+        read_file(path, max_seconds=0.5)
+    path.write_bytes(b"no container")
+    with pytest.raises(BadAudio, match="unreadable"):
+        read_file(path)
+
+
+def test_m4a_without_pyav_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.m4a").touch()
+    monkeypatch.setitem(sys.modules, "av", None)
+    with pytest.raises(BadAudio, match=r"pip install 'likeness\[m4a\]'"):
+        read_file(tmp_path / "a.m4a")
+
+
+@given(st.integers(1, 50), st.integers(1, 120), st.integers(0, 2**32 - 1))
+def test_crop_is_a_run_of_the_repeated_wave(samples: int, wanted: int, seed: int) -> None:
+    cut = crop(np.arange(samples, dtype=np.float32), wanted, np.random.default_rng(seed))
+    assert cut.shape == (wanted,)
+    assert cut.dtype == np.float32
+    steps = np.diff(cut)
+    assert ((steps == 1) | (steps == 1 - samples)).all()
+    assert samples < wanted or (steps == 1).all()
+
+
+def test_crop_refuses_nothing() -> None:
+    with pytest.raises(ValueError, match="0 samples wanted"):
+        crop(np.ones(3, dtype=np.float32), 0, np.random.default_rng(0))

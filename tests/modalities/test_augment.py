@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modalities.speaker.augment import add_noise, gain, speed, train_view
+from modalities.synthetic import voice
+
+VOICE = voice(0, 0)
+
+
+@given(st.floats(-5, 40), st.floats(0, 2), st.integers(0, 1000))
+def test_snr_is_exact(snr_db: float, color: float, seed: int) -> None:
+    noisy = add_noise(VOICE, np.random.default_rng(seed), snr_db=(snr_db, snr_db), color=(color, color))
+    noise = noisy.astype(np.float64) - VOICE
+    assert noisy.dtype == np.float32
+    assert 10 * np.log10(np.mean(VOICE.astype(np.float64) ** 2) / np.mean(noise**2)) == pytest.approx(snr_db, abs=0.01)
+
+
+def test_color_tilts_the_noise() -> None:
+    for color, slope in ((0.0, 0.0), (1.0, -1.0), (2.0, -2.0)):
+        noise = add_noise(VOICE, np.random.default_rng(0), snr_db=(0, 0), color=(color, color)) - VOICE
+        power = np.abs(np.fft.rfft(noise)[1:]) ** 2
+        assert np.polyfit(np.log(np.arange(1, len(power) + 1)), np.log(power), 1)[0] == pytest.approx(slope, abs=0.1)
+
+
+def test_silence_stays() -> None:
+    assert not add_noise(np.zeros(100, dtype=np.float32), np.random.default_rng(0)).any()
+    assert add_noise(np.ones(1, dtype=np.float32), np.random.default_rng(0)).shape == (1,)
+
+
+def test_gain_and_speed() -> None:
+    louder = gain(VOICE, np.random.default_rng(0), (6.0, 6.0))
+    np.testing.assert_allclose(louder, VOICE * 10**0.3, rtol=1e-6)
+    assert louder.dtype == np.float32
+    assert len(speed(VOICE, 1.1)) == pytest.approx(len(VOICE) / 1.1, abs=2)
+    with pytest.raises(ValueError, match=r"0.5 to 2"):
+        speed(VOICE, 0.0)
+
+
+def view(seed: int, batch_seed: int, **settings: object) -> np.ndarray:
+    return train_view(VOICE, np.random.default_rng(seed), np.random.default_rng(batch_seed), **settings)  # type: ignore[arg-type]
+
+
+def test_a_batch_shares_its_length_and_nothing_else() -> None:
+    lengths = {len(view(seed, 7, seconds=(1.0, 4.0))) for seed in range(5)}
+    assert len(lengths) == 1
+    assert len({len(view(0, batch, seconds=(1.0, 4.0))) for batch in range(5)}) == 5
+    assert not np.array_equal(view(0, 7), view(1, 7))
+
+
+def test_the_view_is_a_function_of_its_generators() -> None:
+    settings = {"seconds": (0.5, 4.0), "noise_prob": 0.5, "gain_prob": 0.5}
+    for seed in range(10):
+        assert np.array_equal(view(seed, seed, **settings), view(seed, seed, **settings))
+    assert view(0, 0).shape == (48000,)
+    assert len(view(0, 0, seconds=(6.0, 6.0))) == 96000  # repeated: the file is shorter
+
+
+def test_refusals() -> None:
+    for wrong in ({"seconds": (3.0, 2.0)}, {"seconds": (0.0, 0.0)}, {"noise_prob": 1.5}, {"gain_prob": -0.1}, {"noise_prob": 1.0, "snr_db": (15.0, 0.0)}):
+        with pytest.raises(ValueError, match=r"seconds|prob|snr_db"):
+            view(0, 0, **wrong)

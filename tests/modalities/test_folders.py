@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modalities.speaker.folders import all_pairs, draw_pairs, items, scan, stratified_folds, trials
+from toolkit.batch import Item
+
+
+def lay_out(root: Path, files_per_speaker: list[int]) -> Path:
+    for number, files in enumerate(files_per_speaker):
+        for file in range(files):
+            path = root / f"s{number:02d}" / f"session{file % 2}" / f"{file}.wav"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+    return root
+
+
+def test_speakers_are_divided_never_files(tmp_path: Path) -> None:
+    data = lay_out(tmp_path, [3] * 10)
+    train, test, every = (items(data, split=split) for split in ("train", "test", "all"))  # type: ignore[arg-type]
+    assert len({one.label for one in test}) == 2
+    assert not {one.label for one in train} & {one.label for one in test}
+    assert sorted(train + test) == sorted(every)
+    assert every[0] == Item("s00/session0/0.wav", tmp_path / "s00" / "session0" / "0.wav", "s00")
+    assert items(data, split="test", seed=1) != test
+    assert items(data, split="train", test_share=0.0) == every
+
+
+def test_only_audio_files_that_are_not_hidden(tmp_path: Path) -> None:
+    lay_out(tmp_path, [1, 1])
+    for name in ("s00/notes.txt", "s00/._x.wav", "s01/B.FLAC", "loose.wav", ".cache/x.wav"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert [one.id for one in scan(tmp_path)] == ["s00/session0/0.wav", "s01/B.FLAC", "s01/session0/0.wav"]
+
+
+def test_refusals_say_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no such folder; one with DATA/SPEAKER/file.wav"):
+        items(tmp_path / "missing")
+    (tmp_path / "loose.wav").touch()
+    with pytest.raises(ValueError, match=r"no audio files in its folders; 1 lie directly in it.*\.wav, \.flac"):
+        items(tmp_path)
+    lay_out(tmp_path, [2])
+    with pytest.raises(ValueError, match=r"only one speaker \('s00'\) was found"):
+        items(tmp_path)
+    lay_out(tmp_path, [2, 2, 2])
+    with pytest.raises(ValueError, match="of 3 speakers leaves 1 to train and 2 to test"):
+        items(tmp_path)
+    with pytest.raises(ValueError, match="split is 'dev'"):
+        items(tmp_path, split="dev")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"test_share is 1.0"):
+        items(tmp_path, test_share=1.0)
+    with pytest.raises(ValueError, match="0 to test"):
+        trials(tmp_path, test_share=0.0)
+
+
+def test_single_files_are_stated(tmp_path: Path) -> None:
+    data = lay_out(tmp_path, [1, 3, 1])
+    with pytest.warns(UserWarning, match=r"2 of 3 speakers have a single file .*'s00', 's02'"):
+        chosen, made = trials(data, split="all")
+    assert (len(chosen), len(made)) == (5, 10)
+    with pytest.raises(ValueError, match=r"each of the 2 speakers .* has a single file"):
+        trials(lay_out(tmp_path / "other", [1, 1]), split="all")
+
+
+def of_counts(counts: list[int]) -> list[Item]:
+    made = [Item(f"{speaker}/{file}", Path("x"), str(speaker)) for speaker, count in enumerate(counts) for file in range(count)]
+    return [made[i] for i in np.random.default_rng(0).permutation(len(made))]
+
+
+@given(st.lists(st.integers(1, 8), min_size=2, max_size=8), st.integers(2, 200), st.integers(0, 99))
+def test_drawn_pairs_are_distinct_labelled_and_balanced(counts: list[int], num_trials: int, seed: int) -> None:
+    chosen = of_counts(counts)
+    made = draw_pairs(chosen, num_trials, np.random.default_rng(seed))
+    total, num_target = len(chosen) * (len(chosen) - 1) // 2, sum(n * (n - 1) // 2 for n in counts)
+    assert made.target is not None
+    assert len(made) == min(total, num_trials)
+    assert (made.enrol < made.probe).all()
+    assert len(set(zip(made.enrol.tolist(), made.probe.tolist(), strict=True))) == len(made)
+    labels = np.array([one.label for one in chosen])
+    assert np.array_equal(made.target, labels[made.enrol] == labels[made.probe])
+    if total > num_trials:
+        half = num_trials // 2
+        assert int(made.target.sum()) == (num_target if num_target < half else max(half, num_trials - (total - num_target)))
+
+
+def test_every_pair_can_be_drawn() -> None:
+    chosen = of_counts([3, 2, 1])
+    seen: set[tuple[int, int]] = set()
+    for seed in range(200):
+        made = draw_pairs(chosen, 6, np.random.default_rng(seed))
+        seen |= set(zip(made.enrol.tolist(), made.probe.tolist(), strict=True))
+    assert len(seen) == 15
+
+
+def test_a_large_set_is_drawn_without_listing_its_pairs() -> None:
+    chosen = of_counts([100] * 300)
+    made = draw_pairs(chosen, 1000, np.random.default_rng(0))
+    assert made.target is not None
+    assert (len(made), int(made.target.sum())) == (1000, 500)
+
+
+def test_all_pairs_within_groups() -> None:
+    chosen = of_counts([2, 2, 2])
+    group = ["odd" if one.label == "1" else "even" for one in chosen]
+    assert len(all_pairs(chosen)) == 15
+    assert len(all_pairs(chosen, within=group)) == 6 + 1
+    with pytest.raises(ValueError, match=r"1 of 7 items have no label \('x'\)"):
+        all_pairs([*chosen, Item("x", Path("x"), None)])
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=3), st.integers(2, 6))
+def test_folds_are_even_within_groups(sizes: list[int], num_folds: int) -> None:
+    groups = [[f"{group}-{i}" for i in range(size)] for group, size in enumerate(sizes)]
+    if sum(sizes) < num_folds:
+        with pytest.raises(ValueError, match="num_folds"):
+            stratified_folds(groups, num_folds)
+        return
+    folds = stratified_folds(groups, num_folds)
+    assert sorted(one for fold in folds for one in fold) == sorted(one for group in groups for one in group)
+    for counts in ([len(fold) for fold in folds], *([len(fold & set(group)) for fold in folds] for group in groups)):
+        assert max(counts) - min(counts) <= 1

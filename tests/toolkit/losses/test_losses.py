@@ -1,0 +1,220 @@
+"""Every loss against its formula written out in loops, and the properties that all share. Losses are found by themselves."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import pkgutil
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import toolkit.losses
+from toolkit.losses.margin import ArcFace
+from toolkit.losses.simple import SimPLE, polarlike
+from toolkit.losses.softmax import Softmax
+from toolkit.memory import Bank
+from toolkit.recipe import Optim
+
+LOSSES = sorted(
+    {
+        found
+        for module in pkgutil.iter_modules(toolkit.losses.__path__)
+        for _, found in inspect.getmembers(importlib.import_module(f"toolkit.losses.{module.name}"), inspect.isclass)
+        if issubclass(found, nn.Module) and found.__module__ == f"toolkit.losses.{module.name}"
+    },
+    key=lambda found: found.__name__,
+)
+
+
+def batch(seed: int = 0, size: int = 8, dim: int = 5, classes: int = 4) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.arange(size) % classes
+    return torch.randn(size, dim, generator=generator, dtype=torch.float64), y
+
+
+def softplus(x: float) -> float:
+    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
+
+
+def simple_by_loops(z: Any, y: Any, keys: Any, key_labels: Any, own: Any, *, b_theta: float, r: float, alpha: float, b: float, joint: bool) -> float:
+    """Eq 8, one pair at a time."""
+    positive, negative = [], []
+    for i in range(len(z)):
+        for j in range(len(keys)):
+            if key_labels[j] < 0 or own[i] == j:
+                continue
+            s = float(np.dot(z[i], keys[j]) - b_theta * np.linalg.norm(z[i]) * np.linalg.norm(keys[j]))
+            if y[i] == key_labels[j]:
+                positive.append(softplus(-(s + b) / r))
+            else:
+                negative.append(softplus(r * (s + b)))
+    if joint:
+        return (alpha * sum(positive) + (1 - alpha) * sum(negative)) / (len(positive) + len(negative))
+    return alpha * (sum(positive) / max(len(positive), 1)) + (1 - alpha) * (sum(negative) / max(len(negative), 1))
+
+
+@pytest.mark.parametrize("reduction", ["separate", "joint"])
+@given(seed=st.integers(0, 100), b_theta=st.floats(0, 0.9), r=st.floats(0.5, 4), alpha=st.floats(0.01, 0.9), b=st.floats(-5, 2))
+@settings(max_examples=15, deadline=None)
+def test_simple_is_eq_8_over_the_batch(reduction: Any, seed: int, b_theta: float, r: float, alpha: float, b: float) -> None:
+    z, y = batch(seed)
+    loss = SimPLE(5, b_theta=b_theta, r=r, alpha=alpha, b=b, reduction=reduction).double()
+    with torch.no_grad():  # float64 exactly, not through the float32 of the constructor
+        loss.b.fill_(b)
+    expected = simple_by_loops(z.numpy(), y, z.numpy(), y, range(len(y)), b_theta=b_theta, r=r, alpha=alpha, b=b, joint=reduction == "joint")
+    assert loss(z, y).item() == pytest.approx(expected, rel=1e-9)
+
+
+def test_simple_against_a_bank_that_fills_and_wraps() -> None:
+    loss = SimPLE(5, b=-2.0, r=2.0, alpha=0.2).double()
+    loss.bank = Bank(20, 5).double()
+    for step in range(5):  # 40 keys through 20 slots: empty, part full, wrapped
+        z, y = batch(step)
+        keys = z + 0.1
+        value = loss(z, y, keys)
+        first = 8 * step % 20
+        own = [(first + i) % 20 for i in range(8)]
+        expected = simple_by_loops(z.numpy(), y, loss.bank.keys.numpy(), loss.bank.labels, own, b_theta=0.3, r=2.0, alpha=0.2, b=-2.0, joint=False)
+        assert value.item() == pytest.approx(expected, rel=1e-9)
+        assert int((loss.bank.labels >= 0).sum()) == min(20, 8 * (step + 1))
+
+
+def test_simple_without_positives_or_negatives_is_defined() -> None:
+    z, _ = batch()
+    loss = SimPLE(5).double()
+    assert bool(torch.isfinite(loss(z, torch.arange(8))))
+    assert bool(torch.isfinite(loss(z, torch.zeros(8, dtype=torch.int64))))
+    assert float(loss(z[:1], torch.zeros(1, dtype=torch.int64))) == 0.0
+
+
+def test_simple_with_r_1_alpha_half_is_binary_cross_entropy() -> None:
+    z, y = batch()
+    loss = SimPLE(5, b_theta=0.0, r=1.0, alpha=0.5, b=0.0, reduction="joint").double()
+    pairs = ~torch.eye(8, dtype=torch.bool)
+    expected = nn.functional.binary_cross_entropy_with_logits((z @ z.T)[pairs], (y[:, None] == y)[pairs].double())
+    assert loss(z, y).item() == pytest.approx(0.5 * float(expected), rel=1e-12)
+
+
+def test_polarlike_separates_magnitude_and_direction() -> None:
+    z, _ = batch()
+    made = polarlike(z)
+    torch.testing.assert_close(made.norm(dim=1), nn.functional.softplus(z[:, 0]))
+    torch.testing.assert_close(nn.functional.cosine_similarity(made, z[:, 1:]), torch.ones(8, dtype=torch.float64))
+    loss = SimPLE(5, features="polarlike").double()
+    expected = SimPLE(4).double()(made, torch.arange(8) % 4)
+    assert float(loss(z, torch.arange(8) % 4)) == pytest.approx(float(expected), rel=1e-12)
+
+
+@pytest.mark.parametrize("wrap", ["monotone", "easy", "clamp", "none"])
+def test_arcface_is_its_formula_by_angles(wrap: Any) -> None:
+    z, y = batch(size=12)
+    loss = ArcFace(5, 4, margin=0.7, scale=3.0, wrap=wrap).double()
+    with torch.no_grad():
+        loss.proxies[0] = -z[0]  # one target angle at pi: beyond every wrap
+    total = 0.0
+    for i in range(12):
+        rows = [row / np.linalg.norm(row) for row in loss.proxies.detach().numpy()]
+        cosine = [float(np.dot(z[i].numpy() / np.linalg.norm(z[i]), row)) for row in rows]
+        angle = math.acos(max(-1.0, min(1.0, cosine[int(y[i])])))
+        c = cosine[int(y[i])]
+        target = {
+            "none": math.cos(angle + 0.7),
+            "clamp": math.cos(min(angle + 0.7, math.pi)),
+            "easy": math.cos(angle + 0.7) if c > 0 else c,
+            "monotone": math.cos(angle + 0.7) if angle + 0.7 < math.pi else c - 0.7 * math.sin(0.7),
+        }[wrap]
+        logits = [3.0 * (target if j == int(y[i]) else cosine[j]) for j in range(4)]
+        total += math.log(sum(math.exp(one - logits[int(y[i])]) for one in logits))
+    assert loss(z, y).item() == pytest.approx(total / 12, rel=1e-7)  # acos at pi loses half the digits
+
+
+def test_arcface_gradient_is_the_loss_s_or_the_detached_one() -> None:
+    z, y = batch()
+    exact = ArcFace(5, 4, scale=4.0, wrap="none").double()
+    assert torch.autograd.gradcheck(lambda x: exact(x, y), (z.requires_grad_(),))
+    detached = ArcFace(5, 4, scale=4.0, wrap="none", grad="detached").double()
+    detached.load_state_dict(exact.state_dict())
+    assert float(detached(z, y)) == pytest.approx(float(exact(z, y)), rel=1e-12)
+    ours = torch.autograd.grad(exact(z, y), z)[0]
+    theirs = torch.autograd.grad(detached(z, y), z)[0]
+    assert float((ours - theirs).norm() / ours.norm()) > 0.01
+
+
+def test_softmax_is_cross_entropy_of_the_product() -> None:
+    z, y = batch()
+    loss = Softmax(5, 4, bias=True).double()
+    with torch.no_grad():
+        loss.bias.copy_(torch.arange(4.0))  # type: ignore[union-attr]
+    logits = z.numpy() @ loss.proxies.detach().numpy().T + np.arange(4.0)
+    expected = np.mean([np.log(np.exp(row - row[int(one)]).sum()) for row, one in zip(logits, y, strict=True)])
+    assert loss(z, y).item() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("make", LOSSES, ids=lambda found: found.__name__)
+class TestContract:
+    def test_row_order_and_batch_duplication_change_nothing(self, make: Any) -> None:
+        z, y = batch()
+        loss = make(5, 4).double()
+        order = torch.randperm(8, generator=torch.Generator().manual_seed(1))
+        assert loss(z, y).item() == pytest.approx(float(loss(z[order], y[order])), rel=1e-12)
+
+    def test_finite_gradients_on_hard_inputs(self, make: Any) -> None:
+        z = torch.randn(10, 5)
+        z[1] = z[0]
+        z[5] = -z[1]
+        z[2] = 0.0
+        z[3] *= 1e6
+        z[4] *= 1e-9
+        z.requires_grad_()
+        loss = make(5, 4)
+        loss(z, torch.arange(10) % 4).backward()
+        assert z.grad is not None
+        assert bool(torch.isfinite(z.grad).all())
+        assert all(bool(torch.isfinite(p.grad).all()) for p in loss.parameters() if p.grad is not None)
+
+    def test_autocast_computes_in_float32_and_keeps_types(self, make: Any) -> None:
+        z, y = batch()
+        loss = make(5, 4)
+        expected = loss(z.float(), y)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            value = loss(z.float(), y)
+        assert value.dtype == torch.float32
+        assert value.item() == pytest.approx(float(expected), rel=1e-6)
+        assert float(loss(z.bfloat16(), y)) == pytest.approx(float(expected), rel=0.05)
+        assert all(p.dtype == torch.float32 for p in loss.parameters())
+
+    def test_bad_input_gets_a_sentence(self, make: Any) -> None:
+        z, y = batch()
+        loss = make(5, 4).double()
+        with pytest.raises(ValueError, match="embeddings must be"):
+            loss(z[:, :3], y)
+        with pytest.raises(ValueError, match="labels must be"):
+            loss(z, y[:3])
+        with pytest.raises(ValueError, match="labels must be"):
+            loss(z, y.double())
+        with pytest.raises(TypeError, match="floating point"):
+            loss(z.long(), y)
+        if hasattr(loss, "proxies"):
+            with pytest.raises(ValueError, match=r"3 of 8 labels are outside 0..3 \(first: -1\)"):
+                loss(z, torch.tensor([0, -1, 4, 1, 2, 3, 9, 0]))
+
+    def test_states_its_parameter_groups(self, make: Any) -> None:
+        loss = make(5, 4)
+        groups = loss.param_groups(Optim(lr=0.1, proxy_lr_scale=2.0))
+        stated = {id(p) for group in groups for p in group["params"]}
+        assert stated == {id(p) for p in loss.parameters() if p.requires_grad}
+        if hasattr(loss, "proxies"):
+            assert loss.proxies.shape == (4, 5)
+            assert loss.logits(batch()[0].float()).shape == (8, 4)
+            assert next(group["lr"] for group in groups if any(p is loss.proxies for p in group["params"])) == pytest.approx(0.2)
+
+
+def test_losses_are_found() -> None:
+    assert {found.__name__ for found in LOSSES} >= {"Softmax", "ArcFace", "SimPLE"}

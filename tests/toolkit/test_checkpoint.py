@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from modalities.speaker import audio
+from modalities.speaker.features import KaldiFbank
+from toolkit import checkpoint
+from toolkit.backbones.resnet import ResNet34
+from toolkit.embed import TorchEmbedder
+from toolkit.losses.margin import ArcFace
+from toolkit.recipe import Recipe
+
+RECIPE = Recipe(
+    modality="speaker",
+    frontend=partial(KaldiFbank, num_mels=16, window="povey", cmn=False),
+    backbone=partial(ResNet34, dim=8, width=4),
+    loss=ArcFace,
+    items=audio.speed_copies,
+    read=audio.read,
+)
+
+
+def embedder() -> TorchEmbedder:
+    torch.manual_seed(0)
+    return TorchEmbedder(RECIPE.frontend(), RECIPE.backbone(16)).eval()
+
+
+def test_a_checkpoint_needs_no_recipe(tmp_path: Path) -> None:
+    model = embedder()
+    checkpoint.save_model(tmp_path / "last.safetensors", model, RECIPE, similarity="simple:0.3", step=7, metrics={"eer": 0.1})
+    loaded = checkpoint.load_model(tmp_path)
+    wave = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 16000)).astype(np.float32))
+    with torch.no_grad():
+        assert torch.equal(loaded.embedder(wave), model(wave))
+    assert loaded.embedder.frontend.window == "povey"
+    assert (loaded.similarity, loaded.modality, loaded.step) == ("simple:0.3", "speaker", 7)
+    assert loaded.digest == checkpoint.sha256(tmp_path / "last.safetensors")
+
+
+def test_best_goes_before_last(tmp_path: Path) -> None:
+    for name in (checkpoint.LAST, checkpoint.BEST):
+        checkpoint.save_model(tmp_path / name, embedder(), RECIPE, similarity="cosine", step=1, metrics={})
+        assert checkpoint.find_model(tmp_path).name == name
+
+
+def test_files_of_another_kind_get_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(b"not a checkpoint at all")
+    with pytest.raises(ValueError, match="no safetensors file"):
+        checkpoint.load_model(path)
+    save_file({"a": torch.zeros(1)}, path)
+    with pytest.raises(ValueError, match="without a description by Likeness"):
+        checkpoint.load_model(path)
+    save_file({"a": torch.zeros(1)}, path, metadata={"format": "likeness.checkpoint/99", "state": "{}"})
+    with pytest.raises(ValueError, match="of version 'likeness.checkpoint/99'"):
+        checkpoint.load_model(path)
+    checkpoint.save(path, {"a": torch.zeros(1)}, {}, checkpoint.RESUME_FORMAT)
+    with pytest.raises(ValueError, match="of another kind"):
+        checkpoint.load_model(path)
+    with pytest.raises(ValueError, match="does not exist"):
+        checkpoint.load_model(tmp_path / "nothing")
+    with pytest.raises(ValueError, match="holds no checkpoint"):
+        checkpoint.load_model(tmp_path)
+
+
+def test_truncated_and_foreign_weights_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "last.safetensors"
+    checkpoint.save_model(path, embedder(), RECIPE, similarity="cosine", step=1, metrics={})
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-100])
+    with pytest.raises(ValueError, match="no whole safetensors file"):
+        checkpoint.load_model(path)
+    path.write_bytes(whole)
+    tensors, description = checkpoint.load(path, checkpoint.FORMAT)
+    tensors.pop("backbone.conv1.weight")
+    tensors["backbone.seg_1.bias"] = torch.zeros(9)
+    checkpoint.save(path, tensors, description, checkpoint.FORMAT)
+    with pytest.raises(ValueError, match="1 missing, 0 unknown, 1 of another shape"):
+        checkpoint.load_model(path)
+
+
+def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
+    path = tmp_path / "last.safetensors"
+    checkpoint.save_model(path, embedder(), RECIPE, similarity="cosine", step=1, metrics={})
+    tensors, description = checkpoint.load(path, checkpoint.FORMAT)
+    description["backbone"] = {"call": "os.system", "args": {"command": "true"}}
+    checkpoint.save(path, tensors, description, checkpoint.FORMAT)
+    with pytest.raises(ValueError, match="not in toolkit or modalities"):
+        checkpoint.load_model(path)
+
+
+def test_a_failed_write_leaves_the_file_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "last.safetensors"
+    checkpoint.save(path, {"a": torch.zeros(3)}, {"n": 1}, "t/1")
+
+    def full_disk(tensors: object, file: Path, metadata: object) -> None:
+        Path(file).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoint.save(path, {"a": torch.ones(3)}, {"n": 2}, "t/1")
+    assert [one.name for one in tmp_path.iterdir()] == ["last.safetensors"]
+    tensors, state = checkpoint.load(path, "t/1")
+    assert state == {"n": 1}
+    assert torch.equal(tensors["a"], torch.zeros(3))
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+def test_optimiser_state_survives_without_pickle(tmp_path: Path, name: str) -> None:
+    def make() -> tuple[torch.nn.Linear, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(3, 2)
+        return layer, torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9) if name == "sgd" else torch.optim.Adam(layer.parameters(), lr=0.1)
+
+    def advance(layer: torch.nn.Linear, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
+        layer(torch.ones(1, 3)).square().sum().backward()
+        optimizer.step()
+
+    layer, optimizer = make()
+    advance(layer, optimizer)
+    tensors, plain = checkpoint.flatten_optimizer(optimizer)
+    checkpoint.save(tmp_path / "o.safetensors", tensors, {"plain": plain}, "t/1")
+    tensors, state = checkpoint.load(tmp_path / "o.safetensors", "t/1")
+    other, again = make()
+    other.load_state_dict(layer.state_dict())
+    checkpoint.restore_optimizer(again, tensors, json.loads(json.dumps(state["plain"])))
+    advance(layer, optimizer)
+    advance(other, again)
+    assert torch.equal(layer.weight, other.weight)

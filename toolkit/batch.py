@@ -1,0 +1,179 @@
+"""Items, batches and the embedder: the three things that pass between a modality and the core."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from eval.types import name_first
+
+Floats = NDArray[np.float32]
+
+
+class Item(NamedTuple):
+    """One file of a data set: a unique id, where it lies, and its class (None if unknown)."""
+
+    id: str
+    path: Path
+    label: str | None = None
+
+
+class Batch(NamedTuple):
+    """inputs (B, ...) padded with zeros at the end; labels (B,) int64; lengths (B,) relative 0..1, None if nothing is padded."""
+
+    inputs: Tensor
+    labels: Tensor
+    lengths: Tensor | None
+
+
+class Embedder(Protocol):
+    """Anything that turns a batch of inputs into (B, dim) raw embeddings."""
+
+    dim: int
+
+    def __call__(self, inputs: Tensor, lengths: Tensor | None = None) -> Tensor: ...
+
+
+class Draw(NamedTuple):
+    """One place of one training batch: which item, in which step, at which position. Its random numbers derive from these alone."""
+
+    item: int
+    step: int
+    position: int
+
+
+class Bad(NamedTuple):
+    """An item that could not be read, and why."""
+
+    id: str
+    reason: str
+
+
+Read = Callable[[Item], Floats]
+Augment = Callable[[Floats, np.random.Generator, np.random.Generator], Floats]
+
+
+class Views(torch.utils.data.Dataset[tuple[Floats, int] | Bad]):
+    """Training views: item `draw.item`, read and augmented with generators seeded by (seed, step, position).
+
+    augment(input, rng, batch_rng): `batch_rng` is equal for all items of a step (one crop length per batch).
+    cache=True keeps what was read in memory, for data sets that fit.
+    """
+
+    def __init__(self, items: Sequence[Item], labels: NDArray[np.int64], read: Read, augment: Augment | None, *, seed: int, cache: bool = False):
+        self.items, self.labels, self.read, self.augment, self.seed = items, labels, read, augment, seed
+        self.kept: dict[int, Floats] | None = {} if cache else None
+
+    def __getitem__(self, draw: Draw) -> tuple[Floats, int] | Bad:
+        item = self.items[draw.item]
+        try:
+            value = self.kept.get(draw.item) if self.kept is not None else None
+            if value is None:
+                value = self.read(item)
+                if self.kept is not None:
+                    self.kept[draw.item] = value
+        except (ValueError, OSError) as error:
+            return Bad(item.id, str(error))
+        if self.augment is not None:
+            rng = np.random.default_rng((self.seed, draw.step, draw.position))
+            batch_rng = np.random.default_rng((self.seed, draw.step))
+            value = self.augment(value, rng, batch_rng)
+        return value, int(self.labels[draw.item])
+
+
+class Whole(torch.utils.data.Dataset[tuple[int, Floats] | Bad]):
+    """Whole items for embedding: (position, input), or Bad."""
+
+    def __init__(self, items: Sequence[Item], read: Read):
+        self.items, self.read = items, read
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> tuple[int, Floats] | Bad:
+        item = self.items[index]
+        try:
+            return index, self.read(item)
+        except (ValueError, OSError) as error:
+            return Bad(item.id, str(error))
+
+
+def collate(inputs: Sequence[Floats], labels: Sequence[int] | None = None) -> Batch:
+    """Stack inputs of shape (..., S_i); shorter ones are padded with zeros on the last axis and their relative length is given."""
+    longest = max(one.shape[-1] for one in inputs)
+    stacked = np.zeros((len(inputs), *inputs[0].shape[:-1], longest), dtype=np.float32)
+    for row, one in zip(stacked, inputs, strict=True):
+        row[..., : one.shape[-1]] = one
+    sizes = torch.tensor([one.shape[-1] for one in inputs])
+    lengths = None if bool((sizes == longest).all()) else sizes.double().div(longest)
+    return Batch(torch.from_numpy(stacked), torch.as_tensor(labels if labels is not None else [-1] * len(inputs), dtype=torch.int64), lengths)
+
+
+def collate_views(views: Sequence[tuple[Floats, int] | Bad]) -> tuple[Batch | None, list[Bad]]:
+    """The readable views as a Batch (None if there are none) and the unreadable ones."""
+    bad = [view for view in views if isinstance(view, Bad)]
+    good = [view for view in views if not isinstance(view, Bad)]
+    return (collate([value for value, _ in good], [label for _, label in good]) if good else None), bad
+
+
+def label_numbers(items: Sequence[Item]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """The sorted class names and each item's class number (N,). ValueError counts unlabelled items."""
+    unlabelled = [item.id for item in items if item.label is None]
+    if unlabelled:
+        raise ValueError(f"{len(unlabelled)} of {len(items)} items have no label ({name_first(unlabelled)}); training needs one for each")
+    names = tuple(sorted({str(item.label) for item in items}))
+    number = {name: i for i, name in enumerate(names)}
+    return names, np.array([number[str(item.label)] for item in items], dtype=np.int64)
+
+
+def read_items(path: Path, root: Path | None = None) -> list[Item]:
+    """Read a LIST: one path per line, or `id path [label]` (spaces, tabs or commas); blank lines and # comments are skipped.
+
+    Relative paths are taken from `root` (default: the list's folder). A bare path is its own id.
+    ValueError counts malformed lines and repeated ids, and names the first.
+    """
+    root = path.parent if root is None else root
+    items: list[Item] = []
+    malformed: list[str] = []
+    for number, fields in _rows(path):
+        if len(fields) == 1:
+            items.append(Item(fields[0], root / fields[0]))
+        elif len(fields) in (2, 3):
+            items.append(Item(fields[0], root / fields[1], fields[2] if len(fields) == 3 else None))
+        else:
+            malformed.append(f"line {number}")
+    if malformed:
+        raise ValueError(f"{path}: {len(malformed)} malformed lines ({', '.join(malformed[:5])}); each must be `path` or `id path [label]`")
+    if not items:
+        raise ValueError(f"{path}: no items; each line must be `path` or `id path [label]`")
+    check_unique(items, str(path))
+    return items
+
+
+def check_unique(items: Sequence[Item], where: str) -> None:
+    """ValueError counts repeated ids and names the first."""
+    seen: set[str] = set()
+    repeated = [item.id for item in items if item.id in seen or seen.add(item.id)]  # type: ignore[func-returns-value]
+    if repeated:
+        raise ValueError(f"{where}: {len(repeated)} repeated ids ({name_first(repeated)}); every id must be unique")
+
+
+def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    with path.open(encoding="utf-8-sig", errors="strict") as lines:
+        for number, line in enumerate(lines, 1):
+            if len(line) > 8192 or "\0" in line:
+                raise ValueError(f"{path}: line {number} is no text line of at most 8192 characters; is this a list of files?")
+            stripped = line.strip()
+            if not stripped or stripped.startswith("#"):
+                continue
+            if "\t" in stripped or "," in stripped:
+                yield number, [field.strip() for field in next(csv.reader([stripped], delimiter="\t" if "\t" in stripped else ","))]
+            else:
+                yield number, stripped.split()

@@ -1,0 +1,160 @@
+"""Checkpoints: safetensors with JSON in its header, no pickle. One file = one state, replaced in one step, so a kill at any moment leaves a whole one.
+
+model file (best.safetensors, last.safetensors): the embedder's weights and its description (front-end, backbone, reading, similarity): enough to embed.
+resume.safetensors: everything a run needs to go on as if it had not stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from eval.files import atomic_path
+from toolkit.batch import Read
+from toolkit.embed import TorchEmbedder
+from toolkit.recipe import Recipe, describe, restore
+
+FORMAT = "likeness.checkpoint/1"
+RESUME_FORMAT = "likeness.resume/1"
+BEST, LAST, RESUME = "best.safetensors", "last.safetensors", "resume.safetensors"
+_HEADER_LIMIT = 16 * 2**20
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model ready to embed, with what its checkpoint says of it."""
+
+    embedder: TorchEmbedder
+    read: Read
+    modality: str
+    similarity: str
+    digest: str
+    step: int
+
+    @property
+    def meta(self) -> dict[str, str]:
+        """What travels with exported embeddings."""
+        return {"model": self.digest, "modality": self.modality, "similarity": self.similarity}
+
+
+def toolkit_version() -> str:
+    try:
+        return version("likeness")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def save_model(path: Path, embedder: TorchEmbedder, recipe: Recipe, *, similarity: str, step: int, metrics: dict[str, float]) -> None:
+    """Write the embedder so that `load_model` needs no recipe."""
+    description = {
+        "modality": recipe.modality,
+        "frontend": describe(recipe.frontend, "frontend"),
+        "backbone": describe(recipe.backbone, "backbone"),
+        "read": describe(recipe.read, "read"),
+        "features": embedder.features,
+        "similarity": similarity,
+        "step": step,
+        "metrics": metrics,
+        "version": toolkit_version(),
+        "recipe": describe(recipe),
+    }
+    save(path, dict(embedder.state_dict()), description, FORMAT)
+
+
+def load_model(path: Path) -> Loaded:
+    """The embedder of a checkpoint file or a run directory (its best checkpoint where the run kept one, else its last).
+
+    ValueError for a file of another kind or version, or whose weights do not fit its description. Nothing in the file is executed.
+    """
+    path = find_model(path)
+    tensors, description = load(path, FORMAT)
+    frontend = restore(description["frontend"], "frontend", kind="module")()
+    backbone = restore(description["backbone"], "backbone", kind="module")(frontend.dim)
+    embedder = TorchEmbedder(frontend, backbone, features=description["features"])
+    put(embedder, tensors, str(path))
+    read = restore(description["read"], "read", kind="read")
+    return Loaded(embedder.eval(), read, description["modality"], description["similarity"], sha256(path), int(description["step"]))
+
+
+def find_model(path: Path) -> Path:
+    """The model file that MODEL means: the file itself, or a run directory's best or last."""
+    if path.is_dir():
+        found = next((path / name for name in (BEST, LAST) if (path / name).is_file()), None)
+        if found is None:
+            raise ValueError(f"{path} holds no checkpoint ({BEST} or {LAST}); give a run directory of `likeness train` or a .safetensors file")
+        return found
+    if not path.is_file():
+        raise ValueError(f"model {str(path)!r} does not exist; give a run directory of `likeness train` or a .safetensors file")
+    return path
+
+
+def save(path: Path, tensors: dict[str, Tensor], state: dict[str, Any], kind: str) -> None:
+    """Write tensors and JSON as one safetensors file in one step. OSError (a full disk, say) leaves the file that was there before."""
+    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with atomic_path(path) as partial_path:
+        try:
+            save_file(whole, partial_path, metadata={"format": kind, "state": json.dumps(state)})
+        except SafetensorError as error:  # safetensors wraps the operating system's errors
+            raise OSError(f"writing {path} failed: {error}") from error
+
+
+def load(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and JSON of a file written by `save`. ValueError says what the file is instead."""
+    try:
+        with path.open("rb") as file:
+            header = int.from_bytes(file.read(8), "little")
+        if header > _HEADER_LIMIT:
+            raise ValueError(f"{path} is no safetensors file of Likeness: its header would be {header} bytes")
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            found = metadata.get("format", "")
+            if found != kind:
+                family = kind.partition("/")[0]
+                what = f"of version {found!r}" if found.startswith(f"{family}/") else "of another kind" if found else "without a description by Likeness"
+                raise ValueError(f"{path} is a checkpoint {what}; this version of Likeness ({toolkit_version()}) reads {kind!r}")
+            return {name: file.get_tensor(name) for name in file.keys()}, json.loads(metadata["state"])  # noqa: SIM118 (no mapping)
+    except SafetensorError as error:
+        raise ValueError(f"{path} is no whole safetensors file: {error}") from None
+
+
+def put(module: nn.Module, tensors: dict[str, Tensor], where: str) -> None:
+    """load_state_dict, strictly, with one sentence instead of a page."""
+    wanted = module.state_dict()
+    missing, extra = sorted(set(wanted) - set(tensors)), sorted(set(tensors) - set(wanted))
+    shapes = [name for name in wanted if name in tensors and wanted[name].shape != tensors[name].shape]
+    if missing or extra or shapes:
+        first = (missing or extra or shapes)[0]
+        raise ValueError(f"{where}: weights do not fit: {len(missing)} missing, {len(extra)} unknown, {len(shapes)} of another shape (first: {first})")
+    module.load_state_dict(tensors)
+
+
+def sha256(path: Path) -> str:
+    """Hex digest of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def flatten_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """An optimiser's state as tensors named `index.key` and JSON values."""
+    state = optimizer.state_dict()["state"]
+    tensors = {f"{index}.{key}": value for index, values in state.items() for key, value in values.items() if torch.is_tensor(value)}
+    plain = {f"{index}.{key}": value for index, values in state.items() for key, value in values.items() if not torch.is_tensor(value)}
+    return tensors, plain
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
+    """Put back what `flatten_optimizer` gave; rates are set anew by the schedule at every step."""
+    state: dict[int, dict[str, Any]] = {}
+    for name, value in {**tensors, **plain}.items():
+        index, _, key = name.partition(".")
+        state.setdefault(int(index), {})[key] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -1,0 +1,169 @@
+"""The `likeness` command: parse, call one function, print. Everything heavy is imported where it is used, so that scoring starts without torch."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    name="likeness",
+    help="Pairwise similarity learning: train embedders, score verification trials, export embeddings.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+EXISTING: dict[str, Any] = {"exists": True, "dir_okay": False, "readable": True}
+
+
+@app.command(epilog="Example: likeness demo --only speaker --out demo")
+def demo(
+    only: Annotated[str, typer.Option(help="One modality: speaker.")] = "speaker",
+    out: Annotated[Path, typer.Option(help="Folder for the run; must not hold one yet.")] = Path("demo"),
+) -> None:
+    """Train, embed, score and report on synthetic data: the whole job in minutes on two cores. Runs recipes/*/demo.py of the clone."""
+    import runpy
+
+    scripts = sorted((Path(__file__).resolve().parents[1] / "recipes").glob("*/demo.py"))
+    chosen = [script for script in scripts if script.parent.name == only]
+    if not chosen:
+        names = ", ".join(script.parent.name for script in scripts)
+        raise ValueError(
+            f"--only {only!r} has no demo; there is: {names}"
+            if names
+            else "no recipes/*/demo.py beside the toolkit: run the demo from a clone (pip install -e .)"
+        )
+    runpy.run_path(str(chosen[0]))["main"](out)
+
+
+@app.command(epilog="Example: likeness train recipes/speaker/an4.py:arcface optim.lr=0.05 --data ../shared/data --out runs/an4")
+def train(
+    recipe: Annotated[str, typer.Argument(help="RECIPE.py or RECIPE.py:VARIANT.")],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[FIELD=VALUE]...", help="Dotted typed fields of the recipe.")] = None,
+    data: Annotated[Path, typer.Option(help="Folder of the data set.")] = Path("data"),
+    out: Annotated[Path, typer.Option(help="Folder for checkpoints and log.")] = ...,  # type: ignore[assignment]
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder's last checkpoint.")] = False,
+) -> None:
+    """Train a recipe's variant."""
+    from toolkit import recipe as recipes
+    from toolkit.train import Interrupted, fit
+
+    loaded, variant = recipes.load(recipe)
+    try:
+        model = fit(recipes.override(loaded, overrides or []), data=data, out=out, resume=resume)
+    except Interrupted as stopped:
+        say(str(stopped), error=True)
+        raise typer.Exit(130) from None
+    say(f"{variant}: trained model in {model}")
+
+
+@app.command(epilog="Example: likeness embed --model runs/an4 --items list.txt --root wavs --out embeddings.npz")
+def embed(
+    model: Annotated[str, typer.Option(help="A run directory or a .safetensors checkpoint.")],
+    items: Annotated[Path, typer.Option(help="LIST: one path per line, or `id path [label]`.", **EXISTING)],
+    out: Annotated[Path, typer.Option(help="FILE.npz, or FILE.ark (with FILE.scp).")],
+    root: Annotated[Path | None, typer.Option(help="Folder that relative paths start from (default: the list's).")] = None,
+    bad_items: Annotated[str, typer.Option(help="skip: leave unreadable items out and name them; refuse: write nothing.")] = "skip",
+    batch_size: Annotated[int, typer.Option(min=1, help="Inputs per batch; changes no embedding.")] = 16,
+    workers: Annotated[int, typer.Option(min=0, help="Processes that read files.")] = 0,
+) -> None:
+    """Embed every item of a list; raw vectors with their norms, ready for `score` or another system."""
+    import toolkit.embed
+    from eval import embeddings
+    from toolkit.batch import read_items
+    from toolkit.checkpoint import load_model
+
+    if bad_items not in ("skip", "refuse"):
+        raise ValueError(f"--bad-items {bad_items!r}: must be skip or refuse")
+    embeddings.check_suffix(out)
+    listed = read_items(items, root)
+    loaded = load_model(Path(model))
+    loaded.embedder.to(toolkit.embed.pick_device())
+    found, bad = toolkit.embed.embed(
+        loaded.embedder, listed, loaded.read, batch_size=batch_size, workers=workers, meta=loaded.meta, progress=sys.stderr.isatty()
+    )
+    for one in bad[:20]:
+        say(f"skipped {one.id}: {one.reason}", error=True)
+    if bad and bad_items == "refuse":
+        raise ValueError(f"{len(bad)} of {len(listed)} items cannot be read; nothing was written (--bad-items skip leaves them out)")
+    embeddings.write(out, found)
+    say(f"{len(found.ids)} embeddings of {found.matrix.shape[1]} dimensions in {out}" + (f"; {len(bad)} unreadable items left out" if bad else ""))
+
+
+@app.command(epilog="Example: likeness score --trials trials.txt --embeddings embeddings.npz --out scores.txt")
+def score(
+    trials: Annotated[Path, typer.Option(help="Trial list; its columns are detected.", **EXISTING)],
+    embeddings: Annotated[Path, typer.Option(help="FILE.npz, .ark or .scp; the enrolment side, or both.", **EXISTING)],
+    out: Annotated[Path, typer.Option(help="Score file: `enrol probe score [label]`.")],
+    probe_embeddings: Annotated[Path | None, typer.Option(help="The probe side, if apart.", **EXISTING)] = None,
+    similarity: Annotated[str | None, typer.Option(help="cosine, dot or simple:B_THETA (default: what the embeddings say, else cosine).")] = None,
+) -> None:
+    """Score a verification trial list."""
+    import eval.embeddings
+    import eval.similarity
+    import eval.trials
+
+    listed = eval.trials.read_trials(trials)
+    enrol = eval.embeddings.read(embeddings)
+    probe = eval.embeddings.read(probe_embeddings) if probe_embeddings else None
+    name = similarity or enrol.meta.get("similarity") or "cosine"
+    values = eval.similarity.score_trials(listed, enrol, probe, name)
+    eval.trials.write_scores(out, listed, values)
+    say(f"{len(listed)} trials scored by {name} in {out}")
+
+
+@app.command(epilog="Example: likeness evaluate scores.txt --p-target 0.01 --far 1e-3 --json results.json --report report")
+def evaluate(
+    scores: Annotated[list[Path], typer.Argument(help="Score files; several are set side by side.", **EXISTING)],
+    trials: Annotated[Path | None, typer.Option(help="Trial list with the labels, where the score files have none.", **EXISTING)] = None,
+    subjects: Annotated[
+        Path | None, typer.Option(help="`id subject` list for the intervals (default: ids' first folder, else links of target trials).", **EXISTING)
+    ] = None,
+    p_target: Annotated[list[float] | None, typer.Option(help="Prior of minDCF; repeatable (default .01 and .05).")] = None,
+    far: Annotated[list[float] | None, typer.Option(help="False-accept rate of TAR@FAR; repeatable (default .1, .01, .001).")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the results as JSON.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write a self-contained HTML report into this folder.")] = None,
+    resamples: Annotated[int, typer.Option(min=0, help="Bootstrap resamples of the intervals; 0 = no intervals.")] = 1000,
+) -> None:
+    """EER, minDCF and TAR@FAR with intervals resampled over subjects."""
+    import eval.report
+
+    command = shlex.join(["likeness", *sys.argv[1:]])
+    text = eval.report.evaluate_files(
+        scores,
+        trials=trials,
+        subjects=subjects,
+        p_targets=tuple(p_target or (0.01, 0.05)),
+        fars=tuple(far or (0.1, 0.01, 0.001)),
+        json_file=json_file,
+        report=report,
+        num_resamples=resamples,
+        command=command,
+    )
+    say(text)
+
+
+def say(text: str, *, error: bool = False) -> None:
+    typer.echo(text, err=error)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command; wrong input ends with exit code 2 and one sentence, Ctrl-C with 130. LIKENESS_TRACEBACK=1 shows the traceback as well."""
+    try:
+        app(arguments)
+    except Exception as error:
+        if os.environ.get("LIKENESS_TRACEBACK") or not isinstance(error, (ValueError, KeyError, OSError, ImportError)):
+            raise
+        text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+        say(f"likeness: {text}", error=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

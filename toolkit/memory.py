@@ -1,0 +1,60 @@
+"""The FIFO bank of keys and the momentum encoder, for SimPLE and for every loss that takes z_key."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Memory:
+    """size: keys kept in the bank (the batch's own included). momentum: eta of theta_q <- eta theta_q + (1 - eta) theta (.999 in the SimPLE paper)."""
+
+    size: int
+    momentum: float = 0.999
+
+
+class Bank(nn.Module):
+    """keys (size, dim) float32 and labels (size,), -1 for an empty slot; the oldest are overwritten first."""
+
+    keys: Tensor
+    labels: Tensor
+    pointer: Tensor
+
+    def __init__(self, size: int, dim: int):
+        super().__init__()
+        self.register_buffer("keys", torch.zeros(size, dim))
+        self.register_buffer("labels", torch.full((size,), -1, dtype=torch.int64))
+        self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
+
+    @torch.no_grad()
+    def enqueue(self, z_key: Tensor, y: Tensor) -> Tensor:
+        """Write (B, dim) keys and their labels (B,); returns the (B,) slots written. ValueError if the batch exceeds the bank."""
+        size, num = len(self.labels), len(y)
+        if num > size:
+            raise ValueError(f"memory: a bank of {size} keys cannot hold a batch of {num}; raise memory.size or lower sampling.batch_size")
+        slots = (self.pointer + torch.arange(num, device=self.keys.device)) % size
+        self.keys[slots] = z_key.to(self.keys.dtype)
+        self.labels[slots] = y
+        self.pointer.copy_((self.pointer + num) % size)
+        return slots
+
+
+def momentum_encoder(network: nn.Module) -> nn.Module:
+    """A copy of the network that takes no gradient."""
+    encoder = copy.deepcopy(network)
+    return encoder.requires_grad_(False)
+
+
+@torch.no_grad()
+def update_encoder(encoder: nn.Module, network: nn.Module, momentum: float) -> None:
+    """theta_q <- momentum theta_q + (1 - momentum) theta, for parameters and floating-point buffers (batch-norm statistics); counters are copied."""
+    ours, theirs = encoder.state_dict(keep_vars=True), network.state_dict(keep_vars=True)
+    for name, kept in ours.items():
+        if kept.is_floating_point():
+            kept.lerp_(theirs[name].to(kept.dtype), 1 - momentum)
+        else:
+            kept.copy_(theirs[name])
