@@ -69,8 +69,11 @@ class Column(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A text table of P lines. layout: what the header line says, if there is one. columns: a column of decimal fractions holds numbers, NaN where there is none.
-    lines: (P,) line numbers in the file, from 1."""
+    """A text table of P lines.
+
+    layout: what the header line says, if there is one. columns: one of decimal fractions holds the numbers, NaN for a field that is none.
+    lines: (P,) line numbers in the file, from 1.
+    """
 
     path: Path
     layout: str | None
@@ -84,7 +87,7 @@ def read_table(path: str | Path, fits: Callable[[Sequence[bytes]], bool], header
     fits: whether the fields look like a line of the kind that is read; the separator that fits most of the first lines is taken.
     header: the layout (one letter for each column) if the first line is a header, else None.
     fractions: keep columns of decimal fractions (scores, mostly distinct) as numbers; with a header only its column "s".
-    Memory: about the result and 150 MB. ValueError: empty, binary, too long lines, lines that differ in their number of fields (all counted).
+    Memory: about the result and 200 MB. ValueError: empty, binary, too long lines, lines that differ in their number of fields (all counted).
     """
     path = Path(path)
     started = False
@@ -96,15 +99,15 @@ def read_table(path: str | Path, fits: Callable[[Sequence[bytes]], bool], header
     tally: dict[int, tuple[int, int]] = {}  # number of fields -> lines that have it, first of them
     above = 0  # lines in the blocks before
     for block in _text_blocks(path):
-        layout_of = _Layout(block, above, path)
-        if not started and layout_of.data.any():
-            sample = layout_of.sample(block)
+        found_lines = _Lines(block, above, path)
+        if not started and found_lines.data.any():
+            sample = found_lines.sample(block)
             separator, layout = _separator(sample, fits, header)
             started = True
             if layout is not None:
-                layout_of.data[np.flatnonzero(layout_of.data)[0]] = False
-        numbers, counts = layout_of.numbers(), layout_of.num_fields(separator)
-        above += layout_of.data.size
+                found_lines.data[np.flatnonzero(found_lines.data)[0]] = False
+        numbers, counts = found_lines.numbers(), found_lines.num_fields(separator)
+        above += found_lines.data.size
         if not counts.size:
             continue
         for fields, how_many in enumerate(np.bincount(counts).tolist()):
@@ -114,9 +117,9 @@ def read_table(path: str | Path, fits: Callable[[Sequence[bytes]], bool], header
         if len(tally) > 1:
             continue  # only counting from here on, for the message
         width = int(counts[0])
-        tokens = layout_of.fields(block, separator)
+        tokens = found_lines.fields(block, separator)
         if not parts:
-            numeric = [fractions and (layout[c : c + 1] == "s" if layout else _all_fractions(tokens[c::width])) for c in range(width)]
+            numeric = [fractions and (layout[c : c + 1] == "s" if layout else all_fractions(tokens[c::width])) for c in range(width)]
             indices = [None if is_numeric else defaultdict(count().__next__) for is_numeric in numeric]  # a new key takes the next number
             parts = [[] for _ in range(width)]
         for c, index in enumerate(indices):
@@ -136,7 +139,7 @@ def read_table(path: str | Path, fits: Callable[[Sequence[bytes]], bool], header
     return Table(path, layout, columns, np.concatenate(lines))
 
 
-class _Layout:
+class _Lines:
     """Where the lines of a block begin and which of them hold data. One pass of numpy over the bytes."""
 
     def __init__(self, block: bytes, above: int, path: Path) -> None:
@@ -144,7 +147,9 @@ class _Layout:
         self._ends = np.flatnonzero(self._bytes == ord("\n"))
         lengths = np.diff(self._ends, prepend=-1)
         if lengths.max() > MAX_LINE:
-            raise ValueError(f"{path}: line {above + int(lengths.argmax()) + 1} has {int(lengths.max())} bytes, but at most {MAX_LINE} are allowed; is this a text file?")
+            raise ValueError(
+                f"{path}: line {above + int(lengths.argmax()) + 1} has {int(lengths.max())} bytes, but at most {MAX_LINE} are allowed; is this a text file?"
+            )
         if np.count_nonzero(self._bytes < 32) != self._ends.size + block.count(b"\t") + block.count(b"\r"):
             raise ValueError(f"{path}: not a text file: control characters before line {above + self._ends.size + 1} (UTF-16 has them too: save as UTF-8)")
         space = self._bytes <= 32
@@ -179,7 +184,9 @@ class _Layout:
         return [field.strip() for field in block[:-1].replace(b"\n", separator).split(separator)]
 
 
-def _separator(sample: list[bytes], fits: Callable[[Sequence[bytes]], bool], header: Callable[[Sequence[bytes]], str | None]) -> tuple[bytes | None, str | None]:
+def _separator(
+    sample: list[bytes], fits: Callable[[Sequence[bytes]], bool], header: Callable[[Sequence[bytes]], str | None]
+) -> tuple[bytes | None, str | None]:
     """The separator (None: blanks and tabs) under which the sample makes most sense, and the header's layout. Ties: the earlier one."""
     best: tuple[tuple[int, ...], bytes | None, str | None] | None = None
     for separator in (b"\t", None, b","):
@@ -189,7 +196,7 @@ def _separator(sample: list[bytes], fits: Callable[[Sequence[bytes]], bool], hea
         good = [row for row in rows[layout is not None :] if fits(row) and len(row) == (wanted or len(row))]
         # "a, b, 1" also splits at its blanks, into ids that end in a comma; "1 a\tb" at its tab, into fewer fields
         no_stray = separator is not None or not any(field[:1] == b"," or field[-1:] == b"," for row in good for field in row)
-        rank = (int(layout is not None), len(good), int(no_stray or layout is not None), sum(map(len, good)))
+        rank = (int(layout is not None), len(good), int(no_stray or layout is not None), sum(map(len, good)), sum(map(len, rows)))
         if best is None or rank > best[0]:
             best = rank, separator, layout
     assert best is not None
@@ -229,7 +236,7 @@ def is_fraction(field: bytes) -> bool:
     return is_number(field) and not field.lstrip(b"+-").isdigit()
 
 
-def _all_fractions(fields: Sequence[bytes]) -> bool:
+def all_fractions(fields: Sequence[bytes]) -> bool:
     """Whether the fields are numbers, and not all of them written as integers."""
     return all(map(is_number, fields)) and any(map(is_fraction, fields))
 

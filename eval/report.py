@@ -254,7 +254,8 @@ tbody th{font-size:.92rem;color:var(--ink);white-space:nowrap}th.s{padding-left:
 .two table{width:100%}.two .n{width:1%}a{color:inherit}
 figure{margin:.8rem 0;max-width:32rem}svg{display:block;width:100%;height:auto}svg text{fill:var(--soft)!important;font-family:inherit!important}
 pre{background:var(--tint);padding:.8rem 1rem;border-radius:.4rem;white-space:pre-wrap;font:.84rem/1.5 var(--mono);overflow-wrap:anywhere}
-@media(max-width:30rem){table{font-size:.84rem}tbody th{font-size:.84rem;white-space:normal;min-width:6rem}td,th{padding-right:.5rem}.n.v,th.s{padding-left:.2rem}}
+@media(max-width:30rem){table{font-size:.84rem}tbody th{font-size:.84rem;white-space:normal;min-width:6rem}
+td,th{padding-right:.5rem}.n.v,th.s{padding-left:.2rem}}
 """
 
 

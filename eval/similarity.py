@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,13 +112,15 @@ def score_trials(trials: Trials, enrol: Embeddings, probe: Embeddings | None = N
     KeyError if ids of either side have no embedding: all counted, the first named. ValueError as for `pairs`.
     """
     probe = enrol if probe is None else probe
-    missing = {
-        "enrolment": ([one for one in trials.enrol_ids if one not in enrol], len(trials.enrol_ids)),
-        "probe": ([one for one in trials.probe_ids if one not in probe], len(trials.probe_ids)),
-    }
-    texts = [f"{len(lost)} of {total} {side} ids ({name_first(lost)})" for side, (lost, total) in missing.items() if lost]
+    texts = []
+    for side, wanted, held in (("enrolment", trials.enrol_ids, enrol), ("probe", trials.probe_ids, probe)):
+        known = set(held.ids)
+        missing = [one for one in wanted if one not in known]
+        if missing:
+            texts.append(f"{len(missing)} of {len(wanted)} {side} ids ({name_first(missing)})")
     if texts:
-        raise KeyError(f"no embedding for {' and '.join(texts)}; embed these items too, or check that the ids are written as in the embeddings ({name_first(enrol.ids[:2])})")
+        example = name_first(enrol.ids[:2])
+        raise KeyError(f"no embedding for {' and '.join(texts)}; embed these items too, or check that the ids are written as in the embeddings ({example})")
     rows, columns = enrol.rows(trials.enrol_ids), probe.rows(trials.probe_ids)
     return pairs(enrol.matrix, probe.matrix, rows[trials.enrol], columns[trials.probe], similarity)
 
@@ -130,15 +133,18 @@ def _product_then_gather(x: Floats32, y: Floats32, i: NDArray[Any], j: NDArray[A
         order = None
         bounds = np.searchsorted(i, np.arange(0, len(x) + height, height)) if not whole else np.array([0, i.size])
     else:
-        band = (i // height).astype(np.uint16)  # 16 bits: numpy sorts them by radix. At most _PRODUCT_GAIN * P / _BLOCK_CELLS bands, or as many as rows of over 16 M columns
+        band = (i // height).astype(
+            np.uint16
+        )  # 16 bits: numpy sorts them by radix. At most _PRODUCT_GAIN * P / _BLOCK_CELLS bands, or as many as rows of over 16 M columns
         order = np.argsort(band, kind="stable")
         bounds = np.concatenate(([0], np.cumsum(np.bincount(band))))
-    for number, (begin, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+    for number, (begin, end) in enumerate(pairwise(bounds.tolist())):
+        if begin == end:
+            continue
         top = number * height
-        cells = (x[top : top + height] @ y.T).ravel() if end > begin else None
-        for start in range(int(begin), int(end), _BLOCK_TRIALS):
-            assert cells is not None
-            span = slice(start, min(start + _BLOCK_TRIALS, int(end)))
+        cells = (x[top : top + height] @ y.T).ravel()
+        for start in range(begin, end, _BLOCK_TRIALS):
+            span = slice(start, min(start + _BLOCK_TRIALS, end))
             part = span if order is None else order[span]
             flat = i[part].astype(np.int64)
             flat -= top
@@ -182,7 +188,8 @@ def _occurring(rows: Floats32, index: NDArray[Any]) -> tuple[Floats32, NDArray[A
 
 def _norms(rows: Floats32) -> Floats:
     """(N,) norms, summed in float64: no float32 embedding over- or underflows."""
-    return np.sqrt(np.einsum("nd,nd->n", rows, rows, dtype=np.float64))
+    norms: Floats = np.sqrt(np.einsum("nd,nd->n", rows, rows, dtype=np.float64))
+    return norms
 
 
 def _unit(rows: Floats32, norms: Floats) -> Floats32:

@@ -6,10 +6,8 @@ resume.safetensors: everything a run needs to go on as if it had not stopped.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from eval.files import atomic_path
+from eval.provenance import likeness_version, sha256
 from toolkit.batch import Read
 from toolkit.embed import TorchEmbedder
 from toolkit.recipe import Recipe, describe, restore
@@ -46,13 +45,6 @@ class Loaded:
         return {"model": self.digest, "modality": self.modality, "similarity": self.similarity}
 
 
-def toolkit_version() -> str:
-    try:
-        return version("likeness")
-    except PackageNotFoundError:
-        return "unknown"
-
-
 def save_model(path: Path, embedder: TorchEmbedder, recipe: Recipe, *, similarity: str, step: int, metrics: dict[str, float]) -> None:
     """Write the embedder so that `load_model` needs no recipe."""
     description = {
@@ -64,7 +56,7 @@ def save_model(path: Path, embedder: TorchEmbedder, recipe: Recipe, *, similarit
         "similarity": similarity,
         "step": step,
         "metrics": metrics,
-        "version": toolkit_version(),
+        "version": likeness_version(),
         "recipe": describe(recipe),
     }
     save(path, dict(embedder.state_dict()), description, FORMAT)
@@ -120,7 +112,7 @@ def load(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
             if found != kind:
                 family = kind.partition("/")[0]
                 what = f"of version {found!r}" if found.startswith(f"{family}/") else "of another kind" if found else "without a description by Likeness"
-                raise ValueError(f"{path} is a checkpoint {what}; this version of Likeness ({toolkit_version()}) reads {kind!r}")
+                raise ValueError(f"{path} is a checkpoint {what}; this version of Likeness ({likeness_version()}) reads {kind!r}")
             return {name: file.get_tensor(name) for name in file.keys()}, json.loads(metadata["state"])  # noqa: SIM118 (no mapping)
     except SafetensorError as error:
         raise ValueError(f"{path} is no whole safetensors file: {error}") from None
@@ -135,12 +127,6 @@ def put(module: nn.Module, tensors: dict[str, Tensor], where: str) -> None:
         first = (missing or extra or shapes)[0]
         raise ValueError(f"{where}: weights do not fit: {len(missing)} missing, {len(extra)} unknown, {len(shapes)} of another shape (first: {first})")
     module.load_state_dict(tensors)
-
-
-def sha256(path: Path) -> str:
-    """Hex digest of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def flatten_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:

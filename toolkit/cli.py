@@ -132,17 +132,17 @@ def evaluate(
     resamples: Annotated[int, typer.Option(min=0, help="Bootstrap resamples of the intervals; 0 = no intervals.")] = 1000,
 ) -> None:
     """EER, minDCF and TAR@FAR with intervals resampled over subjects."""
-    import eval.report
+    from eval.evaluate import evaluate_files
 
     command = shlex.join(["likeness", *sys.argv[1:]])
-    text = eval.report.evaluate_files(
+    text = evaluate_files(
         scores,
-        trials=trials,
-        subjects=subjects,
+        trial_list=trials,
+        subject_list=subjects,
         p_targets=tuple(p_target or (0.01, 0.05)),
         fars=tuple(far or (0.1, 0.01, 0.001)),
         json_file=json_file,
-        report=report,
+        report_folder=report,
         num_resamples=resamples,
         command=command,
     )

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from eval.files import atomic_path, remove_partials
+from eval.files import atomic_path
 from toolkit import checkpoint
 from toolkit.embed import TorchEmbedder
 
@@ -102,7 +102,8 @@ def prepare_folder(out: Path, description: dict[str, Any], resume: bool) -> None
     elif holds_run:
         raise ValueError(f"{out} already holds a run; add --resume to go on with it, or choose another --out")
     out.mkdir(parents=True, exist_ok=True)
-    remove_partials(out)
+    for left in out.glob(".*.safetensors"):  # half-written by a killed run
+        left.unlink()
     with atomic_path(recipe_file) as partial_path:
         partial_path.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from eval.provenance import sha256
 from modalities.speaker import audio
 from modalities.speaker.features import KaldiFbank
 from toolkit import checkpoint
@@ -41,7 +42,7 @@ def test_a_checkpoint_needs_no_recipe(tmp_path: Path) -> None:
         assert torch.equal(loaded.embedder(wave), model(wave))
     assert loaded.embedder.frontend.window == "povey"
     assert (loaded.similarity, loaded.modality, loaded.step) == ("simple:0.3", "speaker", 7)
-    assert loaded.digest == checkpoint.sha256(tmp_path / "last.safetensors")
+    assert loaded.digest == sha256(tmp_path / "last.safetensors")
 
 
 def test_best_goes_before_last(tmp_path: Path) -> None:

@@ -102,6 +102,21 @@ def test_simple_with_r_1_alpha_half_is_binary_cross_entropy() -> None:
     assert loss(z, y).item() == pytest.approx(0.5 * float(expected), rel=1e-12)
 
 
+def test_simple_separates_pairs_of_free_embeddings() -> None:
+    """What it is for: gradient steps on the embeddings themselves bring every positive pair above every negative one, and above the threshold -b."""
+    z, y = batch(size=12)
+    z.requires_grad_()
+    loss = SimPLE(5, r=1.5, alpha=0.3, b=-1.0).double()
+    optimizer = torch.optim.Adam([z, *loss.parameters()], lr=0.05)
+    for _ in range(150):
+        optimizer.zero_grad()
+        loss(z, y).backward()
+        optimizer.step()
+    pairs = torch.triu(torch.ones(12, 12, dtype=torch.bool), diagonal=1)
+    scores, same = loss.scores(z, z)[pairs], (y[:, None] == y)[pairs]
+    assert bool(scores[same].min() > -loss.b > scores[~same].max())
+
+
 def test_polarlike_separates_magnitude_and_direction() -> None:
     z, _ = batch()
     made = polarlike(z)

@@ -1,0 +1,36 @@
+# Everything below makes .venv first if it is missing: Python 3.11 or newer and pip are all that is needed.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test check bench results install clean
+
+install: $(READY)
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@touch $(READY)
+
+# The main job on synthetic voices: train, embed, score, evaluate, report.
+demo: $(READY)
+	$(BIN)/likeness demo --only speaker --out runs/demo-$$(date +%Y%m%d-%H%M%S)
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+# Hours, not minutes: what docs/results.md reports. DATA is the folder that holds an4/.
+DATA ?= ../shared/data
+results: $(READY)
+	$(BIN)/python benchmarks/an4.py --data $(DATA) --out runs/an4-results
+
+bench: results
+
+clean:
+	rm -rf .venv build *.egg-info

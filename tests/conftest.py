@@ -1,0 +1,26 @@
+"""Shared fixtures: the real data beside the checkout where it lies there, and small synthetic voices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from modalities import synthetic
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of real data beside the checkout."""
+    folder = Path(__file__).parents[2] / "shared"
+    if not folder.is_dir():
+        pytest.skip("../shared is absent: this test needs its real data")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def voices(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """8 synthetic speakers x 4 short utterances: DATA/SPEAKER/*.flac. Read only: copy it to change it."""
+    folder = tmp_path_factory.mktemp("voices")
+    synthetic.write_voices(folder, num_speakers=8, num_utterances=4, seconds=(0.6, 0.9))
+    return folder

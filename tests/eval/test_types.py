@@ -1,0 +1,100 @@
+"""The central types refuse what would give a wrong number later, and keep what they are given."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from eval.types import Embeddings, Gallery, Scores, Trials, name_first
+
+
+def test_embeddings_are_raw():
+    matrix = np.array([[3.0, 4.0], [0.0, 0.0]])
+    made = Embeddings(("a", "b"), matrix, {"model": "m"})
+    assert made.matrix.dtype == np.float32
+    np.testing.assert_array_equal(made.matrix, matrix)
+    np.testing.assert_array_equal(made.norms, [5, 0])
+    np.testing.assert_allclose(made.unit(), [[0.6, 0.8], [0, 0]])
+    np.testing.assert_array_equal(made.matrix, matrix)  # unit() made a copy
+    assert made.rows(["b", "a", "b"]).tolist() == [1, 0, 1]
+    with pytest.raises(KeyError, match=r"6 of 7 ids have no embedding \('c', 'd', 'e', 'f', 'g', \.\.\.\)"):
+        made.rows("acdefgh")
+
+
+def test_embeddings_are_frozen():
+    meta = {"model": "m"}
+    made = Embeddings(("a",), np.ones((1, 2)), meta)
+    meta["model"] = "other"
+    assert made.meta["model"] == "m"
+    with pytest.raises(TypeError):
+        made.meta["model"] = "x"  # type: ignore[index]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        made.ids = ()  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("ids", "matrix", "message"),
+    [
+        (("a", "b"), np.ones((3, 2)), r"but got shape \(3, 2\)"),
+        (("a", "b"), np.ones(2), r"but got shape \(2,\)"),
+        (("a", "b"), np.ones((2, 0)), "D >= 1"),
+        (("a", "b", "a", "a"), np.ones((4, 2)), r"2 repeated ids \('a', 'a'\)"),
+        (("a", "b", "c"), np.array([[1, np.nan], [1, 1], [np.inf, 1]]), r"2 of 3 rows hold NaN or infinity \('a', 'c'\)"),
+    ],
+)
+def test_bad_embeddings(ids, matrix, message):
+    with pytest.raises(ValueError, match=message):
+        Embeddings(ids, matrix)
+
+
+def test_norms_do_not_overflow():
+    assert Embeddings(("a",), np.full((1, 4), 1e30)).norms[0] == pytest.approx(2e30)
+
+
+def test_trials():
+    trials = Trials(("a", "b"), ("c",), np.array([0, 1, 1]), np.array([0, 0, 0]), np.array([1, 0, 1]))
+    assert len(trials) == 3
+    assert trials.enrol.dtype == np.int32
+    assert trials.target is not None
+    assert trials.target.tolist() == [True, False, True]
+    assert Trials(("a",), ("c",), np.array([0]), np.array([0])).target is None
+    assert len(Trials((), (), np.array([]), np.array([]))) == 0
+
+
+@pytest.mark.parametrize(
+    ("enrol", "probe", "target", "message"),
+    [
+        ([0, 2], [0, 0], None, "enrol must be .* indices into 2 ids"),
+        ([0, -1], [0, 0], None, "enrol must be"),
+        ([0, 1], [0, 1], None, "probe must be .* indices into 1 ids"),
+        ([[0, 1]], [0, 0], None, "enrol must be"),
+        ([0, 1], [0], None, "2 enrol and 1 probe entries"),
+        ([0, 1], [0, 0], [True], "1 labels for 2 trials"),
+    ],
+)
+def test_bad_trials(enrol, probe, target, message):
+    with pytest.raises(ValueError, match=message):
+        Trials(("a", "b"), ("c",), np.array(enrol), np.array(probe), None if target is None else np.array(target))
+
+
+def test_scores():
+    scores = Scores(np.array([1, 2, 3], dtype=np.float32), np.array([True, False, True]))
+    assert scores.values.dtype == np.float64
+    assert (scores.targets.tolist(), scores.nontargets.tolist()) == ([1, 3], [2])
+    with pytest.raises(ValueError, match=r"2 of 3 are NaN or infinite \(first at trial 2\)"):
+        Scores(np.array([0, np.nan, np.inf]), np.ones(3, bool))
+    with pytest.raises(ValueError, match=r"\(3,\) and labels \(2,\)"):
+        Scores(np.zeros(3), np.ones(2, bool))
+
+
+def test_gallery():
+    templates = Embeddings(("a", "b"), np.ones((2, 2)))
+    assert Gallery(templates, ["s", "t"]).subjects == ("s", "t")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="1 subjects for 2 templates"):
+        Gallery(templates, ("s",))
+
+
+def test_name_first():
+    assert name_first([]) == ""
+    assert name_first("abcde") == "'a', 'b', 'c', 'd', 'e'"
+    assert name_first("abcdef") == "'a', 'b', 'c', 'd', 'e', ..."

@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from modalities.speaker import folders
+from toolkit import checkpoint
+from toolkit import recipe as recipes
+from toolkit.batch import Item
+from toolkit.recipe import Recipe, Schedule, constant
+from toolkit.run import Plateau, Run
+from toolkit.train import fit
+from toolkit.train import step as default_step
+
+TINY = Path(__file__).with_name("tiny.py")
+ROOT = Path(__file__).parents[2]
+
+
+def recipe(variant: str = "arcface", **changes: Any) -> Recipe:
+    return replace(recipes.load(f"{TINY}:{variant}")[0], **changes)
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / checkpoint.RESUME)
+
+
+def same(a: Path, b: Path) -> bool:
+    first, second = weights(a), weights(b)
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Folders of whole runs, one per variant."""
+    done: dict[str, Path] = {}
+
+    def make(variant: str) -> Path:
+        if variant not in done:
+            done[variant] = tmp_path_factory.mktemp(variant) / "run"
+            fit(recipe(variant), data=voices, out=done[variant])
+        return done[variant]
+
+    return make
+
+
+@pytest.mark.parametrize("variant", ["arcface", "simple"])
+def test_training_is_deterministic_and_lowers_the_loss(variant: str, uninterrupted: Callable[[str], Path], voices: Path, tmp_path: Path) -> None:
+    fit(recipe(variant), data=voices, out=tmp_path / "again")
+    assert same(uninterrupted(variant), tmp_path / "again")
+    log = [json.loads(line) for line in (uninterrupted(variant) / "log.jsonl").read_text().splitlines()]
+    losses = [entry["loss"] for entry in log if "loss" in entry]
+    assert len(losses) == 12
+    assert variant == "simple" or np.mean(losses[-4:]) < np.mean(losses[:4])  # SimPLE's twelve steps see few positives: test_losses trains it
+    assert 0 <= log[-1]["eer"] <= 1
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("variant", ["arcface", "simple"])
+def test_a_run_that_raised_resumes_bit_for_bit(variant: str, workers: int, uninterrupted: Callable[[str], Path], voices: Path, tmp_path: Path) -> None:
+    def until_7(run: Run, batch: Any, momentum: float) -> torch.Tensor:
+        if run.step == 7:
+            raise RuntimeError("power cut")
+        return default_step(run, batch, momentum)
+
+    changed = recipe(variant, workers=workers)
+    with pytest.raises(RuntimeError, match="power cut"):
+        fit(changed, data=voices, out=tmp_path / "run", step=until_7)
+    fit(changed, data=voices, out=tmp_path / "run", resume=True)
+    assert same(uninterrupted(variant), tmp_path / "run")
+    steps = [json.loads(line)["step"] for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert steps == [*range(1, 13), 12]  # every step once, then the final evaluation
+
+
+def test_sigkill_at_a_random_moment_resumes_bit_for_bit(uninterrupted: Callable[[str], Path], voices: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "toolkit.cli", "train", f"{TINY}:simple", "--data", str(voices), "--out", str(out)]
+    moments = random.Random()
+    kills = 0
+    for _ in range(3):
+        process = subprocess.Popen([*command, *(["--resume"] if out.exists() else [])], cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        while process.poll() is None and not (out / "log.jsonl").exists():
+            time.sleep(0.01)  # wait for the loop: before it there is nothing to lose
+        time.sleep(moments.uniform(0, 0.6))
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.wait()
+    subprocess.run([*command, "--resume"], cwd=ROOT, check=True, capture_output=True)
+    assert kills
+    assert same(uninterrupted("simple"), out)
+    assert sorted(one.name for one in out.iterdir()) == ["last.safetensors", "log.jsonl", "recipe.json", "resume.safetensors"]
+
+
+def test_ctrl_c_saves_the_step_and_exits_130(uninterrupted: Callable[[str], Path], voices: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "toolkit.cli", "train", f"{TINY}:arcface", "--data", str(voices), "--out", str(out)]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not ((out / "log.jsonl").exists() and (out / "log.jsonl").stat().st_size):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "go on with --resume" in errors
+    checkpoint.load_model(out)
+    subprocess.run([*command, "--resume"], cwd=ROOT, check=True, capture_output=True)
+    assert same(uninterrupted("arcface"), out)
+
+
+def test_a_folder_holds_one_run(uninterrupted: Callable[[str], Path], voices: Path) -> None:
+    with pytest.raises(ValueError, match="already holds a run; add --resume"):
+        fit(recipe(), data=voices, out=uninterrupted("arcface"))
+    with pytest.raises(ValueError, match="holds a run of another recipe: optim differ"):
+        fit(recipes.override(recipe(), ["optim.lr=0.01"]), data=voices, out=uninterrupted("arcface"), resume=True)
+    fit(recipe(), data=voices, out=uninterrupted("arcface"), resume=True)  # a finished run has nothing left to do
+
+
+def test_classes_that_changed_are_refused(voices: Path, tmp_path: Path) -> None:
+    fit(recipe(), data=voices, out=tmp_path / "run")
+    data = tmp_path / "data"
+    shutil.copytree(voices, data)
+    shutil.copytree(data / "spk000", data / "zzz")
+    with pytest.raises(ValueError, match="6 classes, the data now has"):
+        fit(recipe(), data=data, out=tmp_path / "run", resume=True)
+
+
+def test_unreadable_items_are_named_counted_and_skipped_up_to_a_share(voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(voices, data)
+    broken = folders.items(data, split="train", test_share=0.25)[0].path
+    broken.write_bytes(b"no audio")
+    with pytest.raises(ValueError, match="more than max_bad_share=0.0"):
+        fit(recipe(max_bad_share=0.0), data=data, out=tmp_path / "strict")
+    fit(recipe(max_bad_share=0.2), data=data, out=tmp_path / "run")
+    told = "".join(capsys.readouterr().err.split())
+    assert f"skipped{broken.parent.name}/{broken.name}" in told
+    assert "1itemswereskipped" in told
+
+
+def test_a_loss_that_is_nan_stops_with_the_step_and_keeps_the_checkpoint(voices: Path, tmp_path: Path) -> None:
+    def nan_at_5(run: Run, batch: Any, momentum: float) -> torch.Tensor:
+        loss = default_step(run, batch, momentum)
+        return loss * float("nan") if run.step == 5 else loss
+
+    with pytest.raises(ValueError, match="step 5: the loss is nan at lr"):
+        fit(recipe(), data=voices, out=tmp_path / "run", step=nan_at_5)
+    loaded = checkpoint.load_model(tmp_path / "run")
+    assert loaded.step == 3
+    assert all(bool(torch.isfinite(p).all()) for p in loaded.embedder.parameters())
+
+
+def test_the_same_speakers_are_never_trained_and_tested_on(voices: Path, tmp_path: Path) -> None:
+    leaking = recipe(items=partial(folders.items, split="all", test_share=0.25))
+    with pytest.raises(ValueError, match="2 subjects are both trained and tested on"):
+        fit(leaking, data=voices, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_settings_that_cannot_work_are_refused_before_the_first_step(voices: Path, tmp_path: Path) -> None:
+    for assignment, says in [
+        ("sampling.batch_size=998", "but the data has 6"),
+        ("schedule.watch=err", "must be one of the recipe's metrics: eer"),
+        ("schedule.steps=0", "must be at least 1"),
+        ("memory.size=4", "smaller than sampling.batch_size"),
+    ]:
+        with pytest.raises(ValueError, match=says):
+            fit(recipes.override(recipe("simple"), [assignment]), data=voices, out=tmp_path / assignment)
+    with pytest.raises(ValueError, match="takes no keys"):
+        fit(recipe("simple", loss=recipe().loss), data=voices, out=tmp_path / "keys")
+
+
+def test_plateau_halves_and_counts() -> None:
+    plateau = Plateau()
+    values = [0.5, 0.4, 0.45, 0.44, 0.3, 0.3, 0.3, 0.3]
+    best = [plateau.update(value, higher_is_better=False, halve_after=2) for value in values]
+    assert best == [True, True, False, False, True, False, False, False]
+    assert plateau.halvings == 2
+    assert plateau.since_best == 3
+    assert [Plateau(best=0.5).update(value, higher_is_better=True, halve_after=0) for value in (0.4, 0.6)] == [False, True]
+
+
+def test_watching_a_metric_keeps_the_best_and_stops_early(voices: Path, tmp_path: Path) -> None:
+    frozen = Schedule(steps=50, eval_every=1, save_every=50, watch="eer", stop_after=3, decay=constant)
+    watched = recipes.override(recipe(schedule=frozen), ["optim.lr=0", "augment.noise_prob=0"])
+    model = fit(watched, data=voices, out=tmp_path / "run")
+    assert model.name == checkpoint.BEST
+    last = json.loads((tmp_path / "run" / "log.jsonl").read_text().splitlines()[-1])
+    assert last["step"] < 50
+    fit(watched, data=voices, out=tmp_path / "run", resume=True)
+    assert json.loads((tmp_path / "run" / "log.jsonl").read_text().splitlines()[-1]) == last
+
+
+def test_the_rate_follows_warm_up_and_decay(voices: Path, tmp_path: Path) -> None:
+    schedule = Schedule(steps=10, warmup_steps=4, decay=partial(recipes.multistep, at=(0.5, 0.8)))
+    fit(recipe(schedule=schedule), data=voices, out=tmp_path / "run")
+    rates = [json.loads(line)["lr"] for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines() if "lr" in line]
+    assert rates == pytest.approx([0.05 * f for f in (0.25, 0.5, 0.75, 1, 1, 0.1, 0.1, 0.1, 0.01, 0.01)])
+
+
+def test_optimiser_groups_cover_every_parameter_once() -> None:
+    from toolkit.train import _build
+
+    run = _build(recipe("simple"), 6, torch.device("cpu"))
+    grouped = [id(p) for group in run.optimizer.param_groups for p in group["params"]]
+    wanted = [id(p) for module in (run.embedder, run.loss) for p in nn.Module.parameters(module) if p.requires_grad]
+    assert sorted(grouped) == sorted(wanted)
+    assert all(p.ndim > 1 for group in run.optimizer.param_groups if group["weight_decay"] for p in group["params"])
+
+
+def test_unlabelled_items_are_counted() -> None:
+    from toolkit.batch import label_numbers
+
+    with pytest.raises(ValueError, match="1 of 2 items have no label"):
+        label_numbers([Item("a", Path("a"), "x"), Item("b", Path("b"))])
