@@ -54,6 +54,11 @@ def write(path: str | Path, embeddings: Embeddings) -> None:
         _write_kaldi(path, embeddings)
 
 
+def check_suffix(path: Path) -> None:
+    """ValueError if `write` could not write to `path` because of its suffix: ask before long work."""
+    _suffix(path, (".npz", ".ark"))
+
+
 def _suffix(path: Path, allowed: tuple[str, ...]) -> str:
     suffix = path.suffix.lower()
     if suffix not in allowed:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from eval import report, trials
+from eval import page, report, trials
 from eval.files import atomic_path
 from eval.provenance import likeness_version, sha256
 from eval.types import Scores, Trials
@@ -50,8 +50,8 @@ def evaluate_files(
             temporary.write_text(report.to_json(results, inputs, likeness_version()), encoding="utf-8")
     if report_folder:
         report_folder.mkdir(parents=True, exist_ok=True)
-        page = report_folder / "index.html"
-        report.html(page, results, scores, command=command, version=likeness_version(), inputs=inputs, trials=lists, audio_root=audio_root)
+        file = report_folder / "index.html"
+        page.html(file, results, scores, command=command, version=likeness_version(), inputs=inputs, trials=lists, audio_root=audio_root)
     return report.table(results)
 
 

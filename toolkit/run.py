@@ -102,7 +102,7 @@ def prepare_folder(out: Path, description: dict[str, Any], resume: bool) -> None
     elif holds_run:
         raise ValueError(f"{out} already holds a run; add --resume to go on with it, or choose another --out")
     out.mkdir(parents=True, exist_ok=True)
-    for left in out.glob(".*.safetensors"):  # half-written by a killed run
+    for left in out.glob(".????????????.*"):  # the temporary names of eval.files.atomic_path, left by a killed run
         left.unlink()
     with atomic_path(recipe_file) as partial_path:
         partial_path.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")

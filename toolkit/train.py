@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
-from eval import similarity as similarities
+from eval.similarity import score_trials
 from eval.types import Trials, name_first
 from toolkit import checkpoint
 from toolkit.batch import Bad, Batch, Item, Views, check_unique, collate_views, label_numbers
@@ -146,7 +146,7 @@ def evaluate(recipe: Recipe, embedder: TorchEmbedder, loss: nn.Module, trials: t
     embeddings, bad = embed(embedder, trial_items, recipe.read, workers=recipe.workers)
     if bad:
         raise ValueError(f"{len(bad)} of {len(trial_items)} evaluation items cannot be read ({name_first(one.id for one in bad)}): {bad[0].reason}")
-    scores = similarities.score_trials(pairs, embeddings, similarity=similarity_of(recipe, loss))
+    scores = score_trials(pairs, embeddings, similarity=similarity_of(recipe, loss))
     assert pairs.target is not None
     return {name: float(metric(scores[pairs.target], scores[~pairs.target])) for name, metric in recipe.metrics.items()}
 

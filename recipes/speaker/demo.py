@@ -77,7 +77,13 @@ def main(out: Path) -> None:
         trial_lists.write_scores(out / f"{name}-scores.txt", trials, similarity.score_trials(trials, embedded))
     print("4/4 evaluating")
     scores = [out / "embeddings-scores.txt", out / "baseline-scores.txt"]
-    text = evaluate_files(scores, report_folder=out / "report", json_file=out / "results.json", audio_root=voices, command=f"likeness evaluate {scores[0]} {scores[1]} --report {out / 'report'}")
+    text = evaluate_files(
+        scores,
+        report_folder=out / "report",
+        json_file=out / "results.json",
+        audio_root=voices,
+        command=f"likeness evaluate {scores[0]} {scores[1]} --report {out / 'report'}",
+    )
     print(text)
     print(
         f"""

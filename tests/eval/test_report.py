@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from eval.bootstrap import interval
-from eval.report import NO_PLOTS, SCHEMA, evaluate_scores, html, table, to_json
+from eval.page import NO_PLOTS, html
+from eval.report import SCHEMA, evaluate_scores, table, to_json
 from eval.types import Scores, Trials
 from eval.verification import eer, min_dcf, tar_at_far
 

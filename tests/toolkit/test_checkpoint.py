@@ -60,7 +60,7 @@ def test_files_of_another_kind_get_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="without a description by Likeness"):
         checkpoint.load_model(path)
     save_file({"a": torch.zeros(1)}, path, metadata={"format": "likeness.checkpoint/99", "state": "{}"})
-    with pytest.raises(ValueError, match="of version 'likeness.checkpoint/99'"):
+    with pytest.raises(ValueError, match=r"of version 'likeness\.checkpoint/99'"):
         checkpoint.load_model(path)
     checkpoint.save(path, {"a": torch.zeros(1)}, {}, checkpoint.RESUME_FORMAT)
     with pytest.raises(ValueError, match="of another kind"):

@@ -33,7 +33,17 @@ BASE = Recipe(
 
 def test_overrides_are_typed() -> None:
     changed = override(
-        BASE, ["optim.lr=0.05", "loss.margin=0.3", "sampling.batch_size=8", "loss.wrap=easy", "augment.seconds=1.5,2", "schedule.watch=eer", "cache=true", "items.split=all"]
+        BASE,
+        [
+            "optim.lr=0.05",
+            "loss.margin=0.3",
+            "sampling.batch_size=8",
+            "loss.wrap=easy",
+            "augment.seconds=1.5,2",
+            "schedule.watch=eer",
+            "cache=true",
+            "items.split=all",
+        ],
     )
     assert changed.optim.lr == 0.05
     assert changed.loss.keywords == {"margin": 0.3, "scale": 32.0, "wrap": "easy"}  # type: ignore[attr-defined]
@@ -95,7 +105,16 @@ def test_what_cannot_be_stored_is_refused_with_the_reason() -> None:
 
 @pytest.mark.parametrize(
     "call",
-    ["os.system", "toolkit.cli.main", "subprocess.Popen", "toolkit.recipe.json.dumps", "modalities.speaker.audio.read", "toolkit.nothing.Here", "toolkit.recipe._parse", "x"],
+    [
+        "os.system",
+        "toolkit.cli.main",
+        "subprocess.Popen",
+        "toolkit.recipe.json.dumps",
+        "modalities.speaker.audio.read",
+        "toolkit.nothing.Here",
+        "toolkit.recipe._parse",
+        "x",
+    ],
 )
 def test_untrusted_descriptions_import_nothing_but_modules_of_ours(call: str) -> None:
     with pytest.raises(ValueError, match=r"frontend"):

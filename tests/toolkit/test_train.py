@@ -144,7 +144,7 @@ def test_unreadable_items_are_named_counted_and_skipped_up_to_a_share(voices: Pa
     shutil.copytree(voices, data)
     broken = folders.items(data, split="train", test_share=0.25)[0].path
     broken.write_bytes(b"no audio")
-    with pytest.raises(ValueError, match="more than max_bad_share=0.0"):
+    with pytest.raises(ValueError, match=r"more than max_bad_share=0\.0"):
         fit(recipe(max_bad_share=0.0), data=data, out=tmp_path / "strict")
     fit(recipe(max_bad_share=0.2), data=data, out=tmp_path / "run")
     told = "".join(capsys.readouterr().err.split())

@@ -29,4 +29,7 @@ BASE = Recipe(
     schedule=Schedule(steps=12, save_every=3),
     threads=1,
 )
-RECIPES = {"arcface": BASE, "simple": replace(BASE, loss=partial(SimPLE, r=1.0, alpha=0.1, b=-1.0), memory=Memory(20, 0.9), schedule=Schedule(steps=12, save_every=5))}
+RECIPES = {
+    "arcface": BASE,
+    "simple": replace(BASE, loss=partial(SimPLE, r=1.0, alpha=0.1, b=-1.0), memory=Memory(20, 0.9), schedule=Schedule(steps=12, save_every=5)),
+}

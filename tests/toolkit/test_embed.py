@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from modalities.speaker import audio, folders
+from modalities.speaker.features import KaldiFbank
+from toolkit.backbones.ecapa import ECAPA
+from toolkit.backbones.resnet import ResNet34
+from toolkit.batch import Item, read_items
+from toolkit.embed import TorchEmbedder, embed
+from toolkit.losses.simple import polarlike
+
+
+def make(kind: str) -> TorchEmbedder:
+    torch.manual_seed(0)
+    backbone = ResNet34(20, dim=12, width=4) if kind == "resnet" else ECAPA(20, dim=12, channels=16, attention_channels=8, se_channels=8)
+    for module in backbone.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            nn.init.uniform_(module.running_mean, -1, 1)  # as after training: padded frames are no longer zero behind it
+    return TorchEmbedder(KaldiFbank(num_mels=20), backbone).eval()
+
+
+@pytest.mark.parametrize("kind", ["resnet", "ecapa"])
+def test_embeddings_do_not_depend_on_the_batch(kind: str, voices: Path) -> None:
+    """Items of many lengths, embedded together in buckets, equal those embedded alone."""
+    items = folders.items(voices, split="all")
+    embedder = make(kind)
+    together, bad = embed(embedder, items, audio.read, batch_size=8)
+    assert not bad
+    assert together.ids == tuple(item.id for item in items)
+    for item, row in zip(items, together.matrix, strict=True):
+        with torch.no_grad():
+            alone = embedder(torch.from_numpy(audio.read(item))[None])[0].numpy()
+        np.testing.assert_allclose(row, alone, atol=1e-5 * np.abs(alone).max())
+
+
+def test_embeddings_are_raw_and_carry_their_meta(voices: Path) -> None:
+    items = folders.items(voices, split="all")[:3]
+    embeddings, _ = embed(make("resnet"), items, audio.read, meta={"similarity": "simple:0.3"})
+    assert embeddings.matrix.dtype == np.float32
+    assert np.abs(embeddings.norms - 1).max() > 1e-3
+    assert embeddings.meta["similarity"] == "simple:0.3"
+
+
+def test_unreadable_items_are_returned_with_their_reasons(voices: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.wav").write_bytes(b"")
+    good = folders.items(voices, split="all")[:2]
+    embeddings, bad = embed(make("resnet"), [good[0], Item("empty", tmp_path / "empty.wav"), Item("none", tmp_path / "none.wav"), good[1]], audio.read)
+    assert embeddings.ids == (good[0].id, good[1].id)
+    assert [one.id for one in bad] == ["empty", "none"]
+    assert "empty.wav" in bad[0].reason
+    with pytest.raises(ValueError, match="none of 1 items could be read"):
+        embed(make("resnet"), [Item("none", tmp_path / "none.wav")], audio.read)
+
+
+def test_reading_in_other_processes_changes_nothing(voices: Path) -> None:
+    items = folders.items(voices, split="all")
+    read = partial(audio.read, rate_hz=16_000)
+    here, _ = embed(make("resnet"), items, read)
+    there, _ = embed(make("resnet"), items, read, workers=2)
+    assert np.array_equal(here.matrix, there.matrix)
+
+
+def test_training_mode_comes_back() -> None:
+    embedder = make("resnet").train()
+    with pytest.raises(ValueError, match="no items"):
+        embed(embedder, [], audio.read)
+    assert embedder.training
+
+
+def test_polarlike_is_what_is_scored_and_raw_is_what_is_trained() -> None:
+    raw = make("resnet")
+    polar = TorchEmbedder(raw.frontend, raw.backbone, features="polarlike").eval()
+    wave = torch.randn(2, 8000)
+    with torch.no_grad():
+        torch.testing.assert_close(polar(wave), polarlike(raw(wave)))
+        torch.testing.assert_close(polar.encode(wave), raw.encode(wave))
+    assert polar.dim == raw.dim - 1
+
+
+def test_lists_of_items(tmp_path: Path) -> None:
+    file = tmp_path / "list.txt"
+    file.write_text("# mine\n\na x/a.wav ann\nb\ty/b c.wav\nc,z/c.wav,cid")
+    items = read_items(file)
+    assert items == [Item("a", tmp_path / "x/a.wav", "ann"), Item("b", tmp_path / "y/b c.wav"), Item("c", tmp_path / "z/c.wav", "cid")]
+    file.write_text("x/a.wav\n/y/b.wav\n")
+    assert read_items(file, Path("/root")) == [Item("x/a.wav", Path("/root/x/a.wav")), Item("/y/b.wav", Path("/y/b.wav"))]
+    for text, says in [("", "no items"), ("a b c d\na b c d\n", "2 malformed lines"), ("a a\na b\n", r"1 repeated ids \('a'\)"), ("a\0b", "no text line")]:
+        file.write_text(text)
+        with pytest.raises(ValueError, match=says):
+            read_items(file)
