@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from modalities import synthetic
+
+settings.register_profile("steady", deadline=None)  # a loaded machine is no bug of ours
+settings.load_profile("steady")
 
 
 @pytest.fixture(scope="session")

@@ -45,7 +45,7 @@ def demo(
 @app.command(epilog="Example: likeness train recipes/speaker/an4.py:arcface optim.lr=0.05 --data ../shared/data --out runs/an4")
 def train(
     recipe: Annotated[str, typer.Argument(help="RECIPE.py or RECIPE.py:VARIANT.")],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="[FIELD=VALUE]...", help="Dotted typed fields of the recipe.")] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="FIELD=VALUE", help="Dotted typed fields of the recipe.")] = None,
     data: Annotated[Path, typer.Option(help="Folder of the data set.")] = Path("data"),
     out: Annotated[Path, typer.Option(help="Folder for checkpoints and log.")] = ...,  # type: ignore[assignment]
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder's last checkpoint.")] = False,

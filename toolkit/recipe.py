@@ -81,6 +81,7 @@ class Recipe:
     items(data) -> list[Item] to train on; trials(data) -> (list[Item], Trials) to evaluate on; read(item) -> array;
     augment(array, rng, batch_rng) -> array; frontend() and loss(dim, num_classes) and backbone(input dim) -> modules; metrics: name -> f(target, nontarget).
     similarity: how embeddings are compared, "" = the loss's own or cosine. threads: CPU threads of training, 0 = torch's choice.
+    estimate_views: training views of every item from which a backbone with `estimate` learns its constants before the first step.
     max_bad_share: the share of unreadable items that is skipped (and named) before the run stops.
     """
 
@@ -103,6 +104,7 @@ class Recipe:
     workers: int = 0
     threads: int = 0
     cache: bool = False
+    estimate_views: int = 4
     max_bad_share: float = 0.05
 
 

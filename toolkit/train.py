@@ -11,7 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
@@ -24,8 +26,8 @@ from toolkit.embed import TorchEmbedder, embed, pick_device
 from toolkit.memory import Bank, momentum_encoder, update_encoder
 from toolkit.recipe import Optim, Recipe, check, describe
 from toolkit.run import LOG, Run, cut_log, load_run, prepare_folder, save_run
+from toolkit.sampling import Sampling, draws
 from toolkit.sampling import check as check_sampling
-from toolkit.sampling import draws
 
 console = Console(stderr=True)
 
@@ -67,6 +69,8 @@ def fit(recipe: Recipe, *, data: Path, out: Path, resume: bool = False, step: Ca
     run = _build(recipe, len(classes), device)
     if resume and (out / checkpoint.RESUME).is_file():
         load_run(out / checkpoint.RESUME, run, classes)
+    else:
+        _estimate(run, recipe, items, labels)
     cut_log(out / LOG, run.step)
     schedule, sampling = recipe.schedule, recipe.sampling
     views = Views(items, labels, recipe.read, recipe.augment, seed=recipe.seed, cache=recipe.cache)
@@ -175,6 +179,36 @@ def _build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     optimizer = _optimizer(recipe.optim, embedder, loss)
     scaler = torch.amp.GradScaler(device.type, enabled=_half(recipe, device) is torch.float16)
     return Run(embedder, loss, encoder, optimizer, scaler)
+
+
+@torch.no_grad()
+def _estimate(run: Run, recipe: Recipe, items: Sequence[Item], labels: NDArray[np.int64]) -> None:
+    """Let a backbone that learns constants from the training data before the first step do so, from recipe.estimate_views views of every item."""
+    estimate = getattr(run.embedder.backbone, "estimate", None)
+    if estimate is None:
+        return
+    device = next(iter(run.embedder.parameters())).device
+    views = Views(items, labels, recipe.read, recipe.augment, seed=recipe.seed + 1_000_003, cache=recipe.cache)  # other random numbers than the training views
+    size = min(64, len(items))
+    order = draws(labels, Sampling(size), seed=recipe.seed, start=0, stop=recipe.estimate_views * (len(items) // size))
+    loader: Any = torch.utils.data.DataLoader(
+        views,
+        batch_sampler=order,
+        collate_fn=collate_views,
+        num_workers=recipe.workers,
+        generator=torch.Generator(),
+    )
+
+    def batches() -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
+        for batch, _ in loader:
+            if batch is not None:
+                features, lengths = run.embedder.frontend(batch.inputs.to(device), batch.lengths)
+                yield features, lengths, batch.labels.to(device)
+
+    run.embedder.eval()
+    estimate(batches())
+    if run.encoder is not None:
+        run.encoder.load_state_dict(run.embedder.state_dict())
 
 
 def _half(recipe: Recipe, device: torch.device) -> torch.dtype:

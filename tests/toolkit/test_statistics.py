@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.linalg import eigh
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+
+from toolkit.backbones.statistics import OrderStatistics, order_statistics
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("frames", [4, 9, 30])
+def test_order_statistics_are_numpy_s_on_the_valid_frames(frames: int, gradient: bool) -> None:
+    x = torch.randn(3, 30, 5, generator=torch.Generator().manual_seed(frames))
+    x[:, 1] = x[:, 0]  # ties
+    mask = torch.arange(30)[None] < torch.tensor([[30], [frames], [7]])
+    cuts = (0.0, 0.02, 0.5, 0.9, 1.0)
+    ours = order_statistics(x.requires_grad_(gradient), mask, quantiles=cuts, num_bins=4).detach().numpy()
+    for row, valid in enumerate((30, frames, 7)):
+        part = x[row, :valid].detach().numpy()
+        order = np.argsort(part.mean(axis=1), kind="stable")
+        groups = [[order[r] for r in range(valid) if r * 4 // valid == k] for k in range(4)]
+        expected = [part[group].mean(axis=0) for group in groups]
+        expected += [*np.quantile(part, cuts, axis=0), part.std(axis=0)]
+        np.testing.assert_allclose(ours[row], np.concatenate(expected), atol=2e-5)
+
+
+def test_estimated_directions_are_fisher_s() -> None:
+    """Against scipy's generalised eigenproblem and scikit-learn's LDA on the same statistics."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(6).repeat_interleave(40)
+    level = torch.randn(6, 4, generator=generator)[labels]
+    features = torch.randn(240, 12, 4, generator=generator) + level[:, None]
+    net = OrderStatistics(4, dim=8, hidden=8, num_directions=9, shrinkage=0.2).eval()
+    net.estimate((features[i : i + 60], None, labels[i : i + 60]) for i in range(0, 240, 60))
+    x, y = net.statistics(features).double().numpy(), labels.numpy()
+    within = sum(np.cov(x[y == k].T, bias=True) for k in range(6)) / 6
+    scale = np.sqrt(np.diag(within))
+    shrunk = (0.8 * within / np.outer(scale, scale) + 0.2 * np.eye(len(scale))) * np.outer(scale, scale)
+    centres = np.stack([x[y == k].mean(axis=0) for k in range(6)]) - x.mean(axis=0)
+    values, vectors = eigh(centres.T @ centres, shrunk)
+    ours = net.directions.numpy()
+    assert not ours[:, 5:].any()  # six classes span five directions
+    for k in range(5):
+        theirs = vectors[:, ::-1][:, k]
+        cosine = ours[:, k] @ theirs / np.linalg.norm(ours[:, k]) / np.linalg.norm(theirs)
+        assert abs(cosine) == pytest.approx(1, abs=1e-3)
+    assert (values[::-1][:5] > 0).all()
+    projected = (x - net.mean.numpy()) @ ours[:, :5]
+    assert np.square(projected).mean() == pytest.approx(1, rel=1e-4)
+    sklearn = LinearDiscriminantAnalysis(solver="svd").fit(x, y).score(x, y)
+    assert sklearn > 0.9  # the data is separable at all, so the directions mean something
+    nearest = ((projected[:, None] - np.stack([projected[y == k].mean(axis=0) for k in range(6)])) ** 2).sum(axis=2).argmin(axis=1)
+    assert (nearest == y).mean() > 0.9
+
+
+def test_output_norm_is_as_asked() -> None:
+    net = OrderStatistics(4, dim=16, norm=5.0, dropout=0.0).train()
+    z = net(torch.randn(64, 20, 4))
+    assert z.square().sum(dim=1).mean().sqrt().item() == pytest.approx(5.0, rel=0.02)

@@ -1,0 +1,116 @@
+"""A network over order statistics of the features: for data sets of a few dozen classes, where deep networks overfit; trains in seconds to minutes on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from toolkit.backbones.pooling import frame_mask
+
+
+def order_statistics(features: Tensor, mask: Tensor, *, quantiles: tuple[float, ...], num_bins: int) -> Tensor:
+    """(B, T, F) features, (B, T) valid frames -> (B, F * (num_bins + len(quantiles) + 1)).
+
+    Per band over the valid frames: the mean of each of num_bins equal groups of frames ranked by energy (pauses and consonants to vowels), the quantiles
+    (linear interpolation, as numpy's), and the standard deviation. Order statistics tell speech from pauses without a voice-activity detector.
+    """
+    x = features.float()
+    valid = mask.sum(dim=1).clamp(min=1)
+    rank = x.mean(dim=2).masked_fill(~mask, torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
+    group = (rank * num_bins).div(valid[:, None], rounding_mode="floor")
+    member = (group[..., None] == torch.arange(num_bins, device=x.device)) & mask[..., None]
+    weight = member.to(x.dtype) / member.sum(dim=1, keepdim=True).clamp(min=1)
+    means = torch.einsum("btk,btf->bkf", weight, x)
+    ordered = _sort_frames(x.masked_fill(~mask[..., None], torch.inf))
+    place = torch.tensor(quantiles, device=x.device, dtype=torch.float64)[None] * (valid[:, None] - 1)
+    below = place.floor().long()
+    above = torch.minimum(below + 1, valid[:, None] - 1)
+    low, high = (ordered.gather(1, index[..., None].expand(-1, -1, x.shape[2])) for index in (below, above))
+    cuts = low + (place - below)[..., None].to(x.dtype) * (high - low)
+    mean = (x * mask[..., None]).sum(dim=1) / valid[:, None]
+    deviation = (((x - mean[:, None]) * mask[..., None]).square().sum(dim=1) / valid[:, None] + 1e-10).sqrt()
+    return torch.cat([means.flatten(1), cuts.flatten(1), deviation], dim=1)
+
+
+def _sort_frames(x: Tensor) -> Tensor:
+    """(B, T, F) sorted along T. On a CPU numpy's sort, 12 times as fast as torch's (measured: 128 x 163 x 80, one core), where no gradient is asked for."""
+    if x.device.type != "cpu" or x.requires_grad:
+        return x.sort(dim=1).values
+    x.numpy().sort(axis=1)  # in place: x is ours, fresh from masked_fill
+    return x
+
+
+class OrderStatistics(nn.Module):
+    """Order statistics of (B, T, in_dim) features -> within-class whitening -> linear + one hidden layer -> batch norm -> (B, dim).
+
+    The whitening (linear discriminant directions, within-class covariance shrunk towards its diagonal) is estimated once from the training data by
+    `estimate`, then frozen and saved; the layers after it are trained. norm: root mean square of the output's norm, which losses on raw embeddings
+    (SimPLE) depend on. Masked: padding never changes an embedding.
+    """
+
+    pads_exactly = True
+    mean: Tensor  # (S,) of the statistics
+    directions: Tensor  # (S, num_directions)
+
+    def __init__(
+        self,
+        in_dim: int,
+        *,
+        dim: int = 128,
+        hidden: int = 512,
+        dropout: float = 0.5,
+        num_directions: int = 128,
+        quantiles: tuple[float, ...] = (0.02, 0.1, 0.5, 0.9, 0.98),
+        num_bins: int = 4,
+        shrinkage: float = 0.3,
+        norm: float = 1.0,
+    ):
+        super().__init__()
+        self.in_dim, self.dim, self.quantiles, self.num_bins, self.shrinkage = in_dim, dim, tuple(quantiles), num_bins, shrinkage
+        size = in_dim * (num_bins + len(self.quantiles) + 1)
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("directions", torch.eye(size, num_directions))
+        self.gain = norm * dim**-0.5
+        self.dropout = nn.Dropout(dropout)
+        self.linear = nn.Linear(num_directions, dim, bias=False)
+        self.hidden = nn.Sequential(nn.Linear(num_directions, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, dim))
+        self.normalise = nn.BatchNorm1d(dim, affine=False)
+
+    def statistics(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """(B, S) order statistics."""
+        frames = features.shape[1]
+        mask = torch.ones(features.shape[:2], dtype=torch.bool, device=features.device) if lengths is None else frame_mask(lengths, frames)
+        return order_statistics(features, mask, quantiles=self.quantiles, num_bins=self.num_bins)
+
+    def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """features (B, T, in_dim), lengths (B,) relative -> (B, dim) raw embeddings."""
+        with torch.autocast(features.device.type, enabled=False):  # the whitening magnifies rounding
+            x = self.dropout((self.statistics(features, lengths) - self.mean) @ self.directions)
+            return torch.as_tensor(self.normalise(self.linear(x) + self.hidden(x)) * self.gain)
+
+    @torch.no_grad()
+    def estimate(self, batches: Iterable[tuple[Tensor, Tensor | None, Tensor]]) -> None:
+        """Fisher's linear discriminant directions from (features, lengths, labels) of the training data, scaled to unit mean square.
+
+        With fewer classes than num_directions + 1, the directions left over are zero.
+        """
+        rows, labels = zip(*((self.statistics(features, lengths), y) for features, lengths, y in batches), strict=True)
+        x, y = torch.cat(rows).double(), torch.unique(torch.cat(labels), return_inverse=True)[1]
+        count = torch.bincount(y).double()
+        centres = torch.zeros(len(count), x.shape[1], dtype=x.dtype, device=x.device).index_add_(0, y, x) / count[:, None]
+        within = x - centres[y]
+        covariance = within.T @ within / len(x)
+        scale = covariance.diagonal().clamp(min=1e-12).sqrt()
+        correlation = (1 - self.shrinkage) * covariance / scale[:, None] / scale + self.shrinkage * torch.eye(len(scale), dtype=x.dtype, device=x.device)
+        values, vectors = torch.linalg.eigh(correlation)
+        whiten = vectors / values.clamp(min=1e-12).sqrt() / scale[:, None]
+        between = ((centres - x.mean(dim=0)) @ whiten) * count.sqrt()[:, None]
+        _, vectors = torch.linalg.eigh(between.T @ between)
+        num = min(self.directions.shape[1], len(count) - 1)
+        directions = whiten @ vectors.flip(1)[:, :num]
+        projected = (x - x.mean(dim=0)) @ directions
+        self.mean.copy_(x.mean(dim=0))
+        self.directions.zero_()
+        self.directions[:, :num] = directions / projected.square().mean().sqrt()
