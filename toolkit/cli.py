@@ -120,6 +120,7 @@ def score(
 
 @app.command(epilog="Example: likeness evaluate scores.txt --p-target 0.01 --far 1e-3 --json results.json --report report")
 def evaluate(
+    context: typer.Context,
     scores: Annotated[list[Path], typer.Argument(help="Score files; several are set side by side.", **EXISTING)],
     trials: Annotated[Path | None, typer.Option(help="Trial list with the labels, where the score files have none.", **EXISTING)] = None,
     subjects: Annotated[
@@ -134,7 +135,6 @@ def evaluate(
     """EER, minDCF and TAR@FAR with intervals resampled over subjects."""
     from eval.evaluate import evaluate_files
 
-    command = shlex.join(["likeness", *sys.argv[1:]])
     text = evaluate_files(
         scores,
         trial_list=trials,
@@ -144,7 +144,7 @@ def evaluate(
         json_file=json_file,
         report_folder=report,
         num_resamples=resamples,
-        command=command,
+        command=str(context.obj),
     )
     say(text)
 
@@ -155,8 +155,9 @@ def say(text: str, *, error: bool = False) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command; wrong input ends with exit code 2 and one sentence, Ctrl-C with 130. LIKENESS_TRACEBACK=1 shows the traceback as well."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        app(arguments)
+        app(arguments, obj=shlex.join(["likeness", *arguments]))
     except Exception as error:
         if os.environ.get("LIKENESS_TRACEBACK") or not isinstance(error, (ValueError, KeyError, OSError, ImportError)):
             raise

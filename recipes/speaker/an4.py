@@ -28,7 +28,7 @@ from toolkit.sampling import Sampling
 ARCFACE = Recipe(
     modality="speaker",
     frontend=partial(KaldiFbank, num_mels=80, cmn=False),
-    backbone=partial(OrderStatistics, dim=128, hidden=512, dropout=0.5),
+    backbone=partial(OrderStatistics, dim=128, dropout=0.5),
     loss=partial(ArcFace, margin=0.2, scale=30.0),
     items=partial(an4.items, split="train", fold=0, speeds=(0.9, 1.1)),  # speeds are new classes
     trials=partial(an4.trials, split="test", fold=0),
@@ -47,10 +47,9 @@ RECIPES = {
     "softmax": replace(ARCFACE, loss=Softmax),
     "simple": replace(
         ARCFACE,
-        backbone=partial(OrderStatistics, dim=128, hidden=512, dropout=0.5, norm=5.5),
+        backbone=partial(OrderStatistics, dim=128, dropout=0.5, norm=5.5),
         loss=partial(SimPLE, r=1.0, alpha=0.1, b_theta=0.3, b=0.0),
         memory=Memory(2048, 0.99),
-        similarity="cosine",
     ),
     "arcface_cmn": replace(ARCFACE, frontend=partial(KaldiFbank, num_mels=80, cmn=True)),
     "ecapa_arcface": replace(

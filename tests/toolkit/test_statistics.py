@@ -32,7 +32,7 @@ def test_estimated_directions_are_fisher_s() -> None:
     labels = torch.arange(6).repeat_interleave(40)
     level = torch.randn(6, 4, generator=generator)[labels]
     features = torch.randn(240, 12, 4, generator=generator) + level[:, None]
-    net = OrderStatistics(4, dim=8, hidden=8, num_directions=9, shrinkage=0.2).eval()
+    net = OrderStatistics(4, dim=8, num_directions=9, shrinkage=0.2).eval()
     net.estimate((features[i : i + 60], None, labels[i : i + 60]) for i in range(0, 240, 60))
     x, y = net.statistics(features).double().numpy(), labels.numpy()
     within = sum(np.cov(x[y == k].T, bias=True) for k in range(6)) / 6

@@ -1,4 +1,4 @@
-"""A network over order statistics of the features: for data sets of a few dozen classes, where deep networks overfit; trains in seconds to minutes on a CPU."""
+"""A shallow network over order statistics of the features: for data sets of a few dozen classes, where deep networks overfit; trains in a minute on a CPU."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def _sort_frames(x: Tensor) -> Tensor:
 
 
 class OrderStatistics(nn.Module):
-    """Order statistics of (B, T, in_dim) features -> within-class whitening -> linear + one hidden layer -> batch norm -> (B, dim).
+    """Order statistics of (B, T, in_dim) features -> within-class whitening -> dropout -> linear -> batch norm -> (B, dim).
 
     The whitening (linear discriminant directions, within-class covariance shrunk towards its diagonal) is estimated once from the training data by
-    `estimate`, then frozen and saved; the layers after it are trained. norm: root mean square of the output's norm, which losses on raw embeddings
+    `estimate`, then frozen and saved; the linear layer after it is trained. norm: root mean square of the output's norm, which losses on raw embeddings
     (SimPLE) depend on. Masked: padding never changes an embedding.
     """
 
@@ -59,7 +59,6 @@ class OrderStatistics(nn.Module):
         in_dim: int,
         *,
         dim: int = 128,
-        hidden: int = 512,
         dropout: float = 0.5,
         num_directions: int = 128,
         quantiles: tuple[float, ...] = (0.02, 0.1, 0.5, 0.9, 0.98),
@@ -75,7 +74,6 @@ class OrderStatistics(nn.Module):
         self.gain = norm * dim**-0.5
         self.dropout = nn.Dropout(dropout)
         self.linear = nn.Linear(num_directions, dim, bias=False)
-        self.hidden = nn.Sequential(nn.Linear(num_directions, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, dim))
         self.normalise = nn.BatchNorm1d(dim, affine=False)
 
     def statistics(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -88,7 +86,7 @@ class OrderStatistics(nn.Module):
         """features (B, T, in_dim), lengths (B,) relative -> (B, dim) raw embeddings."""
         with torch.autocast(features.device.type, enabled=False):  # the whitening magnifies rounding
             x = self.dropout((self.statistics(features, lengths) - self.mean) @ self.directions)
-            return torch.as_tensor(self.normalise(self.linear(x) + self.hidden(x)) * self.gain)
+            return torch.as_tensor(self.normalise(self.linear(x)) * self.gain)
 
     @torch.no_grad()
     def estimate(self, batches: Iterable[tuple[Tensor, Tensor | None, Tensor]]) -> None:

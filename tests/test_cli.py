@@ -1,0 +1,204 @@
+"""The command line from end to end on synthetic voices, and what it says of wrong input."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eval import embeddings
+from eval.trials import read_scores, read_trials, write_trials
+from modalities.speaker import folders
+from toolkit.cli import main
+from toolkit.train import fit
+
+ROOT = Path(__file__).parents[1]
+TINY = ROOT / "tests" / "toolkit" / "tiny.py"
+
+
+def likeness(*arguments: object) -> int:
+    """Run the command in this process; returns its exit code."""
+    with pytest.raises(SystemExit) as stopped:
+        main([str(one) for one in arguments])
+    return int(stopped.value.code or 0)
+
+
+@pytest.fixture(scope="module")
+def trained(voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with run/, items.txt and trials.txt of the held-out speakers."""
+    from toolkit import recipe
+
+    folder = tmp_path_factory.mktemp("trained")
+    fit(recipe.load(str(TINY))[0], data=voices, out=folder / "run")
+    items, trials = folders.trials(voices, split="test", test_share=0.25)
+    (folder / "items.txt").write_text("".join(f"{item.id} {item.path.relative_to(voices)}\n" for item in items))
+    write_trials(folder / "trials.txt", trials)
+    return folder
+
+
+def test_train_embed_score_evaluate(voices: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert likeness("train", f"{TINY}:simple", "schedule.steps=2", "--data", voices, "--out", tmp_path / "run") == 0
+    for suffix in ("npz", "ark"):
+        out = tmp_path / f"e.{suffix}"
+        assert likeness("embed", "--model", trained / "run", "--items", trained / "items.txt", "--root", voices, "--out", out) == 0
+        assert likeness("score", "--trials", trained / "trials.txt", "--embeddings", out, "--out", tmp_path / f"{suffix}.txt") == 0
+    listed, values = read_scores(tmp_path / "npz.txt")
+    assert np.array_equal(values, read_scores(tmp_path / "ark.txt")[1])
+    assert len(listed) == len(read_trials(trained / "trials.txt"))
+    stored = embeddings.read(tmp_path / "e.npz")
+    unit = stored.unit()
+    i, j = stored.rows([listed.enrol_ids[listed.enrol[0]]])[0], stored.rows([listed.probe_ids[listed.probe[0]]])[0]
+    assert values[0] == pytest.approx(float(unit[i] @ unit[j]), abs=1e-6)
+    capsys.readouterr()
+    assert likeness("evaluate", tmp_path / "npz.txt", "--p-target", "0.1", "--far", "0.5", "--json", tmp_path / "r.json", "--report", tmp_path / "report") == 0
+    shown = capsys.readouterr().out
+    document = json.loads((tmp_path / "r.json").read_text())
+    assert document["schema"] == "likeness.results/1"
+    assert {one["metric"] for one in document["results"]} == {"eer", "min_dcf(0.1)", "tar_at_far(0.5)"}
+    assert f"{100 * document['results'][0]['value']:.2f}" in shown
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "likeness evaluate" in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert "https://" not in page
+
+
+def test_the_similarity_travels_with_the_embeddings(voices: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert likeness("train", f"{TINY}:simple", "schedule.steps=2", "--data", voices, "--out", tmp_path / "run") == 0
+    assert likeness("embed", "--model", tmp_path / "run", "--items", trained / "items.txt", "--root", voices, "--out", tmp_path / "e.npz") == 0
+    assert embeddings.read(tmp_path / "e.npz").meta["similarity"] == "simple:0.3"
+    capsys.readouterr()
+    assert likeness("score", "--trials", trained / "trials.txt", "--embeddings", tmp_path / "e.npz", "--out", tmp_path / "s.txt") == 0
+    assert "simple:0.3" in capsys.readouterr().out
+    stored = embeddings.read(tmp_path / "e.npz").matrix.astype(np.float64)
+    listed, values = read_scores(tmp_path / "s.txt")
+    rows = embeddings.read(tmp_path / "e.npz").rows([listed.enrol_ids[listed.enrol[5]], listed.probe_ids[listed.probe[5]]])
+    a, b = stored[rows]
+    assert values[5] == pytest.approx(a @ b - 0.3 * np.linalg.norm(a) * np.linalg.norm(b), rel=1e-4, abs=1e-5)
+
+
+def test_several_score_files_side_by_side(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trials = read_trials(trained / "trials.txt")
+    rng = np.random.default_rng(0)
+    assert trials.target is not None
+    for name, separation in (("good", 3.0), ("bad", 0.5)):
+        lines = [
+            f"{trials.enrol_ids[e]} {trials.probe_ids[p]} {float(rng.normal() + separation * t)}\n"
+            for e, p, t in zip(trials.enrol, trials.probe, trials.target, strict=True)
+        ]
+        (tmp_path / f"{name}.txt").write_text("".join(lines))
+    assert likeness("evaluate", tmp_path / "good.txt", tmp_path / "bad.txt", "--trials", trained / "trials.txt", "--resamples", "50") == 0
+    header = capsys.readouterr().out.splitlines()[0].split()
+    assert header == ["good", "bad"]
+    assert likeness("evaluate", tmp_path / "good.txt") == 2
+    assert "holds no labels" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["train", "{tiny}:nothing", "--out", "{tmp}/o"], "has no variant 'nothing'"),
+        (["train", "nowhere.py", "--out", "{tmp}/o"], "is no Python file"),
+        (["train", "{tiny}", "optm.lr=1", "--out", "{tmp}/o"], "did you mean 'optim'"),
+        (["train", "{tiny}", "optim.lr=fast", "--out", "{tmp}/o"], "expected a number"),
+        (["train", "{tiny}", "--data", "{tmp}/none", "--out", "{tmp}/o"], "none"),
+        (["embed", "--model", "{tmp}/none", "--items", "{run}/items.txt", "--out", "{tmp}/o.npz"], "does not exist"),
+        (["embed", "--model", "{run}/run", "--items", "{run}/items.txt", "--out", "{tmp}/o.xyz"], "allowed: .npz, .ark"),
+        (["embed", "--model", "{run}/run", "--items", "{run}/items.txt", "--bad-items", "maybe", "--out", "{tmp}/o.npz"], "must be skip or refuse"),
+        (["embed", "--model", "{run}/run", "--items", "{run}/items.txt", "--root", "{tmp}", "--out", "{tmp}/o.npz"], "could be read"),
+        (["score", "--trials", "{tmp}/missing.txt", "--embeddings", "{tmp}/one.npz", "--out", "{tmp}/o"], "2 of"),
+        (["score", "--trials", "{tmp}/self.txt", "--embeddings", "{tmp}/one.npz", "--similarity", "cosin", "--out", "{tmp}/o"], "cosine"),
+        (["evaluate", "{tmp}/nan.txt"], "NaN"),
+        (["evaluate", "{tmp}/oneclass.txt"], "target"),
+        (["evaluate", "{tmp}/contradiction.txt"], "both"),
+        (["evaluate", "{tmp}/empty.txt"], "empty"),
+        (["demo", "--only", "smell", "--out", "{tmp}/o"], "has no demo"),
+    ],
+)
+def test_wrong_input_gets_one_sentence_exit_2_and_writes_nothing(
+    arguments: list[str], says: str, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    embeddings.write(tmp_path / "one.npz", embeddings.Embeddings(("a",), np.ones((1, 2), dtype=np.float32)))
+    files = {
+        "missing": "a b 1\na c 0\n",
+        "self": "a a 1\n",
+        "nan": "a b nan 1\nc d .1 0\n",
+        "oneclass": "a b .2 1\nc d .1 1\n",
+        "contradiction": "a b .2 1\na b .2 0\n",
+        "empty": "",
+    }
+    for name, text in files.items():
+        (tmp_path / f"{name}.txt").write_text(text)
+    before = sorted(tmp_path.rglob("*"))
+    assert likeness(*(one.format(tiny=TINY, tmp=tmp_path, run=trained) for one in arguments)) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert "Traceback" not in error
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_usage_errors_exit_2_and_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    assert likeness("train") == 2
+    assert likeness("score", "--nothing") == 2
+    for command in ("demo", "train", "embed", "score", "evaluate"):
+        capsys.readouterr()
+        assert likeness(command, "--help") == 0
+        assert f"likeness {command}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_unreadable_items_are_skipped_or_refused(voices: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "silent.wav").write_bytes(b"RIFF")
+    first = (trained / "items.txt").read_text().splitlines()[0].split()
+    (tmp_path / "list.txt").write_text(f"{first[0]} {voices / first[1]}\nbroken {tmp_path / 'silent.wav'}\n")
+    command = ["embed", "--model", trained / "run", "--items", tmp_path / "list.txt", "--out", tmp_path / "e.npz"]
+    assert likeness(*command, "--bad-items", "refuse") == 2
+    told = capsys.readouterr().err
+    assert "1 of 2 items cannot be read; nothing was written" in told
+    assert not (tmp_path / "e.npz").exists()
+    assert likeness(*command) == 0
+    out, told = capsys.readouterr()
+    assert "skipped broken" in told
+    assert "1 unreadable items left out" in out
+    assert embeddings.read(tmp_path / "e.npz").ids == (first[0],)
+
+
+def test_a_full_disk_leaves_the_last_checkpoint(voices: Path, tmp_path: Path) -> None:
+    """A file size limit stands in for the full disk: the write fails half-way with an operating system error."""
+    command = [sys.executable, "-m", "toolkit.cli", "train", f"{TINY}:arcface", "--data", str(voices), "--out", str(tmp_path / "run")]
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, preexec_fn=limit, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "File too large" in done.stderr
+    assert not [one.name for one in (tmp_path / "run").iterdir() if one.suffix == ".safetensors" or one.name.startswith(".")]
+    done = subprocess.run([*command, "--resume"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_scoring_starts_without_torch(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "s.txt").write_text("a/1 a/2 .9 1\na/1 b/1 .1 0\nb/1 b/2 .8 1\nb/2 a/2 .2 0\n")
+    code = (
+        "import sys; from toolkit.cli import main\n"
+        "try: main(sys.argv[1:])\nexcept SystemExit as stopped: assert not stopped.code\n"
+        "print([name for name in sys.modules if name in ('torch', 'speechbrain', 'matplotlib')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, "evaluate", str(tmp_path / "s.txt")], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_voxsrc23_validation_gives_the_published_numbers(shared: Path, tmp_path: Path) -> None:
+    folder = shared / "data" / "protocols" / "voxsrc23_val"
+    arguments = ["--p-target", "0.05", "--p-target", "0.01", "--p-target", "0.001", "--json", tmp_path / "r.json", "--resamples", "0"]
+    assert likeness("evaluate", folder / "scores.txt.gz", "--trials", folder / "trials.txt.gz", *arguments) == 0
+    values = {one["metric"]: one["value"] for one in json.loads((tmp_path / "r.json").read_text())["results"]}
+    expected = {"eer": 0.040948, "min_dcf(0.05)": 0.214243, "min_dcf(0.01)": 0.323345, "min_dcf(0.001)": 0.484323}
+    expected |= {"tar_at_far(0.1)": 0.979528, "tar_at_far(0.01)": 0.906726, "tar_at_far(0.001)": 0.774264}
+    assert values == pytest.approx(expected, abs=5e-7)
