@@ -73,12 +73,13 @@ def main(out: Path) -> None:
     items, trials = folders.trials(voices, split="test", test_share=1 / 3)
     (out / "items.txt").write_text("".join(f"{item.id} {item.path.relative_to(voices)}\n" for item in items), encoding="utf-8")
     trial_lists.write_trials(out / "trials.txt", trials)
+    (out / "scores").mkdir()
     ours, _ = embed(model.embedder, items, model.read, meta=model.meta)
     for name, embedded in (("arcface", ours), ("raw-features", baseline(items))):
         embeddings.write(out / f"{name}.npz", embedded)
-        trial_lists.write_scores(out / f"{name}-scores.txt", trials, similarity.score_trials(trials, embedded))
+        trial_lists.write_scores(out / "scores" / f"{name}.txt", trials, similarity.score_trials(trials, embedded))
     print("4/4 evaluating")
-    scores = [out / "arcface-scores.txt", out / "raw-features-scores.txt"]
+    scores = [out / "scores" / "arcface.txt", out / "scores" / "raw-features.txt"]
     text = evaluate_files(
         scores,
         report_folder=out / "report",
@@ -92,8 +93,8 @@ def main(out: Path) -> None:
 Made: the model {run}, raw embeddings {out / "arcface.npz"}, scores {scores[0]}, the report {out / "report" / "index.html"}
 Next, the same by hand, on the same files:
   likeness embed --model {run} --items {out / "items.txt"} --root {voices} --out mine.npz
-  likeness score --trials {out / "trials.txt"} --embeddings mine.npz --out mine-scores.txt
-  likeness evaluate mine-scores.txt --report mine-report
+  likeness score --trials {out / "trials.txt"} --embeddings mine.npz --out mine.txt
+  likeness evaluate mine.txt --report mine-report
 and on your own recordings, DATA/SPEAKER/*.wav:
   likeness train recipes/speaker/folders.py --data DATA --out runs/mine"""
     )
