@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,16 @@ from modalities import synthetic
 
 settings.register_profile("steady", deadline=None)  # a loaded machine is no bug of ours
 settings.load_profile("steady")
+
+
+@pytest.fixture(autouse=True)
+def _no_lazy_modules() -> Iterator[None]:
+    """speechbrain leaves modules in sys.modules that raise ImportError at any attribute; hypothesis looks at the attributes of every module."""
+    yield
+    if "speechbrain" in sys.modules:
+        for name, module in list(sys.modules.items()):
+            if name.startswith("speechbrain.") and type(module).__name__ in ("LazyModule", "DeprecatedModuleRedirect"):
+                del sys.modules[name]
 
 
 @pytest.fixture(scope="session")

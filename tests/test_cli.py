@@ -183,6 +183,21 @@ def test_a_full_disk_leaves_the_last_checkpoint(voices: Path, tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
 
 
+def test_the_demo_beats_raw_features_and_says_what_to_run_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "demo"
+    assert likeness("demo", "--only", "speaker", "--out", out) == 0
+    rates = {one["system"]: one["value"] for one in json.loads((out / "results.json").read_text())["results"] if one["metric"] == "eer"}
+    assert rates["arcface"] < 0.08 < 0.15 < rates["raw-features"]
+    said = capsys.readouterr().out
+    assert "<svg" in (out / "report" / "index.html").read_text()
+    command = next(line for line in said.splitlines() if "likeness embed" in line).split()[1:]
+    command[command.index("--out") + 1] = str(tmp_path / "mine.npz")
+    assert likeness(*command) == 0
+    assert np.array_equal(embeddings.read(tmp_path / "mine.npz").matrix, embeddings.read(out / "arcface.npz").matrix)
+    assert likeness("demo", "--only", "speaker", "--out", out) == 2
+    assert "choose another --out" in capsys.readouterr().err
+
+
 def test_scoring_starts_without_torch(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "s.txt").write_text("a/1 a/2 .9 1\na/1 b/1 .1 0\nb/1 b/2 .8 1\nb/2 a/2 .2 0\n")
     code = (

@@ -202,8 +202,9 @@ def _estimate(run: Run, recipe: Recipe, items: Sequence[Item], labels: NDArray[n
     def batches() -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
         for batch, _ in loader:
             if batch is not None:
-                features, lengths = run.embedder.frontend(batch.inputs.to(device), batch.lengths)
-                yield features, lengths, batch.labels.to(device)
+                batch = _to(batch, device)
+                features, lengths = run.embedder.frontend(batch.inputs, batch.lengths)
+                yield features, lengths, batch.labels
 
     run.embedder.eval()
     estimate(batches())

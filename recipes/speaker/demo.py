@@ -8,6 +8,7 @@ filterbank trained with ArcFace are set against the cosine of its mean and stand
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -65,6 +66,8 @@ def baseline(items: list[Item]) -> Embeddings:
 def main(out: Path) -> None:
     """Synthesise, train, embed, score, evaluate, report; all files stay in `out`."""
     run, voices = out / "run", out / "voices"
+    if run.exists():
+        raise ValueError(f"{out} already holds a demo; choose another --out")
     print(f"1/4 {NUM_SPEAKERS} synthetic speakers x {NUM_UTTERANCES} utterances into {voices}")
     synthetic.write_voices(voices, num_speakers=NUM_SPEAKERS, num_utterances=NUM_UTTERANCES)
     print("2/4 training on two thirds of the speakers")
@@ -88,13 +91,14 @@ def main(out: Path) -> None:
         command=f"likeness evaluate {scores[0]} {scores[1]} --report {out / 'report'}",
     )
     print(text)
+    likeness = sys.argv[0] if Path(sys.argv[0]).name == "likeness" else "likeness"  # as it was called, .venv/bin/likeness say
     print(
         f"""
 Made: the model {run}, raw embeddings {out / "arcface.npz"}, scores {scores[0]}, the report {out / "report" / "index.html"}
 Next, the same by hand, on the same files:
-  likeness embed --model {run} --items {out / "items.txt"} --root {voices} --out mine.npz
-  likeness score --trials {out / "trials.txt"} --embeddings mine.npz --out mine.txt
-  likeness evaluate mine.txt --report mine-report
+  {likeness} embed --model {run} --items {out / "items.txt"} --root {voices} --out mine.npz
+  {likeness} score --trials {out / "trials.txt"} --embeddings mine.npz --out mine.txt
+  {likeness} evaluate mine.txt --report mine-report
 and on your own recordings, DATA/SPEAKER/*.wav:
-  likeness train recipes/speaker/folders.py --data DATA --out runs/mine"""
+  {likeness} train recipes/speaker/folders.py --data DATA --out runs/mine"""
     )
