@@ -52,7 +52,8 @@ def train(
 ) -> None:
     """Train a recipe's variant."""
     from toolkit import recipe as recipes
-    from toolkit.train import Interrupted, fit
+    from toolkit.console import Interrupted
+    from toolkit.train import fit
 
     loaded, variant = recipes.load(recipe)
     try:

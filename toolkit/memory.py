@@ -44,7 +44,7 @@ class Bank(nn.Module):
 
 
 def momentum_encoder(network: nn.Module) -> nn.Module:
-    """A copy of the network that takes no gradient."""
+    """A copy of the network that takes no gradient. It stays in training mode, as in MoCo and the SimPLE release: its keys come from batch statistics."""
     encoder = copy.deepcopy(network)
     return encoder.requires_grad_(False)
 

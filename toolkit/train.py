@@ -4,36 +4,27 @@ from __future__ import annotations
 
 import json
 import math
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
 from eval.similarity import score_trials
 from eval.types import Trials, name_first
 from toolkit import checkpoint
-from toolkit.batch import Bad, Batch, Item, Views, check_unique, collate_views, label_numbers
+from toolkit.batch import Batch, Item, Views, check_unique, collate_views, label_numbers
+from toolkit.console import BadItems, Bar, Interrupted, console, ignore_ctrl_c, interruptible
 from toolkit.embed import TorchEmbedder, embed, pick_device
 from toolkit.memory import Bank, momentum_encoder, update_encoder
 from toolkit.recipe import Optim, Recipe, check, describe
 from toolkit.run import LOG, Run, cut_log, load_run, prepare_folder, save_run
 from toolkit.sampling import Sampling, draws
 from toolkit.sampling import check as check_sampling
-
-console = Console(stderr=True)
-
-
-class Interrupted(Exception):
-    """Ctrl-C: the state was saved at `step`."""
 
 
 def step(run: Run, batch: Batch, momentum: float) -> Tensor:
@@ -79,20 +70,20 @@ def fit(recipe: Recipe, *, data: Path, out: Path, resume: bool = False, step: Ca
         batch_sampler=draws(labels, sampling, seed=recipe.seed, start=run.step, stop=schedule.steps),
         collate_fn=collate_views,
         num_workers=recipe.workers,
-        worker_init_fn=_ignore_ctrl_c if recipe.workers else None,
+        worker_init_fn=ignore_ctrl_c if recipe.workers else None,
         pin_memory=device.type == "cuda",
         generator=torch.Generator().manual_seed(recipe.seed),  # its own, so that making the loader draws nothing from the run's generator
     )
     momentum = recipe.memory.momentum if recipe.memory else 0.0
     halved = recipe.precision == "bfloat16" or (recipe.precision == "auto" and device.type == "cuda")
     autocast = torch.autocast(device.type, dtype=_half(recipe, device), enabled=halved)
-    bad = _BadItems(recipe.max_bad_share)
+    bad = BadItems(recipe.max_bad_share)
     size = sum(parameter.numel() for parameter in run.embedder.parameters())
     console.print(f"{len(items)} items of {len(classes)} classes, {size:,} parameters, {schedule.steps} steps on {device.type}", highlight=False)
     if schedule.stop_after and run.plateau.since_best >= schedule.stop_after:
         return checkpoint.find_model(out)  # resumed after its early stop
     started, first, value = time.perf_counter(), run.step, math.nan
-    with _interruptible() as interrupted, _Bar(schedule.steps, run.step) as bar, (out / LOG).open("a", encoding="utf-8") as log:
+    with interruptible() as interrupted, Bar(schedule.steps, run.step) as bar, (out / LOG).open("a", encoding="utf-8") as log:
         run.embedder.train()
         for batch, unreadable in loader:
             bad.count(unreadable, sampling.batch_size)
@@ -264,79 +255,3 @@ def _check_watch(recipe: Recipe, trials: tuple[Sequence[Item], Trials] | None, c
 def _log(file: Any, **entry: Any) -> None:
     file.write(json.dumps(entry) + "\n")
     file.flush()
-
-
-class _BadItems:
-    """Names every unreadable item once, and stops the run when their share is too large."""
-
-    def __init__(self, max_share: float):
-        self.max_share, self.seen, self.failed, self.drawn = max_share, dict[str, str](), 0, 0
-
-    def count(self, unreadable: list[Bad], drawn: int) -> None:
-        self.drawn += drawn
-        self.failed += len(unreadable)
-        for one in unreadable:
-            if one.id not in self.seen:
-                self.seen[one.id] = one.reason
-                console.print(f"skipped {one.id}: {one.reason}")
-        if self.failed > self.max_share * self.drawn + (1 if self.max_share else 0):
-            raise ValueError(
-                f"{self.failed} of {self.drawn} items drawn so far cannot be read ({name_first(self.seen)}), more than max_bad_share={self.max_share}; "
-                "repair or remove them, or raise max_bad_share"
-            )
-
-    def report(self) -> None:
-        if self.seen:
-            console.print(f"{len(self.seen)} items were skipped because they cannot be read: {name_first(self.seen)}")
-
-
-class _Bar:
-    """Progress with loss, rate and time left; one line per tenth of the run where the output is no terminal."""
-
-    def __init__(self, steps: int, start: int):
-        self.steps = steps
-        columns = (TextColumn("step {task.completed}/{task.total}"), BarColumn(), TextColumn("loss {task.fields[loss]:.4f}  lr {task.fields[rate]:.2e}"))
-        self.progress = Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal)
-        self.task = self.progress.add_task("train", total=steps, completed=start, loss=math.nan, rate=0.0)
-
-    def __enter__(self) -> _Bar:
-        self.progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
-
-    def show(self, done: int, loss: float, rate: float) -> None:
-        self.progress.update(self.task, completed=done, loss=loss, rate=rate)
-        if not console.is_terminal and (done % max(1, self.steps // 10) == 0 or done == self.steps):
-            self.note(f"step {done}/{self.steps}  loss {loss:.4f}  lr {rate:.2e}")
-
-    def note(self, text: str) -> None:
-        self.progress.console.print(text, highlight=False)
-
-
-def _ignore_ctrl_c(_: int) -> None:
-    """A reading process leaves Ctrl-C to the main one."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-@contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C only sets a flag, so that the step ends and is saved; the second interrupts at once (the last checkpoint stays whole)."""
-    asked = False
-
-    def ask(*_: object) -> None:
-        nonlocal asked
-        asked = True
-        console.print("Ctrl-C: finishing this step and saving; press again to stop at once")
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    try:
-        before = signal.signal(signal.SIGINT, ask)
-    except ValueError:  # not in the main thread: somebody else owns the signals
-        yield lambda: False
-        return
-    try:
-        yield lambda: asked
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -56,6 +56,7 @@ RECIPES = {
         ARCFACE,
         backbone=partial(ECAPA, dim=128, channels=128),
         augment=partial(train_view, seconds=(1.5, 2.5), noise_prob=0.3),
+        sampling=Sampling(batch_size=32, items_per_class=2),
         schedule=Schedule(steps=600, warmup_steps=60, save_every=200),
         precision="bfloat16",
     ),

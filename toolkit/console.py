@@ -1,0 +1,96 @@
+"""What a run shows and hears: its progress, the items it cannot read, Ctrl-C."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from eval.types import name_first
+from toolkit.batch import Bad
+
+console = Console(stderr=True)
+
+
+class Interrupted(Exception):
+    """Ctrl-C: the state was saved at `step`."""
+
+
+class Bar:
+    """Progress with loss, rate and time left; one line per tenth of the run where the output is no terminal."""
+
+    def __init__(self, steps: int, start: int):
+        self.steps = steps
+        columns = (TextColumn("step {task.completed}/{task.total}"), BarColumn(), TextColumn("loss {task.fields[loss]:.4f}  lr {task.fields[rate]:.2e}"))
+        self.progress = Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal)
+        self.task = self.progress.add_task("train", total=steps, completed=start, loss=math.nan, rate=0.0)
+
+    def __enter__(self) -> Bar:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def show(self, done: int, loss: float, rate: float) -> None:
+        self.progress.update(self.task, completed=done, loss=loss, rate=rate)
+        if not console.is_terminal and (done % max(1, self.steps // 10) == 0 or done == self.steps):
+            self.note(f"step {done}/{self.steps}  loss {loss:.4f}  lr {rate:.2e}")
+
+    def note(self, text: str) -> None:
+        self.progress.console.print(text, highlight=False)
+
+
+class BadItems:
+    """Names every unreadable item once, and stops the run when their share is too large."""
+
+    def __init__(self, max_share: float):
+        self.max_share, self.seen, self.failed, self.drawn = max_share, dict[str, str](), 0, 0
+
+    def count(self, unreadable: list[Bad], drawn: int) -> None:
+        self.drawn += drawn
+        self.failed += len(unreadable)
+        for one in unreadable:
+            if one.id not in self.seen:
+                self.seen[one.id] = one.reason
+                console.print(f"skipped {one.id}: {one.reason}")
+        if self.failed > self.max_share * self.drawn + (1 if self.max_share else 0):
+            raise ValueError(
+                f"{self.failed} of {self.drawn} items drawn so far cannot be read ({name_first(self.seen)}), more than max_bad_share={self.max_share}; "
+                "repair or remove them, or raise max_bad_share"
+            )
+
+    def report(self) -> None:
+        if self.seen:
+            console.print(f"{len(self.seen)} items were skipped because they cannot be read: {name_first(self.seen)}")
+
+
+def ignore_ctrl_c(_: int) -> None:
+    """A reading process leaves Ctrl-C to the main one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C only sets a flag, so that the step ends and is saved; the second interrupts at once (the last checkpoint stays whole)."""
+    asked = False
+
+    def ask(*_: object) -> None:
+        nonlocal asked
+        asked = True
+        console.print("Ctrl-C: finishing this step and saving; press again to stop at once")
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    try:
+        before = signal.signal(signal.SIGINT, ask)
+    except ValueError:  # not in the main thread: somebody else owns the signals
+        yield lambda: False
+        return
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, before)
