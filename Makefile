@@ -30,7 +30,10 @@ DATA ?= ../shared/data
 results: $(READY)
 	$(BIN)/python benchmarks/an4.py --data $(DATA) --out runs/an4-results
 
-bench: results
+# Half an hour of one core: the ratios of docs/performance.md, against peers (pytorch-metric-learning is installed for it) and bare limits.
+bench: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pytorch-metric-learning>=2.8,<3"
+	$(BIN)/python benchmarks/performance.py
 
 clean:
 	rm -rf .venv build *.egg-info

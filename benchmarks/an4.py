@@ -23,7 +23,8 @@ import numpy as np
 from eval import embeddings
 from eval.bootstrap import percentile_interval, resample
 from eval.similarity import score_trials
-from eval.trials import read_scores, subjects_of, write_scores
+from eval.subjects import subjects_of
+from eval.trials import read_scores, write_scores
 from eval.types import Scores, Trials
 from eval.verification import eer, min_dcf
 

@@ -10,6 +10,7 @@ import numpy as np
 from eval import page, report, trials
 from eval.files import atomic_path
 from eval.provenance import likeness_version, sha256
+from eval.subjects import read_mapping, subjects_of
 from eval.types import Scores, Trials
 
 
@@ -18,9 +19,7 @@ def evaluate_files(
     *,
     trial_list: Path | None = None,
     subject_list: Path | None = None,
-    p_targets: Sequence[float] = (0.01, 0.05),
-    fars: Sequence[float] = (0.1, 0.01, 0.001),
-    num_resamples: int = 1000,
+    switches: report.Switches | None = None,
     json_file: Path | None = None,
     report_folder: Path | None = None,
     command: str = "",
@@ -28,11 +27,11 @@ def evaluate_files(
 ) -> str:
     """Evaluate score files side by side; returns the table as text.
 
-    trial_list: labels for score files that hold none, matched by pair. subject_list: `id subject` lines for the intervals (else see trials.subjects_of).
+    trial_list: labels for score files that hold none, matched by pair. subject_list: `id subject` lines for the intervals (else see subjects.subjects_of).
     json_file: results in the schema of docs/protocols.md. report_folder: one self-contained page, index.html. Errors are those of reading and of the metrics.
     """
     labels = trials.read_trials(trial_list) if trial_list else None
-    subject_names = trials.read_mapping(subject_list) if subject_list else None
+    subject_names = read_mapping(subject_list) if subject_list else None
     results: list[report.Result] = []
     scores: dict[str, Scores] = {}
     lists: dict[str, Trials] = {}
@@ -41,9 +40,9 @@ def evaluate_files(
         if listed.target is None:
             raise ValueError(f"{path} holds no labels; give the trial list that has them with --trials")
         scores[name], lists[name] = Scores(values, listed.target), listed
-        subjects, found = trials.subjects_of(listed, subject_names)
+        subjects, found = subjects_of(listed, subject_names)
         pairs = None if subjects is None else np.stack([subjects[0][listed.enrol], subjects[1][listed.probe]], axis=1)
-        results += report.evaluate_scores(name, scores[name], pairs, subjects_from=found, p_targets=p_targets, fars=fars, num_resamples=num_resamples)
+        results += report.evaluate_scores(name, scores[name], pairs, subjects_from=found, switches=switches or report.Switches())
     inputs = {str(path): sha256(path) for path in [*score_files, *(one for one in (trial_list, subject_list) if one)]}
     if json_file:
         with atomic_path(json_file) as temporary:

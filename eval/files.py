@@ -158,7 +158,7 @@ class _Lines:
         self.data = self._num_words > 0
         first = words[(np.cumsum(self._num_words) - self._num_words)[self.data]]
         self.data[self.data] = self._bytes[first] != ord("#")
-        self._above = above
+        self._above, self._path = above, path
 
     def numbers(self) -> Ints:
         """Line numbers of the data lines."""
@@ -173,7 +173,14 @@ class _Lines:
 
     def sample(self, block: bytes) -> list[bytes]:
         """The first data lines."""
-        return [block[self._ends[row - 1] + 1 if row else 0 : self._ends[row]] for row in np.flatnonzero(self.data)[:_SAMPLE]]
+        return [self._line(block, row) for row in np.flatnonzero(self.data)[:_SAMPLE]]
+
+    def text(self, block: bytes, row: int) -> str:
+        """One line as text. ValueError if it is not UTF-8."""
+        return Column([self._line(block, row)], np.zeros(1, dtype=np.int32)).texts(self._path)[0].strip()
+
+    def _line(self, block: bytes, row: int) -> bytes:
+        return block[self._ends[row - 1] + 1 if row else 0 : self._ends[row]]
 
     def fields(self, block: bytes, separator: bytes | None) -> list[bytes]:
         """The fields of all data lines, one after the other."""
@@ -239,6 +246,34 @@ def is_fraction(field: bytes) -> bool:
 def all_fractions(fields: Sequence[bytes]) -> bool:
     """Whether the fields are numbers, and not all of them written as integers."""
     return all(map(is_number, fields)) and any(map(is_fraction, fields))
+
+
+def refuse_empty(table: Table) -> None:
+    """ValueError if fields are empty, which commas and tabs allow."""
+    for column in table.columns:
+        if isinstance(column, Column) and b"" in column.keys:
+            bad = table.lines[column.codes == column.keys.index(b"")]
+            raise ValueError(f"{table.path}: {bad.size} lines have an empty field ({at_lines(bad)}); fill or remove them")
+
+
+def at_lines(lines: NDArray[np.int32]) -> str:
+    """The first line numbers.
+
+    >>> at_lines(np.array([3, 9, 12, 40], dtype=np.int32)), at_lines(np.array([3], dtype=np.int32))
+    ('lines 3, 9, 12, ...', 'line 3')
+    """
+    return f"line{'s' if lines.size > 1 else ''} {', '.join(str(line) for line in lines[:3])}{', ...' if lines.size > 3 else ''}"
+
+
+def text_lines(path: str | Path) -> Iterator[tuple[int, str]]:
+    """Line numbers and lines, stripped, of a small text list of any width; skips blank lines and lines that begin with #; reads .gz. Errors as `read_table`."""
+    path = Path(path)
+    number = 0
+    for block in _text_blocks(path):
+        lines = _Lines(block, number, path)
+        for row in np.flatnonzero(lines.data).tolist():
+            yield number + row + 1, lines.text(block, row)
+        number += lines.data.size
 
 
 def _text_blocks(path: Path) -> Iterator[bytes]:

@@ -1,16 +1,26 @@
 """Similarities of embeddings: for the pairs of a trial list, or all against all. Higher is closer, always.
 
-Every similarity here is a function of x.y, |x| and |y|, so one matrix product serves all of them. The products are taken in float32
-(relative error about 1e-7 of |x||y|); what follows, and the result of `pairs`, is float64. Rounding may put a cosine 1e-7 above 1.
+Every similarity here is a function of x.y, |x| and |y|, so one matrix product serves all of them.
 
     cosine         x.y / (|x||y|), and 0 if either is the zero vector
     dot            x.y
     simple:B       x.y - B |x||y|, SimPLE's generalised inner product with angular bias B = cos(theta); `simple` alone is B = 0.3
+    euclidean      -|x - y|
+    poincare:C     minus the Poincare distance of curvature C > 0 after expmap0, clipped to the radius (1 - 1e-3) / sqrt(C) (vMF paper, Eq 2);
+                   `poincare` alone is C = 1e-5, the paper's choice, at which the distance is 2|x - y|
+    vmf_el:ALPHA   the embedding as a von Mises-Fisher distribution with mean direction x/|x| and concentration kappa = ALPHA |x| (ALPHA = 1 if left out):
+                   log of the expected likelihood, log C(k_x) + log C(k_y) - log C(ALPHA |x + y|) (nivMF paper, Eq 35)
+    vmf_b:ALPHA    log of the Bhattacharyya coefficient, (log C(k_x) + log C(k_y)) / 2 - log C(ALPHA |x + y| / 2) (Eq 29)
+    vmf_kl:ALPHA   -KL(x || y) = log C(k_y) - log C(k_x) - A(k_x) (k_x - k_y cos), the enrolment side first: not symmetric (Eq 39 with its missing factor A)
+
+The first three take their products in float32 (relative error about 1e-7 of |x||y|); what follows, and the result of `pairs`, is float64. Rounding may put a
+cosine 1e-7 above 1. The others need differences of nearly equal numbers and take float64 products: twice the time, and |x - x| may still come out as 1e-8 |x|.
+log C and A are exact, see eval/directional.py, and not the quadratic fits of the paper's released code; nor is its KL, which has the wrong sign and lacks A.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -18,9 +28,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from eval.directional import log_normalizer_at_zero, log_normalizer_ratio, relative
 from eval.types import Embeddings, Floats, Floats32, Trials, name_first
 
-ALLOWED = ("cosine", "dot", "simple", "simple:B_THETA")
+_KERNELS = ("vmf_el", "vmf_b", "vmf_kl")
+ALLOWED = ("cosine", "dot", "simple", "simple:B_THETA", "euclidean", "poincare", "poincare:C", *_KERNELS, *(f"{kernel}:ALPHA" for kernel in _KERNELS))
+
+Rows = NDArray[Any]  # (N, D) float32 or float64
 
 _CELLS = 75_000_000  # of one float32 product: 300 MB
 _BLOCK_CELLS = 1 << 24  # of each product where one is not enough: 64 MB
@@ -29,33 +43,80 @@ _PRODUCT_GAIN = 30  # one cell of a matrix product costs about 1/30 of two gathe
 
 
 class _Formula(NamedTuple):
-    """of_unit: work on rows scaled to length 1. finish(x.y, |x|, |y|) -> similarity, element by element; None: x.y is the similarity."""
+    """of_unit: work on rows scaled to length 1. finish(x.y, sides of x, sides of y) -> similarity, element by element; None: x.y is the similarity.
+
+    sides(norms (N,)) -> (S, N): what `finish` needs of each row, worked out once per row and not once per pair. precise: float64 products.
+    """
 
     of_unit: bool
     finish: Callable[[Any, Any, Any], Any] | None
+    sides: Callable[[Floats], Floats] = lambda norms: norms[None]
+    precise: bool = False
 
 
-def _formula(similarity: str) -> _Formula:
+def _formula(similarity: str, dim: int) -> _Formula:
     name, colon, text = similarity.partition(":")
     if similarity == "cosine":
         return _Formula(True, None)
     if similarity == "dot":
         return _Formula(False, None)
+    if similarity == "euclidean":
+        return _Formula(False, lambda dot, x, y: -np.sqrt((x[0] - y[0]) ** 2 + 2 * np.maximum(x[0] * y[0] - dot, 0)), precise=True)
     if name == "simple":
         b_theta = _parameter(similarity, text) if colon else 0.3
         if not -1 <= b_theta <= 1:
             raise ValueError(f"similarity {similarity!r}: B_THETA is the cosine of an angle and must lie in [-1, 1]; the paper uses 0.3")
-        return _Formula(False, lambda dot, norm_x, norm_y: dot - b_theta * (norm_x * norm_y))
+        return _Formula(False, lambda dot, x, y: dot - b_theta * (x[0] * y[0]))
+    if name in ("poincare", *_KERNELS):
+        value = _parameter(similarity, text) if colon else 1e-5 if name == "poincare" else 1.0
+        if not 1e-30 <= value <= 1e30:
+            what = "C is a curvature" if name == "poincare" else "ALPHA turns the norm into a concentration"
+            raise ValueError(f"similarity {similarity!r}: {what} and must be a positive number; write e.g. '{name}:{1e-5 if name == 'poincare' else 1}'")
+        return _poincare(np.sqrt(value)) if name == "poincare" else _vmf(name, value, dim)
     close = get_close_matches(similarity.lower(), ALLOWED, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""
     raise ValueError(f"unknown similarity {similarity!r}; {hint}allowed: {', '.join(ALLOWED)}")
+
+
+def _poincare(root: float) -> _Formula:
+    """root = sqrt(C). With r = sqrt(C) |expmap0(x)| = tanh(sqrt(C)|x|): distance = 2/sqrt(C) asinh(|r_x - r_y| / sqrt((1 - r_x^2)(1 - r_y^2)))."""
+
+    def sides(norms: Floats) -> Floats:
+        radius = np.minimum(np.tanh(root * norms), 1 - 1e-3)
+        return np.stack([radius, 1 / np.sqrt((1 - radius) * (1 + radius)), radius / np.where(norms > 0, norms, 1.0)])
+
+    def finish(dot: Any, x: Any, y: Any) -> Any:
+        apart = (x[0] - y[0]) ** 2 + 2 * np.maximum(x[0] * y[0] - x[2] * y[2] * dot, 0)
+        return (-2 / root) * np.arcsinh(np.sqrt(apart) * (x[1] * y[1]))
+
+    return _Formula(False, finish, sides, precise=True)
+
+
+def _vmf(kernel: str, alpha: float, dim: int) -> _Formula:
+    """Sides: kappa, log C(kappa) - log C(0), and A(kappa) / kappa where the kernel needs it."""
+    at_zero = log_normalizer_at_zero(dim)
+
+    def sides(norms: Floats) -> Floats:
+        kappa = alpha * norms
+        return np.stack([kappa, log_normalizer_ratio(kappa, dim), *([relative(kappa, dim)[1]] if kernel == "vmf_kl" else [])])
+
+    def finish(dot: Any, x: Any, y: Any) -> Any:
+        dot = (alpha * alpha) * dot
+        if kernel == "vmf_kl":
+            return y[1] - x[1] - x[2] * (x[0] * x[0] - dot)
+        length = np.sqrt((x[0] - y[0]) ** 2 + 2 * np.maximum(x[0] * y[0] + dot, 0))
+        if kernel == "vmf_b":
+            return (x[1] + y[1]) / 2 - log_normalizer_ratio(length / 2, dim)
+        return x[1] + y[1] - log_normalizer_ratio(length, dim) + at_zero
+
+    return _Formula(False, finish, sides, precise=True)
 
 
 def _parameter(similarity: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"similarity {similarity!r}: {text!r} is not a number; write e.g. 'simple:0.3'") from None
+        raise ValueError(f"similarity {similarity!r}: {text!r} is not a number; write e.g. '{similarity.partition(':')[0]}:0.3'") from None
 
 
 def pairs(enrol: ArrayLike, probe: ArrayLike, i: ArrayLike, j: ArrayLike, similarity: str = "cosine") -> Floats:
@@ -68,20 +129,18 @@ def pairs(enrol: ArrayLike, probe: ArrayLike, i: ArrayLike, j: ArrayLike, simila
     >>> pairs([[3, 4], [0, 2]], [[1, 0]], [0, 1, 0], [0, 0, 0], "dot")
     array([3., 0., 3.])
     """
-    formula = _formula(similarity)
     x, y = _matrices(enrol, probe)
+    formula = _formula(similarity, x.shape[1])
     i, j = _indices("i", i, len(x)), _indices("j", j, len(y))
     if i.size != j.size:
         raise ValueError(f"pairs: i has {i.size} and j has {j.size} entries; they must pair up")
     x, i = _occurring(x, i)
     y, j = _occurring(y, j)
-    norms_x, norms_y = _norms(x), _norms(y)
-    if formula.of_unit:
-        x, y = _unit(x, norms_x), _unit(y, norms_y)
+    x, y, sides_x, sides_y = _prepared(formula, x, y)
     cheap = len(x) * len(y) <= _PRODUCT_GAIN * i.size
     values = np.empty(i.size, dtype=np.float64)
     for part, dots in _product_then_gather(x, y, i, j) if cheap else _gather_then_dot(x, y, i, j):
-        values[part] = dots if formula.finish is None else formula.finish(dots.astype(np.float64), norms_x[i[part]], norms_y[j[part]])
+        values[part] = dots if formula.finish is None else formula.finish(dots.astype(np.float64, copy=False), sides_x[:, i[part]], sides_y[:, j[part]])
     return values
 
 
@@ -92,17 +151,17 @@ def matrix(a: ArrayLike, b: ArrayLike, similarity: str = "cosine") -> Floats32:
     array([[0.8, 0.6],
            [0. , 0. ]], dtype=float32)
     """
-    formula = _formula(similarity)
     x, y = _matrices(a, b)
-    norms_x, norms_y = _norms(x), _norms(y)
-    if formula.of_unit:
-        x, y = _unit(x, norms_x), _unit(y, norms_y)
-    values: Floats32 = x @ y.T
-    if formula.finish is not None:
-        rows = max(1, _BLOCK_TRIALS // max(1, len(y)))
-        for start in range(0, len(x), rows):  # float64 in blocks, so that only the result is (N, M)
-            part = slice(start, start + rows)
-            values[part] = formula.finish(values[part].astype(np.float64), norms_x[part, None], norms_y)
+    formula = _formula(similarity, x.shape[1])
+    x, y, sides_x, sides_y = _prepared(formula, x, y)
+    if formula.finish is None:
+        return (x @ y.T).astype(np.float32, copy=False)
+    values = np.empty((len(x), len(y)), dtype=np.float32) if formula.precise else x @ y.T
+    rows = max(1, _BLOCK_TRIALS // max(1, len(y)))
+    for start in range(0, len(x), rows):  # float64 in blocks, so that only the result is (N, M)
+        part = slice(start, start + rows)
+        dots = x[part] @ y.T if formula.precise else values[part].astype(np.float64)
+        values[part] = formula.finish(dots, sides_x[:, part, None], sides_y[:, None, :])
     return values
 
 
@@ -112,30 +171,34 @@ def score_trials(trials: Trials, enrol: Embeddings, probe: Embeddings | None = N
     KeyError if ids of either side have no embedding: all counted, the first named. ValueError as for `pairs`.
     """
     probe = enrol if probe is None else probe
+    refuse_missing([("enrolment", trials.enrol_ids, enrol), ("probe", trials.probe_ids, probe)])
+    rows, columns = enrol.rows(trials.enrol_ids), probe.rows(trials.probe_ids)
+    return pairs(enrol.matrix, probe.matrix, rows[trials.enrol], columns[trials.probe], similarity)
+
+
+def refuse_missing(sides: Sequence[tuple[str, Sequence[str], Embeddings]]) -> None:
+    """KeyError if wanted ids have no embedding: (what they are, the ids, the embeddings); all counted, the first of each named."""
     texts = []
-    for side, wanted, held in (("enrolment", trials.enrol_ids, enrol), ("probe", trials.probe_ids, probe)):
+    for side, wanted, held in sides:
         known = set(held.ids)
         missing = [one for one in wanted if one not in known]
         if missing:
             texts.append(f"{len(missing)} of {len(wanted)} {side} ids ({name_first(missing)})")
     if texts:
-        example = name_first(enrol.ids[:2])
+        example = name_first(sides[0][2].ids[:2])
         raise KeyError(f"no embedding for {' and '.join(texts)}; embed these items too, or check that the ids are written as in the embeddings ({example})")
-    rows, columns = enrol.rows(trials.enrol_ids), probe.rows(trials.probe_ids)
-    return pairs(enrol.matrix, probe.matrix, rows[trials.enrol], columns[trials.probe], similarity)
 
 
-def _product_then_gather(x: Floats32, y: Floats32, i: NDArray[Any], j: NDArray[Any]) -> Iterator[tuple[Any, Floats32]]:
+def _product_then_gather(x: Rows, y: Rows, i: NDArray[Any], j: NDArray[Any]) -> Iterator[tuple[Any, Rows]]:
     """Which trials, and their dot products: bands of rows of x @ y.T, and each trial picks its cell."""
-    whole = len(x) * len(y) <= _CELLS
+    whole = len(x) * len(y) * x.itemsize <= 4 * _CELLS
     height = len(x) if whole else max(1, _BLOCK_CELLS // len(y))
     if whole or bool((i[1:] >= i[:-1]).all()):
         order = None
         bounds = np.searchsorted(i, np.arange(0, len(x) + height, height)) if not whole else np.array([0, i.size])
     else:
-        band = (i // height).astype(
-            np.uint16
-        )  # 16 bits: numpy sorts them by radix. At most _PRODUCT_GAIN * P / _BLOCK_CELLS bands, or as many as rows of over 16 M columns
+        # 16 bits: numpy sorts them by radix. At most _PRODUCT_GAIN * P / _BLOCK_CELLS bands, or as many as rows of over 16 M columns
+        band = (i // height).astype(np.uint16)
         order = np.argsort(band, kind="stable")
         bounds = np.concatenate(([0], np.cumsum(np.bincount(band))))
     for number, (begin, end) in enumerate(pairwise(bounds.tolist())):
@@ -153,7 +216,7 @@ def _product_then_gather(x: Floats32, y: Floats32, i: NDArray[Any], j: NDArray[A
             yield part, cells.take(flat)
 
 
-def _gather_then_dot(x: Floats32, y: Floats32, i: NDArray[Any], j: NDArray[Any]) -> Iterator[tuple[Any, Floats32]]:
+def _gather_then_dot(x: Rows, y: Rows, i: NDArray[Any], j: NDArray[Any]) -> Iterator[tuple[Any, Rows]]:
     """Which trials, and their dot products: for few trials over many rows."""
     step = max(1, (1 << 20) // x.shape[1])  # two blocks of 4 MB, to stay in the cache
     for start in range(0, i.size, step):
@@ -161,11 +224,29 @@ def _gather_then_dot(x: Floats32, y: Floats32, i: NDArray[Any], j: NDArray[Any])
         yield part, np.vecdot(x[i[part]], y[j[part]])
 
 
-def _matrices(a: ArrayLike, b: ArrayLike) -> tuple[Floats32, Floats32]:
-    x, y = np.asarray(a, dtype=np.float32), np.asarray(b, dtype=np.float32)
+def _matrices(a: ArrayLike, b: ArrayLike) -> tuple[Rows, Rows]:
+    """Both as they are; _prepared converts them."""
+    x, y = np.asarray(a), np.asarray(b)
     if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[1] or x.shape[1] < 1:
         raise ValueError(f"similarity: shapes {x.shape} and {y.shape} must be (N, D) and (M, D) with one D; embeddings of two models do not compare")
     return x, y
+
+
+def _prepared(formula: _Formula, x: Rows, y: Rows) -> tuple[Rows, Rows, Floats, Floats]:
+    """Both in the precision that the formula needs and of length 1 if it says so, and the sides (S, N) of their rows."""
+    dtype = np.float64 if formula.precise else np.float32
+    same = x is y
+    x = x.astype(dtype, copy=False)
+    y = x if same else y.astype(dtype, copy=False)
+    norms_x = _norms(x)
+    norms_y = norms_x if same else _norms(y)
+    if formula.of_unit:
+        x = _unit(x, norms_x)
+        y = x if same else _unit(y, norms_y)
+    if formula.finish is None:
+        return x, y, norms_x[None], norms_y[None]
+    sides_x = formula.sides(norms_x)
+    return x, y, sides_x, sides_x if same else formula.sides(norms_y)
 
 
 def _indices(name: str, index: ArrayLike, num_rows: int) -> NDArray[Any]:
@@ -177,7 +258,7 @@ def _indices(name: str, index: ArrayLike, num_rows: int) -> NDArray[Any]:
     return index
 
 
-def _occurring(rows: Floats32, index: NDArray[Any]) -> tuple[Floats32, NDArray[Any]]:
+def _occurring(rows: Rows, index: NDArray[Any]) -> tuple[Rows, NDArray[Any]]:
     """The rows that occur in `index`, and the index into these."""
     occurs = np.zeros(len(rows), dtype=np.bool_)
     occurs[index] = True
@@ -186,13 +267,13 @@ def _occurring(rows: Floats32, index: NDArray[Any]) -> tuple[Floats32, NDArray[A
     return rows[occurs], (np.cumsum(occurs, dtype=np.int32) - 1)[index]
 
 
-def _norms(rows: Floats32) -> Floats:
+def _norms(rows: Rows) -> Floats:
     """(N,) norms, summed in float64: no float32 embedding over- or underflows."""
     norms: Floats = np.sqrt(np.einsum("nd,nd->n", rows, rows, dtype=np.float64))
     return norms
 
 
-def _unit(rows: Floats32, norms: Floats) -> Floats32:
+def _unit(rows: Rows, norms: Floats) -> Rows:
     """Rows of length 1, whatever their norm; zero rows stay zero."""
-    unit: Floats32 = np.divide(rows, np.where(norms > 0, norms, 1.0)[:, None]).astype(np.float32)
+    unit: Rows = np.divide(rows, np.where(norms > 0, norms, 1.0)[:, None]).astype(np.float32)
     return unit

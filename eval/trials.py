@@ -1,4 +1,4 @@
-"""Trial lists and score files in the formats of the field, and the subjects behind the trials.
+"""Trial lists and score files in the formats of the field.
 
 A trial list has the columns `label enrol probe`, `enrol probe label` or `enrol probe` (a blind list); a score file `score enrol probe`,
 `enrol probe score`, or one of these with a label. Which column is which follows from the whole file, not from its first line: a label column
@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, cast
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
-from eval.files import Column, Table, all_fractions, as_floats, atomic_path, is_number, read_table
-from eval.types import Bools, Floats, Ints, Trials, name_first
+from eval.files import Column, Table, all_fractions, as_floats, at_lines, atomic_path, is_number, read_table, refuse_empty
+from eval.types import Bools, Floats, Trials, name_first
 
 # One letter for each column: label, enrol, probe, score. "epsl" is what write_scores writes.
 _TRIAL_LAYOUTS = ("ep", "lep", "epl")
@@ -90,7 +87,7 @@ def read_scores(path: str | Path, trials: Trials | None = None) -> tuple[Trials,
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
         raise ValueError(
-            f"{table.path}: {bad.size} of {values.size} scores are NaN, infinite or no numbers ({_at(table.lines[bad])}); score these trials again"
+            f"{table.path}: {bad.size} of {values.size} scores are NaN, infinite or no numbers ({at_lines(table.lines[bad])}); score these trials again"
         )
     scored = _trials(table, fitting[0])
     return (scored, values) if trials is None else _align(table, scored, values, trials)
@@ -114,76 +111,6 @@ def write_scores(path: str | Path, trials: Trials, values: Floats) -> None:
     _write(path, trials, values)
 
 
-def read_mapping(path: str | Path) -> dict[str, str]:
-    """Reads lines `id subject` (utt2spk) into {id: subject}. ValueError: as for `read_trials`; an id with two subjects."""
-    table = read_table(path, lambda fields: len(fields) == 2 and all(fields), lambda fields: None)
-    if len(table.columns) != 2:
-        raise ValueError(f"{path}: {len(table.columns)} fields in each line; expected two: id and subject")
-    ids, subjects = (cast(Column, column) for column in table.columns)
-    _refuse_empty(table)
-    subject_of = np.zeros(len(ids.keys), dtype=np.int32)
-    subject_of[ids.codes] = subjects.codes
-    bad = np.flatnonzero(subject_of[ids.codes] != subjects.codes)
-    names = ids.texts(table.path)
-    if bad.size:
-        raise ValueError(
-            f"{path}: {bad.size} lines give an id another subject than a later line ({name_first(names[i] for i in ids.codes[bad])}; {_at(table.lines[bad])})"
-        )
-    subject_names = subjects.texts(table.path)
-    return {name: subject_names[i] for name, i in zip(names, subject_of, strict=True)}
-
-
-def subjects_of(trials: Trials, mapping: Mapping[str, str] | None = None) -> tuple[tuple[Ints, Ints] | None, str]:
-    """Subject numbers of the enrol_ids and of the probe_ids (one numbering), and how they were found; None if they cannot be known.
-
-    In this order: `mapping` from id to subject; the first path component of the ids, if it agrees with every label; the groups that the target
-    trials connect, if no nontarget trial lies inside one. An interval over trials instead of subjects is too narrow: say so where None is returned.
-    ValueError if ids have no subject in `mapping`, or if it contradicts labels; all counted, the first named.
-
-    >>> subjects_of(Trials(("ann/1", "bob/1"), ("ann/2",), [0, 1], [0, 0], [True, False]))
-    ((array([0, 1], dtype=int32), array([0], dtype=int32)), 'first path component of the ids')
-    """
-    if mapping is not None:
-        missing = [one for one in dict.fromkeys(trials.enrol_ids + trials.probe_ids) if one not in mapping]
-        if missing:
-            raise ValueError(f"subjects: {len(missing)} ids have no subject ({name_first(missing)}); add them to the mapping")
-        found = _numbered([mapping[one] for one in trials.enrol_ids], [mapping[one] for one in trials.probe_ids])
-        wrong = np.flatnonzero(_contradictions(trials, found))
-        if wrong.size:
-            raise ValueError(
-                f"subjects: {wrong.size} labels contradict the mapping (first: {_pair(trials, int(wrong[0]))}); target means the same subject on both sides"
-            )
-        return found, "given mapping"
-    if trials.target is None:
-        return None, "unknown: the list has no labels"
-    if all("/" in one for one in trials.enrol_ids + trials.probe_ids):
-        found = _numbered([one.split("/", 1)[0] for one in trials.enrol_ids], [one.split("/", 1)[0] for one in trials.probe_ids])
-        if not _contradictions(trials, found).any():
-            return found, "first path component of the ids"
-    enrol, probe = _numbered(trials.enrol_ids, trials.probe_ids)
-    num_ids = len(set(trials.enrol_ids) | set(trials.probe_ids))
-    edges = (enrol[trials.enrol[trials.target]], probe[trials.probe[trials.target]])
-    _, group = connected_components(coo_array((np.ones(len(edges[0]), dtype=np.bool_), edges), shape=(num_ids, num_ids)), directed=False)
-    found = group[enrol].astype(np.int32), group[probe].astype(np.int32)
-    if _contradictions(trials, found).any():
-        return None, "unknown: the ids do not name subjects, and nontarget trials lie inside the groups that target trials connect"
-    return found, "groups connected by target trials"
-
-
-def _numbered(enrol: Sequence[str], probe: Sequence[str]) -> tuple[Ints, Ints]:
-    number = {one: i for i, one in enumerate(dict.fromkeys([*enrol, *probe]))}
-    return np.array([number[one] for one in enrol], dtype=np.int32), np.array([number[one] for one in probe], dtype=np.int32)
-
-
-def _contradictions(trials: Trials, subjects: tuple[Ints, Ints]) -> Bools:
-    """(P,) where the label is not what the subjects say; nowhere in a blind list."""
-    if trials.target is None:
-        return np.zeros(len(trials), dtype=np.bool_)
-    enrol, probe = subjects
-    wrong: Bools = (enrol[trials.enrol] == probe[trials.probe]) != trials.target
-    return wrong
-
-
 def _read(path: str | Path, layouts: tuple[str, ...]) -> tuple[Table, list[str]]:
     """The table and the layouts that all of its lines fit, at least one."""
 
@@ -196,13 +123,13 @@ def _read(path: str | Path, layouts: tuple[str, ...]) -> tuple[Table, list[str]]
     if not candidates or len(candidates[0]) != width:
         allowed = ", ".join(f"`{_spelt(one)}`" for one in ([table.layout] if table.layout else layouts))
         raise ValueError(f"{path}: {width} fields in each line; expected {allowed}")
-    _refuse_empty(table)
+    refuse_empty(table)
     misfits = {
         one: np.logical_or.reduce([_misfits(column, role, len(table.lines)) for role, column in zip(one, table.columns, strict=True)]) for one in candidates
     }
     fitting = [one for one, bad in misfits.items() if not bad.any()]
     if not fitting:
-        found = "; ".join(f"as `{_spelt(one)}` {np.count_nonzero(bad)} do not fit ({_at(table.lines[bad])})" for one, bad in misfits.items())
+        found = "; ".join(f"as `{_spelt(one)}` {np.count_nonzero(bad)} do not fit ({at_lines(table.lines[bad])})" for one, bad in misfits.items())
         raise ValueError(f"{path}: of {len(table.lines)} lines, {found}; labels are 1 0, target nontarget, tgt imp or true false, one kind throughout")
     return table, fitting
 
@@ -264,7 +191,7 @@ def _refuse_both_labels(table: Table, enrol: Column, probe: Column, target: Bool
         first = int(rows[0])
         named = f"{enrol.keys[enrol.codes[first]].decode(errors='replace')} {probe.keys[probe.codes[first]].decode(errors='replace')}"
         raise ValueError(
-            f"{table.path}: {both.size} pairs are labelled both target and nontarget (first: {named}; {_at(table.lines[rows])}); remove one label of each"
+            f"{table.path}: {both.size} pairs are labelled both target and nontarget (first: {named}; {at_lines(table.lines[rows])}); remove one label of each"
         )
 
 
@@ -280,20 +207,21 @@ def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tupl
     at = order[np.minimum(np.searchsorted(have[order], want), order.size - 1)]  # any row of that pair
     unscored, unlisted = np.flatnonzero(have[at] != want), np.flatnonzero(~np.isin(have, want))
     if unscored.size or unlisted.size:
-        texts = [f"{unscored.size} of {len(trials)} trials have no score (first: {_pair(trials, int(unscored[0]))})"] if unscored.size else []
+        texts = [f"{unscored.size} of {len(trials)} trials have no score (first: {pair_text(trials, int(unscored[0]))})"] if unscored.size else []
         if unlisted.size:
-            texts.append(f"{unlisted.size} of {len(scored)} scores have no trial (first: {_pair(scored, int(unlisted[0]))}; {_at(table.lines[unlisted])})")
+            first = pair_text(scored, int(unlisted[0]))
+            texts.append(f"{unlisted.size} of {len(scored)} scores have no trial (first: {first}; {at_lines(table.lines[unlisted])})")
         raise ValueError(f"{table.path}: {' and '.join(texts)}; does the trial list belong to these scores?")
     clash = np.flatnonzero((have[order][1:] == have[order][:-1]) & (values[order][1:] != values[order][:-1]))
     if clash.size:
-        raise ValueError(f"{table.path}: {clash.size} repeated pairs have differing scores (first: {_pair(scored, int(order[clash[0]]))}); keep one")
+        raise ValueError(f"{table.path}: {clash.size} repeated pairs have differing scores (first: {pair_text(scored, int(order[clash[0]]))}); keep one")
     if scored.target is not None:
         if trials.target is None:
             return Trials(trials.enrol_ids, trials.probe_ids, trials.enrol, trials.probe, scored.target[at]), values[at]
         wrong = np.flatnonzero(scored.target[at] != trials.target)
         if wrong.size:
             raise ValueError(
-                f"{table.path}: {wrong.size} labels contradict the trial list (first: {_pair(trials, int(wrong[0]))}; {_at(table.lines[at[wrong]])})"
+                f"{table.path}: {wrong.size} labels contradict the trial list (first: {pair_text(trials, int(wrong[0]))}; {at_lines(table.lines[at[wrong]])})"
             )
     return trials, values[at]
 
@@ -329,13 +257,6 @@ def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
             stream.close()
 
 
-def _refuse_empty(table: Table) -> None:
-    for column in table.columns:
-        if isinstance(column, Column) and b"" in column.keys:
-            bad = table.lines[column.codes == column.keys.index(b"")]
-            raise ValueError(f"{table.path}: {bad.size} lines have an empty field ({_at(bad)}); fill or remove them")
-
-
 def _ambiguous(table: Table, fitting: list[str]) -> ValueError:
     ways = " and as ".join(f"`{_spelt(one)}`" for one in fitting)
     return ValueError(
@@ -353,14 +274,6 @@ def _spelt(layout: str) -> str:
     return " ".join(_NAMES[role] for role in layout)
 
 
-def _at(lines: NDArray[np.int32]) -> str:
-    """The first line numbers.
-
-    >>> _at(np.array([3, 9, 12, 40], dtype=np.int32)), _at(np.array([3], dtype=np.int32))
-    ('lines 3, 9, 12, ...', 'line 3')
-    """
-    return f"line{'s' if lines.size > 1 else ''} {', '.join(str(line) for line in lines[:3])}{', ...' if lines.size > 3 else ''}"
-
-
-def _pair(trials: Trials, row: int) -> str:
+def pair_text(trials: Trials, row: int) -> str:
+    """`enrol probe` of one trial."""
     return f"{trials.enrol_ids[trials.enrol[row]]} {trials.probe_ids[trials.probe[row]]}"

@@ -26,6 +26,9 @@ AnyFloats = NDArray[np.floating[Any]]
 EerMethod = Literal["interpolated", "convex_hull", "nearest"]
 TarRule = Literal["strict", "nearest", "interpolated"]
 
+_COARSE_BITS = 13  # min_dcf first looks at 4,096 to 8,191 thresholds,
+_FINER_BITS = 4  # then at 16 in each stretch that may hold a better one
+
 
 class Roc(NamedTuple):
     """Operating points by ascending threshold: thresholds, far, frr, all (M + 1,) for M distinct scores; the last threshold is inf (reject all)."""
@@ -165,6 +168,9 @@ def _hull(s: Sorted) -> tuple[Counts, Counts]:
     """
     from scipy.optimize import isotonic_regression  # a second to import, needed here only
 
+    if s.nontarget.size < s.target.size:  # the same hull seen from the smaller class, which has fewer corners
+        false_accepts, misses = _hull(Sorted(-s.nontarget[::-1], -s.target[::-1]))
+        return misses[::-1], false_accepts[::-1]
     _, misses, false_accepts = s.corners
     misses, false_accepts = np.append(0, misses), np.append(s.nontarget.size, false_accepts)
     trials = np.diff(misses) - np.diff(false_accepts)
@@ -224,11 +230,28 @@ def check_costs(p_target: float, c_miss: float, c_fa: float) -> tuple[float, flo
 
 
 def _min_dcf(s: Sorted, p_target: float, c_miss: float, c_fa: float) -> Measured:
+    """Branch and bound over the distinct target scores, each given by its first position in s.target, and T for rejecting all. A threshold strictly between
+    two of them misses at least what lies up to the lower one and accepts at least what the upper one does: a stretch that cannot reach the best cost seen is
+    dropped, the others are cut finer. The minimum is exact, in floats too, because rounded sums and products are monotone."""
     miss_weight, fa_weight = check_costs(p_target, c_miss, c_fa)
-    thresholds, misses, false_accepts = s.corners
-    cost = misses * (miss_weight / s.target.size) + false_accepts * (fa_weight / s.nontarget.size)
-    best = int(np.argmin(cost))
-    return Measured(float(cost[best]), float(thresholds[best]) if best < thresholds.size else float("inf"))
+    num_targets, num_nontargets = s.target.size, s.nontarget.size
+    stride = 1 << max(0, num_targets.bit_length() - _COARSE_BITS)
+    positions = np.arange(0, num_targets, stride)
+    while True:
+        at = np.unique(np.searchsorted(s.target, s.target[positions], side="left"))
+        passed = np.searchsorted(s.target, s.target[at], side="right")
+        accepts = np.append(num_nontargets - np.searchsorted(s.nontarget, s.target[at], side="left"), 0) * (fa_weight / num_nontargets)
+        at = np.append(at, num_targets)
+        cost = at * (miss_weight / num_targets) + accepts
+        best = int(np.argmin(cost))
+        if stride == 1:
+            return Measured(float(cost[best]), float(s.target[at[best]]) if at[best] < num_targets else float("inf"))
+        # <=: of equally good thresholds the lowest is wanted
+        left = np.flatnonzero((passed < at[1:]) & (passed * (miss_weight / num_targets) + accepts[1:] <= cost[best]))
+        finer = max(1, stride >> _FINER_BITS)
+        inside = passed[left, None] + np.arange(0, stride, finer)
+        positions = np.concatenate([at[best : best + 1], at[left], at[left + 1], inside[inside < at[left + 1, None]]])
+        positions, stride = positions[positions < num_targets], finer
 
 
 def min_dcf(target: ArrayLike, nontarget: ArrayLike, *, p_target: float, c_miss: float = 1.0, c_fa: float = 1.0) -> float:
@@ -302,9 +325,14 @@ def tar_threshold(target: ArrayLike, nontarget: ArrayLike, far: float) -> float:
 
 
 def verification_metrics(
-    target: ArrayLike, nontarget: ArrayLike, *, p_targets: Sequence[float] = (0.01, 0.05), fars: Sequence[float] = (1e-1, 1e-2, 1e-3)
+    target: ArrayLike,
+    nontarget: ArrayLike,
+    *,
+    p_targets: Sequence[float] = (0.01, 0.05),
+    fars: Sequence[float] = (1e-1, 1e-2, 1e-3),
+    tar_rule: TarRule = "strict",
 ) -> dict[str, Measured]:
-    """All metrics with their thresholds on one sort: "eer" (interpolated), "min_dcf(p)" (unit costs) and "tar_at_far(f)" (strict), numbers as in f"{p:g}".
+    """All metrics with their thresholds on one sort: "eer" (interpolated), "min_dcf(p)" (unit costs), "tar_at_far(f)" (`tar_rule`); numbers as in f"{p:g}".
 
     >>> {name: round(value, 3) for name, (value, _) in verification_metrics([3.0, 1.0], [0.0, 2.0], p_targets=[0.5], fars=[0.5]).items()}
     {'eer': 0.5, 'min_dcf(0.5)': 0.5, 'tar_at_far(0.5)': 1.0}
@@ -312,7 +340,7 @@ def verification_metrics(
     s = sort_scores(target, nontarget)
     measured = {"eer": _eer(s, "interpolated")}
     measured |= {f"min_dcf({p:g})": _min_dcf(s, p, 1.0, 1.0) for p in p_targets}
-    return measured | {f"tar_at_far({far:g})": _tar_at_far(s, far, "strict") for far in fars}
+    return measured | {f"tar_at_far({far:g})": _tar_at_far(s, far, tar_rule) for far in fars}
 
 
 def _mean_bits(name: str, llr: ArrayLike, sign: float) -> float:

@@ -99,6 +99,71 @@ def test_several_score_files_side_by_side(trained: Path, tmp_path: Path, capsys:
     assert "holds no labels" in capsys.readouterr().err
 
 
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    """A folder with embeddings of 6 subjects x 4 items, a cohort of others, and all pairs of the 6 as trials."""
+    rng = np.random.default_rng(0)
+    for name, first in (("embeddings", 0), ("cohort", 6)):
+        centres = rng.normal(size=(6, 8))
+        rows = np.repeat(centres, 4, axis=0) + 0.7 * rng.normal(size=(24, 8))
+        ids = tuple(f"s{first + i // 4}/{i % 4}" for i in range(24))
+        embeddings.write(tmp_path / f"{name}.npz", embeddings.Embeddings(ids, rows.astype(np.float32)))
+    pairs = [(f"s{a // 4}/{a % 4}", f"s{b // 4}/{b % 4}", int(a // 4 == b // 4)) for a in range(24) for b in range(a + 1, 24)]
+    (tmp_path / "trials.txt").write_text("".join(f"{a} {b} {same}\n" for a, b, same in pairs))
+    return tmp_path
+
+
+def test_normalised_and_calibrated_scores(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = ["score", "--trials", stored / "trials.txt", "--embeddings", stored / "embeddings.npz", "--cohort", stored / "cohort.npz", "--top-n", "10"]
+    assert likeness(*base, "--out", stored / "as.txt") == 0
+    assert likeness(*base, "--calibrate", "--quality", "log_norm", "--out", stored / "calibration.json") == 0
+    assert likeness(*base, "--calibration", stored / "calibration.json", "--out", stored / "llr.txt") == 0
+    capsys.readouterr()
+    assert likeness("evaluate", stored / "llr.txt", "--llr", "--resamples", "20", "--json", stored / "r.json") == 0
+    values = {one["metric"]: one["value"] for one in json.loads((stored / "r.json").read_text())["results"]}
+    assert values["min_cllr"] <= values["cllr"] < 1
+    assert likeness(*base, "--calibrate", "--calibration", stored / "calibration.json", "--out", stored / "x.json") == 2
+    assert likeness(*base[:-1], "999", "--out", stored / "x.txt") == 2
+    assert "cohort" in capsys.readouterr().err
+
+
+def test_models_of_several_utterances(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (stored / "models.txt").write_text("".join(f"m{k} s{k}/0 s{k}/1\n" for k in range(6)))
+    (stored / "multi.txt").write_text("".join(f"m{k} s{j}/3 {int(k == j)}\n" for k in range(6) for j in range(6)))
+    command = ["score", "--trials", stored / "multi.txt", "--embeddings", stored / "embeddings.npz", "--enrolment", stored / "models.txt"]
+    assert likeness(*command, "--out", stored / "s.txt") == 0
+    listed, values = read_scores(stored / "s.txt")
+    kept = embeddings.read(stored / "embeddings.npz")
+    model = kept.matrix[kept.rows(["s2/0", "s2/1"])].astype(np.float64).mean(axis=0)
+    probe = kept.matrix[kept.rows(["s4/3"])][0].astype(np.float64)
+    row = next(i for i in range(36) if listed.enrol_ids[listed.enrol[i]] == "m2" and listed.probe_ids[listed.probe[i]] == "s4/3")
+    assert values[row] == pytest.approx(model @ probe / np.linalg.norm(model) / np.linalg.norm(probe), abs=1e-6)
+
+
+def test_identify_and_retrieve(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = embeddings.read(stored / "embeddings.npz")
+    gallery = [i for i, one in enumerate(kept.ids) if one.endswith("/0") and not one.startswith("s5")]
+    probes = [i for i, one in enumerate(kept.ids) if not one.endswith("/0")]
+    for name, rows in (("gallery", gallery), ("probes", probes)):
+        embeddings.write(stored / f"{name}.npz", embeddings.Embeddings(tuple(kept.ids[i] for i in rows), kept.matrix[rows]))
+    command = ["identify", "--gallery", stored / "gallery.npz", "--probes", stored / "probes.npz", "--rank", "1", "--fpir", "0.5", "--resamples", "20"]
+    assert likeness(*command, "--json", stored / "i.json") == 0
+    found = {one["metric"]: one["value"] for one in json.loads((stored / "i.json").read_text())["results"]}
+    unit = kept.unit()
+    mated = [p for p in probes if not kept.ids[p].startswith("s5")]
+    right = [kept.ids[gallery[int(np.argmax(unit[p] @ unit[gallery].T))]].split("/")[0] == kept.ids[p].split("/")[0] for p in mated]
+    assert next(value for name, value in found.items() if name.startswith("rank")) == pytest.approx(np.mean(right))
+    assert likeness("retrieve", "--embeddings", stored / "embeddings.npz", "--k", "1", "--resamples", "20", "--json", stored / "k.json") == 0
+    found = {one["metric"]: one["value"] for one in json.loads((stored / "k.json").read_text())["results"]}
+    scores = unit @ unit.T
+    np.fill_diagonal(scores, -np.inf)
+    hits = [kept.ids[int(np.argmax(row))].split("/")[0] == kept.ids[i].split("/")[0] for i, row in enumerate(scores)]
+    assert found["recall@1"] == pytest.approx(np.mean(hits))
+    shown = capsys.readouterr().out
+    assert "TPIR" in shown
+    assert "MAP" in shown.upper()
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -145,7 +210,7 @@ def test_wrong_input_gets_one_sentence_exit_2_and_writes_nothing(
 def test_usage_errors_exit_2_and_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert likeness("train") == 2
     assert likeness("score", "--nothing") == 2
-    for command in ("demo", "train", "embed", "score", "evaluate"):
+    for command in ("demo", "train", "embed", "score", "evaluate", "identify", "retrieve"):
         capsys.readouterr()
         assert likeness(command, "--help") == 0
         assert f"likeness {command}" in " ".join(capsys.readouterr().out.split())
@@ -200,13 +265,22 @@ def test_the_demo_beats_raw_features_and_says_what_to_run_next(tmp_path: Path, c
 
 def test_scoring_starts_without_torch(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "s.txt").write_text("a/1 a/2 .9 1\na/1 b/1 .1 0\nb/1 b/2 .8 1\nb/2 a/2 .2 0\n")
+    embeddings.write(tmp_path / "e.npz", embeddings.Embeddings(("a/1", "a/2", "b/1", "b/2"), np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)))
     code = (
         "import sys; from toolkit.cli import main\n"
         "try: main(sys.argv[1:])\nexcept SystemExit as stopped: assert not stopped.code\n"
         "print([name for name in sys.modules if name in ('torch', 'speechbrain', 'matplotlib')])"
     )
-    done = subprocess.run([sys.executable, "-c", code, "evaluate", str(tmp_path / "s.txt")], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
+    commands = [
+        ["evaluate", tmp_path / "s.txt"],
+        ["score", "--trials", tmp_path / "s.txt.trials", "--embeddings", tmp_path / "e.npz", "--out", tmp_path / "o.txt"],
+        ["identify", "--gallery", tmp_path / "e.npz", "--probes", tmp_path / "e.npz"],
+        ["retrieve", "--embeddings", tmp_path / "e.npz"],
+    ]
+    (tmp_path / "s.txt.trials").write_text("a/1 a/2 1\na/1 b/1 0\n")
+    for command in commands:
+        done = subprocess.run([sys.executable, "-c", code, *map(str, command)], cwd=ROOT, capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_voxsrc23_validation_gives_the_published_numbers(shared: Path, tmp_path: Path) -> None:

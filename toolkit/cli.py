@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -97,26 +97,50 @@ def embed(
     say(f"{len(found.ids)} embeddings of {found.matrix.shape[1]} dimensions in {out}" + (f"; {len(bad)} unreadable items left out" if bad else ""))
 
 
-@app.command(epilog="Example: likeness score --trials trials.txt --embeddings embeddings.npz --out scores.txt")
+@app.command(epilog="Example: likeness score --trials trials.txt --embeddings embeddings.npz --cohort cohort.npz --out scores.txt")
 def score(
     trials: Annotated[Path, typer.Option(help="Trial list; its columns are detected.", **EXISTING)],
     embeddings: Annotated[Path, typer.Option(help="FILE.npz, .ark or .scp; the enrolment side, or both.", **EXISTING)],
-    out: Annotated[Path, typer.Option(help="Score file: `enrol probe score [label]`.")],
+    out: Annotated[Path, typer.Option(help="Score file: `enrol probe score [label]`; with --calibrate the calibration, a .json file.")],
     probe_embeddings: Annotated[Path | None, typer.Option(help="The probe side, if apart.", **EXISTING)] = None,
-    similarity: Annotated[str | None, typer.Option(help="cosine, dot or simple:B_THETA (default: what the embeddings say, else cosine).")] = None,
+    enrolment: Annotated[
+        Path | None, typer.Option(help="`model item item ...` lines: the trials' enrolment ids are models of several items.", **EXISTING)
+    ] = None,
+    pooling: Annotated[Literal["mean", "norm_weighted"], typer.Option(help="How a model's items are pooled.")] = "mean",
+    similarity: Annotated[str | None, typer.Option(help="A name of docs/protocols.md (default: what the embeddings say, else cosine).")] = None,
+    subtract_mean: Annotated[Path | None, typer.Option(help="Embeddings whose mean is subtracted from all others.", **EXISTING)] = None,
+    cohort: Annotated[Path | None, typer.Option(help="Embeddings of other subjects: normalise the scores.", **EXISTING)] = None,
+    cohort_subjects: Annotated[Path | None, typer.Option(help="`id subject` list of the cohort: one mean per subject.", **EXISTING)] = None,
+    norm: Annotated[Literal["as", "s", "z", "t"], typer.Option(help="Score normalisation with the cohort.")] = "as",
+    top_n: Annotated[int, typer.Option(min=1, help="Cohort scores that AS-norm takes.")] = 300,
+    calibration: Annotated[Path | None, typer.Option(help="A calibration made with --calibrate: the scores become log-likelihood ratios.", **EXISTING)] = None,
+    calibrate: Annotated[bool, typer.Option("--calibrate", help="Fit a calibration on these labelled trials instead of writing scores.")] = False,
+    quality: Annotated[list[str] | None, typer.Option(help="Quality measure of the calibration: log_norm, log_duration, cohort_mean; repeatable.")] = None,
+    durations: Annotated[Path | None, typer.Option(help="`id seconds` list for log_duration.", **EXISTING)] = None,
 ) -> None:
-    """Score a verification trial list."""
-    import eval.embeddings
-    import eval.similarity
-    import eval.trials
+    """Score a verification trial list, with models of several utterances, score normalisation and calibration where asked for."""
+    from eval.score import calibrate_files, score_files
 
-    listed = eval.trials.read_trials(trials)
-    enrol = eval.embeddings.read(embeddings)
-    probe = eval.embeddings.read(probe_embeddings) if probe_embeddings else None
-    name = similarity or enrol.meta.get("similarity") or "cosine"
-    values = eval.similarity.score_trials(listed, enrol, probe, name)
-    eval.trials.write_scores(out, listed, values)
-    say(f"{len(listed)} trials scored by {name} in {out}")
+    shared: dict[str, Any] = {
+        "probe_embeddings": probe_embeddings,
+        "enrolment": enrolment,
+        "pooling": pooling,
+        "similarity": similarity,
+        "cohort": cohort,
+        "cohort_subjects": cohort_subjects,
+        "top_n": top_n,
+        "norm": norm,
+        "subtract_mean": subtract_mean,
+        "durations": durations,
+    }
+    if calibrate:
+        if calibration:
+            raise ValueError("--calibrate fits a calibration and --calibration applies one; give one of them")
+        say(calibrate_files(trials, embeddings, out, quality=tuple(quality or ()), **shared))
+    else:
+        if quality:
+            raise ValueError("--quality belongs to --calibrate; a calibration names its own measures when it is applied")
+        say(score_files(trials, embeddings, out, calibration=calibration, **shared))
 
 
 @app.command(epilog="Example: likeness evaluate scores.txt --p-target 0.01 --far 1e-3 --json results.json --report report")
@@ -129,23 +153,101 @@ def evaluate(
     ] = None,
     p_target: Annotated[list[float] | None, typer.Option(help="Prior of minDCF; repeatable (default .01 and .05).")] = None,
     far: Annotated[list[float] | None, typer.Option(help="False-accept rate of TAR@FAR; repeatable (default .1, .01, .001).")] = None,
+    eer_method: Annotated[Literal["interpolated", "convex_hull", "nearest"], typer.Option(help="Rule of the EER.")] = "interpolated",
+    tar_rule: Annotated[Literal["strict", "nearest", "interpolated"], typer.Option(help="Rule of TAR@FAR.")] = "strict",
+    c_miss: Annotated[float, typer.Option(help="Cost of a miss in the DCF.")] = 1.0,
+    c_fa: Annotated[float, typer.Option(help="Cost of a false accept in the DCF.")] = 1.0,
+    llr: Annotated[bool, typer.Option("--llr", help="The scores are log-likelihood ratios: add Cllr, minCllr and the actual DCF.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the results as JSON.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write a self-contained HTML report into this folder.")] = None,
     resamples: Annotated[int, typer.Option(min=0, help="Bootstrap resamples of the intervals; 0 = no intervals.")] = 1000,
 ) -> None:
     """EER, minDCF and TAR@FAR with intervals resampled over subjects."""
     from eval.evaluate import evaluate_files
+    from eval.report import Switches
 
+    switches = Switches(
+        p_targets=tuple(p_target or (0.01, 0.05)),
+        fars=tuple(far or (0.1, 0.01, 0.001)),
+        c_miss=c_miss,
+        c_fa=c_fa,
+        eer_method=eer_method,
+        tar_rule=tar_rule,
+        llr=llr,
+        num_resamples=resamples,
+    )
     text = evaluate_files(
         scores,
         trial_list=trials,
         subject_list=subjects,
-        p_targets=tuple(p_target or (0.01, 0.05)),
-        fars=tuple(far or (0.1, 0.01, 0.001)),
+        switches=switches,
         json_file=json_file,
         report_folder=report,
-        num_resamples=resamples,
         command=str(context.obj),
+    )
+    say(text)
+
+
+@app.command(epilog="Example: likeness identify --gallery gallery.npz --probes probes.npz --fpir 0.01 --json results.json")
+def identify(
+    gallery: Annotated[Path, typer.Option(help="Embeddings to search in.", **EXISTING)],
+    probes: Annotated[Path, typer.Option(help="Embeddings to search for.", **EXISTING)],
+    gallery_subjects: Annotated[Path | None, typer.Option(help="`id subject` list (default: the ids' first folder).", **EXISTING)] = None,
+    probe_subjects: Annotated[Path | None, typer.Option(help="`id subject` list (default: the ids' first folder).", **EXISTING)] = None,
+    second_gallery: Annotated[Path | None, typer.Option(help="A gallery apart, such as IJB's G2: open-set rates are the mean of both.", **EXISTING)] = None,
+    fpir: Annotated[list[float] | None, typer.Option(help="False-positive identification rate of TPIR; repeatable (default .01, .1).")] = None,
+    rank: Annotated[list[int] | None, typer.Option(help="K of rank-K; repeatable (default 1, 5, 10).")] = None,
+    similarity: Annotated[str | None, typer.Option(help="A name of docs/protocols.md (default: what the probes say, else cosine).")] = None,
+    protocol: Annotated[
+        Literal["open", "closed"], typer.Option(help="open: threshold from non-mated probes; closed: the variant of SimPLE and OpenSphere.")
+    ] = "open",
+    resamples: Annotated[int, typer.Option(min=0, help="Bootstrap resamples of the intervals; 0 = no intervals.")] = 1000,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the results as JSON.")] = None,
+) -> None:
+    """Search every probe in a gallery: rank-K and open-set TPIR@FPIR."""
+    from eval.identify import identify_files
+
+    text = identify_files(
+        gallery,
+        probes,
+        gallery_subjects=gallery_subjects,
+        probe_subjects=probe_subjects,
+        second_gallery=second_gallery,
+        fpirs=tuple(fpir or (0.01, 0.1)),
+        ranks=tuple(rank or (1, 5, 10)),
+        similarity=similarity,
+        protocol=protocol,
+        num_resamples=resamples,
+        json_file=json_file,
+    )
+    say(text)
+
+
+@app.command(epilog="Example: likeness retrieve --embeddings embeddings.npz --labels labels.txt --json results.json")
+def retrieve(
+    embeddings: Annotated[Path, typer.Option(help="Embeddings of the queries; each searches all others, or --gallery.", **EXISTING)],
+    labels: Annotated[Path | None, typer.Option(help="`id label` list (default: the ids' first folder).", **EXISTING)] = None,
+    gallery: Annotated[Path | None, typer.Option(help="Embeddings to search in.", **EXISTING)] = None,
+    gallery_labels: Annotated[Path | None, typer.Option(help="`id label` list of the gallery (default: --labels).", **EXISTING)] = None,
+    similarity: Annotated[str | None, typer.Option(help="A name of docs/protocols.md (default: what the embeddings say, else cosine).")] = None,
+    k: Annotated[list[int] | None, typer.Option("--k", help="K of recall@K and precision@K; repeatable (default 1, 2, 4, 8).")] = None,
+    lone: Annotated[Literal["exclude", "zero", "error"], typer.Option(help="Queries without any relevant item.")] = "exclude",
+    resamples: Annotated[int, typer.Option(min=0, help="Bootstrap resamples of the intervals; 0 = no intervals.")] = 1000,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the results as JSON.")] = None,
+) -> None:
+    """Recall@K, R-precision and MAP@R of image or voice retrieval, with intervals over classes."""
+    from eval.retrieve import retrieve_files
+
+    text = retrieve_files(
+        embeddings,
+        labels,
+        gallery=gallery,
+        gallery_labels=gallery_labels,
+        similarity=similarity,
+        ks=tuple(k or (1, 2, 4, 8)),
+        lone=lone,
+        num_resamples=resamples,
+        json_file=json_file,
     )
     say(text)
 

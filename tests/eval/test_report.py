@@ -13,9 +13,9 @@ import pytest
 
 from eval.bootstrap import interval
 from eval.page import NO_PLOTS, html
-from eval.report import SCHEMA, evaluate_scores, table, to_json
+from eval.report import SCHEMA, Switches, evaluate_scores, table, to_json
 from eval.types import Scores, Trials
-from eval.verification import eer, min_dcf, tar_at_far
+from eval.verification import actual_dcf, cllr, eer, min_cllr, min_dcf, tar_at_far
 
 NUM_SUBJECTS = 8
 
@@ -40,7 +40,11 @@ def scores(trials):
 
 @pytest.fixture(scope="module")
 def results(scores, subjects):
-    return [r for name, one in scores.items() for r in evaluate_scores(name, one, subjects, subjects_from="the first folder of each id", num_resamples=50)]
+    return [
+        r
+        for name, one in scores.items()
+        for r in evaluate_scores(name, one, subjects, subjects_from="the first folder of each id", switches=Switches(num_resamples=50))
+    ]
 
 
 def test_results_hold_the_metrics_their_intervals_thresholds_and_counts(results, scores, subjects):
@@ -73,7 +77,7 @@ def test_json_carries_schema_switches_digests_and_version(results):
 
 def test_json_is_strict_where_no_threshold_exists():
     worst = Scores(np.array([0.0, 1.0]), np.array([True, False]))  # rejecting every trial is best
-    results = evaluate_scores("x", worst, None, subjects_from="unknown", num_resamples=0)
+    results = evaluate_scores("x", worst, None, subjects_from="unknown", switches=Switches(num_resamples=0))
     text = to_json(results, {}, "0")
     assert "Infinity" not in text
     assert json.loads(text)["results"][1] | {"conventions": {}} == {
@@ -100,7 +104,7 @@ def test_table_lines_up_and_speaks_percent(results):
 
 
 def test_table_shows_missing_cells_unknown_metrics_and_trial_intervals(results, scores):
-    over_trials = evaluate_scores("third", scores["one"], None, subjects_from="no subjects given", fars=[], num_resamples=20)
+    over_trials = evaluate_scores("third", scores["one"], None, subjects_from="no subjects given", switches=Switches(fars=[], num_resamples=20))
     text = table([*results[:6], *over_trials, replace(over_trials[0], metric="rank_1")])
     assert "third: Intervals: 95 % bootstrap over trials, hence optimistic (no subjects given), 20 resamples." in text
     assert re.search(r"TAR \(%\) at FAR 0.1 .*\] +-$", text, re.MULTILINE)
@@ -198,11 +202,11 @@ def test_page_without_matplotlib_says_how_to_get_it(tmp_path, results, scores, m
 
 def test_systems_without_errors_still_make_a_page(tmp_path, trials, subjects):
     perfect = {"perfect": Scores(trials.target * 1.0, trials.target)}
-    results = evaluate_scores("perfect", perfect["perfect"], subjects, subjects_from="ids", num_resamples=10)
+    results = evaluate_scores("perfect", perfect["perfect"], subjects, subjects_from="ids", switches=Switches(num_resamples=10))
     assert results[0].interval == (0.0, 0.0)
     assert "(no overlap, no curve)" in write(tmp_path / "r.html", results, perfect)
     constant = {"constant": Scores(np.zeros(len(trials)), trials.target)}
-    results = evaluate_scores("constant", constant["constant"], subjects, subjects_from="ids", num_resamples=10)
+    results = evaluate_scores("constant", constant["constant"], subjects, subjects_from="ids", switches=Switches(num_resamples=10))
     assert "EER 50.00 %" in write(tmp_path / "c.html", results, constant)
 
 
@@ -213,3 +217,22 @@ def test_mismatched_systems_and_trials_are_refused(tmp_path, results, scores, tr
     with pytest.raises(ValueError, match="one has 119 trials and 120 scores; they must pair up"):
         write(tmp_path / "r.html", results, scores, trials={"one": short})
     assert not list(tmp_path.iterdir())
+
+
+def test_every_rule_is_named_and_gives_its_own_number() -> None:
+    rng = np.random.default_rng(3)
+    scores = Scores(np.round(np.concatenate([rng.normal(2, 1, 60), rng.normal(0, 1, 400)]), 1), np.arange(460) < 60)
+    switches = Switches(eer_method="convex_hull", tar_rule="nearest", c_miss=10.0, fars=[0.003], p_targets=[0.02], llr=True, num_resamples=20)
+    results = {one.metric: one for one in evaluate_scores("x", scores, None, subjects_from="unknown", switches=switches)}
+    target, nontarget = scores.targets, scores.nontargets
+    assert results["eer"].value == eer(target, nontarget, method="convex_hull")
+    assert "convex hull" in str(results["eer"].conventions["method"])
+    assert results["min_dcf(0.02)"].value == min_dcf(target, nontarget, p_target=0.02, c_miss=10.0)
+    assert results["tar_at_far(0.003)"].value == tar_at_far(target, nontarget, 0.003, rule="nearest")
+    assert results["tar_at_far(0.003)"].threshold is None
+    assert results["cllr"].value == cllr(target, nontarget) > results["min_cllr"].value == min_cllr(target, nontarget)
+    assert results["actual_dcf(0.02)"].value == actual_dcf(target, nontarget, p_target=0.02, c_miss=10.0)
+    assert results["actual_dcf(0.02)"].threshold == pytest.approx(np.log(0.98 / 0.2))
+    assert results["cllr"].interval is None
+    assert results["eer"].interval is not None
+    assert "Cllr (bits)" in table(list(results.values()))

@@ -1,15 +1,20 @@
 """Similarities against brute force in float64, along every path: one product, bands of it, gathered rows."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from eval import similarity as module
+from eval.directional import log_normalizer, mean_resultant
 from eval.similarity import matrix, pairs, score_trials
 from eval.types import Embeddings, Trials
 
 NAMES = ("cosine", "dot", "simple", "simple:0", "simple:-.25", "simple:1")
+PRECISE = ("euclidean", "poincare", "poincare:.1", "poincare:1", "vmf_el", "vmf_b", "vmf_kl", "vmf_el:.25", "vmf_b:9", "vmf_kl:2")
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def brute(x: np.ndarray, y: np.ndarray, similarity: str) -> float:
@@ -20,6 +25,35 @@ def brute(x: np.ndarray, y: np.ndarray, similarity: str) -> float:
     if similarity == "dot":
         return dot
     return dot - float(similarity.partition(":")[2] or 0.3) * norms
+
+
+def brute_precise(x: np.ndarray, y: np.ndarray, similarity: str) -> float:
+    """From the definitions: Moebius addition for the Poincare distance, densities' normalisers at the three natural parameters for vMF."""
+    x, y = x.astype(np.float64), y.astype(np.float64)
+    name, _, text = similarity.partition(":")
+    if name == "euclidean":
+        return -float(np.linalg.norm(x - y))
+    if name == "poincare":
+        c = float(text or 1e-5)
+        x, y = -in_ball(x, c), in_ball(y, c)
+        xy, xx, yy = x @ y, x @ x, y @ y
+        moved = ((1 + 2 * c * xy + c * yy) * x + (1 - c * xx) * y) / (1 + 2 * c * xy + c * c * xx * yy)
+        return -2 / np.sqrt(c) * float(np.arctanh(np.sqrt(c) * np.linalg.norm(moved)))
+    alpha, dim = float(text or 1), x.size
+    x, y = alpha * x, alpha * y
+    kx, ky = float(np.linalg.norm(x)), float(np.linalg.norm(y))
+    lx, ly = float(log_normalizer(kx, dim)), float(log_normalizer(ky, dim))
+    if name == "vmf_el":
+        return lx + ly - float(log_normalizer(np.linalg.norm(x + y), dim))
+    if name == "vmf_b":
+        return (lx + ly) / 2 - float(log_normalizer(np.linalg.norm(x + y) / 2, dim))
+    mean = float(mean_resultant(kx, dim)) * x / kx if kx else 0 * x
+    return -(lx - ly + float(mean @ (x - y)))
+
+
+def in_ball(x: np.ndarray, c: float) -> np.ndarray:
+    norm = np.linalg.norm(x)
+    return min(np.tanh(np.sqrt(c) * norm), 1 - 1e-3) / np.sqrt(c) * x / norm if norm else x
 
 
 def data(n: int, m: int, dim: int, trials: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -51,6 +85,75 @@ def test_pairs_against_brute_force(monkeypatch, similarity, path):
     full = matrix(x, y, similarity)
     assert full.dtype == np.float32
     assert np.max(np.abs(full[i, j] - expected) / scale) < 5e-7
+
+
+@pytest.mark.parametrize("similarity", PRECISE)
+@pytest.mark.parametrize("path", ["product", "bands", "gather"])
+def test_precise_pairs_against_brute_force(monkeypatch, similarity, path):
+    x, y, i, j = data(40, 30, 19, 300, seed=4)
+    if path == "bands":
+        monkeypatch.setattr(module, "_CELLS", 1)
+        monkeypatch.setattr(module, "_BLOCK_CELLS", 7 * 30)
+    monkeypatch.setattr(module, "_BLOCK_TRIALS", 64)
+    monkeypatch.setattr(module, "_PRODUCT_GAIN", 0 if path == "gather" else 1e9)
+    found = pairs(x, y, i, j, similarity)
+    expected = np.array([brute_precise(x[a], y[b], similarity) for a, b in zip(i, j, strict=True)])
+    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=2e-7)  # artanh and the differences of the brute force lose digits themselves
+    np.testing.assert_allclose(matrix(x, y, similarity)[i, j], expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dim", [3, 16, 128, 512])
+@pytest.mark.parametrize(("similarity", "key"), [("vmf_el", "d_EL"), ("vmf_b", "d_B"), ("vmf_kl", "d_KL_z_p")])
+@pytest.mark.parametrize("gather", [False, True])
+def test_vmf_golden(monkeypatch, dim, similarity, key, gather):
+    golden = np.load(GOLDEN / "vmf_distances_exact__mpmath.npz", allow_pickle=False)
+    z, p, expected = golden[f"n{dim}/z"], golden[f"n{dim}/p"], -golden[f"n{dim}/{key}"]
+    monkeypatch.setattr(module, "_PRODUCT_GAIN", 0 if gather else 1e9)
+    i, j = np.indices(expected.shape).reshape(2, -1)
+    found = pairs(z, p, i, j, similarity).reshape(expected.shape)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=6e-8 if 3 < dim < 128 else 1e-10)  # the series itself is good to 3e-8 below 64-D
+    if key == "d_KL_z_p":
+        np.testing.assert_allclose(pairs(p, z, j, i, similarity).reshape(expected.shape), -golden[f"n{dim}/d_KL_p_z"], rtol=1e-9, atol=6e-8)
+    scaled = pairs(z / 4, p / 4, i, j, f"{similarity}:4").reshape(expected.shape)
+    np.testing.assert_allclose(scaled, expected, rtol=1e-9, atol=6e-8 if 3 < dim < 128 else 1e-9)
+    np.testing.assert_allclose(matrix(z, p, similarity), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["1e-05", "0.1", "1"])
+def test_poincare_golden(name):
+    """The file's distances are between points of the ball: bring them there by the inverse of expmap0. Tolerance: the reference's epsilons."""
+    golden = np.load(GOLDEN / "poincare__vmf_embeddings.npz", allow_pickle=False)
+    root, points = np.sqrt(float(name)), golden["x"]
+    norms = np.linalg.norm(points, axis=1)
+    inside = np.flatnonzero(root * norms < 1 - 1e-3)
+    tangent = points[inside] * (np.arctanh(root * norms[inside]) / (root * norms[inside]))[:, None]
+    i, j = np.indices((inside.size, inside.size)).reshape(2, -1)
+    found = pairs(tangent, tangent, i, j, f"poincare:{name}").reshape(inside.size, -1)
+    np.testing.assert_allclose(-found, golden[f"dist_c{name}"][np.ix_(inside, inside)], atol=1e-4)
+    np.testing.assert_allclose([in_ball(one, float(name)) for one in points], golden[f"expmap0_c{name}"], atol=1e-12)
+
+
+@given(st.integers(1, 40), st.integers(0, 9999), st.floats(0.01, 100), st.sampled_from(PRECISE))
+def test_a_vector_is_closest_to_itself(dim, seed, size, similarity):
+    """Distances are 0 for x = y and never below; the expected likelihood is no distance (it grows with the concentrations)."""
+    x = np.random.default_rng(seed).standard_normal((6, dim)) * size
+    found = pairs(x, x, np.repeat(np.arange(6), 6), np.tile(np.arange(6), 6), similarity).reshape(6, 6)
+    assert np.isfinite(found).all()
+    if not similarity.startswith("vmf_kl"):
+        np.testing.assert_allclose(found, found.T, rtol=1e-12, atol=1e-7 * (1 + size))
+    if not similarity.startswith("vmf_el"):
+        tolerance = 1e-6 * (1 + size)  # 1e-8 |x| from the square root, amplified near the rim of the ball
+        assert (np.abs(np.diag(found)) <= (1e-2 if similarity.startswith("poincare") else tolerance)).all()
+        assert (found <= tolerance).all()
+
+
+def test_vmf_of_zero_vectors_is_the_uniform_distribution():
+    zero, one = np.zeros((1, 3)), np.array([[0.0, 3.0, 4.0]])
+    assert pairs(zero, zero, [0], [0], "vmf_el")[0] == pytest.approx(-np.log(4 * np.pi))
+    assert pairs(zero, one, [0], [0], "vmf_el")[0] == pytest.approx(-np.log(4 * np.pi))  # any density integrates to 1 against 1/4pi
+    for similarity in ("vmf_b", "vmf_kl", "euclidean", "poincare:1"):
+        assert pairs(zero, zero, [0], [0], similarity)[0] == pytest.approx(0, abs=1e-12)
+        assert pairs(zero, one, [0], [0], similarity)[0] < -0.1
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 5), st.integers(0, 60), st.integers(0, 9999), st.sampled_from(NAMES))
@@ -112,7 +215,14 @@ def test_no_trials():
     [
         ("cosin", "did you mean 'cosine'.*allowed: cosine, dot, simple, simple:B_THETA"),
         ("COSINE", "did you mean 'cosine'"),
-        ("euclid", "allowed: cosine, dot"),
+        ("euclid", "did you mean 'euclidean'.*allowed: cosine, dot"),
+        ("vmf", "did you mean 'vmf_"),
+        ("poincare:0", "C is a curvature and must be a positive number"),
+        ("poincare:x", "'x' is not a number; write e.g. 'poincare:"),
+        ("vmf_b:-1", "ALPHA turns the norm into a concentration and must be a positive number"),
+        ("vmf_kl:nan", "must be a positive number"),
+        ("vmf_el:inf", "must be a positive number"),
+        ("euclidean:2", "unknown similarity"),
         ("simple:x", "'x' is not a number"),
         ("simple:", "'' is not a number"),
         ("simple:2", r"must lie in \[-1, 1\]"),

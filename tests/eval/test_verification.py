@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 from sklearn.isotonic import IsotonicRegression
 
+from eval import verification
 from eval.verification import (
     actual_dcf,
     cllr,
@@ -114,6 +115,34 @@ def test_min_dcf_is_brute_force_and_its_threshold_reaches_it(scores, p, c_miss, 
     assert value <= 1 + 1e-12
 
 
+@pytest.mark.parametrize("bits", [(1, 1), (3, 2), (4, 4), (13, 4)])
+def test_the_search_for_the_minimum_cost_misses_nothing(monkeypatch, bits):
+    """Branch and bound from ever coarser starts gives the first minimum over all corners, bit for bit: with ties, one class, flat, separated or inverted."""
+    monkeypatch.setattr(verification, "_COARSE_BITS", bits[0])
+    monkeypatch.setattr(verification, "_FINER_BITS", bits[1])
+    rng = np.random.default_rng(0)
+    for distance in (0.0, 0.5, 3.0, 20.0, -20.0):
+        for digits in (0, 1, 6):
+            for num_targets, num_nontargets in ((1, 50), (400, 7), (300, 300), (37, 900)):
+                target = (rng.standard_normal(num_targets) + distance).round(digits)
+                nontarget = rng.standard_normal(num_nontargets).round(digits)
+                for p in (0.01, 0.5, 0.9):
+                    thresholds = np.unique(target)
+                    misses = np.append([np.sum(target < t) for t in thresholds], num_targets)
+                    accepts = np.append([np.sum(nontarget >= t) for t in thresholds], 0)
+                    cost = misses * (p / min(p, 1 - p) / num_targets) + accepts * ((1 - p) / min(p, 1 - p) / num_nontargets)
+                    assert min_dcf(target, nontarget, p_target=p) == cost.min()
+                    assert min_dcf_threshold(target, nontarget, p_target=p) == np.append(thresholds, np.inf)[np.argmin(cost)]
+
+
+@given(pairs)
+def test_the_hull_is_the_same_from_either_class(scores):
+    target, nontarget = (np.array(one, dtype=float) for one in scores)
+    swapped = -nontarget, -target
+    assert eer(*swapped, method="convex_hull") == pytest.approx(eer(target, nontarget, method="convex_hull"), abs=1e-12)
+    assert min_cllr(*swapped) == pytest.approx(min_cllr(target, nontarget), abs=1e-12)
+
+
 @pytest.mark.parametrize("rule", ["strict", "nearest", "interpolated"])
 @given(scores=pairs, far=rates)
 def test_tar_at_far_is_brute_force(rule, scores, far):
@@ -200,6 +229,8 @@ def test_combined_metrics_are_the_single_ones(scores):
     assert measured["eer"] == (eer(*scores), threshold_at_eer(*scores))
     assert measured["min_dcf(0.3)"] == (min_dcf(*scores, p_target=0.3), min_dcf_threshold(*scores, p_target=0.3))
     assert measured["tar_at_far(0.1)"] == (tar_at_far(*scores, 0.1), tar_threshold(*scores, 0.1))
+    for rule in ("nearest", "interpolated"):
+        assert verification_metrics(*scores, fars=[0.1], tar_rule=rule)["tar_at_far(0.1)"].value == tar_at_far(*scores, 0.1, rule=rule)
 
 
 @pytest.mark.parametrize("case", ["c0", "c1", "c2", "c3"])

@@ -1,0 +1,221 @@
+"""Calibration: scores to log-likelihood ratios by logistic regression, with quality measures; and what rejecting poor inputs would gain.
+
+    llr = slope * score + sum_k weight_k * quality_k + offset          natural logarithm; fitted on one list, applied to others of the same system
+
+The fit minimises the prior-weighted cross-entropy (Bruemmer & du Preez 2006; at p_target = .5 it is Cllr times log 2)
+
+    p/T sum_targets log(1 + exp(-llr - logit p))  +  (1-p)/N sum_nontargets log(1 + exp(llr + logit p))
+
+so the share of targets in the list does not matter. The problem is convex; columns are standardised inside, which makes the result equivariant: a shift or a
+scale of the scores changes slope and offset and no LLR. Decide by llr >= log(c_fa (1-p) / (c_miss p)), see verification.actual_dcf.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from eval.files import atomic_path
+from eval.normalization import cohort_statistics
+from eval.types import Bools, Floats
+from eval.verification import eer
+
+FORMAT = "likeness calibration 1"
+FRACTIONS = tuple(k / 20 for k in range(10))
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A fitted map from score (and quality) to LLR.
+
+    slope > 0, offset, weights (K,): see above. names (K,): of the quality measures. p_target: the prior of the fit. system: what gave the scores, in words;
+    scores of another system need another calibration.
+    """
+
+    slope: float
+    offset: float
+    weights: tuple[float, ...] = ()
+    names: tuple[str, ...] = ()
+    p_target: float = 0.5
+    system: str = ""
+
+    def apply(self, scores: ArrayLike, quality: ArrayLike | None = None) -> Floats:
+        """(P,) LLRs of scores (P,) and quality (P, K), or (P,) if K = 1. ValueError: shapes, NaN, quality given or missing against the fit.
+
+        >>> Calibration(slope=2.0, offset=-1.0).apply([0.5, 1.0]).tolist()
+        [0.0, 1.0]
+        """
+        values, measures = _scores(scores), _quality(quality, np.size(scores))
+        if measures.shape[1] != len(self.weights):
+            names = ", ".join(self.names) or "none"
+            raise ValueError(f"calibration: it was fitted with {len(self.weights)} quality measures ({names}), but {measures.shape[1]} are given")
+        llrs: Floats = self.slope * values + measures @ np.array(self.weights, dtype=np.float64) + self.offset
+        return llrs
+
+    def save(self, path: str | Path) -> None:
+        """Write as JSON, whole or not at all."""
+        with atomic_path(path) as temporary:
+            temporary.write_text(json.dumps({"format": FORMAT, **asdict(self)}, indent=1), encoding="utf-8")
+
+
+def load_calibration(path: str | Path) -> Calibration:
+    """Read what `Calibration.save` wrote. ValueError for anything else."""
+    path = Path(path)
+    try:
+        if path.stat().st_size > 1 << 20:
+            raise ValueError("it is too large")
+        given = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(given, dict) or given.pop("format", None) != FORMAT:
+            raise ValueError(f"its format is not {FORMAT!r}")
+        found = Calibration(**given | {"weights": tuple(given["weights"]), "names": tuple(given["names"])})
+        numbers = (found.slope, found.offset, found.p_target, *found.weights)
+        if not all(type(one) in (int, float) and np.isfinite(one) for one in numbers) or len(found.weights) != len(found.names) or found.slope <= 0:
+            raise ValueError("its numbers are not finite, slope is not positive, or weights and names differ in length")
+        if not all(isinstance(one, str) for one in (*found.names, found.system)):
+            raise ValueError("names and system must be texts")
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not a calibration file ({error}); fit one with fit_calibration and Calibration.save") from None
+    return found
+
+
+def fit_calibration(
+    scores: ArrayLike, target: ArrayLike, *, quality: ArrayLike | None = None, names: Sequence[str] = (), p_target: float = 0.5, system: str = ""
+) -> Calibration:
+    """Fit on labelled trials. scores: (P,). target: (P,) bool. quality: (P, K) measures of the trials, or (P,); names: theirs. p_target: prior to be good at.
+
+    ValueError: a class is empty, NaN, shapes, constant scores or measures; the scores separate the classes (no finite optimum) or point the wrong way.
+    """
+    values, measures = _scores(scores), _quality(quality, np.size(scores))
+    labels = _labels(target, values.size)
+    names = tuple(names) if names else tuple(f"quality{k}" for k in range(measures.shape[1]))
+    if len(names) != measures.shape[1]:
+        raise ValueError(f"calibration: {len(names)} names for {measures.shape[1]} quality measures; one each is needed")
+    if not 0 < p_target < 1:
+        raise ValueError(f"p_target = {p_target}: the prior of a target trial must lie strictly between 0 and 1")
+    columns = np.column_stack([values, measures])
+    centre, spread = columns.mean(axis=0), columns.std(axis=0)
+    flat = [name for name, one, size in zip(("scores", *names), spread, np.abs(columns).max(axis=0), strict=True) if one <= 1e-12 * size]
+    if flat:
+        raise ValueError(f"calibration: {', '.join(flat)} are the same for every trial and say nothing; leave such measures out")
+    standard = (columns - centre) / spread
+    found = _minimise(standard, labels, p_target)
+    along = standard @ found[:-1]
+    if along[labels].min() >= along[~labels].max():  # then steeper is always better
+        raise ValueError(f"calibration: the {values.size} trials are separated without an error, so the slope has no finite optimum; fit on a larger list")
+    weights = found[:-1] / spread
+    if not weights[0] > 0:
+        raise ValueError(f"calibration: the fitted slope is {weights[0]:g}, but higher scores must mean more similar; are labels or scores inverted?")
+    offset = found[-1] - weights @ centre
+    return Calibration(float(weights[0]), float(offset), tuple(weights[1:].tolist()), names, float(p_target), system)
+
+
+def _minimise(columns: Floats, labels: Bools, p_target: float) -> Floats:
+    """Weights (K + 1,) of the standardised columns (P, K) and the offset last."""
+    from scipy.optimize import minimize  # slow to import, needed here only
+    from scipy.special import expit
+
+    sign = np.where(labels, 1.0, -1.0)
+    share = np.where(labels, p_target / labels.sum(), (1 - p_target) / (~labels).sum())
+    logit = np.log(p_target / (1 - p_target))
+
+    def cost(weights: Floats) -> tuple[float, Floats]:
+        wrong = -sign * (columns @ weights[:-1] + (weights[-1] + logit))
+        slope = -share * sign * expit(wrong)
+        return float(share @ np.logaddexp(0, wrong)), np.append(slope @ columns, slope.sum())
+
+    found: Floats = minimize(cost, np.zeros(columns.shape[1] + 1), jac=True, method="L-BFGS-B", options={"ftol": 1e-15, "gtol": 1e-10, "maxiter": 1000}).x
+    return found
+
+
+class Curve(NamedTuple):
+    """(F,) shares of trials really rejected; the quality a trial needs to be kept; the metric of the kept trials, NaN where a class has none left."""
+
+    rejected: Floats
+    thresholds: Floats
+    values: Floats
+
+
+def error_versus_reject(
+    scores: ArrayLike,
+    target: ArrayLike,
+    quality: ArrayLike,
+    *,
+    metric: Callable[[Any, Any], float] = eer,
+    fractions: ArrayLike = FRACTIONS,
+) -> Curve:
+    """The metric after rejecting the trials of lowest quality (Grother & Tabassi 2007): it falls if the quality is worth its name.
+
+    scores, target, quality: (P,); as quality of a trial take the lower norm of its two sides, `by_side(...)[:, 0]`. metric(target, nontarget) -> number.
+    fractions: (F,) in [0, 1); of trials with equal quality at the limit all are kept, so row order does not matter. ValueError: shapes, NaN, an empty class.
+
+    >>> curve = error_versus_reject([3.0, 0.0, 1.0, 2.0], [True, True, False, False], [9.0, 1.0, 9.0, 1.0], fractions=[0, 0.5])
+    >>> curve.values.tolist()
+    [0.5, 0.0]
+    """
+    values, labels, measure = _scores(scores), _labels(target, np.size(scores)), _quality(quality, np.size(scores))
+    shares = np.asarray(fractions, dtype=np.float64).reshape(-1)
+    if measure.shape[1] != 1 or not ((shares >= 0) & (shares < 1)).all():
+        raise ValueError(f"rejecting: {measure.shape[1]} measures, fractions {shares.tolist()}; give one measure, and fractions from 0 to below 1")
+    order = np.sort(measure[:, 0])
+    thresholds = order[np.minimum((shares * values.size + 1e-9).astype(np.int64), values.size - 1)]
+    kept = [measure[:, 0] >= threshold for threshold in thresholds]
+    found = [metric(values[one & labels], values[one & ~labels]) if (one & labels).any() and (one & ~labels).any() else np.nan for one in kept]
+    return Curve(np.array([1 - one.mean() for one in kept]), thresholds, np.array(found, dtype=np.float64))
+
+
+def by_side(enrol: ArrayLike, probe: ArrayLike, i: ArrayLike, j: ArrayLike) -> Floats:
+    """(P, 2): the lower and the higher of each trial's two sides, so that swapping the sides changes nothing. enrol: (N,), probe: (M,); i, j: (P,) into them.
+
+    >>> by_side([1.0, 5.0], [3.0], [0, 1], [0, 0]).tolist()
+    [[1.0, 3.0], [3.0, 5.0]]
+    """
+    sides = np.asarray(enrol, dtype=np.float64)[np.asarray(i)], np.asarray(probe, dtype=np.float64)[np.asarray(j)]
+    return np.stack([np.minimum(*sides), np.maximum(*sides)], axis=1)
+
+
+def log_measure(name: str, values: ArrayLike) -> Floats:
+    """(N,) logarithms of a positive measure (norm, seconds of speech). ValueError if some are zero, negative or NaN: all counted."""
+    found = np.asarray(values, dtype=np.float64)
+    bad = np.count_nonzero(~(np.isfinite(found) & (found > 0)))
+    if bad:
+        raise ValueError(f"calibration: {bad} of {found.size} values of {name} are zero, negative or no numbers and have no logarithm; remove these items")
+    logs: Floats = np.log(found)
+    return logs
+
+
+def cohort_mean(embeddings: ArrayLike, cohort: ArrayLike, *, top_n: int | None = None, similarity: str = "cosine") -> Floats:
+    """(N,) mean score of each embedding with the (top_n closest of the) cohort: how much it looks like everybody. Errors as normalization.cohort_statistics."""
+    return cohort_statistics(embeddings, cohort, top_n=top_n, similarity=similarity).mean
+
+
+def _scores(scores: ArrayLike) -> Floats:
+    values = np.asarray(scores, dtype=np.float64)
+    bad = np.count_nonzero(~np.isfinite(values))
+    if values.ndim != 1 or bad:
+        raise ValueError(f"calibration: scores must be (P,) finite numbers, but {bad} of shape {values.shape} are NaN or infinite")
+    return values
+
+
+def _labels(target: ArrayLike, size: int) -> Bools:
+    labels = np.asarray(target)
+    if labels.shape != (size,) or (size and labels.dtype.kind not in "biu") or not np.isin(labels, (0, 1)).all():
+        raise ValueError(f"calibration: target must be ({size},) labels, True or False, but got {labels.dtype} of shape {labels.shape}")
+    labels = labels.astype(np.bool_)
+    if labels.all() or not labels.any():
+        raise ValueError(f"calibration: {int(labels.sum())} target and {int((~labels).sum())} nontarget trials; at least one of each is needed")
+    return labels
+
+
+def _quality(quality: ArrayLike | None, size: int) -> NDArray[np.float64]:
+    measures = np.zeros((size, 0)) if quality is None else np.asarray(quality, dtype=np.float64)
+    measures = measures[:, None] if measures.ndim == 1 else measures
+    bad = np.count_nonzero(~np.isfinite(measures))
+    if measures.ndim != 2 or len(measures) != size or bad:
+        raise ValueError(f"calibration: quality must be ({size}, K) finite numbers, but {bad} of shape {measures.shape} are NaN or infinite")
+    return measures

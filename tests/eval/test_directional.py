@@ -1,0 +1,100 @@
+"""log C_n and A_n against 50-digit golden values, closed forms, and the identities that tie them together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import ive
+
+from eval.directional import DEBYE, debye_sums, log_normalizer, log_normalizer_at_zero, log_normalizer_ratio, mean_resultant, orders, relative
+
+GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "logC_bessel_ratio__mpmath.npz", allow_pickle=False)
+DIMS = sorted(set(GOLDEN["n"].tolist()))
+kappas = st.floats(0, 1e4)
+dims = st.integers(1, 2048)
+
+
+@pytest.mark.parametrize("dim", DIMS)
+def test_golden(dim):
+    mine = GOLDEN["n"] == dim
+    kappa, log_c, resultant = (GOLDEN[key][mine] for key in ("kappa", "log_C", "A"))
+    assert np.abs(log_normalizer(kappa, dim) - log_c).max() < 3e-8
+    np.testing.assert_allclose(mean_resultant(kappa, dim), resultant, rtol=2e-9, atol=0)
+    if dim >= 128:
+        assert np.abs(log_normalizer(kappa, dim) - log_c).max() < 3e-11
+    if dim == 3:
+        np.testing.assert_allclose(log_normalizer(kappa, 3), log_c, rtol=1e-13, atol=1e-13)
+        assert np.abs(relative(kappa, 3)[0] - log_normalizer_ratio(kappa, 3)).max() < 3e-8  # the series, where the closed form is not taken
+
+
+def test_closed_forms():
+    kappa = np.linspace(0, 40, 81)
+    np.testing.assert_allclose(log_normalizer(kappa, 1), -np.log(2 * np.cosh(kappa)), atol=3e-8)  # two points: C_1 = 1 / (2 cosh kappa)
+    np.testing.assert_allclose(mean_resultant(kappa, 1), np.tanh(kappa), atol=1e-12)
+    np.testing.assert_allclose(mean_resultant(kappa[1:], 3), 1 / np.tanh(kappa[1:]) - 1 / kappa[1:], rtol=1e-11)
+    np.testing.assert_allclose(log_normalizer_at_zero(2), -np.log(2 * np.pi))
+
+
+@pytest.mark.parametrize("dim", [2, 5, 30, 33])
+def test_against_scipy(dim):
+    kappa, v = np.geomspace(0.1, 500, 60), dim / 2 - 1
+    expected = v * np.log(kappa) - (v + 1) * np.log(2 * np.pi) - np.log(ive(v, kappa)) - kappa
+    np.testing.assert_allclose(log_normalizer(kappa, dim), expected, atol=3e-8, rtol=0)
+
+
+@given(kappas, dims)
+def test_uniform_is_the_limit_and_the_resultant_stays_inside(kappa, dim):
+    log_c, q = relative(kappa, dim)
+    assert log_c <= 0
+    assert 0 < q <= 1 / dim * (1 + 1e-12)
+    assert mean_resultant(kappa, dim) <= 1
+    assert log_c >= -kappa  # C(0)/C(kappa) is a mean of exp(kappa cos) <= exp(kappa)
+
+
+@given(st.floats(0.01, 1e4), dims)
+def test_resultant_is_the_derivative(kappa, dim):
+    step = kappa * 1e-4
+    slope = (log_normalizer_ratio(kappa + step, dim) - log_normalizer_ratio(kappa - step, dim)) / (2 * step)
+    assert abs(slope + mean_resultant(kappa, dim)) < 1e-5 + 1e-11 / step
+
+
+@given(st.floats(1e-3, 1e4), st.integers(3, 600))
+def test_recurrence(kappa, dim):
+    """A_{n+2} = 1/A_n - n/kappa (I_{v+2} from I_v and I_{v+1})."""
+    here, above = relative(kappa, dim)[1], relative(kappa, dim + 2)[1]
+    assert here * (dim + kappa * kappa * above) == pytest.approx(1, rel=1e-7)
+
+
+def test_shapes_and_zero():
+    assert log_normalizer(0.0, 7).shape == ()
+    assert log_normalizer(np.zeros((2, 0)), 7).shape == (2, 0)
+    log_c, q = relative(np.zeros((2, 3)), 100)
+    np.testing.assert_allclose(log_c, 0, atol=1e-15)
+    np.testing.assert_allclose(q, 1 / 100, rtol=1e-9)
+    assert log_normalizer_ratio(0.0, 3) == 0
+    assert np.isfinite(relative([1e30, 3e38], 8)[0]).all()
+
+
+def test_the_sums_work_on_plain_numbers():
+    sigma, slope = debye_sums(0.0, 0.5)
+    assert (sigma, slope) == (1.0, 0.0)
+    assert len(DEBYE) == 4
+    assert orders(32) == (15.0, 0)
+    assert orders(2) == (15.0, 15)
+
+
+@pytest.mark.parametrize("kappa", [-1.0, np.nan, np.inf, [1.0, -2.0]])
+@pytest.mark.parametrize("function", [log_normalizer, log_normalizer_ratio, mean_resultant])
+@pytest.mark.parametrize("dim", [3, 8])
+def test_bad_concentrations(function, kappa, dim):
+    with pytest.raises(ValueError, match=r"1 of \d concentrations are negative, NaN or infinite"):
+        function(kappa, dim)
+
+
+def test_bad_dim():
+    with pytest.raises(ValueError, match="at least one dimension"):
+        log_normalizer(1.0, 0)

@@ -1,0 +1,75 @@
+"""Feature and cluster diversity against loops and closed forms."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import entropy
+
+from eval.diversity import cluster_diversity, feature_diversity, spectral_decay
+
+
+@given(st.integers(0, 10**6), st.integers(2, 30), st.integers(2, 6))
+def test_spectrum_against_scipy(seed, n, dim):
+    """rho_spectrum of Revisiting-DML by its own formula, from the eigenvalues of the second moments."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, dim)).astype(np.float32) * np.exp(rng.standard_normal((n, 1))).astype(np.float32)
+    unit = x.astype(float) / np.linalg.norm(x.astype(float), axis=1, keepdims=True)
+    small = unit @ unit.T if n < dim else unit.T @ unit
+    values = np.sqrt(np.maximum(np.linalg.eigvalsh(small)[::-1], 0))
+    for drop in range(values.size - 1):
+        if values[-1] > 1e-4:
+            kept = values[drop:]
+            assert spectral_decay(x, drop=drop) == pytest.approx(entropy(np.ones(kept.size) / kept.size, kept / kept.sum()), abs=1e-6)
+    if values[-1] > 1e-4:
+        assert feature_diversity(x) == pytest.approx(np.exp(np.mean(np.log(values))) / values.mean(), abs=1e-6)
+    order = rng.permutation(n)
+    assert feature_diversity(x[order]) == pytest.approx(feature_diversity(x), abs=1e-9)
+
+
+def test_feature_diversity_ends():
+    assert feature_diversity(np.eye(5)) == pytest.approx(1)
+    assert feature_diversity(np.tile([1.0, 2, 3], (9, 1))) < 1e-4
+    wide = np.random.default_rng(0).standard_normal((500, 8))
+    assert feature_diversity(wide * [1, 1, 1, 1, 0.1, 0.1, 0.1, 0.1]) < feature_diversity(wide)
+
+
+@given(st.integers(0, 10**6))
+def test_cluster_diversity_against_loops(seed):
+    rng = np.random.default_rng(seed)
+    x, labels = rng.integers(-2, 3, size=(20, 3)), rng.integers(4, size=20)
+    labels[:3] = 0
+    variances = []
+    for one in set(labels.tolist()):
+        members = [x[i].astype(float) for i in range(20) if labels[i] == one]
+        if len(members) < 3:
+            continue
+        distances = []
+        for i in range(len(members)):
+            for j in range(i):
+                norms = np.linalg.norm(members[i]) * np.linalg.norm(members[j])
+                distances.append(1 - (members[i] @ members[j] / norms if norms else 0))
+        variances.append(np.mean((np.array(distances) - np.mean(distances)) ** 2))
+    order = rng.permutation(20)
+    assert cluster_diversity(x, labels) == pytest.approx(np.mean(variances), abs=1e-12)
+    assert cluster_diversity(x[order], [f"class {one}" for one in labels[order]]) == pytest.approx(np.mean(variances), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: feature_diversity(np.zeros((3, 2))), "every row is the zero vector"),
+        (lambda: feature_diversity([[1.0, np.inf]]), "NaN or infinity"),
+        (lambda: spectral_decay(np.eye(3), drop=2), "at least two must stay"),
+        (lambda: cluster_diversity(np.eye(4), [0, 0, 1, 1]), "none of the 2 classes has three items"),
+        (lambda: cluster_diversity(np.eye(4), [0, 0, 1]), "3 labels for 4 rows"),
+        (lambda: cluster_diversity(np.eye(2), [0.5, 1.5]), "one kind"),
+    ],
+)
+def test_bad_input(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_constant_embeddings_have_no_cluster_diversity():
+    assert cluster_diversity(np.ones((4, 3)), ["a"] * 4) == pytest.approx(0, abs=1e-15)

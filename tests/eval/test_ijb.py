@@ -1,0 +1,268 @@
+"""The IJB protocols: each preset against the tools' loops on synthetic features, the meta files, and every switch in the record."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_curve
+
+from eval import ijb
+from eval.ijb import PRESETS, Switches, identification_1_n, preset, templates, verification_1_1
+from eval.ijb_files import Faces, Side, read_detector_scores, read_faces, read_side, read_template_pairs
+from eval.types import Embeddings, Trials
+
+# preset: flip, norm kept, detector score, template pooling, final L2, as field-face.md 1.8 tabulates them
+TABLE = {
+    "likeness": ("sum", True, True, "sum", True),
+    "insightface": ("sum", True, True, "sum", True),
+    "insightface_ijb_evals": ("sum", True, True, "sum", True),
+    "adaface": ("vector_add", True, False, "sum", True),
+    "cvlface_n1d1": ("sum", True, True, "sum", True),
+    "cvlface_n1d0": ("sum", True, False, "sum", True),
+    "cvlface_n0d1": ("sum", False, True, "sum", True),
+    "tface": ("none", False, True, "sum", True),
+    "opensphere": ("views", True, False, "weighted", True),
+    "opensphere_simple": ("views", True, False, "weighted", False),
+}
+
+
+@pytest.fixture(scope="module")
+def world():
+    """30 subjects, 4 templates each (two galleries of one each, probes), 1-7 faces in photos and videos; features whose norm and detector score vary."""
+    rng = np.random.default_rng(0)
+    template, medium, who, subject_of = [], [], [], {}
+    for t in range(120):
+        subject_of[100 + 3 * t] = 2**25 + t % 30
+        for face in range(rng.integers(1, 8)):
+            template.append(100 + 3 * t)
+            medium.append(int(rng.integers(0, 3)) if face else 7)
+            who.append(t % 30)
+    order = rng.permutation(len(who))
+    template, medium, who = (np.array(one)[order] for one in (template, medium, who))
+    names = tuple(f"img/{i}.jpg" for i in range(len(who)))
+    centres = rng.standard_normal((30, 12))
+    scale = rng.uniform(0.5, 3.0, (len(who), 1))
+    views = [Embeddings(names, scale * (centres[who] + 1.1 * rng.standard_normal((len(who), 12)))) for _ in range(2)]
+    return Faces(names, template, medium), views, rng.uniform(0.1, 1.0, len(who)), subject_of
+
+
+def loops(name, faces, views, detector):
+    """The tools' code, face by face, template by template."""
+    flip, keep_norm, use_detector, pooling, final = TABLE[name]
+    feature, mirrored = (one.matrix.astype(np.float64) for one in views)
+    found = {}
+    for t in np.unique(faces.template):
+        here = np.flatnonzero(faces.template == t)
+        if pooling == "weighted":  # OpenSphere: both views are observations of weight 1 / (count(mid) #media), renormalised
+            mids, count = np.unique(faces.medium[here], return_counts=True)
+            weight = np.array([1 / dict(zip(mids, count, strict=True))[faces.medium[i]] for i in here]) / len(mids)
+            weight = np.repeat(weight, 2) / np.repeat(weight, 2).sum()
+            observed = np.stack([feature[here], mirrored[here]], axis=1).reshape(-1, feature.shape[1])
+            fused = (weight[:, None] * observed).sum(axis=0)
+        else:
+            by_medium = {}
+            for i in here:
+                if flip == "vector_add":  # AdaFace pre_norm_vector_add
+                    parts = [(x[i] / np.linalg.norm(x[i]), np.linalg.norm(x[i])) for x in (feature, mirrored)]
+                    total = sum(unit * norm for unit, norm in parts)
+                    face = total / np.linalg.norm(total) * np.linalg.norm(total)
+                else:
+                    face = feature[i] + mirrored[i] if flip == "sum" else feature[i]
+                if not keep_norm:
+                    face = face / np.linalg.norm(face)
+                by_medium.setdefault(faces.medium[i], []).append(face * detector[i] if use_detector else face)
+            fused = sum(np.mean(one, axis=0) for one in by_medium.values())
+        found[str(t)] = fused / np.linalg.norm(fused) if final else fused
+    return found
+
+
+def pooled_by(name, world):
+    faces, views, detector, _ = world
+    switches = preset(name)
+    return templates(views[0], faces, switches, flipped=None if switches.flip == "none" else views[1], detector_scores=detector), switches
+
+
+@pytest.mark.parametrize("name", list(PRESETS))
+def test_templates_are_the_tools_loops(name, world):
+    pooled, _ = pooled_by(name, world)
+    expected = loops(name, *world[:3])
+    assert set(pooled.ids) == set(expected)
+    np.testing.assert_allclose(pooled.matrix, np.stack([expected[one] for one in pooled.ids]), rtol=1e-5, atol=1e-6)
+
+
+def all_pairs(subject_of, seed=1):
+    rng = np.random.default_rng(seed)
+    ids = np.array(list(subject_of))
+    i, j = np.triu_indices(ids.size, 1)
+    keep = rng.permutation(i.size)
+    names = tuple(map(str, ids.tolist()))
+    who = np.array(list(subject_of.values()))
+    return Trials(names, names, i[keep], j[keep], (who[i] == who[j])[keep]), who
+
+
+@pytest.mark.parametrize("name", list(PRESETS))
+def test_verification_is_the_tools_reading_of_the_roc(name, world):
+    pooled, switches = pooled_by(name, world)
+    pairs, _ = all_pairs(world[3])
+    x = {one: row.astype(np.float64) for one, row in zip(pooled.ids, pooled.matrix, strict=True)}
+    scores = []
+    for a, b in zip(pairs.enrol, pairs.probe, strict=True):
+        u, v = x[pairs.enrol_ids[a]], x[pairs.probe_ids[b]]
+        scores.append(u @ v - (0.3 * np.linalg.norm(u) * np.linalg.norm(v) if name == "opensphere_simple" else 0.0))
+    far, tar, _ = roc_curve(pairs.target, np.array(scores), drop_intermediate=False)
+    found = {one.metric: one for one in verification_1_1("x", pooled, pairs, switches, fars=(1e-4, 1e-3, 1e-2, 1e-1))}
+    for wanted in (1e-4, 1e-3, 1e-2, 1e-1):
+        if switches.tar_rule == "nearest":  # insightface: flipud, then the first nearest
+            expected = np.flipud(tar)[np.argmin(abs(np.flipud(far) - wanted))]
+        elif switches.tar_rule == "interpolated":  # OpenSphere
+            last = np.flatnonzero(far <= wanted)[-1]
+            expected = tar[last] + (wanted - far[last]) / (far[last + 1] - far[last]) * (tar[last + 1] - tar[last])
+        else:
+            expected = tar[far <= wanted].max()
+        one = found[f"tar_at_far({wanted:g})"]
+        assert one.value == pytest.approx(expected, abs=1e-9)
+        assert {"flip", "keep_norm", "detector_score", "media", "template", "final_norm", "similarity", "tar_rule", "tpir_protocol"} <= set(one.conventions)
+        assert one.conventions["far"] == wanted
+        assert one.conventions["nontargets_allowed"] == int(wanted * one.counts["nontargets"])
+
+
+def test_the_record_names_preset_and_letters(world):
+    pooled, switches = pooled_by("tface", world)
+    pairs, who = all_pairs(world[3])
+    one = verification_1_1("tface", pooled, pairs, switches)[0]
+    assert (one.conventions["switches"], one.conventions["flip"], one.metric, one.interval) == ("N0D1F0", "none", "eer", None)
+    assert one.conventions["preset"] == "tface"
+    custom = preset("insightface", keep_norm=False, detector_score=False)
+    subjects = np.stack([who[pairs.enrol], who[pairs.probe]], axis=1)
+    one = verification_1_1("x", pooled, pairs, custom, fars=(0.01,), subjects=subjects, num_resamples=20)[1]
+    assert (one.conventions["preset"], one.conventions["switches"], one.counts["subjects"]) == ("custom", "N0D0F2", 30)
+    assert one.interval[0] <= one.value <= one.interval[1]
+    assert "optimistic" in verification_1_1("x", pooled, pairs, custom, fars=(0.01,), num_resamples=5)[0].conventions["interval"]
+
+
+@pytest.mark.parametrize("name", ["likeness", "insightface", "insightface_ijb_evals", "opensphere_simple"])
+def test_identification_is_the_tools_procedure(name, world):
+    pooled, switches = pooled_by(name, world)
+    ids, who = np.array(list(world[3])), np.array(list(world[3].values()))
+    first, second = np.arange(0, 15), np.arange(15, 30)
+    galleries = [Side(ids[one], who[one]) for one in (first, second)]
+    probes = Side(ids[30:], who[30:])
+    found = identification_1_n("x", pooled, galleries, probes, switches, fpirs=(0.01, 0.1), ranks=(1, 5), num_resamples=20)
+    values = {one.metric: one.value for one in found.results}
+    x = np.stack([pooled.matrix[pooled.ids.index(str(one))] for one in ids]).astype(np.float64)
+    dots = x[30:] @ x[:30].T
+    if name == "opensphere_simple":
+        dots -= 0.3 * np.linalg.norm(x[30:], axis=1)[:, None] * np.linalg.norm(x[:30], axis=1)
+    for fpir in (0.01, 0.1):
+        if switches.tpir_protocol == "closed":
+            others = np.sort(dots[probes.subject[:, None] != who[:30]])[::-1]
+            own = dots[probes.subject[:, None] == who[:30]]
+            expected = np.mean(own > others[int(np.ceil(fpir * len(own))) - 1])
+        else:
+            each = []
+            for gallery in (first, second):
+                part, names = dots[:, gallery], who[gallery]
+                mated = np.isin(probes.subject, names)
+                tops = np.sort(part[~mated].max(axis=1))[::-1]
+                limit = tops[int(fpir * tops.size)] if switches.tpir_protocol == "open" else tops[max(int(fpir * tops.size) - 1, 0)]
+                hit = names[part[mated].argmax(axis=1)] == probes.subject[mated]
+                each.append(np.mean(hit & (part[mated].max(axis=1) > limit)))
+            expected = np.mean(each)
+        assert values[f"tpir_at_fpir({fpir:g})"] == pytest.approx(expected, abs=1e-12)
+    if switches.tpir_protocol == "closed":
+        expected = np.mean(who[:30][dots.argmax(axis=1)] == probes.subject)
+    else:
+        gallery_of = [first if one in who[first] else second for one in probes.subject]
+        expected = np.mean([who[g][row[g].argmax()] == own for g, row, own in zip(gallery_of, dots, probes.subject, strict=True)])
+    assert values["rank_k(1)"] == pytest.approx(expected, abs=1e-12)
+    assert all(one.conventions["tpir_protocol"] == switches.tpir_protocol for one in found.results)
+
+
+def test_other_switches(world):
+    faces, views, detector, _ = world
+    plain = Switches(flip="included", detector_score=False, media="none", template="mean", final_norm=False)
+    pooled = templates(views[0], faces, plain)
+    for one, row in zip(pooled.ids, pooled.matrix, strict=True):
+        np.testing.assert_allclose(row, views[0].matrix[faces.template == int(one)].mean(axis=0), rtol=1e-5, atol=1e-6)
+    order = np.random.default_rng(0).permutation(len(faces.names))
+    shuffled = Faces(tuple(faces.names[i] for i in order), faces.template[order], faces.medium[order])
+    one, two = (templates(views[0], f, preset("insightface"), flipped=views[1], detector_scores=d) for f, d in ((faces, detector), (shuffled, detector[order])))
+    np.testing.assert_allclose(one.matrix[one.rows(two.ids)], two.matrix, atol=1e-6)
+
+
+def test_bad_switches_are_refused(world):
+    faces, views, detector, _ = world
+    with pytest.raises(ValueError, match="unknown preset 'arcface'; choose one of likeness, insightface"):
+        preset("arcface")
+    with pytest.raises(ValueError, match="switch flip = 'both': choose one of sum, mean, none, included"):
+        Switches(flip="both")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="flip = 'sum' needs the features of the mirror images"):
+        templates(views[0], faces, Switches(), detector_scores=detector)
+    with pytest.raises(ValueError, match="flip = 'none' needs no flipped features"):
+        templates(views[0], faces, preset("tface"), flipped=views[1], detector_scores=detector)
+    with pytest.raises(ValueError, match="detector_score = True needs detector scores"):
+        templates(views[0], faces, Switches(), flipped=views[1])
+    with pytest.raises(KeyError, match="1 of"):
+        templates(views[0], Faces((*faces.names[:-1], "gone.jpg"), faces.template, faces.medium), preset("adaface"), flipped=views[1])
+    with pytest.raises(ValueError, match="the pairs have no labels"):
+        verification_1_1("x", views[0], Trials(("a",), ("b",), [0], [0]), Switches())
+
+
+def test_meta_files(tmp_path, monkeypatch):
+    from eval import ijb_files
+
+    (tmp_path / "tid_mid.txt").write_text("1.jpg 1 69544\n2.jpg 1 50\n3.jpg 40000000 50\n")
+    faces = read_faces(tmp_path / "tid_mid.txt")
+    assert (faces.names, faces.template.tolist(), faces.medium.tolist()) == (("1.jpg", "2.jpg", "3.jpg"), [1, 1, 40000000], [69544, 50, 50])
+    points = " ".join(["38.5"] * 10)
+    (tmp_path / "points.txt").write_text(f"3.jpg {points} 0.5\n1.jpg {points} 1\n2.jpg {points} 1e-1\n")
+    assert read_detector_scores(tmp_path / "points.txt", faces).tolist() == [1.0, 0.1, 0.5]
+    (tmp_path / "g1.csv").write_text("TEMPLATE_ID,SUBJECT_ID,FILENAME\n7,33554433,a.jpg\n7,33554433,b.jpg\n3,5,c.jpg\n")
+    side = read_side(tmp_path / "g1.csv")
+    assert (side.template.tolist(), side.subject.tolist()) == ([7, 3], [33554433, 5])
+    rng = np.random.default_rng(0)
+    table = np.column_stack([rng.choice([1, 22, 333, 40_000_000], (500, 2)), rng.integers(0, 2, 500)])
+    for text in (
+        "".join(f"{a} {b} {c}\n" for a, b, c in table),
+        "".join(f"{a}\t{b}  {c}\r\n" for a, b, c in table) + "\n\n",
+        "\n".join(f"{a} {b} {c}" for a, b, c in table),
+    ):
+        for size in (16, 100, 1 << 23):
+            monkeypatch.setattr(ijb_files, "_BLOCK", size)
+            (tmp_path / "pairs.txt").write_bytes(text.encode())
+            pairs = read_template_pairs(tmp_path / "pairs.txt")
+            assert [int(pairs.enrol_ids[i]) for i in pairs.enrol] == table[:, 0].tolist()
+            assert [int(pairs.probe_ids[i]) for i in pairs.probe] == table[:, 1].tolist()
+            assert pairs.target.tolist() == (table[:, 2] == 1).tolist()
+
+
+def test_damaged_meta_files_are_refused_and_counted(tmp_path):
+    file = tmp_path / "f.txt"
+    cases = [
+        (read_faces, "a.jpg 1 2\nb.jpg x 2\nc.jpg 1\n", r"2 lines are not `name.jpg template medium` \(lines 2, 3\)"),
+        (read_faces, "a.jpg 1 2\na.jpg 1 3\n", "1 faces are listed twice"),
+        (read_faces, "", "empty"),
+        (read_template_pairs, "1 2 1\n1 x 0\n1 2\n-1 2 1\n3 4 0\n", r"3 lines are not 3 non-negative integers \(lines 2, 3, 4\)"),
+        (read_template_pairs, "1 2 1\n1 2 7\n", r"1 labels are neither 0 nor 1 \(line 2\)"),
+        (read_template_pairs, "1 2 1\n\n1 2 0\n1 2", r"1 lines are not 3 .* \(line 4\)"),
+        (read_template_pairs, f"{'9' * 30} 2 1\n", "1 lines are not 3"),
+        (read_template_pairs, "", "the file is empty"),
+        (read_side, "TEMPLATE_ID,SUBJECT_ID\n1,2\nx,3\n1;2\n", r"2 lines are not `template,subject,...` \(lines 3, 4\)"),
+        (read_side, "TEMPLATE_ID,SUBJECT_ID\n1,2\n1,3\n", r"1 lines give a template another subject than an earlier line \(line 3\)"),
+        (read_side, "TEMPLATE_ID,SUBJECT_ID\n", "the file is empty"),
+    ]
+    for read, text, message in cases:
+        file.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            read(file)
+    faces = Faces(("a.jpg", "b.jpg"), np.array([1, 1]), np.array([1, 2]))
+    file.write_text("a.jpg" + " 1.0" * 10 + " nan\n")
+    with pytest.raises(ValueError, match="1 lines are not `name x1 y1"):
+        read_detector_scores(file, faces)
+    file.write_text("a.jpg" + " 1.0" * 10 + " 0.9\n")
+    with pytest.raises(ValueError, match="1 of 2 faces have no detector score"):
+        read_detector_scores(file, faces)
+
+
+def test_presets_cover_the_table():
+    assert set(TABLE) == set(ijb.PRESETS)

@@ -1,0 +1,154 @@
+"""Pooling against loops that follow the words (mean of the media, then their sum), and enrolment lists in every format."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eval import templates as module
+from eval.templates import enrol, pool, read_enrolment
+from eval.types import Embeddings
+
+
+def made(rows: int, dim: int = 3, seed: int = 0) -> Embeddings:
+    return Embeddings(tuple(f"u{k}" for k in range(rows)), np.random.default_rng(seed).standard_normal((rows, dim)) * 5, {"similarity": "simple:0.3"})
+
+
+def brute(x: np.ndarray, template: list[int], media: list[int], method: str, keep_norm: bool, weights: np.ndarray) -> dict[int, np.ndarray]:
+    x = x.astype(np.float64)
+    if not keep_norm:
+        x = x / np.linalg.norm(x, axis=1, keepdims=True)
+    x = x * weights[:, None]
+    pooled = {}
+    for name in template:
+        mine = [k for k, other in enumerate(template) if other == name]
+        if method in ("mean", "norm_weighted"):
+            pooled[name] = sum(x[k] for k in mine) / (len(mine) if method == "mean" else 1)
+            continue
+        means = [np.mean([x[k] for k in mine if media[k] == medium], axis=0) for medium in {media[k] for k in mine}]
+        pooled[name] = np.sum(means, axis=0) / (len(means) if method == "ijb_mean" else 1)
+    return pooled
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=30),
+    st.sampled_from(["mean", "norm_weighted", "ijb", "ijb_mean"]),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([3, 9, 1 << 22]),
+)
+def test_against_loops(labels, method, keep_norm, weighted, block):
+    keep_norm = keep_norm or method == "norm_weighted"
+    template, media = [t for t, _ in labels], [m for _, m in labels]
+    embeddings = made(len(labels))
+    weights = np.random.default_rng(1).random(len(labels)) if weighted else np.ones(len(labels))
+    expected = brute(embeddings.matrix, template, media, method, keep_norm, weights)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_BLOCK", block)
+        found = pool(embeddings, template, media, method=method, keep_norm=keep_norm, weights=weights if weighted else None)
+        unit = pool(embeddings, template, media, method=method, keep_norm=keep_norm, weights=weights if weighted else None, normalize=True)
+    assert found.ids == tuple(str(name) for name in expected)
+    assert found.meta == embeddings.meta
+    rows = np.stack(list(expected.values()))
+    np.testing.assert_allclose(found.matrix, rows, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(unit.matrix, rows / np.linalg.norm(rows, axis=1, keepdims=True), rtol=1e-3, atol=1e-3)
+
+
+def test_row_order_does_not_matter():
+    embeddings, template, media = made(50), np.arange(50) % 4, np.arange(50) % 7
+    order = np.random.default_rng(2).permutation(50)
+    shuffled = Embeddings(tuple(embeddings.ids[k] for k in order), embeddings.matrix[order])
+    for method in ("mean", "ijb"):
+        one, other = pool(embeddings, template, media, method=method), pool(shuffled, template[order], media[order], method=method)
+        np.testing.assert_allclose(other.matrix[other.rows(one.ids)], one.matrix, rtol=1e-5, atol=1e-6)
+
+
+def test_items_may_serve_several_templates_or_none():
+    embeddings = Embeddings(("a", "b", "c"), np.array([[1.0], [2.0], [4.0]]))
+    found = pool(embeddings, ["t", "t", "s"], items=["a", "c", "a"])
+    assert (found.ids, found.matrix.ravel().tolist()) == (("t", "s"), [2.5, 1])
+    assert pool(embeddings, ["t", "t", "s"], items=[0, 2, 0]).matrix.ravel().tolist() == [2.5, 1]
+
+
+def test_zero_rows_and_templates_stay_zero():
+    embeddings = Embeddings(("a", "b", "c"), np.array([[1.0, 0], [-1, 0], [0, 0]]))
+    assert pool(embeddings, ["t", "t", "s"], normalize=True).matrix.tolist() == [[0, 0], [0, 0]]
+    assert pool(embeddings, ["t", "s", "s"], keep_norm=False).matrix.tolist() == [[1, 0], [-0.5, 0]]
+    assert pool(embeddings, [], items=[]).matrix.shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"template_of": ["t"]}, r"template_of must be \(3,\)"),
+        ({"template_of": [0.5] * 3}, "texts or integers"),
+        ({"template_of": ["t"] * 3, "method": "median"}, "unknown method 'median'; choose one of mean"),
+        ({"template_of": ["t"] * 3, "method": "ijb"}, "needs media_of"),
+        ({"template_of": ["t"] * 3, "media_of": [1], "method": "ijb"}, r"media_of must be \(3,\)"),
+        ({"template_of": ["t"] * 3, "method": "norm_weighted", "keep_norm": False}, "contradicts"),
+        ({"template_of": ["t"] * 3, "weights": [1, 1, -1]}, "finite numbers >= 0"),
+        ({"template_of": ["t"] * 3, "weights": [1, 1, np.nan]}, "finite numbers >= 0"),
+        ({"template_of": ["t"], "items": [3]}, "row numbers from 0 to 2"),
+        ({"template_of": ["t"], "items": [1.5]}, "row numbers from 0 to 2"),
+    ],
+)
+def test_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        pool(made(3), **arguments)
+
+
+def test_missing_items_are_counted():
+    with pytest.raises(KeyError, match=r"2 of 3 ids have no embedding \('x', 'y'\)"):
+        pool(made(3), ["t"] * 3, items=["u1", "x", "y"])
+    with pytest.raises(KeyError, match=r"no embedding for 2 of 3 enrolment item ids \('x', 'y'\)"):
+        enrol(made(3), {"m": ("u1", "x"), "n": ("y", "x")})
+
+
+@pytest.fixture
+def put(tmp_path):
+    def put(content: str | bytes) -> Path:
+        (tmp_path / "list").write_bytes(content if isinstance(content, bytes) else content.encode())
+        return tmp_path / "list"
+
+    return put
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "m u1 u2\nn u3\n",
+        "m u1\nm u2\nn u3",
+        "m\tu1\r\nn\tu3\r\nm\tu2\r\n",
+        "model_id segment_id\nm u1\nm u2\nn u3\n",
+        "# three utterances\n\nm,u1,u2\n  \nn,u3\n",
+        "modelid, utt\nm, u1\nn, u3\nm, u2",
+        gzip.compress(b"m u1 u2\nn u3\n"),
+    ],
+)
+def test_enrolment_lists(put, text):
+    assert read_enrolment(put(text)) == {"m": ("u1", "u2"), "n": ("u3",)}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "empty"),
+        ("# nothing\n", "empty"),
+        ("model utt\n", "empty"),
+        ("m u1\nn\no\n", r"2 models have no item or an empty one \(lines 2, 3\)"),
+        ("m,u1\nn,,u2\n", r"1 models have no item or an empty one \(line 2\)"),
+        ("m u1 u2\nn u3\nm u2\n", r"1 lines list an item twice for one model \(line 3\)"),
+        ("m u1 u1\n", "twice"),
+        ("m u\x001\n", "not a text file"),
+        (b"m J\xfcrgen\n", "not UTF-8"),
+        ("m " + "u" * 70_000, "is this a text file"),
+    ],
+)
+def test_bad_enrolment_lists(put, text, message):
+    with pytest.raises(ValueError, match=message):
+        read_enrolment(put(text))
