@@ -8,14 +8,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+VMF = [f"toolkit.{path.stem}" for path in sorted((ROOT / "toolkit").glob("vmf*.py"))]
 EXTERNAL = {
     "eval": {"numpy", "scipy", "sklearn", "matplotlib", "kaldiio"},  # matplotlib and kaldiio inside functions only: see test_eval_is_light
     "toolkit.losses": {"torch"},
+    **{name: {"torch", "numpy"} for name in VMF},
     "toolkit.backbones": {"torch", "speechbrain"},
 }
 INTERNAL = {
     "eval": {"eval"},
-    "toolkit.losses": {"toolkit.losses", "eval.directional"},
+    "toolkit.losses": {"toolkit.losses", *VMF, "eval.directional"},
+    **{name: {*VMF, "eval.directional"} for name in VMF},
     "toolkit.backbones": {"toolkit.backbones", "toolkit.torchaudio_cpu"},
     "toolkit": {"toolkit", "eval"},
     "modalities.speaker": {"modalities.speaker", "modalities.synthetic", "toolkit", "eval"},

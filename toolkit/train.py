@@ -88,6 +88,8 @@ def fit(recipe: Recipe, *, data: Path, out: Path, resume: bool = False, step: Ca
         for batch, unreadable in loader:
             bad.count(unreadable, sampling.batch_size)
             rate = _set_rate(run, recipe)
+            if (at_step := getattr(run.loss, "at_step", None)) is not None:  # margins and annealings that move
+                at_step(run.step)
             if batch is not None and len(batch.labels) > 1:
                 batch = _to(batch, device)
                 run.optimizer.zero_grad(set_to_none=True)

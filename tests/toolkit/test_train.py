@@ -212,6 +212,23 @@ def test_the_rate_follows_warm_up_and_decay(voices: Path, tmp_path: Path) -> Non
     assert rates == pytest.approx([0.05 * f for f in (0.25, 0.5, 0.75, 1, 1, 0.1, 0.1, 0.1, 0.01, 0.01)])
 
 
+def test_a_moving_margin_is_told_the_step(voices: Path, tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def watch(run: Run, batch: Any, momentum: float) -> torch.Tensor:
+        seen.append(run.step)
+        return default_step(run, batch, momentum)
+
+    warm = recipe(loss=partial(recipe().loss.func, scale=8.0, margin=0.4, warmup_steps=6))  # type: ignore[attr-defined]
+    fit(warm, data=voices, out=tmp_path / "warm", step=watch)
+    plain = recipe(loss=partial(recipe().loss.func, scale=8.0, margin=0.0))  # type: ignore[attr-defined]
+    fit(plain, data=voices, out=tmp_path / "plain")
+    losses = [[json.loads(line)["loss"] for line in (tmp_path / name / "log.jsonl").read_text().splitlines() if "loss" in line] for name in ("warm", "plain")]
+    assert seen == list(range(12))
+    assert losses[0][:6] == losses[1][:6]  # no margin yet
+    assert losses[0][6] > losses[1][6]
+
+
 def test_optimiser_groups_cover_every_parameter_once() -> None:
     from toolkit.train import _build
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import normalize, softplus
 
 from toolkit.losses.common import KeyBank, Rates, against, checked, full
+
+BLOCK = 1 << 20  # logits alive at a time on a CPU; sixteen times as many elsewhere
 
 
 def polarlike(z: Tensor) -> Tensor:
@@ -27,12 +30,109 @@ def _norm(z: Tensor) -> Tensor:
     return torch.where(square > 0, square.clamp(min=torch.finfo(z.dtype).tiny).sqrt(), square)
 
 
+def refuse_negative(y: Tensor) -> None:
+    """ValueError on labels below 0: -1 is an empty slot of a bank."""
+    if not torch.compiler.is_compiling() and bool((y < 0).any()):
+        wrong = y[y < 0]
+        raise ValueError(f"labels must be 0 or more, but {len(wrong)} of {len(y)} are negative (first: {int(wrong[0])}); -1 marks an empty slot of a bank")
+
+
+def count_pairs(y: Tensor, key_labels: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+    """Numbers of positive and of negative pairs, self-pairs and empty slots (label -1) left out, without the (B, Q) block."""
+    ordered = key_labels.sort().values
+    same = (torch.searchsorted(ordered, y, right=True) - torch.searchsorted(ordered, y)).sum()
+    return same - (key_labels[own] == y).sum(), len(y) * (key_labels >= 0).sum() - same
+
+
+class LogisticPairs(torch.autograd.Function):
+    """weight_p sum_P softplus((margin - S - b) / r) + weight_n sum_N softplus(r (S + b + margin)) without ever holding the (B, Q) block of S.
+
+    The sum is linear in its terms and the weights are known, so each block's gradient is taken while the block is at hand:
+    memory is one block of BLOCK logits, and nothing is computed twice. b, b_theta: 0-dim; weights: 0-dim, without gradient.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        z: Tensor,
+        keys: Tensor,
+        b: Tensor,
+        b_theta: Tensor,
+        y: Tensor,
+        key_labels: Tensor,
+        own: Tensor,
+        weight_p: Tensor,
+        weight_n: Tensor,
+        r: float,
+        margin: float,
+    ) -> Tensor:
+        wanted = ctx.needs_input_grad[:4]
+        norm = torch.linalg.vector_norm(z, dim=1, keepdim=True)
+        total, grad_b, grad_theta = z.new_zeros(()), z.new_zeros(()), z.new_zeros(())
+        grad_z, norm_sum = torch.zeros_like(z), torch.zeros_like(norm)
+        grad_keys = torch.zeros_like(keys) if wanted[1] else None
+        step = max(1, BLOCK * (1 if z.device.type == "cpu" else 16) // max(len(z), 1))
+        for start in range(0, len(keys), step):
+            block = slice(start, start + step)
+            key_norm = torch.linalg.vector_norm(keys[block], dim=1, keepdim=True)
+            logits = (z @ keys[block].T).addcmul_(norm * b_theta, key_norm.T, value=-1.0).add_(b)
+            same = y[:, None] == key_labels[None, block]
+            left_out = same | (key_labels[None, block] < 0)
+            row, column = same.nonzero(as_tuple=True)
+            apart = own[row] != column + start  # positives are few: gather them, without the self-pairs
+            row, column = row[apart], column[apart]
+            positive, negative = (margin - logits[row, column]) / r, logits.add_(margin).mul_(r)
+            total += weight_p * softplus(positive, threshold=50).sum()
+            total += weight_n * softplus(negative, threshold=50).masked_fill_(left_out, 0.0).sum()
+            if not any(wanted):
+                continue
+            slope = negative.sigmoid_().mul_(weight_n * r).masked_fill_(left_out, 0.0)  # d total / d S
+            slope[row, column] = positive.sigmoid().mul_(weight_p / -r)
+            grad_b += slope.sum()
+            grad_z.addmm_(slope, keys[block])
+            norm_sum.addmm_(slope, key_norm)
+            if grad_keys is not None:
+                grad_keys[block] = slope.T @ z - b_theta * (slope.T @ norm) * _direction(keys[block], key_norm)
+        grad_z -= b_theta * norm_sum * _direction(z, norm)
+        grad_theta -= (norm_sum * norm).sum()
+        ctx.save_for_backward(grad_z, grad_keys, grad_b, grad_theta)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        grads = [None if saved is None or not wanted else grad * saved for saved, wanted in zip(ctx.saved_tensors, ctx.needs_input_grad, strict=False)]
+        return (*grads, *[None] * 7)
+
+
+def _direction(z: Tensor, norm: Tensor) -> Tensor:
+    """Rows over their norms (N, 1); zero rows stay zero, as _norm's gradient has it."""
+    return torch.where(norm > 0, z / norm.clamp(min=torch.finfo(z.dtype).tiny), 0.0)
+
+
+def logistic_pairs(
+    z: Tensor,
+    keys: Tensor,
+    b: Tensor | float,
+    b_theta: Tensor | float,
+    labels: tuple[Tensor, Tensor, Tensor],  # y (B,), the keys' (Q,), own (B,)
+    weights: tuple[Tensor, Tensor],  # 0-dim, of z's type
+    r: float = 1.0,
+    margin: float = 0.0,
+) -> Tensor:
+    """LogisticPairs on numbers or parameters of any float type."""
+    b, b_theta = (torch.as_tensor(value, dtype=z.dtype, device=z.device) for value in (b, b_theta))
+    value: Tensor = LogisticPairs.apply(z, keys, b, b_theta, *labels, *weights, r, margin)  # type: ignore[no-untyped-call]
+    return value
+
+
 class SimPLE(nn.Module):
     """L = weight * [alpha mean_P softplus(-(S - margin + b) / r) + (1 - alpha) mean_N softplus(r (S + margin + b))]. SimPLE paper, Eq 8.
 
     S is the generalised inner product of RAW embeddings; P and N are the pairs of equal and of different labels between the batch and its keys
     (see losses.common.against), self-pairs and empty slots of the bank left out. A pair is accepted iff S > -b.
     z (B, dim) raw, y (B,) int64, z_key (B, dim) of the momentum encoder or None -> scalar. num_classes is ignored. An empty P or N contributes 0.
+    The (B, Q) block of scores is never held: the memory beside a bank of any size is one block of logits (LogisticPairs).
 
     b: start value of the bias, learned unless learn_b=False. b_theta is fixed as in the paper's appendix and the release;
     learn_b_theta=True is the text of Sec. 3.
@@ -40,6 +140,16 @@ class SimPLE(nn.Module):
     features="polarlike" applies the release's softplus-magnitude features first. weight is the release's lw (500).
     """
 
+    PAPER: ClassVar[str] = "Wen et al. 2023"
+    GEOMETRY: ClassVar[str] = "inner product"
+    PROXY: ClassVar[bool] = False
+    COMPARES: ClassVar[str] = "pair"
+    NORMALISED: ClassVar[str] = "nothing"
+    VERIFIED: ClassVar[str] = "simple__opensphere; Eq 8 in loops"
+    NOTES: ClassVar[str] = (
+        "Eq 7's sign of b is a slip: Eq 8's is used. The release weights the two means apart, multiplies by lw = 500, takes polarlike features and "
+        "leaves out the wrong columns of the bank; the first three are options, the last is not."
+    )
     bank: KeyBank | None
 
     def __init__(
@@ -81,19 +191,15 @@ class SimPLE(nn.Module):
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
+        refuse_negative(y)
         keys, key_labels, own = against(self.bank, z, y, z_key)
-        logits = self.scores(z, keys) + self.b.to(z.dtype)
-        same = y[:, None] == key_labels[None, :]
-        other = ~same & (key_labels >= 0)[None, :]  # an empty slot is in neither set: its label is -1, no class
-        same = same.scatter(1, own[:, None], False)
-        row, column = same.nonzero(as_tuple=True)  # positives are few: gather them instead of a second full-size block
-        positive = softplus((self.margin - logits[row, column]) / self.r).sum()
-        negative = softplus(self.r * (logits + self.margin)).masked_fill(~other, 0.0).sum()
-        num_positive, num_negative = row.numel(), other.sum()
+        num_positive, num_negative = (count.to(z.dtype) for count in count_pairs(y, key_labels, own))
         if self.reduction == "joint":
-            total = self.alpha * positive + (1 - self.alpha) * negative
-            return self.weight * total / (num_positive + num_negative).clamp(min=1)
-        return self.weight * (self.alpha * positive / max(num_positive, 1) + (1 - self.alpha) * negative / num_negative.clamp(min=1))
+            num_positive = num_negative = num_positive + num_negative
+        weights = self.weight * self.alpha / num_positive.clamp(min=1), self.weight * (1 - self.alpha) / num_negative.clamp(min=1)
+        if self.features == "polarlike":
+            z, keys = polarlike(z), polarlike(keys)
+        return logistic_pairs(z, keys, self.b, self.b_theta, (y, key_labels, own), weights, self.r, self.margin)
 
     def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
         """b and b_theta at a tenth of the backbone's rate (the release: .01 beside .1), without decay."""

@@ -1,0 +1,164 @@
+"""Triplet losses against reference triplets and loops; mining."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from toolkit.losses.common import unit
+from toolkit.losses.pair import distance
+from toolkit.losses.triplet import Angular, MarginLoss, Triplet, mine_batch_hard, mine_distance_weighted, triplet_loss
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+SMOOTH_ROWS = [2, 6, 7, 9, 11]
+
+
+def batch(seed: int = 0, size: int = 9, dim: int = 5, classes: int = 4) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(size, dim, generator=generator, dtype=torch.float64), torch.arange(size) % classes
+
+
+def masks(y: Tensor) -> tuple[Tensor, Tensor]:
+    same = y[:, None] == y[None]
+    return same & ~torch.eye(len(y), dtype=torch.bool), ~same
+
+
+@pytest.mark.parametrize("case", ["small0", "hard0"])
+@pytest.mark.parametrize("name", ["hard", "semihard", "batchhard", "distance_weighted"])
+def test_reference_triplets_give_the_reference_value(name: str, case: str) -> None:
+    with np.load(GOLDEN / f"triplet_{name}__pml.npz") as file:
+        arrays = {key.split("/")[1]: torch.from_numpy(file[key]) for key in file.files if key.startswith(case)}
+    z = arrays["embeddings"].requires_grad_()
+    rows = unit(z)
+    value = triplet_loss(distance(rows, rows), (arrays["idx_a"], arrays["idx_p"], arrays["idx_n"]), margin=0.2)
+    assert value.item() == pytest.approx(float(arrays["loss"]), rel=1e-10)
+    (grad,) = torch.autograd.grad(value, z)
+    assert bool(torch.isfinite(grad).all())
+    kept: Any = slice(None) if case == "small0" else SMOOTH_ROWS
+    torch.testing.assert_close(grad[kept], arrays["grad_embeddings"][kept], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("crossed", [False, True])
+@pytest.mark.parametrize("squared", [False, True])
+@pytest.mark.parametrize("smooth", [False, True])
+@pytest.mark.parametrize("mining", ["all", "hard", "semihard", "facenet", "batch_hard"])
+def test_triplet_is_its_formula_over_the_mined_triplets(mining: Any, smooth: bool, squared: bool, crossed: bool) -> None:
+    z, y = batch(1)
+    z_key = batch(2)[0] if crossed else None
+    rows, keys = unit(z).numpy(), unit(z if z_key is None else z_key).numpy()
+    d = np.array([[float(((a - k) ** 2).sum()) ** (1.0 if squared else 0.5) for k in keys] for a in rows])
+    found = []
+    for a in range(9):
+        positives = [p for p in range(9) if p != a and y[p] == y[a]]
+        negatives = [n for n in range(9) if y[n] != y[a]]
+        if mining == "batch_hard":
+            found.append(max(d[a, p] for p in positives) - min(d[a, n] for n in negatives))
+        for p in positives if mining != "batch_hard" else []:
+            gaps = [d[a, p] - d[a, n] for n in negatives]
+            if mining == "facenet":
+                found += [max(gap for gap in gaps if gap < 0)] if min(gaps) < 0 else []
+            else:
+                found += [gap for gap in gaps if mining == "all" or (mining == "hard" and gap >= 0) or (mining == "semihard" and -0.3 <= gap < 0)]
+    terms = [math.log1p(math.exp(gap + 0.3)) if smooth else max(gap + 0.3, 0.0) for gap in found]
+    expected = {"nonzero": sum(terms) / max(sum(one > 0 for one in terms), 1), "mean": sum(terms) / max(len(terms), 1), "sum": sum(terms)}
+    for reduction in ("nonzero", "mean", "sum"):
+        loss = Triplet(5, margin=0.3, mining=mining, smooth=smooth, squared=squared, reduction=reduction)
+        assert float(loss(z, y, z_key)) == pytest.approx(expected[reduction], rel=1e-10)
+
+
+def test_blocks_of_pairs_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    z, y = batch(3)
+    z.requires_grad_()
+    for loss in (Triplet(5), Triplet(5, mining="semihard", smooth=True), Triplet(5, mining="facenet"), Angular(5)):
+        values = []
+        for block in (1 << 22, 9, 30):
+            monkeypatch.setattr("toolkit.losses.pair.BLOCK", block)
+            value = loss(z, y)
+            values.append(torch.cat([value[None], torch.autograd.grad(value, z)[0].flatten()]))
+        torch.testing.assert_close(values[1], values[0], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(values[2], values[0], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("crossed", [False, True])
+@pytest.mark.parametrize("per_class", [False, True])
+def test_margin_loss_is_its_triplets(per_class: bool, crossed: bool) -> None:
+    z, y = batch(4)
+    z_key = batch(5)[0] if crossed else None
+    rows, keys = unit(z), unit(z if z_key is None else z_key)
+    loss = MarginLoss(5, 4, beta=1.1, per_class=per_class, nu=0.3).double()
+    beta = [1.1] * 4
+    if per_class:
+        beta = [1.0, 1.1, 1.2, 0.9]
+    with torch.no_grad():
+        loss.beta.copy_(torch.tensor(beta if per_class else 1.1, dtype=torch.float64))  # type: ignore[union-attr]
+    total, above, boundaries = 0.0, 0, 0.0
+    for a in range(9):
+        for p in range(9):
+            for n in range(9):
+                if p != a and y[p] == y[a] and y[n] != y[a]:
+                    b = beta[int(y[a])]
+                    terms = max(float((rows[a] - keys[p]).norm()) - b + 0.2, 0.0), max(b - float((rows[a] - keys[n]).norm()) + 0.2, 0.0)
+                    total, above, boundaries = total + sum(terms), above + (terms[0] > 0) + (terms[1] > 0), boundaries + b
+    expected = total / above + 0.3 * (boundaries / above if per_class else 1.1)
+    assert float(loss(z, y, z_key).detach()) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("crossed", [False, True])
+@pytest.mark.parametrize("alpha", [0.6, 1.2])
+def test_angular_is_its_formula(alpha: float, crossed: bool) -> None:
+    z, y = batch(6)
+    z_key = batch(7)[0] if crossed else None
+    rows, keys = unit(z).numpy(), unit(z if z_key is None else z_key).numpy()
+    square, found = math.tan(alpha) ** 2, []
+    for a in range(9):
+        for p in range(9):
+            if p != a and y[p] == y[a]:
+                pull = 2 * (1 + square) * rows[a] @ keys[p]
+                found.append(math.log1p(sum(math.exp(4 * square * (rows[a] + keys[p]) @ keys[n] - pull) for n in range(9) if y[n] != y[a])))
+    assert float(Angular(5, alpha=alpha)(z, y, z_key)) == pytest.approx(np.mean(found), rel=1e-12)
+
+
+def test_distance_weighted_draws_with_the_stated_probabilities() -> None:
+    z, _ = batch(8, size=12, dim=4)
+    y = torch.tensor([0, 0, 1, 1, 1, 2, 2, 3, 3, 3, 3, 4])
+    d = distance(unit(z), unit(z))
+    same, other = masks(y)
+    torch.manual_seed(0)
+    count = torch.zeros(12, 12)
+    for _ in range(4000):
+        a, p, n = mine_distance_weighted(d, same, other, 4)
+        count[a[p == same[a].to(torch.uint8).argmax(1)], n[p == same[a].to(torch.uint8).argmax(1)]] += 1  # each anchor's first positive
+    assert len(a) == int(same[(other & (d < 1.4)).any(1)].sum())
+    near = d.clamp(min=0.5)
+    weight = 1 / (near**2 * (1 - near.square() / 4).clamp(min=1e-300).sqrt()) * (other & (near < 1.4))
+    for row in a.unique():
+        expected = weight[row] / weight[row].sum()
+        assert float((count[row] / count[row].sum() - expected).abs().max()) < 4 * 0.5 / math.sqrt(4000)
+
+
+def test_distance_weighted_repeats_with_the_default_generator_and_survives_none_near() -> None:
+    z, y = batch(9)
+    for loss in (Triplet(5, mining="distance_weighted"), MarginLoss(5, mining="distance_weighted")):
+        torch.manual_seed(1)
+        first = float(loss.double()(z, y).detach())
+        torch.manual_seed(1)
+        assert float(loss(z, y).detach()) == first
+        opposite = torch.tensor([[1.0, 0], [1, 0], [-1, 0]], dtype=torch.float64).repeat(1, 3)[:, :5].requires_grad_()
+        value = loss(opposite, torch.tensor([0, 0, 1]))
+        assert value.item() == 0.0
+        assert bool(torch.isfinite(torch.autograd.grad(value, opposite)[0]).all())
+
+
+def test_hardest_pairs_need_both_kinds() -> None:
+    z, _ = batch(10, size=4)
+    same, other = masks(torch.tensor([0, 0, 1, 2]))
+    a, p, n = mine_batch_hard(distance(z, z), same, other)
+    assert a.tolist() == [0, 1]
+    assert p.tolist() == [1, 0]
+    assert all(int(one) in (2, 3) for one in n)

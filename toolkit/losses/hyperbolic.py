@@ -1,0 +1,122 @@
+"""Softmax in the Poincare ball."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from toolkit.losses.common import Rates, checked, full
+from toolkit.losses.softmax import norms
+
+INSIDE = 1e-3  # points are kept at (1 - INSIDE) of the ball's radius
+
+
+def exp_map(u: Tensor, c: float) -> Tensor:
+    """(N, D) tangent vectors at the origin -> (N, D) points of the ball of curvature c: tanh(sqrt(c)|u|) u / (sqrt(c)|u|); 0 goes to 0."""
+    square = c * u.square().sum(dim=1, keepdim=True)
+    small = 1e-12  # below, tanh(t) / t is 1 - t^2 / 3 to the last digit
+    length = square.clamp(min=small).sqrt()
+    return torch.where(square > small, length.tanh() / length, 1 - square / 3) * u
+
+
+def project(x: Tensor, c: float) -> Tensor:
+    """Points beyond (1 - 1e-3) / sqrt(c) are moved back to that radius."""
+    radius = (1 - INSIDE) / math.sqrt(c)
+    length = norms(x)[:, None]
+    return torch.where(length > radius, x * (radius / length.clamp(min=radius)), x)
+
+
+def poincare_distance(x: Tensor, y: Tensor, c: float) -> Tensor:
+    """(N, D), (M, D) points of the ball -> (N, M) distances (2 / sqrt c) artanh(sqrt c |-x (+) y|).
+
+    In the form (2 / sqrt c) asinh(sqrt(c) |x - y| / sqrt((1 - c|x|^2)(1 - c|y|^2))), which loses no digits near the rim. c -> 0: 2|x - y|.
+    """
+    apart = (x[:, None, :] - y[None, :, :]).flatten(0, 1)
+    inside = [(1 - c * one.square().sum(dim=1)).clamp(min=torch.finfo(x.dtype).eps) for one in (x, y)]
+    ratio = math.sqrt(c) * norms(apart).view(len(x), len(y)) * (inside[0][:, None] * inside[1][None, :]).rsqrt()
+    return 2 / math.sqrt(c) * torch.asinh(ratio)
+
+
+class _ScaleGrad(torch.autograd.Function):
+    """The identity, whose gradient is multiplied row by row."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: Tensor) -> Tensor:
+        ctx.save_for_backward(factor)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad * ctx.saved_tensors[0], None
+
+
+class Hyperbolic(nn.Module):
+    """Softmax of signed distances to hyperplanes of the Poincare ball: HYPERBOLIC, Eq 2 of the vMF paper (Ganea et al. 2018).
+
+    h = project(exp_map(z)), p_j = exp_map(proxies_j), a_j = (1 - c|p_j|^2) normals_j, q = -p_j (+) h (Moebius addition);
+    logit_j = (2 / (1 - c|p_j|^2)) |a_j| / sqrt(c) * asinh(2 sqrt(c) <q, a_j> / ((1 - c|q|^2) |a_j|)).
+    z (B, dim) raw, tangent at the origin, y (B,) int64 -> scalar mean. Nothing is normalised. c = 1e-5 in every best setting of the paper, where the logit
+    is 4 <z - p, a> to five digits, a linear classifier with bias. Embeddings are compared by poincare:c (or by cosine "at test").
+
+    riemannian=True multiplies the gradient that reaches h by (1 - c|h|^2)^2 / 4, as the paper's training does; the default is the loss's own gradient.
+    epsilon=1e-5 reproduces the release: it is added to the denominator of (+) and is the floor of x + sqrt(1 + x^2) in asinh.
+    """
+
+    PAPER: ClassVar[str] = "Ganea et al. 2018; Scott et al. 2021 (HYPERBOLIC)"
+    GEOMETRY: ClassVar[str] = "hyperbolic"
+    PROXY: ClassVar[bool] = True
+    COMPARES: ClassVar[str] = "triplet"
+    NORMALISED: ClassVar[str] = "nothing"
+    VERIFIED: ClassVar[str] = "hyperbolic_c1e-05, c0.1, c1__vmf_embeddings, poincare__vmf_embeddings; Moebius addition row by row"
+    NOTES: ClassVar[str] = "the release adds 1e-5 to the Moebius denominator (`epsilon`) and scales the gradient (`riemannian`)"
+
+    proxies: nn.Parameter  # (C, D) tangent vectors at the origin of the hyperplanes' points
+
+    def __init__(self, dim: int, num_classes: int, *, c: float = 1e-5, riemannian: bool = False, epsilon: float = 0.0):
+        super().__init__()
+        if c <= 0:
+            raise ValueError(f"Hyperbolic: c={c} must be positive; for curvature 0 take Softmax")
+        self.dim, self.num_classes, self.c, self.riemannian, self.epsilon = dim, num_classes, c, riemannian, epsilon
+        self.proxies = nn.Parameter(torch.empty(num_classes, dim).uniform_(-(dim**-0.5), dim**-0.5))  # kaiming_uniform(a = sqrt 5)
+        self.normals = nn.Parameter(torch.empty(num_classes, dim).uniform_(-(dim**-0.5), dim**-0.5))
+
+    @property
+    def similarity(self) -> str:
+        """The name by which eval.similarity scores these embeddings."""
+        return f"poincare:{self.c:.6g}"
+
+    def logits(self, z: Tensor) -> Tensor:
+        """(B, C)"""
+        z, c = full(z), self.c
+        h = project(exp_map(z, c), c)
+        if self.riemannian:
+            h = _ScaleGrad.apply(h, (1 - c * h.detach().square().sum(dim=1, keepdim=True)).square() / 4)  # type: ignore[no-untyped-call]
+        p = exp_map(self.proxies.to(z.dtype), c)
+        p = p if self.epsilon else project(p, c)
+        normals = self.normals.to(z.dtype)
+        h2, p2 = h.square().sum(dim=1, keepdim=True), p.square().sum(dim=1)
+        length = norms(normals).clamp(min=torch.finfo(z.dtype).tiny)
+        a = normals / length[:, None]
+        ph = -linear(h, p)  # <-p, h>
+        by_p, by_h = 1 + 2 * c * ph + c * h2, 1 - c * p2  # q = (by_p (-p) + by_h h) / below
+        along = by_h * linear(h, a) - by_p * (p * a).sum(dim=1)  # <q, a> below / |a|
+        if self.epsilon:
+            below = 1 + 2 * c * ph + c * c * h2 * p2 + self.epsilon
+            q2 = (by_p.square() * p2 + 2 * by_p * by_h * ph + by_h.square() * h2) / below.square()
+            ratio = 2 * math.sqrt(c) * along / (below * (1 - c * q2))
+            bent = (ratio + (1 + ratio.square()).sqrt()).clamp(min=self.epsilon).log()
+            bent = torch.asinh(ratio) + (bent - torch.asinh(ratio)).detach()  # its backward is asinh's
+        else:  # 1 - c|q|^2 = (1 - c|p|^2)(1 - c|h|^2) / below, so below cancels
+            bent = torch.asinh(2 * math.sqrt(c) * along / (by_h * (1 - c * h2)))
+        return 2 * length / math.sqrt(c) * bent  # lambda_p |a| = 2 |normal|
+
+    @checked
+    def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
+        return nn.functional.cross_entropy(self.logits(z), y)
+
+    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
+        return [{"params": [self.proxies, self.normals], "lr": optim.lr * optim.proxy_lr_scale, "weight_decay": optim.weight_decay}]

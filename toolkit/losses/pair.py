@@ -1,0 +1,329 @@
+"""Losses that hold every pair against a universal threshold, and what all pair losses share: masks, safe distances, masked sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from toolkit.losses.common import KeyBank, Rates, against, checked, unit
+from toolkit.losses.simple import count_pairs, logistic_pairs, refuse_negative
+
+BLOCK = 1 << 18  # numbers per block of a blockwise sum on a CPU, so that it stays in the cache; 64 times as many elsewhere
+
+
+class Pairs(NamedTuple):
+    """A batch and the keys it is compared with."""
+
+    x: Tensor  # (B, D) anchors, with gradient
+    keys: Tensor  # (Q, D); x itself without z_key
+    same: Tensor  # (B, Q) bool: equal labels, self-pairs left out
+    other: Tensor  # (B, Q) bool: different labels, empty slots left out
+    key_labels: Tensor  # (Q,) int64, -1 = empty slot
+    own: Tensor  # (B,) int64: the column of each row's self-pair
+
+
+def pair_up(bank: KeyBank | None, z: Tensor, y: Tensor, z_key: Tensor | None, *, normalise: bool) -> Pairs:
+    """The pairs of a batch with its keys (losses.common.against), both normalised if asked for."""
+    refuse_negative(y)
+    keys, key_labels, own = against(bank, z, y, z_key)
+    same = y[:, None] == key_labels[None, :]
+    other = ~same & (key_labels >= 0)[None, :]
+    same[torch.arange(len(y), device=y.device), own] = False
+    x = unit(z) if normalise else z
+    return Pairs(x, x if keys is z else unit(keys) if normalise else keys, same, other, key_labels, own)
+
+
+class _Distance(torch.autograd.Function):
+    """Euclidean distances (A, B) of rows, or their squares, by one product; pairs so close that it would cancel are subtracted instead.
+
+    Equal rows get exactly 0 and the zero subgradient; the gradient needs no (A, B, D) tensor.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, squared: bool) -> Tensor:
+        size = a.square().sum(1)[:, None] + b.square().sum(1)[None, :]
+        square = torch.addmm(size, a, b.T, alpha=-2.0)
+        row, column = (square < 1e-2 * size).nonzero(as_tuple=True)
+        for some in chunks(len(row), a.shape[1], a.device):
+            square[row[some], column[some]] = (a[row[some]] - b[column[some]]).square().sum(1)
+        distance = square.clamp_(min=0.0) if squared else square.clamp_(min=0.0).sqrt_()
+        ctx.squared = squared
+        ctx.save_for_backward(a, b, distance, row, column)
+        return distance
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        a, b, distance, row, column = ctx.saved_tensors
+        weight = 2.0 * grad if ctx.squared else torch.where(distance > 0, grad / distance, 0.0)
+        close = weight[row, column]
+        weight[row, column] = 0.0
+        grad_a = torch.addmm(weight.sum(1)[:, None] * a, weight, b, alpha=-1.0)
+        grad_b = torch.addmm(weight.sum(0)[:, None] * b, weight.T, a, alpha=-1.0)
+        for some in chunks(len(row), a.shape[1], a.device):
+            apart = (a[row[some]] - b[column[some]]) * close[some, None]
+            grad_a.index_add_(0, row[some], apart)
+            grad_b.index_add_(0, column[some], apart, alpha=-1.0)
+        return grad_a, grad_b, None
+
+
+def chunks(count: int, width: int, device: torch.device) -> list[slice]:
+    """Slices of count rows of the given width that hold BLOCK numbers each."""
+    step = max(1, BLOCK * (1 if device.type == "cpu" else 64) // max(width, 1))
+    return [slice(start, start + step) for start in range(0, count, step)]
+
+
+def distance(a: Tensor, b: Tensor, *, squared: bool = False) -> Tensor:
+    """(A, B) Euclidean distances of the rows of a (A, D) and b (B, D), with a finite gradient everywhere (zero between equal rows)."""
+    value: Tensor = _Distance.apply(a, b, squared)  # type: ignore[no-untyped-call]
+    return value
+
+
+def masked_lse(x: Tensor, mask: Tensor, dim: int = 1) -> Tensor:
+    """log sum exp over the masked cells; -inf, without gradient, where there are none."""
+    return x.masked_fill(~mask, -torch.inf).logsumexp(dim)
+
+
+def log1p_exp(x: Tensor) -> Tensor:
+    """log(1 + e^x), exact in float64 too (torch's own softplus is off by 2e-9 at its threshold of 20)."""
+    return nn.functional.softplus(x, threshold=50)
+
+
+def mean(x: Tensor) -> Tensor:
+    """Mean of a vector; 0, still connected to what made it, of an empty one."""
+    return x.sum() / max(x.numel(), 1)
+
+
+def learned(loss: nn.Module, optim: Rates) -> list[dict[str, Any]]:
+    """What is learned beside the embeddings at the base rate, without decay; no group where there is nothing."""
+    found = [parameter for parameter in loss.parameters() if parameter.requires_grad]
+    return [{"params": found, "lr": optim.lr, "weight_decay": 0.0}] if found else []
+
+
+Reduction = Literal["nonzero", "mean"]
+
+
+def over(x: Tensor, mask: Tensor, reduction: Reduction) -> Tensor:
+    """The mean of the masked cells, or of those among them that are above 0; 0 if there are none."""
+    x = x.masked_fill(~mask, 0.0)
+    return x.sum() / (mask if reduction == "mean" else x > 0).sum().clamp(min=1)
+
+
+class PairBCE(nn.Module):
+    """Binary cross-entropy of scale * z_i.k_j + bias over all pairs: mean softplus(-(2 t_ij - 1)(scale z_i.k_j + bias)), t_ij = 1 for equal labels.
+
+    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar; nothing is normalised. bias starts at 0 and is learned unless learn_bias=False;
+    scale 1. Without any pair the value is 0, connected to z. A bank costs one block of logits at a time, as SimPLE's.
+    """
+
+    PAPER: ClassVar[str] = "Wen et al. 2023 (the vanilla loss of SimPLE)"
+    GEOMETRY: ClassVar[str] = "inner product"
+    PROXY: ClassVar[bool] = False
+    COMPARES: ClassVar[str] = "pair"
+    NORMALISED: ClassVar[str] = "nothing"
+    VERIFIED: ClassVar[str] = "bce_pair__own; torch's binary cross-entropy over the pairs"
+    NOTES: ClassVar[str] = ""
+    bank: KeyBank | None
+    similarity = "dot"
+
+    def __init__(self, dim: int, num_classes: int = 0, *, scale: float = 1.0, bias: float = 0.0, learn_bias: bool = True):
+        super().__init__()
+        if scale <= 0:
+            raise ValueError(f"PairBCE: scale={scale} must be positive")
+        self.dim, self.scale, self.bank = dim, scale, None
+        self.bias: nn.Parameter | float = nn.Parameter(torch.tensor(float(bias))) if learn_bias else float(bias)
+
+    @checked
+    def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
+        refuse_negative(y)
+        keys, key_labels, own = against(self.bank, z, y, z_key)
+        num_positive, num_negative = count_pairs(y, key_labels, own)
+        weight = 1.0 / (num_positive + num_negative).clamp(min=1).to(z.dtype)
+        return logistic_pairs(self.scale * z, keys, self.bias, 0.0, (y, key_labels, own), (weight, weight))
+
+    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
+        return learned(self, optim)
+
+
+class Contrastive(nn.Module):
+    """mean over positive pairs of [d - positive_margin]+ plus mean over negative pairs of [negative_margin - d]+; d = |z_i - k_j| of unit rows.
+
+    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar. Margins 0 and 1 are distances (0..2). squared=True: half the squares, as in the paper.
+    reduction="nonzero" averages the terms above 0, positive and negative apart (pytorch-metric-learning); "mean" averages all. No pairs: 0, connected to z.
+    """
+
+    PAPER: ClassVar[str] = "Hadsell et al. 2006"
+    GEOMETRY: ClassVar[str] = "euclidean"
+    PROXY: ClassVar[bool] = False
+    COMPARES: ClassVar[str] = "pair"
+    NORMALISED: ClassVar[str] = "z"
+    VERIFIED: ClassVar[str] = "contrastive__pml; loops"
+    NOTES: ClassVar[str] = "The paper squares the hinges and normalises nothing (squared=True gives the squares)."
+    bank: KeyBank | None
+
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int = 0,
+        *,
+        positive_margin: float = 0.0,
+        negative_margin: float = 1.0,
+        squared: bool = False,
+        reduction: Reduction = "nonzero",
+    ):
+        super().__init__()
+        self.dim, self.squared, self.reduction, self.bank = dim, squared, reduction, None
+        self.positive_margin, self.negative_margin = positive_margin, negative_margin
+
+    @checked
+    def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
+        x, keys, same, other, *_ = pair_up(self.bank, z, y, z_key, normalise=True)
+        return hinges(distance(x, keys), same, other, (self.positive_margin, self.negative_margin), self.squared, self.reduction)
+
+    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
+        return learned(self, optim)
+
+
+def hinges(d: Tensor, same: Tensor, other: Tensor, margins: tuple[float, float], squared: bool, reduction: Reduction) -> Tensor:
+    """The two halves of the contrastive loss on given distances (B, Q)."""
+    positive, negative = (d - margins[0]).relu(), (margins[1] - d).relu()
+    if squared:
+        positive, negative = 0.5 * positive.square(), 0.5 * negative.square()
+    return over(positive, same, reduction) + over(negative, other, reduction)
+
+
+class AMC(nn.Module):
+    """mean over all pairs of theta^2 for equal labels and [margin - theta]+^2 for different ones; theta the angle between z_i and k_j.
+
+    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar; both sides normalised by the angle. margin .5 radians. Cosines are held 1e-7 within
+    [-1, 1], so an angle of exactly 0 or pi counts 4.5e-4 off and has no gradient. The paper adds it to a cross-entropy with weight .1. No pairs: 0.
+    """
+
+    PAPER: ClassVar[str] = "Choi et al. 2020"
+    GEOMETRY: ClassVar[str] = "angular"
+    PROXY: ClassVar[bool] = False
+    COMPARES: ClassVar[str] = "pair"
+    NORMALISED: ClassVar[str] = "z"
+    VERIFIED: ClassVar[str] = "amc_pair__own; loops"
+    NOTES: ClassVar[str] = ""
+    bank: KeyBank | None
+
+    def __init__(self, dim: int, num_classes: int = 0, *, margin: float = 0.5):
+        super().__init__()
+        self.dim, self.margin, self.bank = dim, margin, None
+
+    @checked
+    def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
+        x, keys, same, other, *_ = pair_up(self.bank, z, y, z_key, normalise=True)
+        theta = (x @ keys.T).clamp(-1 + 1e-7, 1 - 1e-7).acos()
+        return over(torch.where(same, theta, (self.margin - theta).relu()).square(), same | other, "mean")
+
+    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
+        return learned(self, optim)
+
+
+class SNRContrastive(nn.Module):
+    """The contrastive loss with d_ij = Var(z_i - k_j) / Var(z_i), noise to signal over the dimensions of RAW embeddings (z_i is the anchor).
+
+    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar. Margins 0 and 1; mean over the terms above 0, positive and negative apart.
+    normalise=True divides rows by their norm first, as pytorch-metric-learning does. zero_mean adds zero_mean * mean_i |sum_d z_id|, the paper's regulariser.
+    The root of an anchor's summed squares about its mean is taken as 1e-8 at least, so a constant row has a defined ratio. No pairs: 0, connected to z.
+    """
+
+    PAPER: ClassVar[str] = "Yuan et al. 2019"
+    GEOMETRY: ClassVar[str] = "euclidean"
+    PROXY: ClassVar[bool] = False
+    COMPARES: ClassVar[str] = "pair"
+    NORMALISED: ClassVar[str] = "nothing"
+    VERIFIED: ClassVar[str] = "snr_contrastive__pml (normalise=True); loops"
+    NOTES: ClassVar[str] = "pytorch-metric-learning normalises the embeddings (normalise=True); the paper does not."
+    bank: KeyBank | None
+
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int = 0,
+        *,
+        positive_margin: float = 0.0,
+        negative_margin: float = 1.0,
+        normalise: bool = False,
+        zero_mean: float = 0.0,
+        reduction: Reduction = "nonzero",
+    ):
+        super().__init__()
+        self.dim, self.normalise, self.zero_mean, self.reduction, self.bank = dim, normalise, zero_mean, reduction, None
+        self.positive_margin, self.negative_margin = positive_margin, negative_margin
+
+    @checked
+    def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
+        x, keys, same, other, *_ = pair_up(self.bank, z, y, z_key, normalise=self.normalise)
+        centred = x - x.mean(1, keepdim=True)
+        signal = centred.square().sum(1, keepdim=True).clamp(min=1e-16)
+        noise = distance(centred, centred if keys is x else keys - keys.mean(1, keepdim=True), squared=True)
+        value = hinges(noise / signal, same, other, (self.positive_margin, self.negative_margin), False, self.reduction)
+        return value + self.zero_mean * mean(x.sum(1).abs()) if self.zero_mean else value
+
+    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
+        return learned(self, optim)
+
+
+def log_ratio(square: Tensor, target: Tensor, keep: Tensor, eps: float = 1e-6, target_eps: float = 1e-6) -> Tensor:
+    """mean over anchors of mean_{i<j} (log(d_i / d_j) - log(g_i / g_j))^2 on squared distances d and target distances g (A, Q).
+
+    Over the n kept cells of an anchor, with u = log d - log g, the mean over its pairs is 2 sum (u - mean u)^2 / (n - 1): no triplets are built.
+    """
+    u = ((square + eps).log() - (target + target_eps).log()).masked_fill(~keep, 0.0)
+    count = keep.sum(1)
+    centred = (u - (u.sum(1) / count.clamp(min=1))[:, None]).masked_fill(~keep, 0.0)
+    return (2.0 * centred.square().sum(1) / (count - 1).clamp(min=1)).sum() / (count > 1).sum().clamp(min=1)
+
+
+class LogRatio(nn.Module):
+    """mean over anchors a and pairs i<j of their keys of (log(d_ai / d_aj) - log(g_ai / g_aj))^2: distances in proportion to those of continuous labels.
+
+    d = |z_a - k_i|^2 + 1e-6 of RAW embeddings; g = |t_a - t_i|^2 + target_eps, where y (B,) int64 are rows of targets, num_classes numbers or vectors (a pose,
+    an age). Without targets g is 0 for equal classes and 1 for different ones: defined, but this loss is made for continuous labels.
+    z (B, dim) raw, z_key (B, dim) or None -> scalar. Anchors with fewer than two keys are left out; if all are, the value is 0, connected to z.
+    """
+
+    PAPER: ClassVar[str] = "Kim et al. 2019"
+    GEOMETRY: ClassVar[str] = "euclidean"
+    PROXY: ClassVar[bool] = False
+    COMPARES: ClassVar[str] = "triplet"
+    NORMALISED: ClassVar[str] = "nothing"
+    VERIFIED: ClassVar[str] = "log_ratio__own (its one anchor); loops"
+    NOTES: ClassVar[str] = "Every row is an anchor; the paper takes one anchor per batch with its nearest neighbours."
+    bank: KeyBank | None
+    targets: Tensor | None  # (C, T)
+
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int = 0,
+        *,
+        targets: Sequence[float] | Sequence[Sequence[float]] | None = None,
+        eps: float = 1e-6,
+        target_eps: float = 1e-6,
+    ):
+        super().__init__()
+        self.dim, self.eps, self.target_eps, self.bank = dim, eps, target_eps, None
+        self.register_buffer("targets", None if targets is None else torch.tensor(targets).float().reshape(len(targets), -1))
+        if targets is not None:
+            self.num_classes = len(targets)
+
+    @checked
+    def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
+        x, keys, same, other, key_labels, _ = pair_up(self.bank, z, y, z_key, normalise=False)
+        if self.targets is None:
+            target = other.to(z.dtype)
+        else:
+            targets = self.targets.to(z.dtype)
+            target = distance(targets[y], targets[key_labels.clamp(min=0)], squared=True)
+        return log_ratio(distance(x, keys, squared=True), target, same | other, self.eps, self.target_eps)
+
+    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
+        return learned(self, optim)
