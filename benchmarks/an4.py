@@ -111,11 +111,12 @@ def main() -> None:
     parser.add_argument("--variants", default="arcface,simple,softmax,arcface_cmn", help="variants with --seeds runs each; the last two run once")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2, help="folds trained at a time, one core each")
-    parser.add_argument("--no-speechbrain", action="store_true", help="leave SpeechBrain's ECAPA out (an hour of one core)")
+    parser.add_argument("--peers", default="lda,speechbrain", help="of lda, speechbrain, speechbrain_cmn; the last two take half an hour of one core each")
     given = parser.parse_args()
     seeds = {name: given.seeds if name in ("arcface", "simple") else 1 for name in given.variants.split(",")}
-    peers = [("lda", ["lda"])] + ([] if given.no_speechbrain else [("speechbrain", ["speechbrain"]), ("speechbrain_cmn", ["speechbrain", "--cmn"])])
-    for name, arguments in peers:
+    peers = {"lda": ["lda"], "speechbrain": ["speechbrain"], "speechbrain_cmn": ["speechbrain", "--cmn"]}
+    chosen = ["lda", *(name for name in given.peers.split(",") if name != "lda")]
+    for name, arguments in ((name, peers[name]) for name in chosen):
         script = str(Path(__file__).with_name("an4_peers.py"))
         subprocess.run([sys.executable, script, *arguments, "--threads", "1", "--data", str(given.data), "--out", str(given.out / name)], check=True)
     with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
@@ -125,7 +126,7 @@ def main() -> None:
                 print(job.result(), file=sys.stderr, flush=True)
     print("| system | EER % (over speakers) | same-sex EER % | minDCF(.01) | EER vs LDA, paired |\n|---|---|---|---|---|")
     lda = row("log-fbank mean+std, LDA", [given.out / "lda" / f"fold{fold}.txt" for fold in range(NUM_FOLDS)])
-    for name, _ in peers[1:]:
+    for name in chosen[1:]:
         row(name, [given.out / name / f"fold{fold}.txt" for fold in range(NUM_FOLDS)], lda)
     for name, count in seeds.items():
         for seed in range(count):
