@@ -67,7 +67,7 @@ def _suffix(path: Path, allowed: tuple[str, ...]) -> str:
 
 
 def _write_npz(path: Path, embeddings: Embeddings) -> None:
-    _refuse_ids(path, embeddings.ids, re.compile(r"\0$"), "end in a NUL character, which numpy strips")
+    _refuse_ids(path, embeddings.ids, re.compile(r"\0\Z"), "end in a NUL character, which numpy strips")
     ids = np.array(embeddings.ids, dtype=np.str_)
     with atomic_path(path) as temporary, temporary.open("wb") as handle:
         np.savez(handle, ids=ids, matrix=embeddings.matrix, meta=np.array(json.dumps(dict(embeddings.meta))))
