@@ -1,0 +1,112 @@
+"""Three figures of the vMF and nivMF papers, from toolkit.vmf, in seconds:
+
+    python examples/vmf_figures.py --out figures
+
+vmf_fig2.png: the ratio of Bessel functions A_n(kappa) and where the vMF paper's initialisation puts kappa (Scott et al. 2021, Fig. 2).
+nivmf_fig3.png: three distances of an embedding to a proxy of norm 10, over their cosine and the embedding's norm (Kirchhof et al. 2022, Fig. 3).
+nivmf_fig8.png: approximations of log C_n beside the exact one, n = 512 (Kirchhof et al. 2022, Fig. 8).
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import torch
+
+from toolkit.vmf import d_b_vmf, d_cos, d_l2, log_normalizer, mean_resultant
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt  # the back end comes first
+
+
+def resultants(out: Path, points: int) -> Path:
+    """vMF paper, Fig. 2. A perfect initialiser puts every point on its curve at the height of the dashed line."""
+    figure, axes = plt.subplots(figsize=(6, 4.2), layout="constrained")
+    target = 0.4
+    kappa = torch.logspace(-1, 4, points, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    for i, dim in enumerate((3, 8, 16, 32, 64, 128, 256, 512)):
+        color = plt.get_cmap("viridis")(i / 7.5)
+        axes.plot(kappa, mean_resultant(kappa, dim), color=color, label=f"n = {dim}")
+        std = target * (dim - 1) / (1 - target**2) / dim**0.5  # Eq 19
+        norm = (std * torch.randn(2000, dim, generator=generator, dtype=torch.float64)).norm(dim=1).mean()
+        axes.plot(norm, mean_resultant(norm, dim), "o", color=color, markeredgecolor="black")
+    axes.axhline(target, color="grey", linestyle="--", linewidth=1)
+    axes.set(xscale="log", xlabel="concentration κ", ylabel="mean resultant length $A_n(κ)$", title="Initial concentrations for λ = 0.4 (points)")
+    axes.legend(fontsize=8, frameon=False)
+    return save(figure, out / "vmf_fig2.png")
+
+
+def distances(out: Path, points: int) -> Path:
+    """nivMF paper, Fig. 3: only the last two steepen with the embedding's norm, its certainty."""
+    dim, proxy_norm = 512, 10.0
+    cosine, norm = np.linspace(-1, 1, points), np.linspace(0.5, 20, points)
+    across = np.sqrt(1 - cosine**2)
+    z = torch.zeros(points, points, dim, dtype=torch.float64)
+    z[..., 0] = torch.from_numpy(norm[:, None] * cosine)
+    z[..., 1] = torch.from_numpy(norm[:, None] * across)
+    proxy = proxy_norm * torch.eye(1, dim, dtype=torch.float64)
+    figure, axes = plt.subplots(1, 3, figsize=(12, 3.8), layout="constrained", sharey=True)
+    named = (("(a) $d_{Cos}$", d_cos), ("(b) $d_{L2}$", d_l2), ("(c) $d_{B-vMF}$", d_b_vmf))
+    for one, (name, distance) in zip(axes, named, strict=True):
+        values = distance(z.flatten(0, 1), proxy).reshape(points, points)
+        drawn = one.contourf(cosine, norm, values, levels=20)
+        one.contour(cosine, norm, values, levels=10, colors="white", linewidths=0.4)
+        one.set(title=name, xlabel="cosine to the proxy")
+        figure.colorbar(drawn, ax=one)
+    axes[0].set_ylabel("norm of the embedding, $κ_z$")
+    figure.suptitle(f"Distance to a vMF proxy with $κ_p$ = 10, n = {dim}")
+    return save(figure, out / "nivmf_fig3.png")
+
+
+def normalizers(out: Path, points: int) -> Path:
+    """nivMF paper, Fig. 8: bounds give the shape up to an unknown constant; the quadratic holds where it was fitted, kappa 10 ... 50."""
+    dim = 512
+    kappa = torch.linspace(0, 200, points, dtype=torch.float64)
+    true = log_normalizer(kappa, dim)
+    bounds = log_normalizer(kappa, dim, method="bounds")
+    shapes = {
+        "(a) exact (Debye series)": (true, "-"),
+        "(b) quadratic, nivMF paper Eq 13": (log_normalizer(kappa, dim, method="quadratic"), "--"),
+        "(c) mean of bounds, vMF paper Eq 12": (bounds + (true - bounds)[0], ":"),
+        "(d) Kumar & Tsvetkov 2019": (kumar(kappa, dim) + (true[0] - kumar(kappa[:1], dim)[0]), "-."),
+    }
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
+    for name, (values, style) in shapes.items():
+        left.plot(kappa, values, style, label=name)
+        right.plot(kappa, (values - true).abs().clamp(min=1e-14), style, label=name)
+    left.axvspan(10, 50, color="grey", alpha=0.15, label="where (b) was fitted")
+    left.set(xlabel="κ", ylabel="log $C_{512}(κ)$", title="(c), (d): shifted to agree at κ = 0")
+    right.set(xlabel="κ", ylabel="absolute error", yscale="log", ylim=(1e-4, 1e3), title="difference from the exact value")
+    left.legend(fontsize=8, frameon=False)
+    return save(figure, out / "nivmf_fig8.png")
+
+
+def kumar(kappa: torch.Tensor, dim: int) -> torch.Tensor:
+    """log C_n of Kumar & Tsvetkov 2019, supplement 8.2, up to a constant. (The nivMF release's comments hold it with the opposite sign, which rises.)"""
+    half = (dim**2 / 4 + kappa**2).sqrt()
+    return (dim / 2 - 2) * torch.log(dim / 2 - 2 + half) - half
+
+
+def save(figure: mpl.figure.Figure, path: Path) -> Path:
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+    return path
+
+
+def main(arguments: list[str] | None = None) -> list[Path]:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("figures"), help="folder of the PNG files")
+    parser.add_argument("--points", type=int, default=120, help="points along every axis")
+    options = parser.parse_args(arguments)
+    options.out.mkdir(parents=True, exist_ok=True)
+    written = [make(options.out, options.points) for make in (resultants, distances, normalizers)]
+    print(*written, sep="\n")
+    return written
+
+
+if __name__ == "__main__":
+    main()

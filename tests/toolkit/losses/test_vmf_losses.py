@@ -1,0 +1,343 @@
+"""vMF, SCF and the probabilistic proxy losses against references, loops, and the properties of their noise."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import ive
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from toolkit.losses.probabilistic import Joint, ProbabilisticNCA
+from toolkit.losses.proxy import ProxyAnchor
+from toolkit.losses.vmf import SCF, VMF
+from toolkit.recipe import Optim
+from toolkit.vmf import d_el_vmf, mean_resultant
+from toolkit.vmf_bound import polynomials
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+SMOOTH_ROWS = [2, 6, 7, 9, 11]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Threads only wait for each other on tensors this small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def read(name: str, case: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    with np.load(GOLDEN / f"{name}.npz", allow_pickle=False) as file:
+        arrays = {key.split("/")[1]: torch.from_numpy(file[key]) for key in file.files if key.startswith(f"{case}/")}
+        return arrays, json.loads(str(file["hparams"]))
+
+
+def close(ours: Tensor | None, theirs: Tensor, tolerance: float, rows: Any = slice(None)) -> None:
+    assert ours is not None
+    assert bool(torch.isfinite(ours).all())
+    scale = max(1.0, float(theirs[rows].abs().max()))
+    torch.testing.assert_close(ours.reshape(theirs.shape)[rows] / scale, theirs[rows] / scale, rtol=tolerance, atol=tolerance)
+
+
+def batch(seed: int = 0, size: int = 8, dim: int = 5, classes: int = 4) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return 2 * torch.randn(size, dim, generator=generator, dtype=torch.float64), torch.arange(size) % classes
+
+
+def set_(parameter: Any, value: Tensor) -> None:
+    with torch.no_grad():
+        parameter.copy_(value.reshape(parameter.shape))
+
+
+@pytest.mark.parametrize("case", ["small0", "hard0"])
+@pytest.mark.parametrize("name", ["vmf__vmf_embeddings", "vmf_n3__vmf_embeddings"])
+def test_vmf_equals_its_release_on_given_samples(name: str, case: str) -> None:
+    a, h = read(name, case)
+    loss = VMF(h["n"], len(a["w"]), method="bounds").double()
+    set_(loss.proxies, a["w"])
+    set_(loss.tau, torch.tensor(h["tau"], dtype=torch.float64))
+    z = a["x_used"].clone().requires_grad_()
+    value = loss(z, a["labels"], samples=a["z_samples"])
+    value.backward()
+    assert value.item() == pytest.approx(float(a["loss"]), rel=1e-9)
+    close(z.grad, a["grad_embeddings"], 1e-9, SMOOTH_ROWS if case == "hard0" else slice(None))
+    close(loss.proxies.grad, a["grad_w"], 1e-9)
+    close(loss.tau.grad, -a["grad_temp"], 1e-9)
+
+
+def log_c(kappa: float, dim: int) -> float:
+    v = dim / 2 - 1
+    return v * math.log(kappa) - (v + 1) * math.log(2 * math.pi) - math.log(ive(v, kappa)) - kappa
+
+
+def ratio(kappa: float, dim: int) -> float:
+    return float(ive(dim / 2, kappa) / ive(dim / 2 - 1, kappa))
+
+
+def test_vmf_is_eq_13_by_loops() -> None:
+    z, y = batch()
+    loss = VMF(5, 4, tau=0.5).double()
+    loss.alpha.fill_(1.5)
+    set_(loss.tau, torch.tensor(0.5))
+    samples = normalize(torch.randn(3, 8, 5, dtype=torch.float64), dim=-1)
+    beta, w, x, total = math.exp(0.5), loss.proxies.detach().numpy(), 1.5 * z.numpy(), 0.0
+    for i in range(8):
+        for s in range(3):
+            logits = [log_c(float(np.linalg.norm(one)), 5) - log_c(float(np.linalg.norm(one + beta * samples[s, i].numpy())), 5) for one in w]
+            total += math.log(sum(math.exp(one) for one in logits)) / 3
+        own, kz, kw = w[int(y[i])], float(np.linalg.norm(x[i])), float(np.linalg.norm(w[int(y[i])]))
+        total -= beta * ratio(kz, 5) * ratio(kw, 5) * float(own @ x[i]) / kz / kw
+    assert loss(z, y, samples=samples).item() == pytest.approx(total / 8, rel=1e-8)
+
+
+def test_vmf_bounds_the_expected_cross_entropy() -> None:
+    """Eq 7, with class vectors drawn as well, lies below Eq 8."""
+    z, y = batch(dim=6, size=4)
+    loss = VMF(6, 4, num_samples=500, tau=1.0).double()
+    probabilities = loss.posterior(z, num_samples=100)
+    torch.testing.assert_close(probabilities.sum(1), torch.ones(4, dtype=torch.float64))
+    assert float(loss(z, y).detach()) > float(nn.functional.nll_loss(probabilities.log(), y))
+
+
+@pytest.mark.parametrize(("dim", "classes", "tau"), [(2, 5, 1.0), (3, 4, 3.0), (16, 7, 1.0), (64, 200, 2.7), (64, 30, 4.0), (512, 40, 2.0)])
+def test_vmf_blockwise_float32_equals_float64(dim: int, classes: int, tau: float) -> None:
+    """With and without polynomials (3 dimensions, beta 20), with logits above 40, with a class vector of 0."""
+    torch.manual_seed(dim)
+    single = VMF(dim, classes, num_samples=3, tau=tau)
+    with torch.no_grad():
+        single.proxies[0] = 0
+        single.proxies[1] *= 3
+    double = VMF(dim, classes, num_samples=3, tau=tau).double()
+    double.load_state_dict(single.state_dict())
+    found = []
+    for loss, dtype in ((single, torch.float32), (double, torch.float64)):
+        z = (torch.randn(20, dim, generator=torch.Generator().manual_seed(0)) * 3).to(dtype).requires_grad_()
+        value = loss(z, torch.arange(20) % classes)
+        value.backward()
+        found.append([value.detach(), z.grad, loss.proxies.grad, loss.tau.grad])
+    for ours, expected in zip(*found, strict=True):
+        torch.testing.assert_close(
+            ours.double() / expected.abs().max(), expected / expected.abs().max(), rtol=0, atol=1e-4 if dim > 2 else 2e-3
+        )  # on the circle a tangent may come from noise along mu
+
+
+def test_polynomials_are_taken_where_they_converge() -> None:
+    square = torch.tensor([100.0, 900.0])
+    given = (square, torch.zeros(2), square.sqrt())
+    found = polynomials(*given, 2.0, 512)
+    assert found is not None
+    assert len(found[0]) == len(found[1]) + 1 <= 6
+    assert polynomials(*given, 20.0, 3) is None
+
+
+def test_vmf_gradients_by_finite_differences() -> None:
+    z, y = batch(size=3)
+    loss = VMF(5, 4, num_samples=2).double()
+    samples = normalize(torch.randn(2, 3, 5, dtype=torch.float64), dim=-1)
+
+    def value(x: Tensor, w: Tensor, tau: Tensor) -> Tensor:
+        result: Tensor = torch.func.functional_call(loss, {"proxies": w, "tau": tau}, (x, y), {"samples": samples})
+        return result
+
+    given = (z.requires_grad_(), loss.proxies.detach().clone().requires_grad_(), torch.tensor(0.3, dtype=torch.float64, requires_grad=True))
+    assert torch.autograd.gradcheck(value, given)
+
+
+def test_shared_and_independent_noise_have_the_same_mean() -> None:
+    z, y = batch(dim=20, size=6)
+    shared, independent = (VMF(20, 4, num_samples=2, tau=2.0, noise=noise).double() for noise in ("shared", "independent"))  # type: ignore[arg-type]
+    independent.proxies = shared.proxies
+    values = []
+    for loss in (shared, independent):
+        drawn = []
+        for seed in range(60):
+            loss.noise.fill_(seed)
+            drawn.append(loss(z, y).item())
+        values.append(torch.tensor(drawn))
+    difference = values[0].mean() - values[1].mean()
+    assert abs(float(difference)) < 4 * float((values[0].var() + values[1].var()).sqrt()) / 60**0.5
+
+
+@pytest.mark.parametrize("make", [VMF, partial(VMF, noise="independent"), ProbabilisticNCA], ids=["shared", "independent", "el_nivmf"])
+def test_noise_repeats_until_a_backward_pass_and_is_part_of_the_state(make: Any) -> None:
+    z, y = batch(dim=20)
+    loss = make(20, 4).double()
+    order = torch.randperm(8)
+    first = loss(z, y)
+    assert loss(z[order], y[order]).item() == pytest.approx(first.item(), rel=1e-12)
+    state = {key: value.clone() for key, value in loss.state_dict().items()}
+    first.backward()
+    second = loss(z, y).item()
+    assert second != first.item()
+    loss.load_state_dict(state)
+    assert loss(z, y).item() == first.item()
+
+
+def test_vmf_starts_at_the_concentration_of_eq_14() -> None:
+    loss = VMF(128, 400, resultant=0.4)
+    kappa = 0.4 * 127 / (1 - 0.16)
+    assert float(loss.proxies.detach().norm(dim=1).mean()) == pytest.approx(kappa, rel=0.01)
+    assert float(mean_resultant(torch.tensor(kappa), 128)) == pytest.approx(0.4, abs=0.005)
+    z = torch.randn(500, 128, generator=torch.Generator().manual_seed(0)) * 7
+    alpha = loss.estimate(z)
+    assert float((alpha * z).norm(dim=1).mean()) == pytest.approx(kappa, rel=1e-5)
+    assert loss.estimate(z, mean="absolute") == pytest.approx(1.25 * alpha, rel=0.01)
+    assert "alpha" in loss.state_dict()
+    assert "alpha" not in dict(loss.named_parameters())
+    with pytest.raises(ValueError, match="not all 0"):
+        loss.estimate(torch.zeros(4, 128))
+    groups = loss.param_groups(Optim(lr=0.1))
+    assert groups[1]["lr"] == 1e-3
+    torch.optim.SGD(groups, lr=0.1, momentum=0.9, nesterov=True)
+
+
+def test_vmf_logits_are_expected_cosines_and_posterior_agrees_when_certain() -> None:
+    z, _ = batch()
+    loss = VMF(5, 4).double()
+    w = loss.proxies.detach()
+    expected = mean_resultant(z.norm(dim=1), 5)[:, None] * mean_resultant(w.norm(dim=1), 5) * (normalize(z, dim=1) @ normalize(w, dim=1).T)
+    torch.testing.assert_close(loss.logits(z).detach(), expected)
+    set_(loss.proxies, loss.proxies * 1e5)
+    torch.testing.assert_close(loss.posterior(z * 1e5), loss.logits(z * 1e5).softmax(1).detach(), rtol=0.02, atol=0.01)
+
+
+def test_scf_is_its_closed_form() -> None:
+    z, y = batch()
+    loss = SCF(5, 4).double()
+    z.requires_grad_()
+    value = loss(z, y)
+    value.backward()
+    total, slopes = 0.0, []
+    for i in range(8):
+        row, w = z[i].detach().numpy(), loss.proxies[y[i]].detach().numpy()
+        kappa, cosine = float(np.linalg.norm(row)), float(row @ w / np.linalg.norm(row) / np.linalg.norm(w))
+        total += -kappa * cosine - log_c(kappa, 5) + 5 * math.log(64)
+        slopes.append((ratio(kappa, 5) - cosine) / 8)
+    assert value.item() == pytest.approx(total / 8, rel=1e-8)
+    assert loss.proxies.grad is None
+    torch.testing.assert_close(z.grad, torch.tensor(slopes)[:, None] * normalize(z.detach(), dim=1))
+    head = SCF(6, 4, concentration="output").double()
+    set_(head.proxies, loss.proxies)
+    stacked = torch.cat([z.detach(), z.detach().norm(dim=1, keepdim=True).log()], dim=1)
+    assert head(stacked, y).item() == pytest.approx(value.item(), rel=1e-12)
+    every = SCF(5, 4, learn="all").double()
+    every(z, y).backward()
+    assert every.proxies.grad is not None
+
+
+RELEASED: dict[str, dict[str, Any]] = {
+    "d_el_vmf": {"distance": "el_vmf", "method": "quadratic"},
+    "d_b_vmf": {"distance": "b_vmf", "method": "quadratic"},
+    "d_nivmf": {"distance": "nivmf", "method": "quadratic", "normalizer": "paper"},
+    "el_nivmf": {"distance": "el_nivmf", "method": "quadratic", "normalizer": "released"},
+    "d_l2": {"distance": "l2"},
+    "d_cos": {"distance": "cos"},
+}
+
+
+@pytest.mark.parametrize("case", ["small0", "hard0"])
+@pytest.mark.parametrize("name", RELEASED)
+def test_probabilistic_nca_equals_its_release(name: str, case: str) -> None:
+    a, _ = read(f"{name}__prob_dml", case)
+    loss = ProbabilisticNCA(16, 5, temperature=0.5, **RELEASED[name]).double()
+    set_(loss.proxies, a["weight_v"])
+    if loss.kappas is not None:
+        set_(loss.kappas, a["kappa"] if "kappa" in a else a["weight_g"])
+    z = a["embeddings"].clone().requires_grad_()
+    value = loss(z, a["labels"], **({"samples": a["z_samples"]} if "z_samples" in a else {}))
+    value.backward()
+    assert value.item() == pytest.approx(float(a["loss"]), rel=1e-8)
+    if z.grad is not None:
+        close(z.grad, a["grad_embeddings"], 1e-8, SMOOTH_ROWS if case == "hard0" else slice(None))
+    close(loss.proxies.grad, a["grad_weight_v"], 1e-8)
+    close(loss.temperature.grad, a["grad_temp"], 1e-8)  # type: ignore[union-attr]
+    if loss.kappas is not None:
+        close(loss.kappas.grad, a["grad_kappa"] if "grad_kappa" in a else a["grad_weight_g"], 1e-8)
+
+
+def test_joint_equals_the_release_on_a_balanced_batch() -> None:
+    a, _ = read("joint_panc_el_nivmf__prob_dml", "small0")
+    first = partial(ProbabilisticNCA, temperature=0.5, method="quadratic", normalizer="released")
+    loss = Joint(16, 5, first=first, second=partial(ProxyAnchor, margin=0.1, scale=32.0), weight=3.0).double()
+    set_(loss.proxies, a["weight_v"])
+    inner: Any = loss.first
+    set_(inner.kappas, a["kappa"])
+    inner._draw = lambda z: a["z_samples"]
+    z = a["embeddings"].clone().requires_grad_()
+    value = loss(z, a["labels"])
+    value.backward()
+    assert value.item() == pytest.approx(float(a["loss"]), rel=1e-8)
+    close(z.grad, a["grad_embeddings"], 1e-8)
+    close(inner.proxies.grad, a["grad_weight_v"], 1e-8)
+    close(inner.kappas.grad, a["grad_kappa"], 1e-8)
+
+
+def test_joint_is_the_sum_of_its_parts_and_shares_proxies_by_choice() -> None:
+    z, y = batch()
+    loss = Joint(5, 4, weight=0.5).double()
+    assert loss.second.proxies is loss.first.proxies
+    assert loss(z, y).item() == pytest.approx(float(loss.first(z, y).detach()) + 0.5 * float(loss.second(z, y).detach()), rel=1e-12)
+    groups = loss.param_groups(Optim(lr=0.1))
+    assert sum(len(group["params"]) for group in groups) == len(list(loss.parameters())) == 3
+    apart = Joint(5, 4, share=False)
+    assert apart.second.proxies is not apart.first.proxies
+    with pytest.raises(ValueError, match="cannot be shared"):
+        Joint(5, 4, first=partial(SCF, concentration="output"))
+
+
+@pytest.mark.parametrize("distance", ["el_nivmf", "nivmf", "el_vmf", "b_vmf", "kl_vmf", "l2", "cos"])
+def test_probabilistic_nca_gradients_and_label_permutation(distance: Any) -> None:
+    z, y = batch(size=4)
+    loss = ProbabilisticNCA(5, 4, distance=distance, concentration=3.0, temperature=2.0).double()
+    samples = normalize(torch.randn(3, 4, 5, dtype=torch.float64), dim=-1)
+    assert torch.autograd.gradcheck(lambda x: loss(x, y, samples=samples) + 0 * x.sum(), (z.requires_grad_(),))
+    expected = loss(z, y, samples=samples).item()
+    order = torch.tensor([2, 0, 3, 1])
+    set_(loss.proxies, loss.proxies[order].clone())
+    assert loss(z, order.argsort()[y], samples=samples).item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_el_nivmf_of_isotropic_proxies_tends_to_the_closed_form() -> None:
+    """With K = c I the nivMF is a vMF, so that many samples approach d_EL-vMF; and the gradient in the embedding passes through the draws."""
+    z, _ = batch(size=4)
+    drawn = ProbabilisticNCA(5, 4, concentration=4.0, num_samples=5000).double()
+    expected = d_el_vmf(z, 4 * drawn.proxies.detach(), relative=True)
+    torch.testing.assert_close(drawn.distances(z).detach(), expected, rtol=0, atol=0.12)
+    z.requires_grad_()
+    ours = torch.autograd.grad(drawn.distances(z).sum(), z)[0]
+    theirs = torch.autograd.grad(d_el_vmf(z, 4 * drawn.proxies.detach()).sum(), z)[0]
+    assert float((ours - theirs).norm() / theirs.norm()) < 0.16
+
+
+@pytest.mark.parametrize("make", [VMF, SCF, ProbabilisticNCA], ids=["VMF", "SCF", "el_nivmf"])
+def test_compiles(make: Any) -> None:
+    z, y = batch()
+    loss = make(5, 4)
+    compiled = torch.compile(loss, backend="aot_eager")
+    x = z.float().requires_grad_()
+    value = compiled(x, y)
+    assert value.item() == pytest.approx(loss(x, y).item(), rel=1e-5)
+    value.backward()
+    assert x.grad is not None
+    assert bool(torch.isfinite(x.grad).all())
+
+
+def test_constructors_refuse_with_a_sentence() -> None:
+    for make, words in (
+        (partial(VMF, resultant=1.0), "resultant=1.0"),
+        (partial(SCF, r=0.0), "r=0.0 must be positive"),
+        (partial(ProbabilisticNCA, distance="cosine"), "must be one of el_nivmf"),
+        (partial(ProbabilisticNCA, temperature=0.0), "temperature=0.0"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            make(5, 4)

@@ -1,0 +1,187 @@
+"""Probabilistic proxies: NCA++ over distances between distributions, and the sum of two losses that share their proxies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from toolkit.losses.common import Rates, checked, full, unit
+from toolkit.losses.proxy import ProxyAnchor
+from toolkit.vmf import Method, Normalizer, d_b_vmf, d_cos, d_el_nivmf, d_el_vmf, d_kl_vmf, d_l2, d_nivmf, root
+from toolkit.vmf_sampling import generator_of, move_on, ranks, sample
+
+Distance = Literal["el_nivmf", "nivmf", "el_vmf", "b_vmf", "kl_vmf", "l2", "cos"]
+CONCENTRATIONS = {"el_nivmf": "axis", "nivmf": "axis", "el_vmf": "proxy", "b_vmf": "proxy", "kl_vmf": "proxy", "l2": "proxy", "cos": "none"}
+
+
+class ProbabilisticNCA(nn.Module):
+    """Cross-entropy of -d(proxy_c, z)/t, d a distance between the embedding's distribution vMF(z/|z|, |z|) and the proxies'. Kirchhof et al. 2022, Eq 2 and 6.
+
+    distance: "el_nivmf" -log mean_s rho_c(z_s) over num_samples draws; "nivmf" -log rho_c(z/|z|); "el_vmf", "b_vmf", "kl_vmf": expected likelihood,
+    Bhattacharyya, KL(z || proxy) of two vMFs; "l2" |nu_c - nu_z|^2; "cos" -cos. rho_c is a nivMF, the others' proxies are vMFs.
+    Proxies: a direction each (`proxies`, its norm is not used) and concentrations `kappas`, (C, D) for nivMF, (C, 1) for vMF, floored at .1.
+    z (B, dim) raw, y (B,) int64 -> scalar mean; samples (S, B, dim): unit vectors given instead of drawn.
+    temperature t is learned unless learn_temperature=False; temperature_inside=True takes log mean_s rho^(1/t), as Algorithm 1 and the release do, False the
+    paper's Eq 6. normalizer="exact" | "paper" | "released", method="debye" | "quadratic": see toolkit.vmf. Draws repeat until a backward pass: see VMF.
+    The paper tried t in {1, 1/32, 1/256}, concentration in {10, 50, 200} and 5 to 20 samples.
+    """
+
+    PAPER: ClassVar[str] = "Kirchhof et al. 2022"
+    GEOMETRY: ClassVar[str] = "vMF"
+    PROXY: ClassVar[bool] = True
+    COMPARES: ClassVar[str] = "triplet"
+    NORMALISED: ClassVar[str] = "directions; norms are concentrations"
+    VERIFIED: ClassVar[str] = "d_*__prob_dml, el_nivmf__prob_dml, joint_panc_el_nivmf__prob_dml, nivmf_exact_jacobian__own, vmf_distances_exact__mpmath"
+    NOTES: ClassVar[str] = (
+        "Exact C_n and exact nivMF normaliser by default, the paper's quadratic fit and heuristic by name. KL is the divergence: the release maximises it and "
+        "omits A. "
+        "The release's EL-nivMF does not multiply the samples by K (normalizer='released'), so that its proxies are isotropic."
+    )
+
+    proxies: nn.Parameter  # (C, D)
+    noise: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        *,
+        distance: Distance = "el_nivmf",
+        temperature: float = 1.0,
+        learn_temperature: bool = True,
+        temperature_inside: bool = True,
+        num_samples: int = 5,
+        concentration: float = 10.0,
+        normalizer: Normalizer = "exact",
+        method: Method = "debye",
+        kappa_lr_scale: float = 1.0,
+        temperature_lr_scale: float = 1.0,
+    ):
+        super().__init__()
+        if distance not in CONCENTRATIONS:
+            raise ValueError(f"ProbabilisticNCA: distance={distance!r} must be one of {', '.join(CONCENTRATIONS)}")
+        if temperature <= 0 or concentration < 0.1 or num_samples < 1:
+            given = f"temperature={temperature} must be positive, concentration={concentration} at least .1 and num_samples={num_samples} at least 1"
+            raise ValueError(f"ProbabilisticNCA: {given}")
+        self.dim, self.num_classes, self.distance, self.num_samples = dim, num_classes, distance, num_samples
+        self.temperature_inside, self.normalizer, self.method = temperature_inside, normalizer, method
+        self.kappa_lr_scale, self.temperature_lr_scale = kappa_lr_scale, temperature_lr_scale
+        self.proxies = nn.Parameter(unit(torch.randn(num_classes, dim)))
+        width = {"axis": dim, "proxy": 1}.get(CONCENTRATIONS[distance])
+        self.kappas = nn.Parameter(torch.full((num_classes, width), float(concentration))) if width else None
+        self.temperature = nn.Parameter(torch.tensor(float(temperature))) if learn_temperature else float(temperature)
+        self.register_buffer("noise", torch.randint(2**62, ()))
+
+    def distances(self, z: Tensor, *, samples: Tensor | None = None) -> Tensor:
+        """(B, C) up to a constant that all classes share."""
+        z = full(z)
+        mu = unit(self.proxies).to(z.dtype)
+        if self.kappas is None:
+            return d_cos(z, mu)
+        kappas = self.kappas.to(z.dtype).clamp(min=0.1)
+        method: Any = {"method": self.method}
+        if self.distance == "el_nivmf":
+            samples = self._draw(z) if samples is None else samples.to(z.dtype)
+            inside: Any = {"temperature": self._temperature(z), "temperature_inside": self.temperature_inside}
+            return d_el_nivmf(z, mu, kappas, samples=samples, normalizer=self.normalizer, relative=True, **inside, **method)
+        if self.distance == "nivmf":
+            return d_nivmf(z, mu, kappas, normalizer=self.normalizer, relative=True, **method)
+        if self.distance == "el_vmf":
+            return d_el_vmf(z, kappas * mu, relative=True, **method)
+        if self.distance == "l2":
+            return d_l2(z, kappas * mu)
+        return (d_b_vmf if self.distance == "b_vmf" else d_kl_vmf)(z, kappas * mu, **method)
+
+    def logits(self, z: Tensor, *, samples: Tensor | None = None) -> Tensor:
+        """(B, C) -d/t"""
+        distance = self.distances(z, samples=samples)
+        return -distance / self._temperature(distance)
+
+    def _temperature(self, like: Tensor) -> Tensor | float:
+        return self.temperature if isinstance(self.temperature, float) else self.temperature.to(like.dtype).clamp(min=1e-4)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _draw(self, z: Tensor) -> Tensor:
+        order = ranks(z)
+        inverse = order.argsort()
+        drawn = sample(unit(z)[inverse], root(z.square().sum(1))[inverse], self.num_samples, generator=generator_of(self.noise, z.device))
+        return drawn[:, order]
+
+    @checked
+    def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None, *, samples: Tensor | None = None) -> Tensor:
+        return move_on(nn.functional.cross_entropy(self.logits(z, samples=samples), y), self.noise)
+
+    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
+        """Directions with the proxies' rate and decay; concentrations and temperature at their own multiples of the base rate, without decay."""
+        groups: list[dict[str, Any]] = [{"params": [self.proxies], "lr": optim.lr * optim.proxy_lr_scale, "weight_decay": optim.weight_decay}]
+        for parameter, scale in ((self.kappas, self.kappa_lr_scale), (self.temperature, self.temperature_lr_scale)):
+            if isinstance(parameter, nn.Parameter):
+                groups.append({"params": [parameter], "lr": optim.lr * scale, "weight_decay": 0.0})
+        return groups
+
+
+class Joint(nn.Module):
+    """first + weight * second: two losses on the same embeddings. Kirchhof et al. 2022, Eq 7: PANC + EL-nivMF is ProbabilisticNCA + omega ProxyAnchor.
+
+    first, second: losses of this package, or functools.partial of one, called with (dim, num_classes). Where both have (C, D) proxies they share the first's
+    (share=False: each its own). z (B, dim) raw, y (B,) int64, z_key for both -> scalar. logits are the first's. Normalisation: as its parts.
+    The paper's omega: 3 (CUB, 128-D), 5 (CUB, 512-D), .3 (Cars, 128-D), .1 (Cars, 512-D).
+    """
+
+    PAPER: ClassVar[str] = "Kirchhof et al. 2022"
+    GEOMETRY: ClassVar[str] = "its parts'"
+    PROXY: ClassVar[bool] = True
+    COMPARES: ClassVar[str] = "triplet"
+    NORMALISED: ClassVar[str] = "as its parts"
+    VERIFIED: ClassVar[str] = "joint_panc_el_nivmf__prob_dml; the sum of its parts"
+    NOTES: ClassVar[str] = "The release's ProxyAnchor counts a class with k samples k times in its positive term (the same for balanced batches)."
+
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        *,
+        first: Callable[[int, int], nn.Module] = ProbabilisticNCA,
+        second: Callable[[int, int], nn.Module] = ProxyAnchor,
+        weight: float = 3.0,
+        share: bool = True,
+    ):
+        super().__init__()
+        self.dim, self.num_classes, self.weight = dim, num_classes, weight
+        self.first, self.second = first(dim, num_classes), second(dim, num_classes)
+        ours, theirs = (getattr(part, "proxies", None) for part in (self.first, self.second))
+        if share and isinstance(ours, Tensor) and isinstance(theirs, Tensor):
+            if ours.shape != theirs.shape:
+                raise ValueError(f"Joint: proxies of shapes {tuple(ours.shape)} and {tuple(theirs.shape)} cannot be shared; pass share=False")
+            self.second.proxies = ours
+
+    @property
+    def proxies(self) -> Tensor:
+        """(C, D) of the first part."""
+        proxies: Tensor = self.first.proxies  # type: ignore[assignment]
+        return proxies
+
+    def logits(self, z: Tensor) -> Tensor:
+        """(B, C) of the first part."""
+        logits: Tensor = self.first.logits(z)  # type: ignore[operator]
+        return logits
+
+    @checked
+    def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
+        first: Tensor = self.first(z, y, z_key)
+        second: Tensor = self.second(z, y, z_key)
+        return first + self.weight * second
+
+    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
+        """The first part's groups and the second's, a shared parameter in the first's."""
+        seen: set[int] = set()
+        groups: list[dict[str, Any]] = []
+        for group in (group for part in (self.first, self.second) for group in part.param_groups(optim)):  # type: ignore[operator]
+            own = [parameter for parameter in group["params"] if id(parameter) not in seen]
+            seen |= {id(parameter) for parameter in own}
+            if own:
+                groups.append({**group, "params": own})
+        return groups

@@ -1,0 +1,195 @@
+"""Losses on von Mises-Fisher embeddings: a raw embedding z stands for vMF(mu = z/|z|, kappa = |z|), so that its norm says how certain it is."""
+
+from __future__ import annotations
+
+from math import log, sqrt
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from eval import directional
+from toolkit.losses.common import Rates, checked, full, proxy_groups, unit
+from toolkit.vmf import Method, relative_log_c, resultant_ratio, root
+from toolkit.vmf_bound import expected_logsumexp
+from toolkit.vmf_sampling import Family, cosines, generator_of, move_on, ranks, sample
+
+
+class VMF(nn.Module):
+    """The vMF loss: cosine softmax whose embeddings and class vectors are vMF-distributed, marginalised. Scott et al. 2021, Eq 8/13.
+
+    mean_i{ mean_s logsumexp_j[lc(|w_j|) - lc(|w_j + beta z_s|)] - beta A(kappa_i) A(|w_y|) mu_i.mu_y }, z_s ~ vMF(mu_i, kappa_i), kappa_i = |alpha z_i|,
+    lc = log C_n, beta = exp(tau) learned with its own rate. It bounds the expected cross-entropy from above.
+
+    z (B, dim) raw, y (B,) int64 -> scalar; samples (S, B, dim): unit vectors given instead of drawn. Nothing is normalised: norms are concentrations.
+    resultant: lambda of Eq 14-19, the mean resultant length aimed at on the start, from which the proxies' norm follows (.4 closed sets, .7 open sets);
+    estimate(embeddings) sets alpha so that embeddings start there too. method="bounds" takes A and lc of Eq 10 and 12 instead of the exact ones.
+    noise="shared" gives all rows the same S tangent directions (and each its own cosines): every row's draws are exactly vMF, rows are merely not independent
+    of each other, and the (S B, dim) x (dim, C) product shrinks to (B + S, dim) x (dim, C). "independent", and always below 16 dimensions: as the release.
+    Noise belongs to the buffer `noise`, which a backward pass moves on: a repeated evaluation repeats the value, and a resumed run continues the same noise.
+    """
+
+    PAPER: ClassVar[str] = "Scott et al. 2021"
+    GEOMETRY: ClassVar[str] = "vMF"
+    PROXY: ClassVar[bool] = True
+    COMPARES: ClassVar[str] = "triplet"
+    NORMALISED: ClassVar[str] = "nothing"
+    VERIFIED: ClassVar[str] = "vmf__vmf_embeddings, vmf_n3__vmf_embeddings (method='bounds', given samples); loops over an independent series"
+    NOTES: ClassVar[str] = (
+        "Exact A and C_n where paper and release have the mean of two bounds (up to 25 % off in A at n = 3). The release's sampler is wrong for kappa > 10 "
+        "unless kappa >> n, and its gradient ignores the rejection: not reproduced. alpha from E|x| (Eq 15), not sqrt(n) E|x_i| (Eq 16: 1.25 times too large)."
+    )
+
+    proxies: nn.Parameter  # (C, D)
+    alpha: Tensor
+    noise: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        *,
+        num_samples: int = 10,
+        resultant: float = 0.4,
+        tau: float = 0.0,
+        tau_lr: float = 1e-3,
+        method: Literal["debye", "bounds"] = "debye",
+        noise: Literal["shared", "independent"] = "shared",
+        family: Family = "vmf",
+    ):
+        super().__init__()
+        if dim < 2 or not 0 < resultant < 1 or num_samples < 1:
+            raise ValueError(f"VMF: dim={dim} must be 2 or more, resultant={resultant} in (0, 1) and num_samples={num_samples} at least 1")
+        self.dim, self.num_classes, self.num_samples, self.tau_lr = dim, num_classes, num_samples, tau_lr
+        self.method: Method = method
+        self.sharing, self.family = noise, family
+        self.concentration = resultant * (dim - 1) / (1 - resultant**2)  # Eq 14
+        self.proxies = nn.Parameter(torch.empty(num_classes, dim))
+        nn.init.normal_(self.proxies, std=self.concentration / sqrt(dim))  # Eq 19
+        self.tau = nn.Parameter(torch.tensor(float(tau)))
+        self.register_buffer("alpha", torch.ones(()))
+        self.register_buffer("noise", torch.randint(2**62, ()))
+
+    @torch.no_grad()
+    def estimate(self, embeddings: Tensor, *, mean: Literal["norm", "absolute"] = "norm") -> float:
+        """Set and return alpha from the (N, dim) embeddings of the training set before training, so that the mean of |alpha z| is Eq 14's concentration.
+
+        mean="norm": E|z|, Eq 15. "absolute": sqrt(n) E|z_i|, Eq 16 and the release. alpha stays fixed from then on and is saved with the weights.
+        """
+        embeddings = full(embeddings)
+        size = embeddings.norm(dim=1).mean() if mean == "norm" else sqrt(self.dim) * embeddings.abs().mean()
+        if embeddings.ndim != 2 or embeddings.shape[1] != self.dim or not bool(torch.isfinite(size) & (size > 0)):
+            shape = tuple(embeddings.shape)
+            raise ValueError(f"VMF.estimate: embeddings must be (N, {self.dim}), finite and not all 0, but are {shape} of mean size {float(size)}")
+        self.alpha.copy_(self.concentration / size)
+        return float(self.alpha)
+
+    def logits(self, z: Tensor) -> Tensor:
+        """(B, C) beta E[w_j].E[z] = beta A(|w_j|) A(kappa) cos: deterministic. The paper predicts by `posterior`."""
+        nu = full(z) * self.alpha.to(full(z).dtype)
+        return self.tau.to(nu.dtype).exp() * self._mean(nu) @ self._mean(self.proxies.to(nu.dtype)).T
+
+    @torch.no_grad()
+    def posterior(self, z: Tensor, *, num_samples: int | None = None, generator: torch.Generator | None = None) -> Tensor:
+        """(B, C) class probabilities: the mean over draws of z AND of the class vectors, drawn once for the batch, of softmax_j(beta w_j.z)."""
+        nu, w = full(z) * self.alpha.to(full(z).dtype), self.proxies.to(full(z).dtype)
+        num = num_samples or self.num_samples
+        total = torch.zeros(len(nu), len(w), dtype=nu.dtype, device=nu.device)
+        for _ in range(num):  # one draw of C class vectors at a time bounds the memory
+            drawn, classes = (sample(unit(x), x.norm(dim=1), 1, generator=generator)[0] for x in (nu, w))
+            total += torch.softmax(self.tau.to(nu.dtype).exp() * drawn @ classes.T, dim=1)
+        return total / num
+
+    def _mean(self, nu: Tensor) -> Tensor:
+        return resultant_ratio(nu.square().sum(1, keepdim=True), self.dim, method=self.method) * nu
+
+    @checked
+    def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None, *, samples: Tensor | None = None) -> Tensor:
+        nu, w, beta = z * self.alpha.to(z.dtype), self.proxies.to(z.dtype), self.tau.to(z.dtype).exp()
+        cosine, along, across, shared = self._draws(nu, w) if samples is None else self._given(samples.to(z.dtype), w)
+        bound = expected_logsumexp(cosine, along, across, shared, w.square().sum(1), beta, self.dim, self.method)
+        own = (self._mean(nu) * self._mean(w).index_select(0, y)).sum(1)
+        return move_on(bound - beta * own.mean(), self.noise)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _draws(self, nu: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The scores w_j.z_s = along_si cosine_ij + across_si shared_sj of all draws: (B, C), (S, B), (S, B), (S, C)."""
+        generator, order = generator_of(self.noise, nu.device), ranks(nu)
+        mu, kappa = unit(nu), root(nu.square().sum(1))
+        if self.sharing == "independent" or self.dim < 16:  # in few dimensions a shared direction can fall on mu, and the product is small anyway
+            inverse = order.argsort()
+            return self._given(sample(mu[inverse], kappa[inverse], self.num_samples, generator=generator, family=self.family)[:, order], w)
+        mu = torch.where(kappa[:, None] > 0, mu, torch.eye(1, self.dim, dtype=mu.dtype, device=mu.device))
+        tangents = torch.randn(self.num_samples, self.dim, dtype=torch.float32, generator=generator, device=nu.device).to(nu.dtype)
+        inverse = order.argsort()
+        cosine, sine = (x[:, order].to(nu.dtype) for x in cosines(kappa[inverse], self.dim, self.num_samples, generator=generator, family=self.family))
+        toward = tangents @ mu.T
+        across = sine / (tangents.square().sum(1, keepdim=True) - toward.square()).clamp(min=1e-12).sqrt()
+        return mu @ w.T, cosine - across * toward, across, tangents @ w.T
+
+    def _given(self, samples: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        scores = samples.flatten(0, 1) @ w.T
+        return scores, scores.new_ones(1, len(scores)), scores.new_zeros(1, len(scores)), scores.new_zeros(1, len(w))
+
+    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
+        """Proxies as usual; tau at its own rate tau_lr, without momentum and decay, as the release has it."""
+        own = {"params": [self.tau], "lr": self.tau_lr, "weight_decay": 0.0, "momentum": 0.0, "nesterov": False}
+        return [{"params": [self.proxies], "lr": optim.lr * optim.proxy_lr_scale, "weight_decay": optim.weight_decay}, own]
+
+
+class SCF(nn.Module):
+    """Spherical confidence: -log density of the class vector, on the sphere of radius r, under vMF(mu, kappa): -lc(kappa) - kappa cos(mu, w_y) + n log r.
+
+    Li et al. 2021. It trains how certain an embedding is, given class vectors that another loss has made (assign them to `proxies`).
+    z (B, dim) raw, y (B,) int64 -> scalar mean; directions normalised. concentration="norm": kappa = |z|; "output": kappa = exp(z[:, -1]), a head's own
+    output, the direction being the other columns (proxies (C, dim - 1)). learn="concentration" (the paper) passes no gradient to directions and proxies.
+    """
+
+    PAPER: ClassVar[str] = "Li et al. 2021"
+    GEOMETRY: ClassVar[str] = "vMF"
+    PROXY: ClassVar[bool] = True
+    COMPARES: ClassVar[str] = "pair"
+    NORMALISED: ClassVar[str] = "directions of z, proxies"
+    VERIFIED: ClassVar[str] = "closed form against scipy.special.ive"
+    NOTES: ClassVar[str] = "The release's log(1e-6 + ive) freezes the Bessel term at n = 512 for kappa below a few thousand (gradient 1 for A); exact here."
+
+    proxies: nn.Parameter
+
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        *,
+        r: float = 64.0,
+        concentration: Literal["norm", "output"] = "norm",
+        learn: Literal["concentration", "all"] = "concentration",
+    ):
+        super().__init__()
+        self.dim, self.num_classes, self.r, self.concentration, self.learn = dim, num_classes, r, concentration, learn
+        self.directions = dim if concentration == "norm" else dim - 1
+        if r <= 0 or self.directions < 2:
+            raise ValueError(f"SCF: r={r} must be positive, and {self.directions} coordinates cannot hold a direction: raise dim")
+        self.proxies = nn.Parameter(nn.init.xavier_normal_(torch.empty(num_classes, self.directions)))
+
+    def logits(self, z: Tensor) -> Tensor:
+        """(B, C) kappa cos(mu, w_j): the log densities up to what all classes share."""
+        mu, kappa = self._split(full(z))
+        return kappa[:, None] * mu @ unit(self.proxies).to(mu.dtype).T
+
+    def _split(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        if self.concentration == "norm":
+            return unit(z), root(z.square().sum(1))
+        return unit(z[:, :-1]), z[:, -1].clamp(max=30.0).exp()
+
+    @checked
+    def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
+        mu, kappa = self._split(z)
+        cosine = (mu * unit(self.proxies).to(mu.dtype).index_select(0, y)).sum(1)
+        if self.learn == "concentration":
+            cosine = cosine.detach()
+        n = self.directions
+        constant = n * log(self.r) - directional.log_normalizer_at_zero(n)
+        return (-relative_log_c(kappa.square(), n) - kappa * cosine).mean() + constant
+
+    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
+        return proxy_groups(self, self.proxies, optim)
