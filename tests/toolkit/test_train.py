@@ -94,9 +94,10 @@ def test_sigkill_at_a_random_moment_resumes_bit_for_bit(uninterrupted: Callable[
     kills = 0
     for _ in range(3):
         process = subprocess.Popen([*command, *(["--resume"] if out.exists() else [])], cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        while process.poll() is None and not (out / "log.jsonl").exists():
-            time.sleep(0.01)  # wait for the loop: before it there is nothing to lose
-        time.sleep(moments.uniform(0, 0.6))
+        steps = moments.randrange(1, 9)  # of 12, so that it surely runs still
+        while process.poll() is None and not ((out / "log.jsonl").exists() and len((out / "log.jsonl").read_bytes().splitlines()) >= steps):
+            time.sleep(0.002)
+        time.sleep(moments.uniform(0, 0.03))
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
             kills += 1
