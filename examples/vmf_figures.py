@@ -71,8 +71,8 @@ def normalizers(out: Path, points: int) -> Path:
     shapes = {
         "(a) exact (Debye series)": (true, "-"),
         "(b) quadratic, nivMF paper Eq 13": (log_normalizer(kappa, dim, method="quadratic"), "--"),
-        "(c) mean of bounds, vMF paper Eq 12": (bounds + (true - bounds)[0], ":"),
-        "(d) Kumar & Tsvetkov 2019": (kumar(kappa, dim) + (true[0] - kumar(kappa[:1], dim)[0]), "-."),
+        "(c) Kumar & Tsvetkov 2019": (kumar(kappa, dim) + (true[0] - kumar(kappa[:1], dim)[0]), "-."),
+        "(d) mean of bounds, vMF paper Eq 12": (bounds + (true - bounds)[0], ":"),
     }
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
     for name, (values, style) in shapes.items():

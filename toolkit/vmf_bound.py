@@ -32,7 +32,7 @@ def _blockwise(*arguments: Any) -> Tensor:
 
 
 class _Blockwise(torch.autograd.Function):
-    """expected_logsumexp with its gradient taken in the same pass, in blocks that stay in the cache.
+    """expected_logsumexp with its gradient taken in the same pass, in blocks of 2 MB that stay in the cache.
 
     A class's logit is a smooth function of the score alone, which lies within |w_j|: a polynomial of low degree per class (see polynomials), evaluated with its
     derivative in a few fused multiply-adds per score instead of the series' two logarithms and some fifty products.
@@ -47,7 +47,7 @@ class _Blockwise(torch.autograd.Function):
         cosine, shared = cosine / reach, shared / reach  # scores in units of their reach from here on: in [-1, 1]
         sums, d_along, d_across = torch.empty_like(along), torch.empty_like(along), torch.empty_like(across)
         d_cosine, d_shared, d_score, d_log_c = torch.zeros_like(cosine), torch.zeros_like(shared), torch.zeros_like(square_w), torch.zeros_like(square_w)
-        rows = max(1, (2**17 if cosine.device.type == "cpu" else 2**25) // classes)
+        rows = max(1, (2**19 if cosine.device.type == "cpu" else 2**25) // classes)
         for start in range(0, size, rows):
             part, block = slice(start, start + rows), cosine[start : start + rows]
             for s in range(num):
