@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from eval.similarity import score_trials
 from eval.types import Trials, name_first
 from toolkit import checkpoint
-from toolkit.batch import Batch, Item, Views, check_unique, collate_views, label_numbers
+from toolkit.batch import Batch, Draw, Item, Views, check_unique, collate_views, label_numbers
 from toolkit.console import BadItems, Bar, Interrupted, console, ignore_ctrl_c, interruptible
 from toolkit.embed import TorchEmbedder, embed, pick_device
 from toolkit.memory import Bank, momentum_encoder, update_encoder
@@ -53,11 +53,11 @@ def fit(recipe: Recipe, *, data: Path, out: Path, resume: bool = False, step: Ca
     check_sampling(labels, recipe.sampling)
     trials = recipe.trials(data) if recipe.trials is not None else None
     _check_watch(recipe, trials, classes)
-    prepare_folder(out, description, resume)
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
     device = pick_device()
     run = _build(recipe, len(classes), device)
+    prepare_folder(out, description, resume)  # after everything that may refuse the recipe, so that a refused run leaves no folder behind
     if resume and (out / checkpoint.RESUME).is_file():
         load_run(out / checkpoint.RESUME, run, classes)
     else:
@@ -65,15 +65,7 @@ def fit(recipe: Recipe, *, data: Path, out: Path, resume: bool = False, step: Ca
     cut_log(out / LOG, run.step)
     schedule, sampling = recipe.schedule, recipe.sampling
     views = Views(items, labels, recipe.read, recipe.augment, seed=recipe.seed, cache=recipe.cache)
-    loader: Any = torch.utils.data.DataLoader(
-        views,
-        batch_sampler=draws(labels, sampling, seed=recipe.seed, start=run.step, stop=schedule.steps),
-        collate_fn=collate_views,
-        num_workers=recipe.workers,
-        worker_init_fn=ignore_ctrl_c if recipe.workers else None,
-        pin_memory=device.type == "cuda",
-        generator=torch.Generator().manual_seed(recipe.seed),  # its own, so that making the loader draws nothing from the run's generator
-    )
+    loader = _loader(views, draws(labels, sampling, seed=recipe.seed, start=run.step, stop=schedule.steps), recipe, device)
     momentum = recipe.memory.momentum if recipe.memory else 0.0
     halved = recipe.precision == "bfloat16" or (recipe.precision == "auto" and device.type == "cuda")
     autocast = torch.autocast(device.type, dtype=_half(recipe, device), enabled=halved)
@@ -174,6 +166,19 @@ def _build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     return Run(embedder, loss, encoder, optimizer, scaler)
 
 
+def _loader(views: Views, order: Iterator[list[Draw]], recipe: Recipe, device: torch.device) -> Any:
+    """Batches of views in the given order, read in recipe.workers processes."""
+    return torch.utils.data.DataLoader(
+        views,
+        batch_sampler=order,
+        collate_fn=collate_views,
+        num_workers=recipe.workers,
+        worker_init_fn=ignore_ctrl_c if recipe.workers else None,
+        pin_memory=device.type == "cuda",
+        generator=torch.Generator().manual_seed(recipe.seed),  # its own, so that making the loader draws nothing from the run's generator
+    )
+
+
 @torch.no_grad()
 def _estimate(run: Run, recipe: Recipe, items: Sequence[Item], labels: NDArray[np.int64]) -> None:
     """Let a backbone that learns constants from the training data before the first step do so, from recipe.estimate_views views of every item."""
@@ -184,13 +189,7 @@ def _estimate(run: Run, recipe: Recipe, items: Sequence[Item], labels: NDArray[n
     views = Views(items, labels, recipe.read, recipe.augment, seed=recipe.seed + 1_000_003, cache=recipe.cache)  # other random numbers than the training views
     size = min(64, len(items))
     order = draws(labels, Sampling(size), seed=recipe.seed, start=0, stop=recipe.estimate_views * (len(items) // size))
-    loader: Any = torch.utils.data.DataLoader(
-        views,
-        batch_sampler=order,
-        collate_fn=collate_views,
-        num_workers=recipe.workers,
-        generator=torch.Generator(),
-    )
+    loader = _loader(views, order, recipe, device)
 
     def batches() -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
         for batch, _ in loader:

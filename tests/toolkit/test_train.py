@@ -181,6 +181,7 @@ def test_settings_that_cannot_work_are_refused_before_the_first_step(voices: Pat
     ]:
         with pytest.raises(ValueError, match=says):
             fit(recipes.override(recipe("simple"), [assignment]), data=voices, out=tmp_path / assignment)
+        assert not (tmp_path / assignment).exists()
     with pytest.raises(ValueError, match="takes no keys"):
         fit(recipe("simple", loss=recipe().loss), data=voices, out=tmp_path / "keys")
 
