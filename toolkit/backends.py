@@ -12,7 +12,6 @@ torch.load(weights_only=True). Front-ends come from the modality by name, as wit
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -29,7 +28,7 @@ from toolkit import backends_speechbrain
 from toolkit.backbones.campplus import CAMPPlus
 from toolkit.backbones.ecapa import WeSpeakerECAPA
 from toolkit.backbones.resnet import ResNet
-from toolkit.backbones.weights import load_wespeaker
+from toolkit.backbones.weights import load_wespeaker, read_weights
 from toolkit.backbones.xvector import XVector
 from toolkit.batch import Read
 from toolkit.checkpoint import Loaded, load_model
@@ -101,18 +100,7 @@ def _load_state(path: Path) -> dict[str, Tensor]:
     """A pickled state dict, of which only tensors are taken."""
     if not path.is_file():
         raise ValueError(f"{path} does not exist; give the folder or the file of the model's weights")
-    try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(". ") if str(error).strip() else type(error).__name__
-        raise ValueError(
-            f"{path} is no state dict that can be read without running code ({reason[:200]}); save it with torch.save(model.state_dict())"
-        ) from None
-    if isinstance(found, Mapping) and isinstance(found.get("model"), Mapping):
-        found = found["model"]
-    if not isinstance(found, Mapping) or not found or not all(isinstance(key, str) and torch.is_tensor(value) for key, value in found.items()):
-        raise ValueError(f"{path} holds a {type(found).__name__} that is no mapping of names to tensors; save it with torch.save(model.state_dict())")
-    return dict(found)
+    return read_weights(path)
 
 
 def _load_speechbrain(source: str) -> Loaded:

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from eval.comparison import Tuned
 from eval.types import Trials
 from toolkit.batch import Item
+from toolkit.pairs import draw_pairs
 from toolkit.recipe import Recipe, describe, override
 
 VALIDATION_SHARE, LEAST_CLASSES, MOST_PAIRS = 0.25, 4, 20_000
@@ -88,31 +88,15 @@ def validation_trials(
     Returns the items that occur and the trials. ValueError if no validation class has two items.
     """
     held_out = sorted(divide(items(data), share=share, seed=seed)[1], key=lambda item: str(item.label))
-    pairs, target = _pairs(np.array([str(item.label) for item in held_out]), num_pairs, np.random.default_rng(seed))
-    if target.all() or not target.any():
-        raise ValueError(f"tuning: {len(held_out)} validation items give {int(target.sum())} target trials of {target.size}; both kinds are needed")
-    used, index = np.unique(pairs, return_inverse=True)
+    drawn = draw_pairs(held_out, num_pairs, np.random.default_rng(seed))
+    assert drawn.target is not None
+    if drawn.target.all() or not drawn.target.any():
+        raise ValueError(f"tuning: {len(held_out)} validation items give {int(drawn.target.sum())} target trials of {len(drawn)}; both kinds are needed")
+    used, index = np.unique(np.stack((drawn.enrol, drawn.probe)), return_inverse=True)
     chosen = [held_out[i] for i in used]
     ids = tuple(item.id for item in chosen)
-    enrol, probe = index.reshape(pairs.shape).astype(np.int32)
-    return chosen, Trials(ids, ids, enrol, probe, target)
-
-
-def _pairs(labels: NDArray[np.str_], most: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """(2, P) positions i < j in sorted labels (N,), and (P,) whether the labels agree."""
-    position = np.arange(labels.size, dtype=np.int64)
-    end = np.searchsorted(labels, labels, side="right").astype(np.int64)  # same-class partners of p are p+1 ... end-1, the others end ... N-1
-    counts = (end - position - 1, labels.size - end)
-    num_target, num_nontarget = (int(one.sum()) for one in counts)
-    targets = num_target if num_target + num_nontarget <= most else min(num_target, max(most // 2, most - num_nontarget))
-    wanted = targets, min(num_nontarget, most - targets)
-    sides = []
-    for first, count, size in zip((position + 1, end), counts, wanted, strict=True):
-        upto = np.cumsum(count)  # a pair is a number, so that neither all pairs nor rejected draws are held
-        drawn = np.sort(rng.choice(int(upto[-1]), size=size, replace=False)) if size else np.empty(0, dtype=np.int64)
-        one = np.searchsorted(upto, drawn, side="right")
-        sides.append(np.stack((one, first[one] + drawn - (upto[one] - count[one]))))
-    return np.concatenate(sides, axis=1), np.arange(sum(wanted)) < wanted[0]
+    enrol, probe = index.reshape(2, -1).astype(np.int32)
+    return chosen, Trials(ids, ids, enrol, probe, drawn.target)
 
 
 def on_validation_classes(recipe: Recipe) -> Recipe:

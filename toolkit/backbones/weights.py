@@ -78,7 +78,9 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         found = _read_safetensors(path) if path.suffix == ".safetensors" else torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # what a broken or hostile file makes of the parsers is anything
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(". ")[:200]
-        raise ValueError(f"weights {str(path)!r} cannot be read without running code ({reason}); save them by torch.save(state_dict)") from None
+        raise ValueError(
+            f"weights {str(path)!r} cannot be read without running code ({reason}), so it is no state dict; save one by torch.save(state_dict)"
+        ) from None
     for name in _INSIDE:
         if isinstance(found, Mapping) and isinstance(found.get(name), Mapping):
             found = found[name]
