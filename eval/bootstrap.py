@@ -209,10 +209,13 @@ def resample(metrics: Mapping[str, Metric], scores: Scores, subjects: ArrayLike 
 
 
 def percentile_interval(values: Floats, level: float) -> tuple[float, float]:
-    """The central `level` share of the resampled values, e.g. the 2.5 and 97.5 % quantiles for 0.95. ValueError unless 0 < level < 1."""
+    """The central `level` share of the resampled values, e.g. the 2.5 and 97.5 % quantiles for 0.95; NaN, a resample without a value, is left out.
+
+    ValueError unless 0 < level < 1.
+    """
     if not 0 < level < 1:
         raise ValueError(f"level = {level}: the share that an interval covers must lie strictly between 0 and 1, e.g. 0.95")
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.nanquantile(values, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from eval import per_item
 from eval.bootstrap import Metric, percentile_interval, resample
+from eval.per_item import PerItem
 from eval.subjects import subjects_of
 from eval.types import Floats, Ints, Scores, Trials, name_first
 
@@ -99,7 +101,10 @@ class Tuned:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything that the tables, the JSON file and the page show. reference: "" if no run finished; picked: it is the best on these very trials."""
+    """Everything that the tables, the JSON file and the page show. reference: "" if no run finished; picked: it is the best on these very trials.
+
+    counts: of the test, "targets", "nontargets" and "subjects" (None if unknown), or "items" and what is drawn: "classes" (of which there are so many).
+    """
 
     variants: Sequence[str]
     metrics: Sequence[str]
@@ -144,10 +149,16 @@ def subjects_behind(trials: Trials, labels: Mapping[str, str | None]) -> Subject
 def measure(scores: Scores, metrics: Mapping[str, Metric], subjects: Subjects, *, num_resamples: int, seed: int = 0) -> Outcome:
     """A finished run's scores to the values of its metrics and their (num_resamples,) values on resamples of the subjects (of the trials if unknown).
 
-    Whatever a later modality measures (accuracy, retrieval) enters a comparison through a function of this kind. Errors: those of eval.bootstrap.resample.
+    Errors: those of eval.bootstrap.resample.
     """
     values = {name: float(metric(scores.targets, scores.nontargets)) for name, metric in metrics.items()}
     return Outcome(values, resample(metrics, scores, subjects.pairs, num_resamples=num_resamples, seed=seed).values, subjects.trial_list)
+
+
+def measure_items(measured: PerItem, metrics: Mapping[str, per_item.Metric], *, num_resamples: int, seed: int = 0) -> Outcome:
+    """The same of what a classifier's or retrieval system's test measured on each item, on resamples of its groups."""
+    values = {name: float(metric(measured.columns)) for name, metric in metrics.items()}
+    return Outcome(values, per_item.resample(metrics, measured, num_resamples=num_resamples, seed=seed), measured.digest)
 
 
 def resamples_needed(num_comparisons: int) -> int:

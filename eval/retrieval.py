@@ -234,7 +234,17 @@ def nmi(embeddings: ArrayLike, labels: ArrayLike, *, num_clusters: int | None = 
     0 where nothing is shared or there is a single class. It rises with the number of clusters and says little above 100 classes (Musgrave et al. 2020,
     Sec. 2.3): report it beside MAP@R. ValueError: as for `clusters` and `label_codes`.
     """
-    table, rows, columns = _contingency(embeddings, labels, num_clusters, seed)
+    codes, found = _clustered(embeddings, labels, num_clusters, seed)
+    return nmi_of(codes, found)
+
+
+def nmi_of(labels: Counts, found: Counts) -> float:
+    """Normalised mutual information 2 I / (H(labels) + H(found)) of two assignments (N,) of integers; 0 where both are constant.
+
+    >>> nmi_of(np.array([0, 0, 1, 1]), np.array([5, 5, 3, 3]))
+    1.0
+    """
+    table, rows, columns = _contingency(labels, found)
     total = float(table.sum())
     entropies = [float(-(one / total) @ np.log(one / total)) for one in (table, rows, columns)]
     shared = entropies[1] + entropies[2] - entropies[0]
@@ -246,16 +256,21 @@ def f1(embeddings: ArrayLike, labels: ArrayLike, *, num_clusters: int | None = N
 
     As Revisiting-DML's f1, whose precision and recall are swapped (their harmonic mean is not). ValueError: as for `nmi`.
     """
-    both, of_class, in_cluster = (float((one * (one - 1)).sum()) for one in _contingency(embeddings, labels, num_clusters, seed))
+    both, of_class, in_cluster = (float((one * (one - 1)).sum()) for one in _contingency(*_clustered(embeddings, labels, num_clusters, seed)))
     return 2 * both / (of_class + in_cluster) if of_class + in_cluster else 0.0
 
 
-def _contingency(embeddings: ArrayLike, labels: ArrayLike, num_clusters: int | None, seed: int) -> tuple[Counts, Counts, Counts]:
-    """How many items share a class and a cluster (the pairs that occur), a class, a cluster."""
+def _clustered(embeddings: ArrayLike, labels: ArrayLike, num_clusters: int | None, seed: int) -> tuple[Counts, Counts]:
+    """(N,) class and cluster of each item."""
     codes, _ = label_codes(labels)
     rows = check_rows("embeddings", embeddings)
     if codes.size != len(rows):
         raise ValueError(f"labels: {codes.size} labels for {len(rows)} rows; one each is needed")
-    found = clusters(rows, int(codes.max()) + 1 if num_clusters is None else num_clusters, seed=seed)
-    shared, of_class, in_cluster = (np.unique(one, return_counts=True)[1] for one in (codes * len(rows) + found, codes, found))
+    return codes, clusters(rows, int(codes.max()) + 1 if num_clusters is None else num_clusters, seed=seed)
+
+
+def _contingency(labels: Counts, found: Counts) -> tuple[Counts, Counts, Counts]:
+    """How many items share a class and a cluster (the pairs that occur), a class, a cluster."""
+    first, second = (np.unique(one, return_inverse=True)[1].astype(np.int64) for one in (labels, found))
+    shared, of_class, in_cluster = (np.unique(one, return_counts=True)[1] for one in (first * first.size + second, first, second))
     return shared.astype(np.int64), of_class.astype(np.int64), in_cluster.astype(np.int64)

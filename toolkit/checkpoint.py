@@ -22,11 +22,12 @@ from eval.files import atomic_path
 from eval.provenance import likeness_version, sha256
 from toolkit.batch import Read
 from toolkit.embed import ReadParts, TorchEmbedder
-from toolkit.recipe import Recipe, describe, restore
+from toolkit.recipe import Part, Recipe, describe, restore
 
 FORMAT = "likeness.checkpoint/1"
 BEST, LAST = "best.safetensors", "last.safetensors"
 _HEADER_LIMIT = 16 * 2**20
+_LOSS = "loss."  # tensors of the loss beside "frontend." and "backbone."
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,18 @@ class Loaded:
         return {"model": self.digest, "modality": self.modality, "similarity": self.similarity, **self.settings}
 
 
-def save_model(path: Path, embedder: TorchEmbedder, recipe: Recipe, *, similarity: str, step: int, metrics: dict[str, float]) -> None:
-    """Write the embedder so that `load_model` needs no recipe."""
+def save_model(
+    path: Path,
+    embedder: TorchEmbedder,
+    recipe: Recipe,
+    *,
+    similarity: str,
+    step: int,
+    metrics: dict[str, float],
+    loss: nn.Module | None = None,
+    classes: Sequence[str] = (),
+) -> None:
+    """Write the embedder so that `load_model` needs no recipe. loss, classes: class vectors and the names of their rows, for a recipe that classifies."""
     description = {
         "modality": recipe.modality,
         "frontend": describe(recipe.frontend, "frontend"),
@@ -61,7 +72,22 @@ def save_model(path: Path, embedder: TorchEmbedder, recipe: Recipe, *, similarit
         "version": likeness_version(),
         "recipe": describe(recipe),
     }
-    save(path, dict(embedder.state_dict()), description, FORMAT)
+    tensors = dict(embedder.state_dict())
+    if loss is not None:
+        description["classes"] = list(classes)
+        tensors |= {f"{_LOSS}{name}": value for name, value in loss.state_dict().items() if not name.startswith("bank.")}
+    save(path, tensors, description, FORMAT)
+
+
+def load_loss(path: Path, part: Part, dim: int) -> tuple[nn.Module, list[str]]:
+    """The loss that a model file keeps, made by the recipe's `part` for embeddings (B, dim), and its classes. ValueError if it keeps none or another one."""
+    tensors, description = load(find_model(path), FORMAT)
+    if "classes" not in description:
+        raise ValueError(f"{path} keeps no class vectors: it was trained by a recipe without a test of classification or retrieval; train it again with one")
+    classes = [str(one) for one in description["classes"]]
+    loss: nn.Module = part(dim, len(classes))
+    put(loss, {name.removeprefix(_LOSS): value for name, value in tensors.items() if name.startswith(_LOSS)}, f"{path}: loss")
+    return loss, classes
 
 
 def load_model(path: Path) -> Loaded:
@@ -76,7 +102,7 @@ def load_model(path: Path) -> Loaded:
     frontend_part, network = (partial(one, weights="") if "weights" in getattr(one, "keywords", {}) else one for one in parts)
     frontend = frontend_part()
     embedder = TorchEmbedder(frontend, network(frontend.dim), features=description["features"])
-    put(embedder, tensors, str(path))
+    put(embedder, {name: value for name, value in tensors.items() if not name.startswith(_LOSS)}, str(path))
     read = restore(description["read"], "read", kind="read")
     return Loaded(embedder.eval(), read, description["modality"], description["similarity"], sha256(path), int(description["step"]))
 

@@ -1,6 +1,6 @@
 """One recipe, many variants and seeds, under identical data order, budget and augmentation -> a table with standard errors and intervals.
 
-out/VARIANT/seed-N/       the run as `likeness train` leaves it, scores.txt (`enrol probe score label`), result.json
+out/VARIANT/seed-N/       the run as `likeness train` leaves it, scores.txt (`enrol probe score label`) or test.npz (values of each item), result.json
 out/plan.json             what is being compared: a changed recipe or data set is refused
 out/tune/                 Optuna's study and a run folder for each trial, with --tune
 out/comparison.json, table.txt, table.md, table.tex, report/index.html      the result, worked out anew from the score files each time
@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 
-from eval import comparison_report
-from eval.comparison import Comparison, Outcome, Run, Subjects, Tuned, measure, resamples_needed, subjects_behind, summarise
+from eval import comparison_report, per_item
+from eval.comparison import Comparison, Outcome, Run, Subjects, Tuned, measure, measure_items, resamples_needed, subjects_behind, summarise
 from eval.files import atomic_path
 from eval.provenance import likeness_version, sha256
 from eval.similarity import score_trials
@@ -34,6 +34,7 @@ from toolkit.batch import Item
 from toolkit.checkpoint import load_model
 from toolkit.console import Interrupted
 from toolkit.embed import embed, pick_device
+from toolkit.measure import TEST, metrics_of, run_test
 from toolkit.recipe import Recipe, Schedule, describe
 from toolkit.train import fit
 from toolkit.tune import Ranges, check_ranges, on_validation_classes, tune
@@ -48,12 +49,15 @@ _FAILURES = (ValueError, RuntimeError, OSError)  # of one run: a loss that is Na
 
 @dataclass(frozen=True)
 class Data:
-    """What the runs of a variant are trained and measured on. digest: of the training items' ids and labels, and of the trials."""
+    """What the runs of a variant are trained and measured on. digest: of the training items' ids and labels, and of the trials.
+
+    items, trials, subjects: None for a recipe with a `test`, which finds its items itself.
+    """
 
     digest: str
     items: Sequence[Item]
-    trials: Trials
-    subjects: Subjects
+    trials: Trials | None
+    subjects: Subjects | None
 
 
 def load_variants(file: str, names: Sequence[str] = (), overrides: Sequence[str] = ()) -> tuple[dict[str, Recipe], dict[str, Ranges]]:
@@ -123,7 +127,7 @@ def compare(
         _summary(chosen, runs, measured, out, reference),
         varied=differing,
         allowed=[field for field in differing if not _within(field, METHOD)],
-        watched=", ".join(dict.fromkeys(one.schedule.watch for one in chosen.values() if one.schedule.watch)),
+        watched=", ".join(dict.fromkeys(one.schedule.watch for one in chosen.values() if one.schedule.watch and one.validation is None)),
         tuned=tuned,
         definitions={name: describe(metric, name) for one in chosen.values() for name, metric in one.metrics.items()},
     )
@@ -152,9 +156,11 @@ def _check(variants: Mapping[str, Recipe], num_seeds: int, reference: str, allow
     unfit = [name for name in variants if not re.fullmatch(r"\w[\w.+=-]*", name) or name in ("tune", "report")]
     if unfit:
         raise ValueError(f"{len(unfit)} variants cannot name a folder ({name_first(unfit)}); use letters, digits and _ . + = -, and neither tune nor report")
-    unmeasured = [name for name, one in variants.items() if one.trials is None or not one.metrics]
+    unmeasured = [name for name, one in variants.items() if (one.trials is None and one.test is None) or not one.metrics]
     if unmeasured:
-        raise ValueError(f"{len(unmeasured)} variants have no trials or no metrics ({name_first(unmeasured)}); a comparison measures both")
+        raise ValueError(f"{len(unmeasured)} variants have no trials (or test) or no metrics ({name_first(unmeasured)}); a comparison needs both")
+    if len({one.test is None for one in variants.values()}) > 1:
+        raise ValueError("some variants are measured on trials and some by a test; choose among them with --variants")
     known = {one.name for one in fields(Recipe)} | {f"schedule.{one.name}" for one in fields(Schedule)}
     unknown = [field for field in allow_different if field not in known]
     if unknown:
@@ -190,15 +196,17 @@ def _data(variants: Mapping[str, Recipe], data: Path) -> dict[str, Data]:
     known: dict[str, Data] = {}
     found: dict[str, Data] = {}
     for name, recipe in variants.items():
-        stated = json.dumps([describe(recipe.items, "items"), describe(recipe.trials, "trials")], sort_keys=True)
+        stated = json.dumps([describe(recipe.items, "items"), describe(recipe.trials, "trials"), describe(recipe.test, "test")], sort_keys=True)
         if stated not in known:
-            assert recipe.trials is not None
-            items, trials = recipe.trials(data)
-            if trials.target is None:
-                raise ValueError(f"the trials of {name} have no labels; a comparison needs target and nontarget trials")
-            subjects = subjects_behind(trials, {item.id: item.label for item in items})
             trained = json.dumps([[item.id, item.label] for item in recipe.items(data)])
-            known[stated] = Data(hashlib.sha256((trained + subjects.trial_list).encode()).hexdigest(), items, trials, subjects)
+            if recipe.trials is None:
+                known[stated] = Data(hashlib.sha256((trained + json.dumps(describe(recipe.test), sort_keys=True)).encode()).hexdigest(), (), None, None)
+            else:
+                items, trials = recipe.trials(data)
+                if trials.target is None:
+                    raise ValueError(f"the trials of {name} have no labels; a comparison needs target and nontarget trials")
+                subjects = subjects_behind(trials, {item.id: item.label for item in items})
+                known[stated] = Data(hashlib.sha256((trained + subjects.trial_list).encode()).hexdigest(), items, trials, subjects)
         found[name] = known[stated]
     return found
 
@@ -225,7 +233,7 @@ def _check_plan(path: Path, variants: Mapping[str, Recipe], measured: Mapping[st
 def _run(run: Run, recipe: Recipe, measured: Data, data: Path, folder: Path, tell: Callable[[str], None]) -> Run:
     """Train, score and measure one run, or take what is finished."""
     digest = hashlib.sha256(json.dumps(describe(recipe), sort_keys=True).encode()).hexdigest()
-    result, scores_file = folder / _RESULT, folder / _SCORES
+    result, scores_file = folder / _RESULT, folder / (_SCORES if recipe.test is None else TEST)
     if result.is_file() and scores_file.is_file():
         kept = json.loads(result.read_text(encoding="utf-8"))
         if kept["recipe"] == digest and kept["scores"] == sha256(scores_file):
@@ -234,9 +242,13 @@ def _run(run: Run, recipe: Recipe, measured: Data, data: Path, folder: Path, tel
     tell("")
     threads = torch.get_num_threads()  # a recipe may set them; the next run must not depend on the one before
     try:
-        scores = score_model(fit(recipe, data=data, out=folder, resume=True), measured.items, measured.trials, workers=recipe.workers)
-        values = _values(recipe, scores, measured.trials)
-        write_scores(scores_file, measured.trials, scores)
+        model = fit(recipe, data=data, out=folder, resume=True)
+        if measured.trials is None:
+            values = _finite(metrics_of(recipe, run_test(recipe, folder, data)))
+        else:
+            scores = score_model(model, measured.items, measured.trials, workers=recipe.workers)
+            values = _values(recipe, scores, measured.trials)
+            write_scores(scores_file, measured.trials, scores)
     except _FAILURES as error:
         tell(f"failed: {error}")
         return replace(run, failed=str(error))
@@ -255,7 +267,10 @@ def _run(run: Run, recipe: Recipe, measured: Data, data: Path, folder: Path, tel
 def _values(recipe: Recipe, scores: Floats, trials: Trials) -> dict[str, float]:
     assert trials.target is not None
     checked = Scores(scores, trials.target)
-    values = {name: float(metric(checked.targets, checked.nontargets)) for name, metric in recipe.metrics.items()}
+    return _finite({name: float(metric(checked.targets, checked.nontargets)) for name, metric in recipe.metrics.items()})
+
+
+def _finite(values: dict[str, float]) -> dict[str, float]:
     unusable = [name for name, value in values.items() if not math.isfinite(value)]
     if unusable:
         raise ValueError(f"{len(unusable)} metrics are not finite on the trials ({name_first(unusable)}); such a number cannot be compared")
@@ -264,11 +279,13 @@ def _values(recipe: Recipe, scores: Floats, trials: Trials) -> dict[str, float]:
 
 def _score(recipe: Recipe, folder: Path, *, data: Path) -> float:
     """The first metric of a recipe trained in a folder, on the recipe's own trials."""
-    assert recipe.trials is not None
-    items, trials = recipe.trials(data)
     threads = torch.get_num_threads()
     try:
-        scores = score_model(fit(recipe, data=data, out=folder, resume=True), items, trials, workers=recipe.workers)
+        model = fit(recipe, data=data, out=folder, resume=True)
+        if recipe.trials is None:
+            return next(iter(_finite(metrics_of(recipe, run_test(recipe, folder, data))).values()))
+        items, trials = recipe.trials(data)
+        scores = score_model(model, items, trials, workers=recipe.workers)
     finally:
         torch.set_num_threads(threads)
     return next(iter(_values(recipe, scores, trials).values()))
@@ -279,21 +296,27 @@ def _summary(variants: Mapping[str, Recipe], runs: Sequence[Run], measured: Mapp
     metrics = list(dict.fromkeys(name for one in variants.values() for name in one.metrics))
     num_resamples = resamples_needed((len(variants) - 1) * len(metrics))
     outcomes: dict[str, dict[int, Outcome]] = {name: {} for name in variants}
+    counts: dict[str, dict[str, int | None]] = {}
     for run in (one for one in runs if not one.failed):
-        data = measured[run.variant]
-        listed, values = read_scores(out / run.folder / _SCORES, data.trials)
-        assert listed.target is not None
-        outcomes[run.variant][run.seed] = measure(Scores(values, listed.target), variants[run.variant].metrics, data.subjects, num_resamples=num_resamples)
+        data, recipe = measured[run.variant], variants[run.variant]
+        if data.trials is None:
+            found = per_item.read(out / run.folder / TEST)
+            outcomes[run.variant][run.seed] = measure_items(found, recipe.metrics, num_resamples=num_resamples)
+            counts[run.variant] = {"items": len(found.ids), found.over: found.num_groups}
+        else:
+            listed, values = read_scores(out / run.folder / _SCORES, data.trials)
+            assert listed.target is not None
+            assert data.subjects is not None
+            outcomes[run.variant][run.seed] = measure(Scores(values, listed.target), recipe.metrics, data.subjects, num_resamples=num_resamples)
+            targets = int(listed.target.sum())
+            counts[run.variant] = {"targets": targets, "nontargets": len(listed) - targets, "subjects": data.subjects.num_subjects}
     better = next(iter(variants.values())).schedule.higher_is_better
     cells, chosen = summarise(outcomes, metrics, reference=reference, higher_is_better=better)
     against = measured[chosen or next(iter(variants))]
-    assert against.trials.target is not None
-    targets = int(against.trials.target.sum())
-    counts = {"targets": targets, "nontargets": len(against.trials) - targets, "subjects": against.subjects.num_subjects}
+    found_from = "" if against.subjects is None else against.subjects.found
     seeds = sorted({one.seed for one in runs})
-    return Comparison(
-        list(variants), metrics, seeds, runs, cells, chosen, not reference, counts, against.subjects.found, num_resamples=num_resamples, varied=(), allowed=()
-    )
+    told = counts.get(chosen, {})
+    return Comparison(list(variants), metrics, seeds, runs, cells, chosen, not reference, told, found_from, num_resamples=num_resamples, varied=(), allowed=())
 
 
 def _seconds(log: Sequence[Mapping[str, Any]]) -> float | None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from eval.similarity import score_trials
 from eval.types import Trials, name_first
-from toolkit import checkpoint, distributed, sharding
+from toolkit import checkpoint, distributed, measure, sharding
 from toolkit.batch import Bad, Batch, Draw, Item, Views, check_unique, collate_views, label_numbers
 from toolkit.build import build, half, start_from
 from toolkit.console import BadItems, Bar, Interrupted, console, ignore_ctrl_c, interruptible
@@ -83,6 +83,8 @@ def fit(
     shards = shard_numbers(items) if recipe.sampling.open_shards else None
     check_sampling(labels, recipe.sampling, shards)
     trials = recipe.trials(data) if trials is None and recipe.trials is not None else trials
+    if (recipe.test or recipe.validation) is not None and (trials is not None or recipe.shard_proxies or recipe.proxy_rate < 1):
+        raise ValueError("test and validation measure instead of trials, and with all class vectors: leave trials out, shard_proxies false and proxy_rate 1")
     _check_watch(recipe, trials, classes)
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
@@ -149,17 +151,18 @@ def fit(
             if run.step % max(1, schedule.steps // 200) == 0 or last:
                 log.write(run.step, loss=watch.read(), lr=rate, **clock.read(sampling.batch_size))
             bar.show(run.step, watch.value, rate)
-            if trials is not None and (last or (schedule.eval_every and run.step % schedule.eval_every == 0)):
+            measured = trials is not None or (recipe.validation or recipe.test) is not None
+            if measured and (last or (schedule.eval_every and run.step % schedule.eval_every == 0)):
                 watch.read()
-                metrics = evaluate(recipe, run.embedder, run.loss, trials)
+                metrics = _metrics(recipe, run, classes, trials, data)
                 log.write(run.step, **metrics)
                 bar.note(f"step {run.step}: " + ", ".join(f"{name} {number:.4f}" for name, number in metrics.items()))
                 if schedule.watch:
-                    _keep(run, recipe, out, metrics)
+                    _keep(run, recipe, out, metrics, classes)
                 last = last or bool(schedule.stop_after and run.plateau.since_best >= schedule.stop_after)
             if last or stop or run.step % schedule.save_every == 0:
                 watch.read()  # nothing is saved after a loss that is no number
-                _save_model(out / checkpoint.LAST, run, recipe, {})
+                _save_model(out / checkpoint.LAST, run, recipe, {}, classes)
                 save_run(out, run, classes)
             if last:
                 break
@@ -180,6 +183,16 @@ def evaluate(recipe: Recipe, embedder: TorchEmbedder, loss: nn.Module, trials: t
     scores = score_trials(pairs, embeddings, similarity=similarity_of(recipe, loss))
     assert pairs.target is not None
     return {name: float(metric(scores[pairs.target], scores[~pairs.target])) for name, metric in recipe.metrics.items()}
+
+
+def _metrics(recipe: Recipe, run: Run, classes: Sequence[str], trials: tuple[Sequence[Item], Trials] | None, data: Path) -> dict[str, float]:
+    """The recipe's metrics of the model as it is: of its trials, or of what its validation (or test) measures on each item."""
+    if trials is not None:
+        return evaluate(recipe, run.embedder, run.loss, trials)
+    part = recipe.validation or recipe.test
+    assert part is not None
+    model = measure.Model(run.embedder, run.loss, classes, recipe.read, similarity_of(recipe, run.loss), recipe.workers)
+    return measure.metrics_of(recipe, part(model, data), only=recipe.schedule.watch if recipe.validation is not None else "")
 
 
 def similarity_of(recipe: Recipe, loss: nn.Module) -> str:
@@ -342,29 +355,33 @@ def _to(batch: Batch, device: torch.device, recipe: Recipe) -> Batch:
     return Batch(inputs, labels, lengths)
 
 
-def _keep(run: Run, recipe: Recipe, out: Path, metrics: dict[str, float]) -> None:
+def _keep(run: Run, recipe: Recipe, out: Path, metrics: dict[str, float], classes: Sequence[str]) -> None:
     """After an evaluation: halve the rate or count towards the early stop, and keep the best checkpoints."""
     schedule = recipe.schedule
     value = metrics[schedule.watch]
     if run.plateau.update(value, schedule.higher_is_better, schedule.halve_after):
-        _save_model(out / checkpoint.BEST, run, recipe, metrics)
+        _save_model(out / checkpoint.BEST, run, recipe, metrics, classes)
     if schedule.keep_best > 1 and run.plateau.keep(value, run.step, schedule.higher_is_better, schedule.keep_best):
-        _save_model(out / checkpoint.best_of(run.step), run, recipe, metrics)
+        _save_model(out / checkpoint.best_of(run.step), run, recipe, metrics, classes)
         if distributed.is_main():
             checkpoint.remove_stale(out, run.plateau.kept)
 
 
-def _save_model(path: Path, run: Run, recipe: Recipe, metrics: dict[str, float]) -> None:
+def _save_model(path: Path, run: Run, recipe: Recipe, metrics: dict[str, float], classes: Sequence[str]) -> None:
     if distributed.is_main():
-        checkpoint.save_model(path, run.embedder, recipe, similarity=similarity_of(recipe, run.loss), step=run.step, metrics=metrics)
+        loss = run.loss if (recipe.test or recipe.validation) is not None else None
+        similarity = similarity_of(recipe, run.loss)
+        checkpoint.save_model(path, run.embedder, recipe, similarity=similarity, step=run.step, metrics=metrics, loss=loss, classes=classes)
 
 
 def _check_watch(recipe: Recipe, trials: tuple[Sequence[Item], Trials] | None, classes: Sequence[str]) -> None:
     schedule = recipe.schedule
     if schedule.steps < 1 or schedule.save_every < 1 or schedule.keep_best < 1:
         raise ValueError(f"schedule: steps={schedule.steps}, save_every={schedule.save_every} and keep_best={schedule.keep_best} must be at least 1")
-    if schedule.watch and (trials is None or schedule.watch not in recipe.metrics):
-        raise ValueError(f"schedule.watch={schedule.watch!r} needs trials and must be one of the recipe's metrics: {', '.join(recipe.metrics) or 'none'}")
+    measured = trials is not None or recipe.validation is not None or recipe.test is not None
+    if schedule.watch and (not measured or schedule.watch not in recipe.metrics):
+        known = ", ".join(recipe.metrics) or "none"
+        raise ValueError(f"schedule.watch={schedule.watch!r} needs trials (or a test or validation) and must be one of the recipe's metrics: {known}")
     if trials is not None:
         both = sorted({str(item.label) for item in trials[0]} & set(classes))
         if both:

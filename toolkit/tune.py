@@ -100,7 +100,14 @@ def validation_trials(
 
 
 def on_validation_classes(recipe: Recipe) -> Recipe:
-    """The recipe trained on the fit classes and evaluated on the validation classes of its training items; its own trials do not occur."""
+    """The recipe trained on the fit classes and evaluated on the validation classes of its training items; its own trials do not occur.
+
+    A recipe with a `test` is evaluated by its own `validation` instead. ValueError if it has none.
+    """
+    if recipe.test is not None:
+        if recipe.validation is None:
+            raise ValueError("tuning: the recipe has a test but no validation to tune on; give it one, on items that are neither trained nor tested on")
+        return replace(recipe, test=recipe.validation)
     return replace(recipe, items=partial(fit_items, items=recipe.items), trials=partial(validation_trials, items=recipe.items))
 
 

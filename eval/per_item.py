@@ -1,0 +1,143 @@
+"""What was measured on each test item: kept in a file, so that every metric of a run and its interval can be worked out again.
+
+A verification system is measured on trials (eval.types.Scores); a classifier or a retrieval system on items. Metrics are functions of the columns, such as
+partial(mean, column="recall@1"); an interval draws groups (classes of unseen things, or the items themselves) with replacement and works the metric out anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eval import classification, retrieval
+from eval.files import atomic_path
+from eval.types import Floats, Ints
+
+Columns = Mapping[str, Floats]
+Metric = Callable[[Columns], float]
+_MAX_BYTES = 2**32  # of one array of a file
+
+
+@dataclass(frozen=True, eq=False)
+class PerItem:
+    """ids of N test items; columns: name -> (N,) float64; groups: (N,) integers of what is drawn together, None if every item stands for itself.
+
+    over: what the groups are, in a word, for tables: "classes", "images". ValueError where the lengths differ.
+    """
+
+    ids: tuple[str, ...]
+    columns: Columns
+    groups: Ints | None
+    over: str
+
+    def __post_init__(self) -> None:
+        sizes = {name: len(one) for name, one in self.columns.items()} | ({} if self.groups is None else {"groups": len(self.groups)})
+        wrong = {name: size for name, size in sizes.items() if size != len(self.ids)}
+        if wrong or not self.ids:
+            raise ValueError(f"per-item results: {len(self.ids)} ids, but {wrong or 'none'}; every column needs one value for each of at least one item")
+
+    @property
+    def num_groups(self) -> int:
+        return len(self.ids) if self.groups is None else int(np.unique(self.groups).size)
+
+    @property
+    def digest(self) -> str:
+        """Of the items and their groups: runs of the same digest were measured on the same things."""
+        told = hashlib.sha256("\0".join([self.over, *self.ids]).encode())
+        told.update(b"" if self.groups is None else np.ascontiguousarray(self.groups, dtype=np.int64).tobytes())
+        return told.hexdigest()
+
+
+class _Drawn(Mapping[str, Floats]):
+    """Rows of the columns, taken when asked for."""
+
+    def __init__(self, columns: Columns, rows: NDArray[np.int64]):
+        self.columns, self.rows, self.taken = columns, rows, dict[str, Floats]()
+
+    def __getitem__(self, name: str) -> Floats:
+        if name not in self.taken:
+            self.taken[name] = self.columns[name][self.rows]
+        return self.taken[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+
+def resample(metrics: Mapping[str, Metric], measured: PerItem, *, num_resamples: int = 1000, seed: int = 0) -> dict[str, Floats]:
+    """name -> (num_resamples,) values of the metric on groups drawn with replacement; equal draws for equal seeds and groups. NaN where a draw has no value."""
+    rng = np.random.default_rng(seed)
+    codes = np.arange(len(measured.ids)) if measured.groups is None else np.unique(measured.groups, return_inverse=True)[1]
+    order = np.argsort(codes, kind="stable")
+    size = np.bincount(codes)
+    first = np.cumsum(size) - size
+    values = {name: np.empty(num_resamples) for name in metrics}
+    for number in range(num_resamples):
+        drawn = rng.integers(size.size, size=size.size)
+        taken = size[drawn]
+        rows = order[np.repeat(first[drawn] - (np.cumsum(taken) - taken), taken) + np.arange(taken.sum())]
+        columns = _Drawn(measured.columns, rows)
+        for name, metric in metrics.items():
+            values[name][number] = metric(columns)
+    return values
+
+
+def mean(columns: Columns, *, column: str) -> float:
+    """Mean of a column over the items that have a value (lone retrieval queries have none: NaN). NaN if no item has one.
+
+    >>> mean({"recall@1": np.array([1.0, 0.0, np.nan])}, column="recall@1")
+    0.5
+    """
+    values = columns[column]
+    there = ~np.isnan(values)
+    return float(values[there].mean()) if there.any() else float("nan")
+
+
+def calibration_error(columns: Columns, *, confidence: str = "confidence", num_bins: int = 15, power: Literal[1, 2] = 1) -> float:
+    """eval.classification.ece of a column of confidences, with equal-mass bins."""
+    return classification.ece(columns[confidence], columns["correct"], num_bins=num_bins, power=power)
+
+
+def norm_auroc(columns: Columns) -> float:
+    """eval.classification.auroc of the norm: do right predictions have longer embeddings than wrong ones? NaN where all are right or all are wrong."""
+    correct = columns["correct"]
+    return classification.auroc(columns["norm"], correct) if 0 < correct.sum() < correct.size else float("nan")
+
+
+def mutual_information(columns: Columns) -> float:
+    """eval.retrieval.nmi of the columns "label" and "cluster"."""
+    return retrieval.nmi_of(columns["label"].astype(np.int64), columns["cluster"].astype(np.int64))
+
+
+def write(path: Path, measured: PerItem) -> None:
+    """As .npz: the columns by name, "ids", "groups" where there are some; replaced in one step."""
+    arrays = {f"column.{name}": np.asarray(one, dtype=np.float64) for name, one in measured.columns.items()}
+    if measured.groups is not None:
+        arrays["groups"] = np.asarray(measured.groups, dtype=np.int64)
+    with atomic_path(path) as temporary, temporary.open("wb") as handle:
+        np.savez_compressed(handle, ids=np.array(measured.ids), over=np.array(json.dumps(measured.over)), **arrays)  # type: ignore[arg-type]
+
+
+def read(path: Path) -> PerItem:
+    """What write() wrote; no pickle. ValueError for a file that is damaged or another one."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            large = [one.filename for one in archive.infolist() if one.file_size > _MAX_BYTES]
+        if large:
+            raise ValueError(f"{len(large)} arrays are over {_MAX_BYTES} bytes")
+        with np.load(path, allow_pickle=False) as held:
+            columns = {name.removeprefix("column."): held[name] for name in held.files if name.startswith("column.")}
+            ids = tuple(str(one) for one in held["ids"])
+            return PerItem(ids, columns, held["groups"] if "groups" in held.files else None, str(json.loads(str(held["over"]))))
+    except (zipfile.BadZipFile, KeyError, ValueError, EOFError) as error:
+        raise ValueError(f"{path}: cannot be read as per-item results ({error}); delete it, and the run is measured again") from error

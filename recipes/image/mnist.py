@@ -1,0 +1,83 @@
+"""MNIST in three dimensions: the five losses of Scott, Gallagher and Mozer, "von Mises-Fisher Loss", ICCV 2021: Tables 1-3, first column, and Figure 4.
+
+    likeness train recipes/image/mnist.py:vmf --data ../shared/data --out runs/mnist-vmf
+    likeness compare recipes/image/mnist.py --seeds 3 --data ../shared/data --out runs/mnist
+
+DATA holds mnist/ (the four IDX files, plain or .gz). 10 minutes a run on one CPU core. App. D.2: pixels 0 to 1, no augmentation, 15 % of the training
+images for validation, batches of 10 classes x 13 images; SGD, the rate halved after 15 epochs without a better validation accuracy, stopped after 35, the best
+epoch kept; hyper-parameters of Table 5. An epoch is 392 batches; 300 at most, which no run reached.
+
+Expected, of five runs (paper, mean; accuracy %, ECE %, ECE % after temperature scaling, AUROC of the norm): standard 98.92, 2.4, 0.4, .92; hyperbolic 98.92,
+2.8, 1.4, .91; cosine 98.99, 1.8, 1.6, .93; arcface 99.13, 2.3, 1.7, .95; vmf 99.02, 1.6, 1.5, .97. The paper's ECE is its release's, the root of the mean
+square over bins: ece_l2 and ece_scaled_l2 here; ece and ece_scaled are the usual L1. Measured here: docs/results.md.
+The vMF loss samples exactly here; the release's sampler is exact in three dimensions too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from eval import per_item
+from modalities.image import images, mnist
+from modalities.image.pixels import PixelScale
+from toolkit.backbones.small import SmallCNN
+from toolkit.losses.hyperbolic import Hyperbolic
+from toolkit.losses.margin import ArcFace
+from toolkit.losses.softmax import Cosine, Softmax
+from toolkit.losses.vmf import VMF
+from toolkit.measure import classification
+from toolkit.recipe import Optim, Recipe, Schedule
+from toolkit.sampling import Sampling
+from toolkit.schedules import constant
+
+EPOCH = 392  # steps
+_VALIDATION = partial(mnist.items, split="validation", validation_share=0.15)
+METRICS = {
+    "accuracy": partial(per_item.mean, column="correct"),
+    "ece": partial(per_item.calibration_error),
+    "ece_scaled": partial(per_item.calibration_error, confidence="scaled_confidence"),
+    "auroc": per_item.norm_auroc,
+    "ece_l2": partial(per_item.calibration_error, power=2),
+    "ece_scaled_l2": partial(per_item.calibration_error, confidence="scaled_confidence", power=2),
+}
+
+BASE = Recipe(
+    modality="image",
+    frontend=partial(PixelScale),
+    backbone=partial(SmallCNN, dim=3),
+    loss=partial(Softmax),
+    items=partial(mnist.items, split="train", validation_share=0.15),
+    test=partial(classification, items=partial(mnist.items, split="test"), calibrate_on=_VALIDATION),
+    validation=partial(classification, items=_VALIDATION),
+    read=images.read,
+    metrics=METRICS,
+    sampling=Sampling(batch_size=130, items_per_class=13),
+    optim=Optim(lr=0.1, momentum=0.9, weight_decay=0.0),
+    schedule=Schedule(
+        steps=300 * EPOCH,
+        decay=constant,
+        eval_every=EPOCH,
+        save_every=20 * EPOCH,
+        watch="accuracy",
+        higher_is_better=True,
+        halve_after=15,
+        stop_after=35,
+    ),
+    channels_last=True,
+    estimate_views=1,
+    threads=1,
+    cache=True,
+)
+
+RECIPES = {
+    "standard": BASE,
+    "hyperbolic": replace(BASE, loss=partial(Hyperbolic, c=1e-5), optim=Optim(lr=0.05, momentum=0.99, nesterov=True, weight_decay=0.0)),
+    "cosine": replace(BASE, loss=partial(Cosine, tau=0.0, tau_lr=1e-3), optim=Optim(lr=0.5, momentum=0.9, nesterov=True, weight_decay=0.0)),
+    "arcface": replace(
+        BASE,
+        loss=partial(ArcFace, margin=0.5, scale=1.0, learn_scale=True, tau_lr=1e-3, wrap="none", warmup_steps=20 * EPOCH),
+        optim=Optim(lr=0.05, momentum=0.9, weight_decay=0.0),
+    ),
+    "vmf": replace(BASE, loss=partial(VMF, resultant=0.4, tau=0.0, tau_lr=1e-3), optim=Optim(lr=1.0, momentum=0.99, nesterov=True, weight_decay=0.0)),
+}

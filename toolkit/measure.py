@@ -1,0 +1,158 @@
+"""Classification and retrieval: what a recipe's `test` and `validation` apply to a model, item by item (eval.per_item)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from eval import per_item
+from eval.classification import fit_temperature, softmax
+from eval.per_item import PerItem
+from eval.retrieval import clusters as find_clusters
+from eval.retrieval import query_metrics
+from eval.types import Floats, name_first
+from toolkit import checkpoint
+from toolkit.batch import Item, Read, check_unique
+from toolkit.embed import ReadParts, TorchEmbedder, embed_on_all_ranks
+from toolkit.losses.common import unit
+from toolkit.recipe import Part, Recipe
+from toolkit.vmf_sampling import sample
+
+_SEED = 0  # of what a test draws: equal for every model
+
+
+class Model(NamedTuple):
+    """A trained model with what tests need: its loss, whose class vectors predict, and the classes (C,) in the order of its labels."""
+
+    embedder: TorchEmbedder
+    loss: nn.Module
+    classes: Sequence[str]
+    read: Read | ReadParts
+    similarity: str
+    workers: int = 0
+
+    def embed(self, items: Sequence[Item]) -> Floats:
+        """(N, D) raw embeddings. All processes share the work and get the same rows. ValueError counts the items that cannot be read."""
+        check_unique(items, "test items")
+        embeddings, bad = embed_on_all_ranks(self.embedder, items, self.read, workers=self.workers)
+        if bad:
+            raise ValueError(f"{len(bad)} of {len(items)} test items cannot be read ({name_first(one.id for one in bad)}): {bad[0].reason}")
+        return embeddings.matrix.astype(np.float64)
+
+
+def load_model(path: Path, recipe: Recipe) -> Model:
+    """The model that a run of `recipe` (one with a `test`) left in its folder or file, with its loss. ValueError where the file holds no loss."""
+    path = checkpoint.find_model(path)
+    loaded = checkpoint.load_model(path)
+    loss, classes = checkpoint.load_loss(path, recipe.loss, cast(int, loaded.embedder.backbone.dim))
+    return Model(loaded.embedder, loss, classes, loaded.read, loaded.similarity, recipe.workers)
+
+
+def metrics_of(recipe: Recipe, measured: PerItem, *, only: str = "") -> dict[str, float]:
+    """The recipe's metrics, or one of them, of what its test or validation measured."""
+    return {name: float(metric(measured.columns)) for name, metric in recipe.metrics.items() if only in ("", name)}
+
+
+def classification(model: Model, data: Path, *, items: Part, calibrate_on: Part | None = None) -> PerItem:
+    """Closed-set classification of items(data), whose labels are the training classes; a group is an item.
+
+    Probabilities are the loss's own: its posterior(z) where it has one (VMF: the Monte-Carlo mean over draws of z and of the class vectors, vMF paper
+    Sec. 2.3), else softmax(logits(z)), without any margin. Columns: correct, confidence (of the predicted class), norm, label, predicted; with calibrate_on,
+    items that the model was not trained on: scaled_confidence after temperature scaling fitted there (Guo et al. 2017; of the log posterior where there is
+    one) and temperature, 1 where none helps (every held-out item is right, say). ValueError: labels that are no training class, a loss without class vectors.
+    """
+    tested = items(data)
+    labels = _numbers(tested, model.classes)
+    z = model.embed(tested)
+    logits = _logits(model, z)
+    columns = {"correct": (logits.argmax(axis=1) == labels).astype(np.float64), "confidence": softmax(logits).max(axis=1)}
+    columns |= {"norm": np.linalg.norm(z, axis=1), "label": labels.astype(np.float64), "predicted": logits.argmax(axis=1).astype(np.float64)}
+    if calibrate_on is not None:
+        held_out = calibrate_on(data)
+        try:
+            temperature = fit_temperature(_logits(model, model.embed(held_out)), _numbers(held_out, model.classes))
+        except ValueError:
+            temperature = 1.0
+        columns |= {"scaled_confidence": softmax(logits, temperature).max(axis=1), "temperature": np.full(len(tested), temperature)}
+    return PerItem(tuple(one.id for one in tested), columns, None, "items")
+
+
+def retrieval(
+    model: Model, data: Path, *, items: Part, ks: tuple[int, ...] = (1, 2, 4, 8), clusters: bool = False, num_samples: int = 0, disjoint: bool = True
+) -> PerItem:
+    """Retrieval among items(data) by the model's similarity, each item a query against all others; a group is a class.
+
+    Columns: recall@K, precision@1, r_precision, map@r, map@1000 (eval.retrieval; NaN for a query alone in its class), norm, label; with `clusters` k-means's
+    cluster of each, as many as classes, for NMI. num_samples=S > 0: the expected metrics of the vMF paper, the mean over S draws of every embedding from
+    vMF(z/|z|, |alpha z|), for losses with concentrations. disjoint: refuse labels that were trained on (ValueError): retrieval is of unseen classes.
+    """
+    tested = items(data)
+    names = sorted({str(one.label) for one in tested})
+    both = sorted(set(names) & set(model.classes))
+    if disjoint and both:
+        raise ValueError(f"{len(both)} classes are both trained and tested on ({name_first(both)}); give `items` and `test` disjoint classes")
+    labels = _numbers(tested, names)
+    z = model.embed(tested)
+    columns: dict[str, Floats] = {}
+    for drawn in _draws(model, z, num_samples) if num_samples else [z]:
+        values = query_metrics(drawn, labels, ks=ks, similarity="cosine" if num_samples else model.similarity)
+        for name, one in values.items():
+            columns[name] = columns.get(name, 0.0) + one / max(1, num_samples)
+    columns |= {"norm": np.linalg.norm(z, axis=1), "label": labels.astype(np.float64)}
+    if clusters:
+        rows = z / np.maximum(columns["norm"], 1e-12)[:, None] if model.similarity in ("cosine", "vmf") else z
+        columns["cluster"] = find_clusters(rows, len(names), seed=_SEED).astype(np.float64)
+    return PerItem(tuple(one.id for one in tested), columns, labels.astype(np.int32), "classes")
+
+
+def run_test(recipe: Recipe, out: Path, data: Path) -> PerItem:
+    """Apply the recipe's test to the model in `out`, a finished run, and keep what it measured as out/test.npz."""
+    assert recipe.test is not None
+    measured: PerItem = recipe.test(load_model(out, recipe), data)
+    per_item.write(out / TEST, measured)
+    return measured
+
+
+TEST = "test.npz"
+
+
+@torch.no_grad()
+def _logits(model: Model, z: Floats) -> Floats:
+    """(N, C) logits, or the log of the posterior where the loss has one, in float64."""
+    if not hasattr(model.loss, "logits"):
+        raise ValueError(f"classification: {type(model.loss).__name__} has no class vectors to predict by; measure retrieval instead")
+    device = next(model.loss.parameters()).device
+    was_training = model.loss.training
+    model.loss.eval()
+    rows = torch.from_numpy(z).float().to(device)
+    loss: Any = model.loss
+    try:
+        found: Tensor = loss.posterior(rows, generator=_generator(device)).clamp(min=1e-30).log() if hasattr(loss, "posterior") else loss.logits(rows)
+    finally:
+        model.loss.train(was_training)
+    return found.double().cpu().numpy()
+
+
+def _draws(model: Model, z: Floats, num_samples: int) -> list[Floats]:
+    alpha = getattr(model.loss, "alpha", None)
+    if alpha is None:
+        raise ValueError(f"retrieval: num_samples is {num_samples}, but {type(model.loss).__name__} gives no concentration to draw with; set it to 0")
+    nu = torch.from_numpy(z) * float(alpha)
+    return list(sample(unit(nu), nu.norm(dim=1), num_samples, generator=_generator(nu.device)).numpy())
+
+
+def _generator(device: torch.device) -> torch.Generator:
+    return torch.Generator(device).manual_seed(_SEED)
+
+
+def _numbers(items: Sequence[Item], classes: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    number = {name: i for i, name in enumerate(classes)}
+    unknown = [one.id for one in items if str(one.label) not in number]
+    if unknown:
+        raise ValueError(f"{len(unknown)} of {len(items)} items have labels that the model was not trained on ({name_first(unknown)}); test its own classes")
+    return np.array([number[str(one.label)] for one in items], dtype=np.int64)
