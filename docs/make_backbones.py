@@ -16,6 +16,7 @@ from toolkit.backbones.bninception import BNInception
 from toolkit.backbones.campplus import CAMPPlus
 from toolkit.backbones.ecapa import ECAPA, WeSpeakerECAPA
 from toolkit.backbones.eres2net import ERes2Net, ERes2NetV2
+from toolkit.backbones.gradients import GradientHistograms
 from toolkit.backbones.image_resnet import ImageResNet
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.mobileface import MobileFaceNet
@@ -141,6 +142,7 @@ IMAGES = (
     Row("ViT-S/14", _V2, "22.06 M", DINOV2, "Oquab et al. 2023; dinov2/models/vision_transformer.py"),
     Row("ViT-B/14", partial(_V2, width=768, heads=12), "86.58 M", DINOV2, "the same"),
     Row("ViT-S/14, registers", partial(_V2, registers=4), "-", DINOV2, "Darcet et al. 2023; the same"),
+    Row("GradientHistograms", GradientHistograms, "-", "-", "Dalal and Triggs 2005, Déniz et al. 2011; for a few dozen classes"),
     Row("SmallCNN", SmallCNN, "-", "vmf_embeddings", "vMF paper, D.1, for MNIST"),
 )
 ROWS = (*SPEECH, *IMAGES)

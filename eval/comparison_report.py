@@ -14,22 +14,25 @@ import numpy as np
 
 from eval.comparison import LEVEL, Cell, Comparison, Interval, Run
 from eval.files import atomic_path
-from eval.page import COLOURS, CSS, GREY, NO_PLOTS, STYLES, plot, rows_of, svg
+from eval.page import COLOURS, STYLES, document, drawn, legend, plot, prose
+from eval.page import table as html_table
 from eval.report import metric_label, metric_text
+from eval.report_scores import trade_off
+from eval.types import Scores
 
 SCHEMA = "likeness.comparison/1"
 Logs = Mapping[tuple[str, int], Sequence[Mapping[str, Any]]]  # (variant, seed) -> the entries of its log.jsonl
 
 
-def write(out: Path, comparison: Comparison, logs: Logs, *, command: str, version: str) -> None:
-    """Write comparison.json, table.txt, table.md, table.tex and report/index.html into folder `out`, each whole or not at all."""
+def write(out: Path, comparison: Comparison, logs: Logs, *, command: str, version: str, scores: Mapping[str, Scores] | None = None) -> None:
+    """Write comparison.json, table.txt, table.md, table.tex and report/index.html into folder `out`, each whole or not at all; scores: see `html`."""
     (out / "report").mkdir(exist_ok=True)
     texts = {
         "comparison.json": to_json(comparison, command=command, version=version),
         "table.txt": table(comparison),
         "table.md": markdown(comparison),
         "table.tex": latex(comparison),
-        "report/index.html": html(comparison, logs, command=command, version=version),
+        "report/index.html": html(comparison, logs, command=command, version=version, scores=scores),
     }
     for name, text in texts.items():
         with atomic_path(out / name) as temporary:
@@ -40,7 +43,7 @@ def to_json(comparison: Comparison, *, command: str, version: str) -> str:
     """JSON text of schema "likeness.comparison/1": everything in the tables, every run with the SHA-256 of its scores, every tuning trial."""
     conventions = {
         "level": LEVEL,
-        "interval": "percentile bootstrap over subjects, of the mean over seeds" if comparison.counts["subjects"] is not None else _OPTIMISTIC,
+        "interval": _OPTIMISTIC if _over(comparison) == "trials" else f"percentile bootstrap over {_over(comparison)}, of the mean over seeds",
         "seed_interval": "Student's t over seeds of the differences of equal seeds, the test subjects fixed",
         "p": "two-sided, from the resampled differences: 2 (k + 1) / (R + 1)",
         "p_holm": f"Holm 1979 over the {comparison.num_comparisons} comparisons",
@@ -85,16 +88,18 @@ def latex(comparison: Comparison) -> str:
 def notes(comparison: Comparison) -> list[str]:
     """What the numbers are and what may not be concluded from them, a sentence or two each."""
     c, counts = comparison, comparison.counts
-    over = f"subjects ({counts['subjects']:,}; {c.subjects_from})" if counts["subjects"] is not None else f"trials, hence optimistic ({c.subjects_from})"
+    over = f"trials, hence optimistic ({c.subjects_from})"
+    if (drawn := _over(c)) != "trials":
+        over = f"{drawn} ({counts.get(drawn) or 0:,}{'; ' if c.subjects_from else ''}{c.subjects_from})"
     said = [
         f"Mean over {_count(len(c.seeds), 'seed')} ± standard error over seeds [{100 * LEVEL:g} % bootstrap of that mean over {over}, "
-        f"{c.num_resamples:,} resamples]; {counts['targets']:,} target and {counts['nontargets']:,} nontarget trials."
+        f"{c.num_resamples:,} resamples]; {_tested_on(c)}."
     ]
     if c.num_comparisons:
         picked = "; it was picked as the best on these trials, which flatters it: --reference names one beforehand" if c.picked else ""
         said += [
-            f"Differences are to {c.reference}{picked}. Over subjects: models fixed, the same resampled subjects for all variants. Over seeds: subjects fixed, "
-            f"Student's t of the differences of equal seeds. Distinguishable: the interval over subjects excludes 0.",
+            f"Differences are to {c.reference}{picked}. Over {_over(c)}: models fixed, the same resampled {_over(c)} for all variants. "
+            f"Over seeds: {_over(c)} fixed, Student's t of the differences of equal seeds. Distinguishable: the interval over {_over(c)} excludes 0.",
             f"{_count(c.num_comparisons, 'comparison')}: of so many, {(1 - LEVEL) * c.num_comparisons:.2g} would seem distinguishable by chance alone; "
             "p (Holm) below 0.05 holds for all at once.",
         ]
@@ -112,6 +117,19 @@ def notes(comparison: Comparison) -> list[str]:
     if untuned:
         said.append(f"Not tuned: {', '.join(untuned)}, which puts them at a disadvantage.")
     return said + [f"Failed: {one.variant} seed {one.seed}: {one.failed}" for one in c.failed]
+
+
+def _over(comparison: Comparison) -> str:
+    """What the interval draws: subjects, classes or items; trials where subjects are unknown."""
+    counts = comparison.counts
+    return "trials" if counts.get("subjects", 0) is None else next((one for one in ("subjects", "classes") if one in counts), "items" if counts else "subjects")
+
+
+def _tested_on(comparison: Comparison) -> str:
+    counts = comparison.counts
+    if "items" in counts:
+        return f"{counts['items']:,} test items"
+    return f"{counts.get('targets') or 0:,} target and {counts.get('nontargets') or 0:,} nontarget trials"
 
 
 def _count(number: int, what: str) -> str:
@@ -134,7 +152,7 @@ def _main_rows(comparison: Comparison) -> list[list[str]]:
 
 
 def _difference_rows(comparison: Comparison) -> list[list[str]]:
-    over = "over subjects" if comparison.counts["subjects"] is not None else "over trials"
+    over = f"over {_over(comparison)}"
     rows = [[f"minus {comparison.reference}", "metric", "difference", over, "over seeds", "p", "p (Holm)", "distinguishable"]]
     for cell in comparison.cells:
         if (one := cell.difference) is not None:
@@ -220,7 +238,7 @@ def curve_figure(comparison: Comparison, logs: Logs, key: str, variants: Sequenc
                 shown = "_" + variant  # one entry of the legend for all seeds
     axes.set(xlabel="Step", ylabel=label)
     if len(variants) > 1:
-        axes.legend(frameon=False, fontsize=8, labelcolor=GREY, loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3, borderaxespad=0.2)
+        legend(axes, columns=3, size=8)
     return figure
 
 
@@ -228,50 +246,44 @@ def _colour(comparison: Comparison, variant: str) -> str:
     return COLOURS[list(comparison.variants).index(variant) % len(COLOURS)]
 
 
-def html(comparison: Comparison, logs: Logs, *, command: str, version: str) -> str:
-    """One self-contained page: tables, every variant's spread, loss and metric curves, notes, how to recompute. No network, light and dark."""
-    try:
-        import matplotlib  # noqa: F401
+def html(comparison: Comparison, logs: Logs, *, command: str, version: str, scores: Mapping[str, Scores] | None = None) -> str:
+    """One self-contained page: tables, every variant's spread, loss and metric curves, notes, how to recompute. No network, light and dark.
 
-        plots = _plots(comparison, logs)
-    except ModuleNotFoundError:
-        plots = [f'<p class="soft">{escape(NO_PLOTS)}</p>']
-    title = "Comparison of " + ", ".join(comparison.variants)
-    part = ["<h2>Results</h2>", _html_table(_main_rows(comparison))]
+    scores: variant -> the scores of one of its runs, for DET and ROC curves; None of what is not measured on trials.
+    """
+    head, *rows = _main_rows(comparison)
+    sections = {"Results": html_table(head, rows, kind="t")}
     if differences := _difference_rows(comparison):
-        part += [f"<h2>Differences to {escape(comparison.reference)}</h2>", _html_table(differences)]
-    part += [f'<p class="soft">{"<br>".join(map(escape, notes(comparison)))}</p>', *plots]
-    rows = [["run", "scores, SHA-256"], *([one.folder, one.scores or f"failed: {one.failed}"] for one in comparison.runs)]
-    part += ["<h2>Recompute</h2>", f"<pre>{escape(command)}</pre>", _html_table(rows, "id")]
-    return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{CSS}</style></head><body><h1>{escape(title)}</h1>"
-        f'<p class="soft">{len(comparison.runs)} runs. Likeness {escape(version)}.</p>\n' + "\n".join(part) + "\n</body></html>\n"
-    )
+        sections[f"Differences to {comparison.reference}"] = html_table(differences[0], differences[1:])
+    sections["What the numbers are"] = f'<p class="soft">{"<br>".join(map(escape, notes(comparison)))}</p>'
+    if scores and (curves := trade_off(scores)):
+        sections["Error trade-off"] = prose("Of one run of each variant.") + curves
+    sections |= _plots(comparison, logs)
+    rows = [[one.folder, one.scores or f"failed: {one.failed}"] for one in comparison.runs]
+    sections["Recompute"] = f"<pre>{escape(command)}</pre>" + html_table(["run", "scores, SHA-256"], rows, kind="id")
+    return document("Comparison of " + ", ".join(comparison.variants), f"{len(comparison.runs)} runs. Likeness {version}.", sections)
 
 
-def _plots(comparison: Comparison, logs: Logs) -> list[str]:
-    part = ["<h2>Spread</h2><p>Bar: mean over seeds. Line: interval over subjects. Dots: the seeds.</p>"]
+def _plots(comparison: Comparison, logs: Logs) -> dict[str, str]:
     measured = [metric for metric in comparison.metrics if any(one.metric == metric for one in comparison.cells)]
-    part += [f"<figure>{svg(forest_figure(comparison, metric), f'Spread of {metric}')}</figure>" for metric in measured]
     curves = [metric for metric in measured if any(sum(metric in entry for entry in log) > 1 for log in logs.values())]
-    part.append("<h2>Metrics while training</h2>" + ("" if curves else "<p>Measured at the end only; schedule.eval_every=N gives curves.</p>"))
-    for metric in curves:
-        figure = curve_figure(comparison, logs, metric, comparison.variants, metric_label(metric), _scale(metric))
-        part.append(f"<figure>{svg(figure, f'{metric} while training')}</figure>")
-    part.append('<h2>Loss</h2><p>A line per seed. Different losses have different scales: only the shapes compare.</p><div class="two">')
-    for variant in comparison.variants:
-        if any(any("loss" in entry for entry in log) for (name, _), log in logs.items() if name == variant):
-            figure = curve_figure(comparison, logs, "loss", [variant], "Loss")
-            part.append(f"<figure><figcaption>{escape(variant)}</figcaption>{svg(figure, f'Loss of {variant}')}</figure>")
-    return [*part, "</div>"]
-
-
-def _html_table(rows: Sequence[Sequence[str]], kind: str = "") -> str:
-    head, *body = rows
-    cells = ([f'<th scope="row">{escape(first)}</th>', *(f'<td class="{kind}">{escape(text)}</td>' for text in rest)] for first, *rest in body)
-    top = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
-    return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{rows_of(cells)}</tbody></table></div>'
+    spread = "".join(drawn(forest_figure, comparison, metric, alt=f"Spread of {metric}") for metric in measured)
+    training = "".join(
+        drawn(curve_figure, comparison, logs, metric, comparison.variants, metric_label(metric), _scale(metric), alt=f"{metric} while training")
+        for metric in curves
+    )
+    losses = [
+        drawn(curve_figure, comparison, logs, "loss", [variant], "Loss", alt=f"Loss of {variant}", caption=variant)
+        for variant in comparison.variants
+        if any(any("loss" in entry for entry in log) for (name, _), log in logs.items() if name == variant)
+    ]
+    return {
+        "Spread": prose(f"Bar: mean over seeds. Line: interval over {_over(comparison)}. Dots: the seeds.") + spread if spread else "",
+        "Metrics while training": training or prose("Measured at the end only; schedule.eval_every=N gives curves."),
+        "Loss": prose("A line per seed. Different losses have different scales: only the shapes compare.") + f'<div class="two">{"".join(losses)}</div>'
+        if losses
+        else "",
+    }
 
 
 def _scale(metric: str) -> float:

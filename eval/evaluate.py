@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from eval import page, report, trials
+from eval import embeddings as embedding_files
+from eval import report, report_media, trials
 from eval.files import atomic_path
 from eval.provenance import likeness_version, sha256
 from eval.subjects import read_mapping, subjects_of
-from eval.types import Scores, Trials
+from eval.types import Ints, Scores, Trials
 
 
 def evaluate_files(
@@ -22,36 +23,74 @@ def evaluate_files(
     switches: report.Switches | None = None,
     json_file: Path | None = None,
     report_folder: Path | None = None,
+    embeddings: Sequence[Path] = (),
+    media: Path | None = None,
     command: str = "",
-    audio_root: Path | None = None,
 ) -> str:
     """Evaluate score files side by side; returns the table as text.
 
     trial_list: labels for score files that hold none, matched by pair. subject_list: `id subject` lines for the intervals (else see subjects.subjects_of).
-    json_file: results in the schema of docs/protocols.md. report_folder: one self-contained page, index.html. Errors are those of reading and of the metrics.
+    json_file: results in the schema of docs/protocols.md. report_folder: one self-contained page, index.html.
+    embeddings: what was scored, one file for all score files or one for each; the page then has error-versus-reject by their norms, norm grids and a map.
+    media: folder of the images or recordings that the ids name, or a list `id path`; the page shows those of the hardest trials and of the norm grids.
+    Errors are those of reading and of the metrics; KeyError if trial items have no embedding.
     """
+    if len(embeddings) not in (0, 1, len(score_files)):
+        raise ValueError(f"{len(embeddings)} embedding files for {len(score_files)} score files; give one for all or one for each, in their order")
+    if (embeddings or media) and not report_folder:
+        raise ValueError("embeddings and media are shown in the report; name a folder for it with --report")
+    held = {path: embedding_files.read(path) for path in dict.fromkeys(embeddings)}
+    of_each = [held[one] for one in embeddings] * (len(score_files) if len(embeddings) == 1 else 1)
+    shown = report_media.media_of(media) if media else None
     labels = trials.read_trials(trial_list) if trial_list else None
     subject_names = read_mapping(subject_list) if subject_list else None
     results: list[report.Result] = []
     scores: dict[str, Scores] = {}
     lists: dict[str, Trials] = {}
+    subject_of: dict[str, str] = dict(subject_names or {})
     for name, path in zip(_names(score_files), score_files, strict=True):
         listed, values = trials.read_scores(path, labels)
         if listed.target is None:
             raise ValueError(f"{path} holds no labels; give the trial list that has them with --trials")
         scores[name], lists[name] = Scores(values, listed.target), listed
+        if of_each:
+            from eval.report_scores import embedded_sides  # slow to import, needed here only
+
+            embedded_sides(listed, of_each[len(lists) - 1])  # for its error, before the long work
         subjects, found = subjects_of(listed, subject_names)
         pairs = None if subjects is None else np.stack([subjects[0][listed.enrol], subjects[1][listed.probe]], axis=1)
+        if held and subjects is not None and not subject_names:
+            subject_of |= _named(listed, subjects, found)
         results += report.evaluate_scores(name, scores[name], pairs, subjects_from=found, switches=switches or report.Switches())
-    inputs = {str(path): sha256(path) for path in [*score_files, *(one for one in (trial_list, subject_list) if one)]}
+    files = [*score_files, *(one for one in (trial_list, subject_list) if one), *embeddings, *([media] if media and media.is_file() else [])]
+    inputs = {str(path): sha256(path) for path in files}
     if json_file:
         with atomic_path(json_file) as temporary:
             temporary.write_text(report.to_json(results, inputs, likeness_version()), encoding="utf-8")
     if report_folder:
+        from eval import report_page  # slow to import, needed here only
+
         report_folder.mkdir(parents=True, exist_ok=True)
-        file = report_folder / "index.html"
-        page.html(file, results, scores, command=command, version=likeness_version(), inputs=inputs, trials=lists, audio_root=audio_root)
+        report_page.html(
+            report_folder / "index.html",
+            results,
+            scores,
+            command=command,
+            version=likeness_version(),
+            inputs=inputs,
+            trials=lists,
+            embeddings=dict(zip(scores, of_each, strict=True)) if of_each else None,
+            labels=subject_of or None,
+            media=shown,
+        )
     return report.table(results)
+
+
+def _named(listed: Trials, subjects: tuple[Ints, Ints], found: str) -> Mapping[str, str]:
+    """id -> subject, by the ids' first folder where that is what was found, else numbered."""
+    by_folder = found.startswith("first path component")
+    sides = ((listed.enrol_ids, subjects[0]), (listed.probe_ids, subjects[1]))
+    return {one: one.split("/", 1)[0] if by_folder else f"subject {number + 1}" for ids, numbers in sides for one, number in zip(ids, numbers, strict=True)}
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

@@ -9,7 +9,7 @@ own (their code, tabulated in docs/protocols.md). The meta files are read by eva
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import Literal, get_args
 
@@ -21,7 +21,8 @@ from eval.identification import Protocol
 from eval.identify import Identified, identified
 from eval.ijb_files import Faces, Side
 from eval.report import Result
-from eval.similarity import score_trials
+from eval.similarity import pairs as score_pairs
+from eval.similarity import refuse_missing
 from eval.templates import Method, pool
 from eval.types import Embeddings, Floats, Floats32, Scores, Trials
 from eval.verification import TarRule, eer, num_allowed, tar_at_far, verification_metrics
@@ -32,14 +33,14 @@ TemplatePooling = Literal["sum", "mean"]
 
 FARS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 
-_CELLS = 1 << 22
+_CELLS = 1 << 20
 
 
 @dataclass(frozen=True)
 class Switches:
     """Everything between face features and a number. The defaults are those of docs/protocols.md; insightface's letters in brackets.
 
-    flip (F): sum or mean of the features of the image and of its mirror image, none (the image alone), included (the features hold both already).
+    flip (F): sum or mean of the features of the image and of its mirror image, none (the image alone), included (the features as they are, holding both).
     keep_norm (N): False scales each face's feature (both views joined) to length 1. detector_score (D): True multiplies it by the detector's score.
     media: mean over the faces of a template that share a medium, or none (each face is its own medium). template: sum or mean over media.
     final_norm: templates scaled to length 1. similarity: a name of eval.similarity. tar_rule: see eval.verification.tar_at_far.
@@ -88,36 +89,77 @@ def preset(name: str, **changes: bool | str) -> Switches:
     return replace(PRESETS[name], **changes)  # type: ignore[arg-type]
 
 
+def switches_of(name: str, changes: Sequence[str] = ()) -> Switches:
+    """The switches of a tool with changes as on the command line: switches_of("insightface", ["keep_norm=false"]).
+
+    ValueError: an unknown preset or switch, a value that the switch does not have; names what there is.
+
+    >>> switches_of("insightface", ["detector_score=false"]) == PRESETS["adaface"]
+    True
+    """
+    known = {one.name for one in fields(Switches)}
+    values: dict[str, bool | str] = {}
+    for text in changes:
+        key, equals, value = text.partition("=")
+        if not equals or key not in known:
+            raise ValueError(f"--switch {text!r}: write SWITCH=VALUE; the switches are {', '.join(one.name for one in fields(Switches))}")
+        if isinstance(getattr(Switches(), key), bool):
+            if value not in ("true", "false"):
+                raise ValueError(f"--switch {text!r}: {key} is true or false")
+            values[key] = value == "true"
+        else:
+            values[key] = value
+    return preset(name, **values)
+
+
 def templates(
     features: Embeddings, faces: Faces, switches: Switches, *, flipped: Embeddings | None = None, detector_scores: ArrayLike | None = None
 ) -> Embeddings:
     """Pools face features into templates; their ids are the template numbers as text.
 
-    features, flipped: raw features of the faces and of their mirror images, ids = faces.names (more ids are fine). detector_scores: (F,) in the order of
-    `faces`. ValueError: switches that need flipped features or detector scores where there are none. KeyError: faces without a feature, all counted.
+    features, flipped: raw features of the faces and of their mirror images, ids = faces.names (more ids are fine). Without `flipped`, features.meta["flip"]
+    says what `likeness embed --flip` joined: concat serves every switch, sum and mean each other's. detector_scores: (F,) in the order of `faces`.
+    ValueError: switches that need other features than these, or detector scores where there are none. KeyError: faces without a feature, all counted.
     """
-    if (flipped is None) != (switches.flip in ("none", "included")):
-        needs = "needs no flipped features: leave them out, or choose sum or mean" if flipped else "needs the features of the mirror images"
-        raise ValueError(f"switch flip = {switches.flip!r} {needs}")
+    views, columns, factor = _views(features, flipped, switches.flip)
     if switches.detector_score and detector_scores is None:
         raise ValueError("switch detector_score = True needs detector scores; read them with eval.ijb_files.read_detector_scores, or switch it off")
-    views = [features] if flipped is None else [features, flipped]
-    rows = [one.rows(faces.names) for one in views]
-    weights = np.ones(len(faces.names))
+    rows = [np.arange(len(faces.names)) if one.ids == faces.names else one.rows(faces.names) for one in views]
+    weights = np.full(len(faces.names), factor)
     if switches.detector_score:
         weights = weights * np.asarray(detector_scores, dtype=np.float64)
     if not switches.keep_norm:
-        norms = _norms([one.matrix for one in views], rows)
+        norms = factor * _norms([(views[number].matrix, rows[number], part) for number, part in columns])
         weights = np.divide(weights, norms, out=np.zeros_like(weights), where=norms > 0)
-    elif switches.flip == "mean":
-        weights = weights / 2
     medium = faces.medium if switches.media == "mean" else np.arange(len(faces.names))
     method: Method = "ijb" if switches.template == "sum" else "ijb_mean"
-    # pooling is linear in the features, so each view is pooled by itself: no third array of F rows
+    # pooling is linear in the features, so each view is pooled by itself, and views side by side as they lie: no further array of F rows
     pooled = [pool(one, faces.template, medium, items=places, method=method, weights=weights) for one, places in zip(views, rows, strict=True)]
-    matrix = pooled[0].matrix if len(pooled) == 1 else pooled[0].matrix + pooled[1].matrix
-    found = Embeddings(pooled[0].ids, matrix, features.meta)
+    matrix = sum(pooled[number].matrix[:, part] for number, part in columns)
+    found = Embeddings(pooled[0].ids, np.asarray(matrix), features.meta)
     return Embeddings(found.ids, found.unit(), found.meta) if switches.final_norm else found
+
+
+def _views(features: Embeddings, flipped: Embeddings | None, flip: Flip) -> tuple[list[Embeddings], list[tuple[int, slice]], float]:
+    """The features to pool; which columns of which of them to add up; and the factor that makes of the sum what `flip` says."""
+    held, dim = features.meta.get("flip", "none"), features.matrix.shape[1]
+    factor = 0.5 if flip == "mean" else 1.0
+    if flipped is not None:
+        if flip in ("none", "included"):
+            raise ValueError(f"switch flip = {flip!r} needs no flipped features: leave them out, or choose sum or mean")
+        return [features, flipped], [(0, slice(None)), (1, slice(None))], factor
+    whole = [(0, slice(None))]
+    if flip == "included" or (flip == "none" and held == "none"):
+        return [features], whole, 1.0
+    if held == "concat":
+        if dim % 2:
+            raise ValueError(f"features of {dim} dimensions cannot be those of an image and of its mirror image side by side; embed them again")
+        return [features], [(0, slice(dim // 2)), (0, slice(dim // 2, dim))][: 1 if flip == "none" else 2], factor
+    if held == "none" or flip == "none":
+        joined = "the image alone" if held == "none" else f"their {held}"
+        views = "the image alone" if flip == "none" else "the features of the mirror images too"
+        raise ValueError(f"switch flip = {flip!r} needs {views}, but the features are those of {joined}; embed with --flip concat, which serves every switch")
+    return [features], whole, {("sum", "mean"): 0.5, ("mean", "sum"): 2.0}.get((held, flip), 1.0)
 
 
 def verification_1_1(
@@ -137,7 +179,9 @@ def verification_1_1(
     """
     if pairs.target is None:
         raise ValueError("verification 1:1: the pairs have no labels")
-    values = score_trials(pairs, pooled, similarity=switches.similarity)
+    refuse_missing([("enrolment", pairs.enrol_ids, pooled), ("probe", pairs.probe_ids, pooled)])
+    rows, columns = (pooled.rows(ids).astype(np.int32) for ids in (pairs.enrol_ids, pairs.probe_ids))  # 15.7 million of each in IJB-C
+    values = score_pairs(pooled.matrix, pooled.matrix, rows[pairs.enrol], columns[pairs.probe], switches.similarity)
     scores = Scores(values, pairs.target)
     measured = verification_metrics(scores.targets, scores.nontargets, p_targets=(), fars=fars, tar_rule=switches.tar_rule)
     num_nontargets = int(np.count_nonzero(~pairs.target))
@@ -194,11 +238,12 @@ def _chosen(pooled: Embeddings, side: Side) -> Embeddings:
     return Embeddings(ids, pooled.matrix[pooled.rows(ids)], pooled.meta)
 
 
-def _norms(views: Sequence[Floats32], rows: Sequence[NDArray[np.int64]]) -> Floats:
-    """(F,) norms of the sum of the views, in blocks."""
-    norms = np.empty(rows[0].size)
-    step = max(1, _CELLS // views[0].shape[1])
+def _norms(parts: Sequence[tuple[Floats32, NDArray[np.int64], slice]]) -> Floats:
+    """(F,) norms of the sum of parts of matrices, each with its rows and columns; in blocks."""
+    norms = np.empty(parts[0][1].size)
+    step = max(1, _CELLS // parts[0][0].shape[1])
     for start in range(0, norms.size, step):
-        part = slice(start, start + step)
-        norms[part] = np.linalg.norm(sum(view[place[part]] for view, place in zip(views, rows, strict=True)), axis=1)
+        block = slice(start, start + step)
+        added = sum(matrix[rows[block], columns] for matrix, rows, columns in parts)
+        norms[block] = np.sqrt(np.einsum("fd,fd->f", added, added, dtype=np.float64))
     return norms

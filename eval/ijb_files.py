@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,8 +13,11 @@ from numpy.typing import NDArray
 from eval.files import at_lines, text_lines
 from eval.types import Floats, Ints, Trials, name_first
 
-_BLOCK = 1 << 23  # bytes of a file of integers held at once
+_BLOCK = 1 << 20  # bytes of a file looked at together: they stay in the cache
+_CELLS = 1 << 18  # numbers looked up together
 _MAX_DIGITS = 18  # what int64 surely holds
+_MOST_PLAIN_DIGITS = 9  # what int32 surely holds
+_FACES = "_face_tid_mid.txt"
 
 
 class Faces(NamedTuple):
@@ -24,6 +28,17 @@ class Faces(NamedTuple):
     medium: NDArray[np.int64]
 
 
+class MetaFiles(NamedTuple):
+    """Where a pack's lists lie; galleries: G1 and G2 (IJB-B: S1 and S2). They need not all be there: each reader says so."""
+
+    name: str
+    faces: Path
+    landmarks: Path
+    pairs: Path
+    galleries: tuple[Path, ...]
+    probes: Path
+
+
 class Side(NamedTuple):
     """One side of a 1:N search: T templates and the subject of each, (T,) int64, by first occurrence."""
 
@@ -31,19 +46,42 @@ class Side(NamedTuple):
     subject: NDArray[np.int64]
 
 
+def meta_files(root: str | Path, name: str = "") -> MetaFiles:
+    """The meta files of the pack ROOT/meta. name: ijbb or ijbc, the beginning of their names; found from ..._face_tid_mid.txt if left out.
+
+    FileNotFoundError: no pack, or none of that name. ValueError: several packs in one folder and no name.
+    """
+    meta = Path(root) / "meta"
+    names = [name] if name else sorted(one.name.removesuffix(_FACES) for one in meta.glob(f"*{_FACES}"))
+    if not names:
+        raise FileNotFoundError(f"{meta}: there is no ..{_FACES}; give the folder in which the pack's meta and loose_crop lie")
+    if len(names) > 1:
+        raise ValueError(f"{meta}: the meta files of {len(names)} packs ({name_first(names)}); put each into a folder of its own")
+    start = names[0]
+    galleries = tuple(sorted(meta.glob(f"{start}_1N_gallery_*.csv")))
+    pairs, probes = meta / f"{start}_template_pair_label.txt", meta / f"{start}_1N_probe_mixed.csv"
+    return MetaFiles(start, meta / f"{start}{_FACES}", meta / f"{start}_name_5pts_score.txt", pairs, galleries, probes)
+
+
 def read_faces(path: str | Path) -> Faces:
     """Reads ijbc_face_tid_mid.txt: `name.jpg template medium`, one line per face.
 
     ValueError: lines of another kind (counted), an empty file, repeated names.
     """
-    names, numbers, bad = [], [], []
-    for line, text in text_lines(path):
-        fields = text.split()
-        if len(fields) == 3 and _is_number(fields[1]) and _is_number(fields[2]):
-            names.append(fields[0])
-            numbers.append((int(fields[1]), int(fields[2])))
-        else:
-            bad.append(line)
+    names: list[str] = []
+    numbers: list[tuple[int, int]] = []
+    bad: list[int] = []
+    columns = _columns(path, 3, (0, 1, 2))
+    if columns and all(map(_is_number, columns[1])) and all(map(_is_number, columns[2])):
+        names, numbers = columns[0], list(zip(map(int, columns[1]), map(int, columns[2]), strict=True))
+    else:
+        for line, text in text_lines(path):
+            fields = text.split()
+            if len(fields) == 3 and _is_number(fields[1]) and _is_number(fields[2]):
+                names.append(fields[0])
+                numbers.append((int(fields[1]), int(fields[2])))
+            else:
+                bad.append(line)
     _refuse(path, bad, "`name.jpg template medium`", len(names))
     _refuse_repeated(path, names)
     table = np.array(numbers, dtype=np.int64)
@@ -55,19 +93,29 @@ def read_detector_scores(path: str | Path, faces: Faces) -> Floats:
 
     ValueError: lines of another kind, scores that are no finite number >= 0, faces without a line; all counted.
     """
-    score_of: dict[str, float] = {}
-    bad = []
-    for line, text in text_lines(path):
-        fields = text.split()
-        try:
-            score = float(fields[-1])
-        except ValueError:
-            score = np.nan
-        if len(fields) != 12 or not 0 <= score < np.inf:
-            bad.append(line)
-        else:
-            score_of[fields[0]] = score
-    _refuse(path, bad, "`name x1 y1 x2 y2 x3 y3 x4 y4 x5 y5 score`, the score at least 0", len(score_of))
+    names: list[str] = []
+    scores: list[float] = []
+    bad: list[int] = []
+    columns = _columns(path, 12, (0, 11))
+    with suppress(ValueError):  # a score that is no number: found again below, line by line
+        names, scores = (columns[0], list(map(float, columns[1]))) if columns else ([], [])
+    if not names or not all(0 <= one < np.inf for one in scores):
+        names, scores = [], []
+        for line, text in text_lines(path):
+            fields = text.split()
+            try:
+                score = float(fields[-1])
+            except ValueError:
+                score = np.nan
+            if len(fields) != 12 or not 0 <= score < np.inf:
+                bad.append(line)
+            else:
+                names.append(fields[0])
+                scores.append(score)
+    _refuse(path, bad, "`name x1 y1 x2 y2 x3 y3 x4 y4 x5 y5 score`, the score at least 0", len(names))
+    if tuple(names) == faces.names:  # the packs list them alike
+        return np.array(scores)
+    score_of = dict(zip(names, scores, strict=True))
     missing = [name for name in faces.names if name not in score_of]
     if missing:
         raise ValueError(f"{path}: {len(missing)} of {len(faces.names)} faces have no detector score ({name_first(missing)}); fetch the file again")
@@ -80,19 +128,19 @@ def read_template_pairs(path: str | Path) -> Trials:
     ValueError: lines that are not three integers or a label other than 0 and 1 (counted within the first block that has any, the first named), an empty file.
     """
     parts = []
-    for lines, table in _integer_blocks(Path(path), 3):
+    for first_line, text, table in _integer_blocks(Path(path), 3):
         bad = np.flatnonzero(table[:, 2] > 1)
         if bad.size:
+            lines = _integers(Path(path), text, 3, first_line)[0]
             raise ValueError(f"{path}: {bad.size} labels are neither 0 nor 1 ({at_lines(lines[bad])}); the lines must be `template1 template2 label`")
         parts.append((table[:, :2].astype(np.int32) if table[:, :2].max(initial=0) < 1 << 31 else table[:, :2], table[:, 2].astype(np.bool_)))
     if not sum(label.size for _, label in parts):
         raise ValueError(f"{path}: the file is empty; expected lines `template1 template2 label`")
     names, rows = [], []
     for side in (0, 1):
-        column = np.concatenate([table[:, side] for table, _ in parts])
-        known = np.unique(column)
+        known, places = _distinct(np.concatenate([table[:, side] for table, _ in parts]))
         names.append(tuple(map(str, known.tolist())))
-        rows.append(_rows(known, column))
+        rows.append(places)
     return Trials(names[0], names[1], rows[0], rows[1], np.concatenate([label for _, label in parts]))
 
 
@@ -135,19 +183,58 @@ def _refuse_repeated(path: str | Path, names: list[str]) -> None:
         raise ValueError(f"{path}: {len(twice)} faces are listed twice ({name_first(twice)}); a face belongs to one template and medium")
 
 
-def _rows(known: NDArray[np.int64], column: NDArray[np.int64]) -> Ints:
-    """The place of each value of `column` among the sorted `known`."""
-    span = int(known[-1] - known[0]) + 1
-    if span > 1 << 24:
-        return np.searchsorted(known, column).astype(np.int32)
-    table = np.zeros(span, dtype=np.int32)
-    table[known - known[0]] = np.arange(known.size, dtype=np.int32)
-    places: Ints = table[column - known[0]]
-    return places
+def _distinct(column: Ints | NDArray[np.int64]) -> tuple[NDArray[np.int64], Ints]:
+    """The sorted distinct values of `column`, and the place of each of its values among them."""
+    lowest, highest = int(column.min()), int(column.max())
+    if highest - lowest >= 1 << 24:
+        known, places = np.unique(column, return_inverse=True)
+        return known.astype(np.int64), places.astype(np.int32)
+    table = np.zeros(highest - lowest + 1, dtype=np.int32)
+    for start in range(0, column.size, _CELLS):
+        table[column[start : start + _CELLS] - lowest] = 1
+    found = np.flatnonzero(table)
+    table[found] = np.arange(found.size, dtype=np.int32)
+    rows = np.empty(column.size, dtype=np.int32)
+    for start in range(0, column.size, _CELLS):
+        rows[start : start + _CELLS] = table[column[start : start + _CELLS] - lowest]
+    return found.astype(np.int64) + lowest, rows
 
 
-def _integer_blocks(path: Path, width: int) -> Iterator[tuple[Ints, NDArray[np.int64]]]:
-    """Line numbers and a (lines, width) table for each block of a file of non-negative integers; blank lines are skipped."""
+def _columns(path: str | Path, width: int, wanted: tuple[int, ...]) -> list[list[str]] | None:
+    """The wanted columns of a file of which every line has `width` fields, a hundred thousand lines at a time; None for any other file, also one with comments.
+
+    The callers read such a file line by line, and count what is wrong with it.
+    """
+    columns: list[list[str]] = [[] for _ in wanted]
+    with Path(path).open("rb") as file:
+        rest = b""
+        while block := file.read(_BLOCK):
+            end = block.rfind(b"\n") + 1
+            text, rest = rest + block[:end], block[end:] if end else rest + block
+            if not _add_fields(columns, text if end else b"", width, wanted):
+                return None
+    return columns if not rest.strip() or _add_fields(columns, rest + b"\n", width, wanted) else None
+
+
+def _add_fields(columns: list[list[str]], text: bytes, width: int, wanted: tuple[int, ...]) -> bool:
+    text = text.replace(b"\r\n", b"\n")
+    data = np.frombuffer(text, dtype=np.uint8)
+    blank = (data == 32) | (data == 9) | (data == 10)
+    ends = np.flatnonzero(~blank[:-1] & blank[1:]) + 1
+    lines = ends.size // width
+    if lines * width != ends.size or np.count_nonzero(data == 10) != lines or (data[ends[width - 1 :: width]] != 10).any() or b"#" in text:
+        return False
+    if ((data < 33) != blank).any() or (data > 126).any():  # blanks of other kinds; letters are left to the careful way too
+        return False
+    starts = np.flatnonzero(np.append(True, blank[:-1]) & ~blank)
+    plain = text.decode("ascii")
+    for column, place in zip(columns, wanted, strict=True):
+        column += [plain[start:end] for start, end in zip(starts[place::width].tolist(), ends[place::width].tolist(), strict=True)]
+    return True
+
+
+def _integer_blocks(path: Path, width: int) -> Iterator[tuple[int, bytes, NDArray[np.int64]]]:
+    """Number of the first line, text and a (lines, width) table for each block of a file of non-negative integers; blank lines are skipped."""
     line, rest = 1, b""
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
@@ -156,10 +243,41 @@ def _integer_blocks(path: Path, width: int) -> Iterator[tuple[Ints, NDArray[np.i
                 rest += block
                 continue
             text, rest = rest + block[:end], block[end:]
-            yield _integers(path, text, width, line)
+            table = _plain_integers(text, width)
+            yield line, text, _integers(path, text, width, line)[1] if table is None else table
             line += text.count(b"\n")
     if rest.strip():
-        yield _integers(path, rest + b"\n", width, line)
+        text = rest + b"\n"
+        yield line, text, _integers(path, text, width, line)[1]
+
+
+def _plain_integers(text: bytes, width: int) -> NDArray[np.int64] | None:
+    """The (lines, width) numbers where every line is `width` numbers of up to 9 digits with one blank or tab between; None for any other text."""
+    data = np.frombuffer(text, dtype=np.uint8)
+    value = data - np.uint8(48)  # of a digit; others wrap around to 10 and more
+    ends = np.flatnonzero((value[:-1] < 10) & (value[1:] >= 10))
+    lines = ends.size // width
+    gaps = np.count_nonzero((data == 32) | (data == 9))
+    after = data[ends[width - 1 :: width] + 1] if lines * width == ends.size else data[:0]
+    newlines = np.count_nonzero(data == 10)
+    if gaps != lines * (width - 1) or newlines != lines or after.size != lines or not (after == 10).all():
+        return None
+    if np.count_nonzero(value < 10) + gaps + newlines != data.size or not value[0] < 10:
+        return None
+    padded = np.concatenate([np.full(_MOST_PLAIN_DIGITS + 1, 255, dtype=np.uint8), value])
+    numbers = np.zeros(ends.size, dtype=np.int32)
+    there, place = np.ones(ends.size, dtype=np.uint8), 0
+    ends += _MOST_PLAIN_DIGITS + 1
+    while True:
+        digit = padded[ends]
+        there &= digit < 10
+        if not there.any():
+            return numbers.reshape(-1, width).astype(np.int64)
+        if place == _MOST_PLAIN_DIGITS:
+            return None
+        numbers += (digit * there) * np.int32(10**place)
+        ends -= 1
+        place += 1
 
 
 def _integers(path: Path, text: bytes, width: int, first_line: int) -> tuple[Ints, NDArray[np.int64]]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from eval import classification, retrieval
 from eval.files import atomic_path
-from eval.types import Floats, Ints
+from eval.types import Floats, Ints, name_first
 
 Columns = Mapping[str, Floats]
 Metric = Callable[[Columns], float]
@@ -108,10 +108,14 @@ def calibration_error(columns: Columns, *, confidence: str = "confidence", num_b
     return classification.ece(columns[confidence], columns["correct"], num_bins=num_bins, power=power)
 
 
-def norm_auroc(columns: Columns) -> float:
-    """eval.classification.auroc of the norm: do right predictions have longer embeddings than wrong ones? NaN where all are right or all are wrong."""
-    correct = columns["correct"]
-    return classification.auroc(columns["norm"], correct) if 0 < correct.sum() < correct.size else float("nan")
+def norm_auroc(columns: Columns, *, correct: str = "correct") -> float:
+    """eval.classification.auroc of the norm: do right predictions have longer embeddings than wrong ones? NaN where all are right or all are wrong.
+
+    correct: the column that says what is right; "recall@1" for retrieval, whose queries without a value (NaN) are left out; ties count as right from .5.
+    """
+    there = ~np.isnan(columns[correct])
+    right = (columns[correct][there] >= 0.5).astype(np.float64)
+    return classification.auroc(columns["norm"][there], right) if 0 < right.sum() < right.size else float("nan")
 
 
 def mutual_information(columns: Columns) -> float:
@@ -129,15 +133,24 @@ def write(path: Path, measured: PerItem) -> None:
 
 
 def read(path: Path) -> PerItem:
-    """What write() wrote; no pickle. ValueError for a file that is damaged or another one."""
+    """What write() wrote; no pickle. ValueError for a file that is damaged or another one, FileNotFoundError."""
     try:
         with zipfile.ZipFile(path) as archive:
             large = [one.filename for one in archive.infolist() if one.file_size > _MAX_BYTES]
         if large:
             raise ValueError(f"{len(large)} arrays are over {_MAX_BYTES} bytes")
         with np.load(path, allow_pickle=False) as held:
-            columns = {name.removeprefix("column."): held[name] for name in held.files if name.startswith("column.")}
-            ids = tuple(str(one) for one in held["ids"])
-            return PerItem(ids, columns, held["groups"] if "groups" in held.files else None, str(json.loads(str(held["over"]))))
-    except (zipfile.BadZipFile, KeyError, ValueError, EOFError) as error:
-        raise ValueError(f"{path}: cannot be read as per-item results ({error}); delete it, and the run is measured again") from error
+            arrays = {name: held[name] for name in held.files}
+        over = json.loads(str(arrays.pop("over")))
+        ids, groups = arrays.pop("ids"), arrays.pop("groups", None)
+        columns = {name.removeprefix("column."): one for name, one in arrays.items() if name.startswith("column.")}
+        kinds = [("ids", ids, "U"), *((f"column {name}", one, "f") for name, one in columns.items()), *([] if groups is None else [("groups", groups, "i")])]
+        wrong = [name for name, one, kind in kinds if one.ndim != 1 or one.dtype.kind != kind]
+        if wrong or not isinstance(over, str):
+            raise ValueError(f"{name_first(wrong or ['over'])} of another shape or type")
+        return PerItem(tuple(ids.tolist()), columns, groups, over)
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # zipfile, zlib and numpy raise what their parsers stumble over, of many kinds
+        reason = str(error) or type(error).__name__
+        raise ValueError(f"{path}: cannot be read as per-item results ({reason}); delete it, and the run is measured again") from error

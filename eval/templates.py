@@ -26,7 +26,7 @@ from eval.types import Embeddings, Floats, Floats32
 
 Method = Literal["mean", "norm_weighted", "ijb", "ijb_mean"]
 
-_BLOCK = 1 << 22  # cells that are float64 at a time: 32 MB
+_BLOCK = 1 << 19  # cells that are float64 at a time: 4 MB, which stay in the cache
 
 
 def pool(
@@ -82,15 +82,20 @@ def pool(
 
 
 def _sums(matrix: Floats32, rows: NDArray[Any], group: NDArray[Any], factor: Floats, num_groups: int) -> Floats:
-    """(num_groups, D) sums of factor * matrix[rows] over each group, in float64, by runs of the sorted groups."""
+    """(num_groups, D) sums of factor * matrix[rows] over each group, in float64: a sparse product for each block of the sorted groups."""
+    from scipy.sparse import csr_array  # a tenth of a second to import, needed here only
+
     sums = np.zeros((num_groups, matrix.shape[1]))
     order = np.argsort(group, kind="stable")
+    in_place = bool((order[1:] > order[:-1]).all()) and bool((rows[1:] == rows[:-1] + 1).all())
     step = max(1, _BLOCK // matrix.shape[1])
     for start in range(0, order.size, step):
         part = order[start : start + step]
         groups = group[part]
         firsts = np.flatnonzero(np.append(True, groups[1:] != groups[:-1]))
-        sums[groups[firsts]] += np.add.reduceat(matrix[rows[part]] * factor[part, None], firsts, axis=0)  # a group may go on in the next block
+        taken = matrix[rows[part[0]] : rows[part[0]] + part.size] if in_place else matrix[rows[part]]
+        weights = csr_array((factor[part], np.arange(part.size), np.append(firsts, part.size)), shape=(firsts.size, part.size))
+        sums[groups[firsts]] += weights @ taken.astype(np.float64)  # a group may go on in the next block
     return sums
 
 
@@ -112,6 +117,12 @@ def _numbered(name: str, labels: ArrayLike, count: int) -> tuple[tuple[str, ...]
     given = np.asarray(labels)
     if given.shape != (count,) or (count and given.dtype.kind not in "iuUTO"):
         raise ValueError(f"pool: {name} must be ({count},) texts or integers, one per item, but got {given.dtype} of shape {given.shape}")
+    if given.dtype.kind in "iu":
+        known, first, places = np.unique(given, return_index=True, return_inverse=True)
+        by_occurrence = np.argsort(first)
+        numbers_of = np.empty(known.size, dtype=np.int64)
+        numbers_of[by_occurrence] = np.arange(known.size)
+        return tuple(map(str, known[by_occurrence].tolist())), numbers_of[places]
     number: dict[Any, int] = {}
     numbers = np.fromiter((number.setdefault(one, len(number)) for one in given.tolist()), dtype=np.int64, count=count)
     return tuple(map(str, number)), numbers

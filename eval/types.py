@@ -51,8 +51,9 @@ class Embeddings:
             seen: set[str] = set()
             repeated = [one for one in self.ids if one in seen or seen.add(one)]  # type: ignore[func-returns-value]
             raise ValueError(f"embeddings: {len(repeated)} repeated ids ({name_first(repeated)}); every id must be unique")
-        finite = np.isfinite(matrix).all(axis=1)
-        if not finite.all():
+        step = max(1, (1 << 20) // matrix.shape[1])  # blocks stay in the cache, and need no memory of the matrix's size
+        if not all(np.isfinite(matrix[start : start + step]).all() for start in range(0, len(matrix), step)):
+            finite = np.isfinite(matrix).all(axis=1)
             bad = [self.ids[i] for i in np.flatnonzero(~finite)]
             raise ValueError(f"embeddings: {len(bad)} of {len(self.ids)} rows hold NaN or infinity ({name_first(bad)}); extract them again or remove them")
 

@@ -11,7 +11,18 @@ ROOT = Path(__file__).parents[1]
 VMF = [f"toolkit.{path.stem}" for path in sorted((ROOT / "toolkit").glob("vmf*.py"))]
 SYNTHETIC = [f"modalities.{path.stem}" for path in sorted((ROOT / "modalities").glob("synthetic*.py"))]
 EXTERNAL = {
-    "eval": {"numpy", "scipy", "sklearn", "matplotlib", "kaldiio"},  # matplotlib and kaldiio inside functions only: see test_eval_is_light
+    "eval": {
+        "numpy",
+        "scipy",
+        "sklearn",
+        "matplotlib",
+        "kaldiio",
+        "PIL",
+        "soundfile",
+        "pyarrow",
+        "h5py",
+        "lancedb",
+    },  # from matplotlib on inside functions only: see test_eval_is_light
     "toolkit.losses": {"torch"},
     **{name: {"torch", "numpy"} for name in VMF},
     "toolkit.backbones": {"torch", "speechbrain", "safetensors"},

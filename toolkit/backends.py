@@ -4,8 +4,11 @@
     load("speechbrain:FOLDER")                             a local folder of a SpeechBrain speaker model (hyperparams.yaml, embedding_model.ckpt)
     load("speechbrain:speechbrain/spkrec-ecapa-voxceleb")  the same from the Hugging Face hub, which is asked for by writing so
     load("wespeaker:FOLDER_OR_FILE.pt")                    a WeSpeaker checkpoint (avg_model.pt): ResNet, ECAPA-TDNN, CAM++ or x-vector
-    load("model.onnx")                                     a speaker network: filterbanks (B, T, F) or waves (B, S) -> (B, dim)
+    load("insightface:FILE_OR_FOLDER")                     a face network of InsightFace: a recognition .onnx file, or an unpacked pack such as buffalo_l
+    load("model.onnx")                                     a file of `likeness export`, of any modality; else a speaker network: filterbanks (B, T, F) or
+                                                           waves (B, S) -> (B, dim)
 
+The weights that InsightFace publishes are for non-commercial research only; loading them says so.
 Nothing in these files is executed: SpeechBrain's YAML (which it runs as code: HyperPyYAML's !new: and !apply:) is read as plain data, state dicts with
 torch.load(weights_only=True). Front-ends come from the modality by name, as with a checkpoint. Foreign models are scored by the cosine.
 """
@@ -19,12 +22,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from eval.provenance import sha256
+from eval.provenance import digest, sha256
 from eval.types import name_first
-from toolkit import backends_speechbrain
+from toolkit import backends_insightface, backends_onnx, backends_speechbrain
 from toolkit.backbones.campplus import CAMPPlus
 from toolkit.backbones.ecapa import WeSpeakerECAPA
 from toolkit.backbones.resnet import ResNet
@@ -34,7 +38,6 @@ from toolkit.batch import Read
 from toolkit.checkpoint import Loaded, load_model
 from toolkit.embed import TorchEmbedder
 from toolkit.recipe import restore
-from toolkit.run import digest
 
 Frontend = Literal["wespeaker", "3dspeaker"]
 _KALDI: dict[str, dict[str, Any]] = {  # as WESPEAKER_FBANK and THREED_SPEAKER_FBANK in modalities/speaker/features.py; dither is for training only
@@ -48,6 +51,7 @@ def load(model: str, *, frontend: Frontend = "wespeaker") -> Loaded:
 
     frontend: what an .onnx network over filterbanks and a `wespeaker:` state dict were trained with: "wespeaker" (Hamming window, int16 scale) or "3dspeaker"
     (Povey window, [-1, 1]); neither file says it. Other kinds of models know their front-end.
+    A face model reads aligned crops; `with_detector` makes it read photographs.
     ValueError for a file of another kind, sizes that contradict the weights, and an architecture that is not known; ImportError names the extra to install.
     """
     if frontend not in get_args(Frontend):
@@ -57,10 +61,15 @@ def load(model: str, *, frontend: Frontend = "wespeaker") -> Loaded:
         return _load_speechbrain(source)
     if colon and kind == "wespeaker":
         return _load_wespeaker(Path(source), frontend)
+    if colon and kind == "insightface":
+        return _load_insightface(source)
     if colon and kind.isidentifier() and len(kind) > 1 and not Path(model).exists():
-        raise ValueError(f"model {model!r}: there is no kind {kind!r}; write speechbrain:SOURCE, wespeaker:FILE.pt, FILE.onnx, a checkpoint or a run directory")
+        raise ValueError(
+            f"model {model!r}: there is no kind {kind!r}; write speechbrain:SOURCE, wespeaker:FILE.pt, insightface:PATH, FILE.onnx, a checkpoint or a run"
+            " directory"
+        )
     if Path(model).suffix.lower() == ".onnx":
-        return _load_onnx(Path(model), frontend)
+        return backends_onnx.load(Path(model)) or _load_onnx(Path(model), frontend)
     return load_model(Path(model))
 
 
@@ -87,13 +96,38 @@ def in_parts(model: Loaded, *, crops: int = 0, crop_seconds: float = 4.0, chunk_
     return replace(model, read=read, settings=settings)
 
 
+def find_detector(model: str) -> Path | None:
+    """The SCRFD detector that a pack, `insightface:FOLDER`, brings along; None for every other MODEL, also for one file of a pack."""
+    kind, _, source = model.partition(":")
+    return backends_insightface.find(source).detector if kind == "insightface" else None
+
+
+def with_detector(model: Loaded, detector: Path | None) -> Loaded:
+    """The face model reading photographs: the face that InsightFace takes, the largest near the centre, is found by an SCRFD .onnx file and aligned to the
+    model's size (modalities.face.align). Its `settings` say so. None: the model as it is.
+
+    ValueError: a model of another modality, a file that is no SCRFD detector with landmarks.
+    """
+    if detector is None:
+        return model
+    if model.modality != "face":
+        raise ValueError(f"--detector {detector} finds faces, but this is a model of modality {model.modality!r}: leave it out")
+    backends_insightface.check_detector(detector)
+    given = model.read.keywords if isinstance(model.read, partial) else {}
+    height, width = given.get("size", (112, 112))  # images.read's own default
+    arguments = {"detector": str(detector), "size": height, "width": width, "choose": "central"}
+    read = cast(Read, restore({"call": "modalities.face.align.read", "args": arguments}, "read", kind="read"))
+    return replace(model, read=read, settings={**model.settings, "faces": f"central, aligned to {height} x {width}, detector {sha256(detector)[:16]}"})
+
+
 def _speaker(frontend: nn.Module, backbone: nn.Module, summed: str) -> Loaded:
     read = restore({"call": "modalities.speaker.audio.read", "args": {}}, "read", kind="read")
     return Loaded(TorchEmbedder(frontend, backbone).eval(), read, "speaker", "cosine", summed, 0)
 
 
 def _frontend(name: str, **arguments: Any) -> nn.Module:
-    return cast(nn.Module, restore({"call": f"modalities.speaker.{name}", "args": arguments}, "front-end", kind="module")())
+    """A front-end by its name within modalities, as a checkpoint holds it."""
+    return cast(nn.Module, restore({"call": f"modalities.{name}", "args": arguments}, "front-end", kind="module")())
 
 
 def _load_state(path: Path) -> dict[str, Tensor]:
@@ -107,7 +141,7 @@ def _load_speechbrain(source: str) -> Loaded:
     yaml, weights = backends_speechbrain.find_files(source)
     settings, backbone = backends_speechbrain.read_settings(yaml)
     backends_speechbrain.fill(backbone.network, _load_state(weights), str(weights))
-    return _speaker(_frontend("speechbrain_fbank.SpeechBrainFbank", **settings), backbone, digest([sha256(yaml), sha256(weights)]))
+    return _speaker(_frontend("speaker.speechbrain_fbank.SpeechBrainFbank", **settings), backbone, digest([sha256(yaml), sha256(weights)]))
 
 
 def _load_wespeaker(path: Path, frontend: Frontend) -> Loaded:
@@ -124,7 +158,7 @@ def _load_wespeaker(path: Path, frontend: Frontend) -> Loaded:
         load_wespeaker(backbone, state)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
-    return _speaker(_frontend("features.KaldiFbank", num_mels=num_mels, **_KALDI[frontend]), backbone, sha256(file))
+    return _speaker(_frontend("speaker.features.KaldiFbank", num_mels=num_mels, **_KALDI[frontend]), backbone, sha256(file))
 
 
 def _wespeaker_network(shapes: Mapping[str, tuple[int, ...]]) -> tuple[nn.Module, int]:
@@ -173,45 +207,62 @@ class OnnxNetwork(nn.Module):
         self.input = session.get_inputs()[0].name
         fixed = session.get_inputs()[0].shape[0]
         self.one_by_one = fixed == 1
+        self.dtype = np.uint8 if session.get_inputs()[0].type == "tensor(uint8)" else np.float32
 
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """features (B, T, in_dim), in_dim 1 for waves -> (B, dim) raw embeddings."""
-        values = features.float().cpu().numpy()
+        """features (B, T, in_dim), in_dim 1 for waves, or images (B, in_dim, H, W) -> (B, dim) raw embeddings."""
+        values = features.float().cpu().numpy().astype(self.dtype, copy=False)
         values = values[..., 0] if len(self.session.get_inputs()[0].shape) == 2 else values
         groups = values[:, None] if self.one_by_one else [values]
         rows = [torch.from_numpy(self.session.run(None, {self.input: group})[0]).reshape(len(group), -1) for group in groups]
         return torch.cat(rows).to(features.device)
 
 
+def _session(path: Path) -> Any:
+    """An ONNX Runtime session: bounded, one file, no custom operators; on CUDA where it is available."""
+    return backends_onnx.open_session(path)
+
+
+def _try_out(session: Any, path: Path, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """What it gives for one random input of this shape: its (1, dim), or (1, 1, dim)."""
+    probe = torch.zeros(shape).normal_(generator=torch.Generator().manual_seed(0)).numpy()
+    try:
+        one = session.get_inputs()[0]
+        given: np.ndarray[Any, Any] = session.run(None, {one.name: probe.astype(np.uint8) if one.type == "tensor(uint8)" else probe})[0]
+    except Exception as error:  # as above
+        raise ValueError(f"{path}: it does not run on an input of {shape} ({str(error).splitlines()[0][:200]})") from None
+    if given.ndim not in (2, 3) or given.shape[0] != 1:
+        raise ValueError(f"{path}: it gives {given.shape} for one input; (1, dim) is needed")
+    return given
+
+
+def _load_insightface(source: str) -> Loaded:
+    pack = backends_insightface.find(source)
+    path, (size, mean, std) = pack.recognition, pack.pixels
+    session = _session(path)
+    one = session.get_inputs()[0]
+    if one.type != "tensor(float)" and not (one.type == "tensor(uint8)" and pack.stated and (mean, std) == (0.0, 1.0)):
+        raise ValueError(f"{path}: its input is {one.name} {one.type} {one.shape}; floats are needed")
+    network = OnnxNetwork(session, 3, _try_out(session, path, (1, 3, size, size)).size)
+    read = restore({"call": "modalities.face.images.read", "args": {"size": [size, size]}}, "read", kind="read")
+    summed = digest([sha256(path), f"{mean} {std}"]) if pack.stated else sha256(path)  # unless a manifest says it, the scale follows from the file
+    backends_insightface.say(pack)
+    return Loaded(TorchEmbedder(_frontend("face.pixels.PixelScale", mean=mean, std=std), network).eval(), read, "face", "cosine", summed, 0)
+
+
 def _load_onnx(path: Path, frontend: Frontend) -> Loaded:
-    try:
-        import onnxruntime
-    except ImportError:
-        raise ImportError(f"{path}: an .onnx model needs ONNX Runtime; run `pip install 'likeness[export]'`") from None
-    if not path.is_file():
-        raise ValueError(f"model {str(path)!r} does not exist")
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = torch.get_num_threads(), 4
-    try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime has an exception for each of its states, with no base but Exception
-        raise ValueError(f"{path}: no ONNX model that can be run ({str(error).splitlines()[0][:200]})") from None
+    session = _session(path)
     probe: tuple[int, ...]
     inputs, outputs = session.get_inputs(), session.get_outputs()
     stated = "; ".join(f"{one.name} {one.type} {one.shape}" for one in inputs)
     if len(inputs) != 1 or inputs[0].type != "tensor(float)" or len(inputs[0].shape) not in (2, 3) or not outputs:
-        raise ValueError(f"{path}: its inputs are {stated}; one of floats is needed: filterbanks (B, T, F) or waves (B, S)")
+        image = ": a network over images is given as insightface:FILE.onnx" if len(inputs) == 1 and len(inputs[0].shape) == 4 else ""
+        raise ValueError(f"{path}: its inputs are {stated}; one of floats is needed, filterbanks (B, T, F) or waves (B, S){image}")
     if len(inputs[0].shape) == 2:
-        front, in_dim, probe = _frontend("features.RawWave"), 1, (1, 16_000)
+        front, in_dim, probe = _frontend("speaker.features.RawWave"), 1, (1, 16_000)
     else:
         in_dim = inputs[0].shape[2] if isinstance(inputs[0].shape[2], int) else 80
-        front, probe = _frontend("features.KaldiFbank", num_mels=in_dim, **_KALDI[frontend]), (1, 200, in_dim)
+        front, probe = _frontend("speaker.features.KaldiFbank", num_mels=in_dim, **_KALDI[frontend]), (1, 200, in_dim)
     if isinstance(inputs[0].shape[1], int):
         raise ValueError(f"{path}: its input {stated} has a fixed length; export it with a dynamic one, for recordings of any length")
-    try:
-        given = session.run(None, {inputs[0].name: torch.zeros(probe).normal_(generator=torch.Generator().manual_seed(0)).numpy()})[0]
-    except Exception as error:
-        raise ValueError(f"{path}: it does not run on an input of {probe} ({str(error).splitlines()[0][:200]})") from None
-    if given.ndim not in (2, 3) or given.shape[0] != 1:
-        raise ValueError(f"{path}: it gives {given.shape} for one input; (1, dim) is needed")
-    return _speaker(front, OnnxNetwork(session, in_dim, given.size), sha256(path))
+    return _speaker(front, OnnxNetwork(session, in_dim, _try_out(session, path, probe).size), sha256(path))

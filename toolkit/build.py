@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recomputed
 
+from eval.provenance import digest
 from toolkit import batch_norm, checkpoint, distributed, sharding
 from toolkit import run as runs
 from toolkit.console import console
@@ -155,7 +156,7 @@ def start_from(recipe: Recipe, run: Run, classes: tuple[str, ...]) -> None:
     folder, state = found
     tensors = {name: value for name, value in run.tensors().items() if name.startswith("loss.") and not name.startswith("loss.bank.")}
     stored = {name: size for name, size in runs.read_metadata(folder).items() if name.startswith("loss.") and not name.startswith("loss.bank.")}
-    if state["classes"] != runs.digest(classes):
+    if state["classes"] != digest(classes):
         before = state["num_classes"]
         console.print(f"{taken}; class proxies are made anew: {before} classes before, {len(classes)} (or others) now", highlight=False)
     elif {name: value.shape for name, value in tensors.items()} != stored:

@@ -75,7 +75,8 @@ def save_model(
     tensors = dict(embedder.state_dict())
     if loss is not None:
         description["classes"] = list(classes)
-        tensors |= {f"{_LOSS}{name}": value for name, value in loss.state_dict().items() if not name.startswith("bank.")}
+        # copies, since a joint loss holds one tensor under two names, which safetensors refuses
+        tensors |= {f"{_LOSS}{name}": value.clone() for name, value in loss.state_dict().items() if not name.startswith("bank.")}
     save(path, tensors, description, FORMAT)
 
 
@@ -104,6 +105,8 @@ def load_model(path: Path) -> Loaded:
     embedder = TorchEmbedder(frontend, network(frontend.dim), features=description["features"])
     put(embedder, {name: value for name, value in tensors.items() if not name.startswith(_LOSS)}, str(path))
     read = restore(description["read"], "read", kind="read")
+    if "detector" in getattr(read, "keywords", {}):
+        raise ValueError(f"{path}: its reading names a detector file, and no checkpoint chooses a file to be opened; give --detector instead")
     return Loaded(embedder.eval(), read, description["modality"], description["similarity"], sha256(path), int(description["step"]))
 
 

@@ -22,12 +22,33 @@ app = typer.Typer(
 EXISTING: dict[str, Any] = {"exists": True, "dir_okay": False, "readable": True}
 
 
+def placed(text: str) -> Path:
+    """Where embeddings are to be written: a file, or a LanceDB table by either of its names."""
+    from eval.embeddings import located
+
+    return located(text)
+
+
+def stored(text: str) -> Path:
+    """Embeddings that are there."""
+    path = placed(text)
+    if not path.exists():
+        raise ValueError(f"{text!r} does not exist")
+    return path
+
+
+EMBEDDINGS: dict[str, Any] = {"parser": stored, "metavar": "FILE"}
+PACK: dict[str, Any] = {"exists": True, "file_okay": False}
+PRESET = "With --ijb: whose conventions, a name of docs/protocols.md such as insightface, adaface or opensphere; repeatable (default likeness)."
+SWITCH = "With --ijb: change one, SWITCH=VALUE, e.g. keep_norm=false or tar_rule=strict; repeatable."
+
+
 @app.command(epilog="Example: likeness demo --only face --out demo")
 def demo(
-    only: Annotated[str, typer.Option(help="One modality, speaker or face; without it all of them, each in a folder of OUT.")] = "",
+    only: Annotated[str, typer.Option(help="One modality, speaker, face or image; without it all of them, each in a folder of OUT, and one report.")] = "",
     out: Annotated[Path, typer.Option(help="Folder for the run; must not hold one yet.")] = Path("demo"),
 ) -> None:
-    """Train, embed, score and report on synthetic data: the whole job in minutes on two cores. Runs recipes/*/demo.py of the clone."""
+    """Train, embed, score and report on synthetic voices, synthetic faces and real digits, in minutes on two cores. Runs recipes/*/demo.py of the clone."""
     import runpy
 
     scripts = {script.parent.name: script for script in sorted((Path(__file__).resolve().parents[1] / "recipes").glob("*/demo.py"))}
@@ -41,10 +62,15 @@ def demo(
     taken = [str(folder) for folder in chosen.values() if (folder / "run").exists()]
     if taken:  # before the first of several trains for nothing
         raise ValueError(f"{' and '.join(taken)} already {'holds a demo' if len(taken) == 1 else 'hold demos'}; choose another --out")
+    made = []
     for name, folder in chosen.items():
         if not only:
             say(f"\n{name}: {folder}")
-        runpy.run_path(str(scripts[name]))["main"](folder)
+        made.append(runpy.run_path(str(scripts[name]))["main"](folder))
+    if len(made) > 1:
+        from toolkit.demo import report
+
+        say(f"\nAll of them\n\n{report(made, out)}\nOne report: {out / 'report' / 'index.html'}")
 
 
 @app.command(epilog="Example: likeness train recipes/speaker/an4.py:arcface optim.lr=0.05 --data ../shared/data --out runs/an4")
@@ -63,8 +89,9 @@ def train(
     from toolkit.train import fit
 
     loaded, variant = recipes.load(recipe)
+    chosen = recipes.override(loaded, overrides or [])
     try:
-        model = fit(recipes.override(loaded, overrides or []), data=data, out=out, resume=resume, loggers=log or [])
+        model = fit(chosen, data=data, out=out, resume=resume, loggers=log or [])
     except Interrupted as stopped:
         say(str(stopped), error=True)
         raise typer.Exit(130) from None
@@ -72,6 +99,11 @@ def train(
         distributed.end()
     if os.environ.get("RANK", "0") == "0":
         say(f"{variant}: trained model in {model}")
+        if chosen.test is not None:
+            from toolkit.measure import metrics_of, run_test
+
+            metrics = metrics_of(chosen, run_test(chosen, out, data))
+            say("test: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
 
 
 @app.command(epilog="Example: likeness compare recipes/speaker/an4.py --variants arcface,simple --seeds 3 --data ../shared/data --out runs/an4-compare")
@@ -115,14 +147,27 @@ def compare(
         raise typer.Exit(1)
 
 
-@app.command(epilog="Example: likeness embed --model runs/an4 --items list.txt --root wavs --out embeddings.npz")
+@app.command(
+    epilog="Examples: likeness embed --model runs/an4 --items list.txt --root wavs --out embeddings.npz; "
+    "likeness embed --model runs/ms1mv2 --ijb IJBC --flip concat --workers 8 --batch-size 64 --out ijbc.npz"
+)
 def embed(
-    model: Annotated[str, typer.Option(help="A run directory, a .safetensors checkpoint, speechbrain:SOURCE, wespeaker:FILE.pt or an .onnx file.")],
-    items: Annotated[Path, typer.Option(help="LIST: one path per line, or `id path [label]`.", **EXISTING)],
-    out: Annotated[Path, typer.Option(help="FILE.npz, or FILE.ark (with FILE.scp).")],
+    model: Annotated[
+        str, typer.Option(help="A run directory, a .safetensors checkpoint, speechbrain:SOURCE, wespeaker:FILE.pt, insightface:PATH or an .onnx file.")
+    ],
+    out: Annotated[
+        Path, typer.Option(help="FILE.npz, .ark (with .scp), .parquet or .h5, or a LanceDB table lancedb:DIR/TABLE.", parser=placed, metavar="FILE")
+    ],
+    items: Annotated[Path | None, typer.Option(help="LIST: one path per line, or `id path [label]`.", **EXISTING)] = None,
+    ijb: Annotated[
+        Path | None, typer.Option(help="Instead of a list: the folder of IJB-B or IJB-C (meta, loose_crop); its faces are aligned by its landmarks.", **PACK)
+    ] = None,
     root: Annotated[Path | None, typer.Option(help="Folder that relative paths start from (default: the list's).")] = None,
     bad_items: Annotated[str, typer.Option(help="skip: leave unreadable items out and name them; refuse: write nothing.")] = "skip",
     batch_size: Annotated[int, typer.Option(min=1, help="Inputs per batch; changes no embedding.")] = 16,
+    flip: Annotated[
+        Literal["none", "sum", "mean", "concat"], typer.Option(help="Images: join with the mirror image's embedding; concat holds both, for every IJB preset.")
+    ] = "none",
     workers: Annotated[int, typer.Option(min=0, help="Processes that read files.")] = 0,
     frontend: Annotated[Literal["wespeaker", "3dspeaker"], typer.Option(help="Filterbanks that an .onnx or wespeaker: model was trained with.")] = "wespeaker",
     crops: Annotated[int, typer.Option(min=0, help="Speech: the mean over so many evenly spaced crops; 0 = the whole recording.")] = 0,
@@ -144,10 +189,16 @@ def embed(
     if bad_items not in ("skip", "refuse"):
         raise ValueError(f"--bad-items {bad_items!r}: must be skip or refuse")
     embeddings.check_suffix(out)
-    listed = read_items(items, root)
+    if (items is None) == (ijb is None):
+        raise ValueError("embed needs --items LIST or --ijb FOLDER, one of them")
     loaded = backends.in_parts(
         backends.load(model, frontend=frontend), crops=crops, crop_seconds=crop_seconds, chunk_seconds=chunk_seconds, only_speech=only_speech
     )
+    if ijb is not None:
+        loaded, listed = extract.ijb_pack(loaded, ijb)
+    elif items is not None:
+        listed = read_items(items, root)
+    loaded = extract.with_flip(loaded, flip)
     loaded.embedder.to(distributed.start() or pick_device())
     made = extract.extract(loaded, listed, out, batch_size=batch_size, workers=workers, progress=sys.stderr.isatty())
     if made is None:  # another process than the first
@@ -168,17 +219,17 @@ def embed(
 @app.command(epilog="Example: likeness score --trials trials.txt --embeddings embeddings.npz --cohort cohort.npz --out scores.txt")
 def score(
     trials: Annotated[Path, typer.Option(help="Trial list; its columns are detected.", **EXISTING)],
-    embeddings: Annotated[Path, typer.Option(help="FILE.npz, .ark or .scp; the enrolment side, or both.", **EXISTING)],
+    embeddings: Annotated[Path, typer.Option(help="FILE.npz, .ark or .scp; the enrolment side, or both.", **EMBEDDINGS)],
     out: Annotated[Path, typer.Option(help="Score file: `enrol probe score [label]`; with --calibrate the calibration, a .json file.")],
-    probe_embeddings: Annotated[Path | None, typer.Option(help="The probe side, if apart.", **EXISTING)] = None,
+    probe_embeddings: Annotated[Path | None, typer.Option(help="The probe side, if apart.", **EMBEDDINGS)] = None,
     enrolment: Annotated[
         Path | None, typer.Option(help="`model item item ...` lines: the trials' enrolment ids are models of several items.", **EXISTING)
     ] = None,
     pooling: Annotated[Literal["mean", "norm_weighted"], typer.Option(help="How a model's items are pooled.")] = "mean",
     similarity: Annotated[str | None, typer.Option(help="A name of docs/protocols.md (default: what the embeddings say, else cosine).")] = None,
-    subtract_mean: Annotated[Path | None, typer.Option(help="Embeddings whose mean is subtracted from all others.", **EXISTING)] = None,
+    subtract_mean: Annotated[Path | None, typer.Option(help="Embeddings whose mean is subtracted from all others.", **EMBEDDINGS)] = None,
     plda: Annotated[Path | None, typer.Option(help="Score by a PLDA of `likeness plda` instead.", **EXISTING)] = None,
-    cohort: Annotated[Path | None, typer.Option(help="Embeddings of other subjects: normalise the scores.", **EXISTING)] = None,
+    cohort: Annotated[Path | None, typer.Option(help="Embeddings of other subjects: normalise the scores.", **EMBEDDINGS)] = None,
     cohort_subjects: Annotated[Path | None, typer.Option(help="`id subject` list of the cohort: one mean per subject.", **EXISTING)] = None,
     norm: Annotated[Literal["as", "s", "z", "t"], typer.Option(help="Score normalisation with the cohort.")] = "as",
     top_n: Annotated[int, typer.Option(min=1, help="Cohort scores that AS-norm takes.")] = 300,
@@ -215,7 +266,7 @@ def score(
 
 @app.command(epilog="Example: likeness plda --embeddings train.npz --labels utt2spk --lda-dim 150 --out plda.json")
 def plda(
-    embeddings: Annotated[Path, typer.Option(help="Embeddings of other subjects than those to be scored.", **EXISTING)],
+    embeddings: Annotated[Path, typer.Option(help="Embeddings of other subjects than those to be scored.", **EMBEDDINGS)],
     out: Annotated[Path, typer.Option(help="FILE.json for `likeness score --plda`.")],
     labels: Annotated[Path | None, typer.Option(help="`id class` list (default: the ids' first folder).", **EXISTING)] = None,
     lda_dim: Annotated[int, typer.Option(min=0, help="Dimensions that LDA leaves; 0 = no LDA.")] = 0,
@@ -228,11 +279,25 @@ def plda(
     say(fit_files(embeddings, out, labels=labels, lda_dim=lda_dim, length_norm=length_norm, iterations=iterations))
 
 
-@app.command(epilog="Example: likeness verify a.wav b.wav --model runs/an4 --threshold 0.4")
+@app.command(epilog="Examples: likeness verify a.wav b.wav --model runs/an4 --threshold 0.4; likeness verify a.jpg b.jpg --model insightface:buffalo_l")
 def verify(
     first: Annotated[Path, typer.Argument(metavar="A", help="A file of the model's modality.")],
     second: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
-    model: Annotated[str, typer.Option(help="A run directory, a .safetensors checkpoint, speechbrain:SOURCE, wespeaker:FILE.pt or an .onnx file.")],
+    model: Annotated[
+        str,
+        typer.Option(
+            help="A run directory, a .safetensors checkpoint, speechbrain:SOURCE, wespeaker:FILE.pt, an .onnx file, or insightface:PATH, a recognition .onnx "
+            "file or the folder of a pack such as buffalo_l (InsightFace's own weights: for non-commercial research only)."
+        ),
+    ],
+    detector: Annotated[
+        Path | None,
+        typer.Option(
+            help="Faces: an SCRFD .onnx file with landmarks; A and B are photographs, of whose faces the largest near the centre is aligned (default: that of "
+            "insightface:FOLDER; else A and B are aligned crops).",
+            **EXISTING,
+        ),
+    ] = None,
     threshold: Annotated[float | None, typer.Option(help="Score from which on both are taken for one subject.")] = None,
     calibration: Annotated[
         Path | None, typer.Option(help="A calibration of `score --calibrate` (default: RUN/calibration.json, if there).", **EXISTING)
@@ -248,7 +313,7 @@ def verify(
     from toolkit.embed import pick_device
 
     fitted = verify.find_calibration(model, calibration)
-    loaded = backends.load(model, frontend=frontend)
+    loaded = backends.with_detector(backends.load(model, frontend=frontend), detector or backends.find_detector(model))
     loaded.embedder.to(pick_device())
     found = verify.verify(loaded, first, second, threshold=threshold, calibration=fitted)
     if json_file:
@@ -258,16 +323,22 @@ def verify(
     say(found.text())
 
 
-@app.command(epilog="Example: likeness evaluate scores.txt --p-target 0.01 --far 1e-3 --json results.json --report report")
+@app.command(
+    epilog="Examples: likeness evaluate scores.txt --p-target 0.01 --far 1e-3 --json results.json --report report; "
+    "likeness evaluate ijbc.npz --ijb IJBC --preset insightface --preset opensphere --json ijbc.json"
+)
 def evaluate(
     context: typer.Context,
-    scores: Annotated[list[Path], typer.Argument(help="Score files; several are set side by side.", **EXISTING)],
+    scores: Annotated[list[Path], typer.Argument(help="Score files, or with --ijb embeddings of faces; several are set side by side.", **EXISTING)],
+    ijb: Annotated[Path | None, typer.Option(help="The folder of IJB-B or IJB-C: evaluate its 1:1 protocol from embeddings of its faces.", **PACK)] = None,
+    preset: Annotated[list[str] | None, typer.Option(help=PRESET)] = None,
+    switch: Annotated[list[str] | None, typer.Option(help=SWITCH)] = None,
     trials: Annotated[Path | None, typer.Option(help="Trial list with the labels, where the score files have none.", **EXISTING)] = None,
     subjects: Annotated[
         Path | None, typer.Option(help="`id subject` list for the intervals (default: ids' first folder, else links of target trials).", **EXISTING)
     ] = None,
     p_target: Annotated[list[float] | None, typer.Option(help="Prior of minDCF; repeatable (default .01 and .05).")] = None,
-    far: Annotated[list[float] | None, typer.Option(help="False-accept rate of TAR@FAR; repeatable (default .1, .01, .001).")] = None,
+    far: Annotated[list[float] | None, typer.Option(help="False-accept rate of TAR@FAR; repeatable (default .1, .01, .001; with --ijb 1e-6 to .1).")] = None,
     eer_method: Annotated[Literal["interpolated", "convex_hull", "nearest"], typer.Option(help="Rule of the EER.")] = "interpolated",
     tar_rule: Annotated[Literal["strict", "nearest", "interpolated"], typer.Option(help="Rule of TAR@FAR.")] = "strict",
     c_miss: Annotated[float, typer.Option(help="Cost of a miss in the DCF.")] = 1.0,
@@ -275,9 +346,25 @@ def evaluate(
     llr: Annotated[bool, typer.Option("--llr", help="The scores are log-likelihood ratios: add Cllr, minCllr and the actual DCF.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the results as JSON.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write a self-contained HTML report into this folder.")] = None,
-    resamples: Annotated[int, typer.Option(min=0, help="Bootstrap resamples of the intervals; 0 = no intervals.")] = 1000,
+    embeddings: Annotated[
+        list[Path] | None,
+        typer.Option(help="What was scored, one file for all score files or one for each: the report adds quality by norm and a map.", **EMBEDDINGS),
+    ] = None,
+    media: Annotated[
+        Path | None, typer.Option(exists=True, help="Folder of the images or recordings that the ids name, or a list `id path`: the report shows them.")
+    ] = None,
+    resamples: Annotated[int, typer.Option(min=0, help="Bootstrap resamples of the intervals; 0 = no intervals (default with --ijb).")] = 1000,
 ) -> None:
     """EER, minDCF and TAR@FAR with intervals resampled over subjects."""
+    refuse_beside_ijb(context, ijb, ("trials", "subjects", "p_target", "eer_method", "tar_rule", "c_miss", "c_fa", "llr", "report", "embeddings", "media"))
+    if ijb is not None:
+        from eval import ijb_evaluate
+        from eval.ijb import FARS, switches_of
+
+        chosen = {name: switches_of(name, switch or []) for name in preset or ["likeness"]}
+        drawn = 0 if is_default(context, "resamples") else resamples
+        say(ijb_evaluate.evaluate_files(scores, ijb, chosen, fars=tuple(far or FARS), num_resamples=drawn, json_file=json_file))
+        return
     from eval.evaluate import evaluate_files
     from eval.report import Switches
 
@@ -298,18 +385,27 @@ def evaluate(
         switches=switches,
         json_file=json_file,
         report_folder=report,
+        embeddings=embeddings or (),
+        media=media,
         command=str(context.obj),
     )
     say(text)
 
 
-@app.command(epilog="Example: likeness identify --gallery gallery.npz --probes probes.npz --fpir 0.01 --json results.json")
+@app.command(
+    epilog="Examples: likeness identify --gallery gallery.npz --probes probes.npz --fpir 0.01 --json results.json; "
+    "likeness identify --probes ijbc.npz --ijb IJBC --preset insightface"
+)
 def identify(
-    gallery: Annotated[Path, typer.Option(help="Embeddings to search in.", **EXISTING)],
-    probes: Annotated[Path, typer.Option(help="Embeddings to search for.", **EXISTING)],
+    context: typer.Context,
+    probes: Annotated[Path, typer.Option(help="Embeddings to search for, or with --ijb those of all its faces.", **EMBEDDINGS)],
+    gallery: Annotated[Path | None, typer.Option(help="Embeddings to search in.", **EMBEDDINGS)] = None,
+    ijb: Annotated[Path | None, typer.Option(help="The folder of IJB-B or IJB-C: its 1:N protocol, from embeddings of its faces.", **PACK)] = None,
+    preset: Annotated[list[str] | None, typer.Option(help=PRESET)] = None,
+    switch: Annotated[list[str] | None, typer.Option(help=SWITCH)] = None,
     gallery_subjects: Annotated[Path | None, typer.Option(help="`id subject` list (default: the ids' first folder).", **EXISTING)] = None,
     probe_subjects: Annotated[Path | None, typer.Option(help="`id subject` list (default: the ids' first folder).", **EXISTING)] = None,
-    second_gallery: Annotated[Path | None, typer.Option(help="A gallery apart, such as IJB's G2: open-set rates are the mean of both.", **EXISTING)] = None,
+    second_gallery: Annotated[Path | None, typer.Option(help="A gallery apart, such as IJB's G2: open-set rates are the mean of both.", **EMBEDDINGS)] = None,
     fpir: Annotated[list[float] | None, typer.Option(help="False-positive identification rate of TPIR; repeatable (default .01, .1).")] = None,
     rank: Annotated[list[int] | None, typer.Option(help="K of rank-K; repeatable (default 1, 5, 10).")] = None,
     similarity: Annotated[str | None, typer.Option(help="A name of docs/protocols.md (default: what the probes say, else cosine).")] = None,
@@ -320,16 +416,28 @@ def identify(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the results as JSON.")] = None,
 ) -> None:
     """Search every probe in a gallery: rank-K and open-set TPIR@FPIR."""
+    if (gallery is None) == (ijb is None):
+        raise ValueError("identify needs --gallery FILE or --ijb FOLDER, one of them")
+    refuse_beside_ijb(context, ijb, ("gallery_subjects", "probe_subjects", "second_gallery", "similarity", "protocol"))
+    fpirs, ranks = tuple(fpir or (0.01, 0.1)), tuple(rank or (1, 5, 10))
+    if ijb is not None:
+        from eval import ijb_evaluate
+        from eval.ijb import switches_of
+
+        chosen = {name: switches_of(name, switch or []) for name in preset or ["likeness"]}
+        say(ijb_evaluate.identify_files(probes, ijb, chosen, fpirs=fpirs, ranks=ranks, num_resamples=resamples, json_file=json_file))
+        return
     from eval.identify import identify_files
 
+    assert gallery is not None
     text = identify_files(
         gallery,
         probes,
         gallery_subjects=gallery_subjects,
         probe_subjects=probe_subjects,
         second_gallery=second_gallery,
-        fpirs=tuple(fpir or (0.01, 0.1)),
-        ranks=tuple(rank or (1, 5, 10)),
+        fpirs=fpirs,
+        ranks=ranks,
         similarity=similarity,
         protocol=protocol,
         num_resamples=resamples,
@@ -340,9 +448,9 @@ def identify(
 
 @app.command(epilog="Example: likeness retrieve --embeddings embeddings.npz --labels labels.txt --json results.json")
 def retrieve(
-    embeddings: Annotated[Path, typer.Option(help="Embeddings of the queries; each searches all others, or --gallery.", **EXISTING)],
+    embeddings: Annotated[Path, typer.Option(help="Embeddings of the queries; each searches all others, or --gallery.", **EMBEDDINGS)],
     labels: Annotated[Path | None, typer.Option(help="`id label` list (default: the ids' first folder).", **EXISTING)] = None,
-    gallery: Annotated[Path | None, typer.Option(help="Embeddings to search in.", **EXISTING)] = None,
+    gallery: Annotated[Path | None, typer.Option(help="Embeddings to search in.", **EMBEDDINGS)] = None,
     gallery_labels: Annotated[Path | None, typer.Option(help="`id label` list of the gallery (default: --labels).", **EXISTING)] = None,
     similarity: Annotated[str | None, typer.Option(help="A name of docs/protocols.md (default: what the embeddings say, else cosine).")] = None,
     k: Annotated[list[int] | None, typer.Option("--k", help="K of recall@K and precision@K; repeatable (default 1, 2, 4, 8).")] = None,
@@ -367,6 +475,80 @@ def retrieve(
     say(text)
 
 
+@app.command(epilog="Example: likeness serve --model runs/an4 --gallery people --threshold 0.4")
+def serve(
+    model: Annotated[str, typer.Option(help="MODEL, as for `likeness verify`.")],
+    gallery: Annotated[Path | None, typer.Option(help="Folder of enrolled subjects, made if it does not exist; without one there is only /verify.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines connect, who then need the token for everything.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 = a free one.")] = 8000,
+    token: Annotated[
+        str, typer.Option(envvar="LIKENESS_TOKEN", show_envvar=True, help="Needed to enrol and remove (default: made, and printed at the start).")
+    ] = "",
+    threshold: Annotated[float | None, typer.Option(help="Score from which on two are taken for one subject.")] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="A calibration of `score --calibrate` (default: RUN/calibration.json, if there).", **EXISTING)
+    ] = None,
+    detector: Annotated[
+        Path | None, typer.Option(help="Faces: an SCRFD .onnx file, so that photographs may be sent (default: that of insightface:FOLDER).", **EXISTING)
+    ] = None,
+    frontend: Annotated[Literal["wespeaker", "3dspeaker"], typer.Option(help="Filterbanks that an .onnx or wespeaker: model was trained with.")] = "wespeaker",
+    allow_host: Annotated[list[str] | None, typer.Option(help="A further host name that requests may ask for, such as a proxy's; repeatable.")] = None,
+    rate: Annotated[float, typer.Option(min=0, help="Requests per second and client address; 0 = no limit.")] = 200.0,
+    max_megabytes: Annotated[float, typer.Option(min=0.01, max=1024, help="Of one request.")] = 16.0,
+    workers: Annotated[int, typer.Option(min=0, help="Uploads worked on at once; 0 = as many as cores, at most 4.")] = 0,
+) -> None:
+    """A web page and REST: record or upload two voices or photos, see score, probability and quality; manage a gallery. On this machine only, unless told."""
+    import logging
+    from importlib.util import find_spec
+
+    if any(find_spec(name) is None for name in ("fastapi", "uvicorn", "python_multipart")):
+        raise ImportError("likeness serve needs FastAPI, uvicorn and python-multipart; run `pip install 'likeness[serve]'`")
+    from toolkit import backends
+    from toolkit import serve as serving
+    from toolkit.embed import pick_device
+    from toolkit.serve_guard import Limits
+    from toolkit.verify import find_calibration
+
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
+    fitted = find_calibration(model, calibration)
+    loaded = backends.with_detector(backends.load(model, frontend=frontend), detector or backends.find_detector(model))
+    loaded.embedder.to(pick_device())
+    serving.serve(
+        loaded,
+        gallery=gallery,
+        host=host,
+        port=port,
+        token=token,
+        threshold=threshold,
+        calibration=fitted,
+        allow_hosts=allow_host or (),
+        limits=Limits(max_bytes=round(max_megabytes * 2**20), rate=rate, workers=workers or min(4, os.cpu_count() or 1)),
+        say=say,
+    )
+
+
+@app.command(epilog="Example: likeness export runs/an4 --onnx an4.onnx")
+def export(
+    model: Annotated[str, typer.Argument(help="MODEL: a run directory, a .safetensors checkpoint, speechbrain:SOURCE or wespeaker:FILE.pt.")],
+    onnx: Annotated[Path, typer.Option(help="FILE.onnx; it is a MODEL itself, and all that other systems need.")],
+    size: Annotated[str, typer.Option(metavar="HEIGHTxWIDTH", help="Of the images, e.g. 112x112, where the model does not say it.")] = "",
+    frontend: Annotated[Literal["wespeaker", "3dspeaker"], typer.Option(help="Filterbanks that a wespeaker: model was trained with.")] = "wespeaker",
+) -> None:
+    """Write front-end and network as one ONNX file, if it gives the same embeddings as torch: waves or images in, raw embeddings out, any batch and length."""
+    from toolkit import backends
+    from toolkit import export as exporting
+
+    height, cross, width = size.lower().partition("x")
+    if size and not (cross and height.isdecimal() and width.isdecimal() and int(height) and int(width)):
+        raise ValueError(f"--size {size!r}: write HEIGHTxWIDTH in pixels, e.g. 112x112")
+    loaded = backends.load(model, frontend=frontend)
+    found = exporting.export(loaded, onnx, size=(int(height), int(width)) if size else None)
+    say(
+        f"ONNX model of {loaded.embedder.dim} dimensions in {onnx}; on {found.num_items} inputs it agrees with torch to a cosine distance of "
+        f"{found.distance:.1e} and norms to {found.norm_error:.1e}"
+    )
+
+
 @app.command(epilog="Example: likeness prepare fsdd --data data")
 def prepare(
     dataset: Annotated[str, typer.Argument(help="Its name; without one, the data sets that there are.")] = "",
@@ -381,6 +563,23 @@ def prepare(
         say(datasets.table())
     else:
         preparing.prepare(datasets.named(dataset), data, keep=keep, say=say)
+
+
+def is_default(context: typer.Context, name: str) -> bool:
+    """Whether an option was left out."""
+    source = context.get_parameter_source(name)
+    return source is None or source.name == "DEFAULT"
+
+
+def refuse_beside_ijb(context: typer.Context, ijb: Path | None, others: tuple[str, ...]) -> None:
+    """ValueError for options that --ijb leaves without meaning, and for --preset and --switch without it."""
+    refused = [f"--{name.replace('_', '-')}" for name in (others if ijb is not None else ("preset", "switch")) if not is_default(context, name)]
+    if refused:
+        raise ValueError(
+            f"{' and '.join(refused)} {'does' if len(refused) == 1 else 'do'} not go with --ijb, whose protocol is set by --preset and --switch; leave it out"
+            if ijb is not None
+            else f"{' and '.join(refused)} {'is' if len(refused) == 1 else 'are'} for --ijb FOLDER; give that too, or leave it out"
+        )
 
 
 def say(text: str, *, error: bool = False) -> None:

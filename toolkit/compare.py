@@ -132,8 +132,20 @@ def compare(
         definitions={name: describe(metric, name) for one in chosen.values() for name, metric in one.metrics.items()},
     )
     logs = {(one.variant, one.seed): _read_log(out / one.folder / _LOG) for one in runs}
-    comparison_report.write(out, result, logs, command=command, version=likeness_version())
+    shown = {name: found for name in chosen if (found := _first_scores(name, runs, measured, out)) is not None}
+    comparison_report.write(out, result, logs, command=command, version=likeness_version(), scores=shown)
     return result
+
+
+def _first_scores(variant: str, runs: Sequence[Run], measured: Mapping[str, Data], out: Path) -> Scores | None:
+    """Of a variant's first finished run, for the DET and ROC curves; None where items are measured instead of trials."""
+    run = next((one for one in runs if one.variant == variant and not one.failed), None)
+    trials = measured[variant].trials
+    if run is None or trials is None:
+        return None
+    listed, values = read_scores(out / run.folder / _SCORES, trials)
+    assert listed.target is not None
+    return Scores(values, listed.target)
 
 
 def score_model(model: Path, items: Sequence[Item], trials: Trials, *, workers: int = 0) -> Floats:
@@ -283,7 +295,8 @@ def _score(recipe: Recipe, folder: Path, *, data: Path) -> float:
     try:
         model = fit(recipe, data=data, out=folder, resume=True)
         if recipe.trials is None:
-            return next(iter(_finite(metrics_of(recipe, run_test(recipe, folder, data))).values()))
+            name = next(iter(recipe.metrics))
+            return _finite(metrics_of(recipe, run_test(recipe, folder, data), only=name))[name]
         items, trials = recipe.trials(data)
         scores = score_model(model, items, trials, workers=recipe.workers)
     finally:

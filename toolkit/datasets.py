@@ -1,7 +1,9 @@
 """The data sets that `likeness prepare` knows, one value each: what to fetch, from where, and what there should be afterwards.
 
-Checksums are those of torchaudio (LibriSpeech), TensorFlow Datasets (FSDD), WeSpeaker's download_data.sh (MUSAN, RIRS_NOISES, CN-Celeb, VoxCeleb's audio) and
-PaddleSpeech's dataset/voxceleb/voxceleb1.py (trial lists). Where nobody's is known there is none, and the output says so.
+Checksums are those of torchaudio (LibriSpeech), TensorFlow Datasets (FSDD), WeSpeaker's download_data.sh (MUSAN, RIRS_NOISES, CN-Celeb, VoxCeleb's audio),
+PaddleSpeech's dataset/voxceleb/voxceleb1.py (trial lists), torchvision's datasets/mnist.py, cifar.py, omniglot.py (MNIST, CIFAR, Omniglot), Zalando's README
+(FashionMNIST), pytorch-metric-learning's datasets/cub.py, cars196.py, sop.py, and scikit-learn's datasets/_lfw.py (LFW). Where nobody's is known there is none,
+and the output says so.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ class Holds:
 
 @dataclass(frozen=True)
 class Dataset:
-    """One data set. check: name of a modality's function (data) -> list[Count]; by_hand: what to do about what cannot be fetched."""
+    """One data set. check: name of a modality's function (data) -> list[Count], which may raise what reading the data raises; by_hand: what to do about what
+    cannot be fetched."""
 
     name: str
     about: str
@@ -70,6 +73,13 @@ class Dataset:
 _SLR = "https://www.openslr.org/resources/"
 _META = "https://www.robots.ox.ac.uk/~vgg/data/voxceleb/meta/"
 _VOXCELEB = "https://www.robots.ox.ac.uk/~vgg/data/voxceleb/"
+_IDX = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz")
+_MNIST_MD5 = ("f68b3c2dcbeaaa9fbdd348bbdeb94873", "d53e105ee54ea40749a09fcbcd1e9432", "9fb629c4189551a2d022fa330f9573f3", "ec29112dd5afa0611ce80d1b7f02629c")
+_FASHION_MD5 = ("8d4fb7e6c68d591d4c3dfef9ec88bf0d", "25c81989df183df01b3e8a0aad5dffbe", "bef4ecab320f06d8554ea6380940ec79", "bb300cfdad3c16e7a12a480ee83cd310")
+_ZALANDO = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/"
+_KRIZ = "https://www.cs.toronto.edu/~kriz/"
+_OMNIGLOT = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python/"
+_FIGSHARE = "https://ndownloader.figshare.com/files/"
 
 DATASETS = (
     Dataset(
@@ -199,6 +209,144 @@ DATASETS = (
             " command again: it verifies and unpacks them. m4a is read as it is (pip install 'likeness[m4a]'). Audio that you have may lie anywhere below"
             " DATA as .../dev/.../id00012/VIDEO/00001.m4a (or .wav)"
         ),
+    ),
+    Dataset(
+        name="mnist",
+        about="MNIST: 70,000 handwritten digits of 28 x 28, 11 MB",
+        licence="customarily CC BY-SA 3.0",
+        page="https://yann.lecun.com/exdb/mnist/",
+        archives=tuple(
+            Archive(makes=f"mnist/{name}", urls=(f"https://ossci-datasets.s3.amazonaws.com/mnist/{name}",), md5=md5)
+            for name, md5 in zip(_IDX, _MNIST_MD5, strict=True)
+        ),
+        check="modalities.image.mnist.check",
+        note="from PyTorch's mirror, as torchvision fetches it.",
+    ),
+    Dataset(
+        name="fashion_mnist",
+        about="FashionMNIST: 70,000 grey images of clothes, 28 x 28, 31 MB",
+        licence="MIT",
+        page="https://github.com/zalandoresearch/fashion-mnist",
+        archives=tuple(Archive(makes=f"fashion_mnist/{name}", urls=(_ZALANDO + name,), md5=md5) for name, md5 in zip(_IDX, _FASHION_MD5, strict=True)),
+        check="modalities.image.mnist.check_fashion",
+    ),
+    Dataset(
+        name="cifar10",
+        about="CIFAR-10: 60,000 colour images of 32 x 32 in 10 classes, 170 MB",
+        licence="none stated; its author offers it for research",
+        page=_KRIZ + "cifar.html",
+        archives=(
+            Archive(
+                makes="cifar-10-batches-py",
+                urls=(_KRIZ + "cifar-10-python.tar.gz",),
+                takes=("cifar-10-batches-py/*",),
+                md5="c58f30108f718f92721af3b95e74349a",
+            ),
+        ),
+        check="modalities.image.cifar.check10",
+        note="the server was slow in 2026 (an hour; pytorch/vision issue 9536); what is broken off goes on.",
+    ),
+    Dataset(
+        name="cifar100",
+        about="CIFAR-100: 60,000 colour images of 32 x 32 in 100 classes, 169 MB",
+        licence="none stated; its author offers it for research",
+        page=_KRIZ + "cifar.html",
+        archives=(
+            Archive(makes="cifar-100-python", urls=(_KRIZ + "cifar-100-python.tar.gz",), takes=("cifar-100-python/*",), md5="eb9058c3a382ffc7106e4002c42a8d85"),
+        ),
+        check="modalities.image.cifar.check100",
+        note="the server was slow in 2026 (an hour; pytorch/vision issue 9536); what is broken off goes on.",
+    ),
+    Dataset(
+        name="omniglot",
+        about="Omniglot: 1,623 characters of 50 alphabets, 20 drawings each, 16 MB",
+        licence="MIT",
+        page="https://github.com/brendenlake/omniglot",
+        archives=tuple(
+            Archive(makes=f"omniglot/{part}", urls=(f"{_OMNIGLOT}{part}.zip",), takes=(f"{part}/*",), md5=md5)
+            for part, md5 in (
+                ("images_background", "68d2efa1b9178cc56df9314c21c6e718"),
+                ("images_evaluation", "6b91aef0f799c5bb55b94e3f2daec811"),
+            )
+        ),
+        check="modalities.image.omniglot.check",
+    ),
+    Dataset(
+        name="cub200",
+        about="CUB-200-2011: 11,788 photographs of 200 bird species, 1.1 GB",
+        licence="non-commercial research and education",
+        page="https://data.caltech.edu/records/65de6-vp158",
+        archives=(
+            Archive(
+                makes="CUB_200_2011",
+                urls=("https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz",),
+                takes=("CUB_200_2011/*",),
+                md5="97eceeb196236b17998738112f37df78",
+            ),
+        ),
+        check="modalities.image.cub.check",
+    ),
+    Dataset(
+        name="cars196",
+        about="Cars196: 16,185 photographs of 196 models of cars, 1.9 GB",
+        licence="non-commercial research",
+        page="https://ai.stanford.edu/~jkrause/cars/car_dataset.html",
+        archives=(
+            Archive(makes="car_ims", files=("car_ims.tgz",), takes=("car_ims/*",), md5="d5c8f0aa497503f355e17dc7886c3f14"),
+            Archive(makes="cars_annos.mat", files=("cars_annos.mat",), md5="b407c6086d669747186bd1d764ff9dbc"),
+        ),
+        check="modalities.image.cars.check",
+        by_hand=(
+            "its site is gone: fetch car_ims.tgz and cars_annos.mat from a mirror into DATA/downloads and run this command again: it verifies and unpacks them."
+            " Its later layout, cars_train/, cars_test/ and devkit/ in DATA, is counted as it is"
+        ),
+    ),
+    Dataset(
+        name="sop",
+        about="Stanford Online Products: 120,053 photographs of 22,634 products, 2.9 GB",
+        licence="see its page; its authors offer it for research",
+        page="https://cvgl.stanford.edu/projects/lifted_struct/",
+        archives=(
+            Archive(
+                makes="Stanford_Online_Products",
+                urls=("http://ftp.cs.stanford.edu/cs/cvgl/Stanford_Online_Products.zip",),
+                takes=("Stanford_Online_Products/*",),
+                md5="7f73d41a2f44250d4779881525aea32e",
+            ),
+        ),
+        check="modalities.image.sop.check",
+    ),
+    Dataset(
+        name="lfw",
+        about="Labeled Faces in the Wild: 13,233 photographs of 5,749 people, and the 6,000 pairs, 0.2 GB",
+        licence="see its page; for research",
+        page="https://vis-www.cs.umass.edu/lfw/",
+        archives=(
+            Archive(
+                makes="lfw-original/images",
+                urls=(_FIGSHARE + "5976018",),
+                files=("lfw.tgz",),
+                takes=("lfw/*",),
+                sha256="055f7d9c632d7370e6fb4afc7468d40f970c34a80d4c6f50ffec63f5a8d536c0",
+            ),
+            Archive(
+                makes="lfw-original/pairs.txt",
+                urls=(_FIGSHARE + "5976006",),
+                files=("pairs.txt",),
+                sha256="ea42330c62c92989f9d7c03237ed5d591365e89b3e649747777b70e692dc1592",
+            ),
+        ),
+        holds=(Holds("lfw-original/images", (".jpg",), 13_233), Holds("lfw-original", ("pairs.txt",), 1)),
+        note="scikit-learn's copy of the original images: faces are not aligned. Networks for aligned faces need modalities.face.align first.",
+    ),
+    Dataset(
+        name="orl",
+        about="ORL (AT&T) faces: 40 subjects, 10 grey images each, 4 MB",
+        licence="free, with credit to Olivetti Research Laboratory, Cambridge",
+        page="https://cam-orl.co.uk/facedatabase.html",
+        archives=(Archive(makes="orl", urls=("https://www.cl.cam.ac.uk/Research/DTG/attarchive/pub/data/att_faces.zip",), takes=("s*", "att_faces/s*")),),
+        holds=(Holds("orl", (".pgm",), 400),),
+        by_hand="if its server does not answer, fetch att_faces.zip from elsewhere and unpack it so that DATA/orl/s1/1.pgm, ..., s40/10.pgm are there",
     ),
 )
 

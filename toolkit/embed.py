@@ -17,6 +17,7 @@ from toolkit import distributed
 from toolkit.batch import Bad, Floats, Item, Read, collate
 from toolkit.losses.simple import polarlike
 
+Flip = Literal["none", "sum", "mean", "concat"]
 ReadParts = Callable[[Item], Iterator[Floats]]  # an item in several inputs: crops, or the chunks of a long recording
 _WINDOW = 256  # inputs read ahead and sorted by length: bounds memory, keeps buckets tight
 _WINDOW_VALUES = 2**26  # and so many numbers: 256 MB
@@ -29,13 +30,14 @@ class TorchEmbedder(nn.Module):
     """Front-end and backbone as one module: inputs (B, ...), lengths (B,) relative -> (B, dim) raw embeddings.
 
     encode() is what losses see. The module itself gives what is scored and stored: the same, or with features="polarlike" (SimPLE as released) its transform.
+    flip: of images, joins it with that of the mirror image: their sum, their mean, or both side by side (concat, twice as many dimensions).
     """
 
-    def __init__(self, frontend: nn.Module, backbone: nn.Module, *, features: Literal["raw", "polarlike"] = "raw"):
+    def __init__(self, frontend: nn.Module, backbone: nn.Module, *, features: Literal["raw", "polarlike"] = "raw", flip: Flip = "none"):
         super().__init__()
-        self.frontend, self.backbone, self.features = frontend, backbone, features
+        self.frontend, self.backbone, self.features, self.flip = frontend, backbone, features, flip
         backbone_dim = cast(int, backbone.dim)
-        self.dim = backbone_dim - 1 if features == "polarlike" else backbone_dim
+        self.dim = (backbone_dim - 1 if features == "polarlike" else backbone_dim) * (2 if flip == "concat" else 1)
 
     @property
     def pads_exactly(self) -> bool:
@@ -48,6 +50,15 @@ class TorchEmbedder(nn.Module):
         return cast(Tensor, self.backbone(features, None if lengths is None else frames))  # nothing is padded: no masks to apply
 
     def forward(self, inputs: Tensor, lengths: Tensor | None = None) -> Tensor:
+        z = self._view(inputs, lengths)
+        if self.flip == "none":
+            return z
+        mirrored = self._view(inputs.flip(-1), lengths)
+        if self.flip == "concat":
+            return torch.cat((z, mirrored), dim=1)
+        return z + mirrored if self.flip == "sum" else (z + mirrored) / 2
+
+    def _view(self, inputs: Tensor, lengths: Tensor | None) -> Tensor:
         z = self.encode(inputs, lengths).float()
         return polarlike(z) if self.features == "polarlike" else z
 
@@ -113,7 +124,7 @@ def _rows(
     embedder.eval()
     sums: dict[int, tuple[NDArray[np.float64], int]] = {}  # position -> sum of length x embedding, sum of lengths
     bad: list[tuple[int, Bad]] = []
-    reader = torch.utils.data.DataLoader(_Inputs(items, read), batch_size=None, num_workers=workers)
+    reader = torch.utils.data.DataLoader(_Inputs(items, read), batch_size=None, num_workers=workers, generator=torch.Generator())
     window: list[tuple[int, Floats]] = []
     held = 0
 

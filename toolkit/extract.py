@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import cast, get_args
 
 import numpy as np
 
 from eval import embeddings as files
 from eval.files import atomic_path
+from eval.provenance import digest
 from eval.types import Embeddings
 from toolkit import distributed
-from toolkit.batch import Bad, Item
+from toolkit.batch import Bad, Item, Read
 from toolkit.checkpoint import Loaded
 from toolkit.console import console
-from toolkit.embed import embed_where_readable
-from toolkit.run import digest
+from toolkit.embed import Flip, TorchEmbedder, embed_where_readable
+from toolkit.recipe import restore
 
 SHARD_ITEMS = 8192
 
@@ -60,6 +65,33 @@ def extract(
     if not parts:
         raise ValueError(f"none of {len(items)} items could be read; the first: {bad[0].id}: {bad[0].reason}" if bad else "there are no items to embed")
     return Embeddings(tuple(id for part in parts for id in part.ids), np.concatenate([part.matrix for part in parts]), model.meta), bad
+
+
+def with_flip(model: Loaded, flip: Flip) -> Loaded:
+    """The model joining each image's embedding with that of its mirror image; the embeddings' meta says how ("flip"). ValueError: speech, unknown flip."""
+    if flip not in get_args(Flip):
+        raise ValueError(f"--flip {flip!r}: choose one of {', '.join(get_args(Flip))}")
+    if flip == "none":
+        return model
+    if model.modality == "speaker":
+        raise ValueError(f"--flip {flip} is for images; this is a model of modality {model.modality!r}: leave it out")
+    one = model.embedder
+    embedder = TorchEmbedder(one.frontend, one.backbone, features=one.features, flip=flip)
+    return replace(model, embedder=embedder.train(one.training), settings={**model.settings, "flip": flip})
+
+
+def ijb_pack(model: Loaded, root: Path) -> tuple[Loaded, list[Item]]:
+    """The faces of an IJB pack (modalities/face/ijb.py), and the model reading them aligned by the pack's landmarks to the size that it takes.
+
+    ValueError for a model of something else than faces; errors of modalities.face.ijb.pack.
+    """
+    if model.modality != "face":
+        raise ValueError(f"--ijb is for models of faces; this is one of modality {model.modality!r}")
+    pack = importlib.import_module("modalities.face.ijb").pack(root)  # at run time only: toolkit imports no modality
+    height, width = model.read.keywords.get("size", (112, 112)) if isinstance(model.read, partial) else (112, 112)
+    arguments = {"landmarks": str(pack.landmarks), "size": height, "width": width}
+    read = cast(Read, restore({"call": "modalities.face.ijb.read", "args": arguments}, "read", kind="read"))
+    return replace(model, read=read, settings={**model.settings, "faces": f"aligned to {height} x {width} by the pack's 5 landmarks"}), list(pack.items)
 
 
 def finish(out: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -12,14 +12,16 @@ from torch import Tensor, nn
 
 from eval import per_item
 from eval.classification import fit_temperature, softmax
+from eval.diversity import cluster_diversity, feature_diversity
 from eval.per_item import PerItem
 from eval.retrieval import clusters as find_clusters
 from eval.retrieval import query_metrics
 from eval.types import Floats, name_first
 from toolkit import checkpoint
 from toolkit.batch import Item, Read, check_unique
-from toolkit.embed import ReadParts, TorchEmbedder, embed_on_all_ranks
+from toolkit.embed import ReadParts, TorchEmbedder, embed_on_all_ranks, pick_device
 from toolkit.losses.common import unit
+from toolkit.losses.vmf import VMF
 from toolkit.recipe import Part, Recipe
 from toolkit.vmf_sampling import sample
 
@@ -50,12 +52,23 @@ def load_model(path: Path, recipe: Recipe) -> Model:
     path = checkpoint.find_model(path)
     loaded = checkpoint.load_model(path)
     loss, classes = checkpoint.load_loss(path, recipe.loss, cast(int, loaded.embedder.backbone.dim))
-    return Model(loaded.embedder, loss, classes, loaded.read, loaded.similarity, recipe.workers)
+    device = pick_device()
+    return Model(loaded.embedder.to(device), loss.to(device), classes, loaded.read, loaded.similarity, recipe.workers)
 
 
 def metrics_of(recipe: Recipe, measured: PerItem, *, only: str = "") -> dict[str, float]:
-    """The recipe's metrics, or one of them, of what its test or validation measured."""
-    return {name: float(metric(measured.columns)) for name, metric in recipe.metrics.items() if only in ("", name)}
+    """The recipe's metrics, or one of them, of what its test or validation measured. ValueError for a metric of a column that was not measured."""
+    found: dict[str, float] = {}
+    for name, metric in recipe.metrics.items():
+        if only in ("", name):
+            try:
+                found[name] = float(metric(measured.columns))
+            except KeyError as error:
+                there = ", ".join(measured.columns)
+                raise ValueError(
+                    f"metric {name!r} needs the column {error}, but measured are {there}; give test and validation what it takes (calibrate_on, clusters, ks)"
+                ) from None
+    return found
 
 
 def classification(model: Model, data: Path, *, items: Part, calibrate_on: Part | None = None) -> PerItem:
@@ -83,13 +96,24 @@ def classification(model: Model, data: Path, *, items: Part, calibrate_on: Part 
 
 
 def retrieval(
-    model: Model, data: Path, *, items: Part, ks: tuple[int, ...] = (1, 2, 4, 8), clusters: bool = False, num_samples: int = 0, disjoint: bool = True
+    model: Model,
+    data: Path,
+    *,
+    items: Part,
+    ks: tuple[int, ...] = (1, 2, 4, 8),
+    clusters: bool = False,
+    diversity: bool = False,
+    num_samples: int = 0,
+    disjoint: bool = True,
 ) -> PerItem:
     """Retrieval among items(data) by the model's similarity, each item a query against all others; a group is a class.
 
     Columns: recall@K, precision@1, r_precision, map@r, map@1000 (eval.retrieval; NaN for a query alone in its class), norm, label; with `clusters` k-means's
-    cluster of each, as many as classes, for NMI. num_samples=S > 0: the expected metrics of the vMF paper, the mean over S draws of every embedding from
-    vMF(z/|z|, |alpha z|), for losses with concentrations. disjoint: refuse labels that were trained on (ValueError): retrieval is of unseen classes.
+    cluster of each, as many as classes, for NMI; with `diversity` (nivMF paper, Supp. L) cluster_diversity, a class's on its first item and NaN elsewhere, so
+    that per_item.mean is the mean over classes, and feature_diversity, which belongs to all items together: its interval has no width. num_samples=S > 0: of
+    embeddings that are distributions (VMF) the expected metrics of the vMF paper, Sec. 3.2, the mean over S draws of every embedding from
+    vMF(z/|z|, |alpha z|), by cosine; of any other loss, whose embeddings are points, the same as S=0, so that
+    variants share one test. disjoint: refuse labels that were trained on (ValueError): retrieval is of unseen classes.
     """
     tested = items(data)
     names = sorted({str(one.label) for one in tested})
@@ -99,14 +123,20 @@ def retrieval(
     labels = _numbers(tested, names)
     z = model.embed(tested)
     columns: dict[str, Floats] = {}
-    for drawn in _draws(model, z, num_samples) if num_samples else [z]:
-        values = query_metrics(drawn, labels, ks=ks, similarity="cosine" if num_samples else model.similarity)
+    drawn = isinstance(model.loss, VMF) and num_samples > 0
+    for rows in _draws(model.loss, z, num_samples) if drawn else [z]:
+        values = query_metrics(rows, labels, ks=ks, similarity="cosine" if drawn else model.similarity)
         for name, one in values.items():
-            columns[name] = columns.get(name, 0.0) + one / max(1, num_samples)
+            columns[name] = columns.get(name, 0.0) + one / (num_samples if drawn else 1)
     columns |= {"norm": np.linalg.norm(z, axis=1), "label": labels.astype(np.float64)}
     if clusters:
-        rows = z / np.maximum(columns["norm"], 1e-12)[:, None] if model.similarity in ("cosine", "vmf") else z
-        columns["cluster"] = find_clusters(rows, len(names), seed=_SEED).astype(np.float64)
+        columns["cluster"] = find_clusters(z, len(names), seed=_SEED).astype(np.float64)
+    if diversity:
+        columns["feature_diversity"] = np.full(len(tested), feature_diversity(z))
+        columns["cluster_diversity"] = np.full(len(tested), np.nan)
+        for number in np.flatnonzero(np.bincount(labels) >= 3):  # one value a class, on its first item: their mean is eval.diversity's
+            members = np.flatnonzero(labels == number)
+            columns["cluster_diversity"][members[0]] = cluster_diversity(z[members], labels[members])
     return PerItem(tuple(one.id for one in tested), columns, labels.astype(np.int32), "classes")
 
 
@@ -138,12 +168,12 @@ def _logits(model: Model, z: Floats) -> Floats:
     return found.double().cpu().numpy()
 
 
-def _draws(model: Model, z: Floats, num_samples: int) -> list[Floats]:
-    alpha = getattr(model.loss, "alpha", None)
-    if alpha is None:
-        raise ValueError(f"retrieval: num_samples is {num_samples}, but {type(model.loss).__name__} gives no concentration to draw with; set it to 0")
-    nu = torch.from_numpy(z) * float(alpha)
-    return list(sample(unit(nu), nu.norm(dim=1), num_samples, generator=_generator(nu.device)).numpy())
+def _draws(loss: nn.Module, z: Floats, num_samples: int) -> Iterator[Floats]:
+    """num_samples times (N, D) unit vectors, one draw of each embedding; one after the other, which bounds the memory."""
+    nu = torch.from_numpy(z) * float(cast(Tensor, loss.alpha))
+    mu, kappa, generator = unit(nu), nu.norm(dim=1), _generator(nu.device)
+    for _ in range(num_samples):
+        yield sample(mu, kappa, 1, generator=generator)[0].numpy()
 
 
 def _generator(device: torch.device) -> torch.Generator:

@@ -44,7 +44,12 @@ def prepare(dataset: Dataset, data: Path, *, keep: bool = False, say: Say = prin
     counts = [Count(f"files in {one.folder}", _files(data / one.folder, one.suffixes), one.files) for one in dataset.holds]
     if dataset.check:
         module, _, function = dataset.check.rpartition(".")
-        counts += getattr(importlib.import_module(module), function)(data)  # by name: toolkit imports no modality
+        try:
+            counts += getattr(importlib.import_module(module), function)(data)  # by name: toolkit imports no modality
+        except (FileNotFoundError, ValueError) as error:  # a list that is missing or damaged: nothing can be counted
+            made = name_first(one.makes for one in dataset.archives)
+            todo = dataset.by_hand or f"to have it all anew, remove {made} from DATA and run the command again"
+            raise ValueError(f"{dataset.name}: {error}; {todo}".replace("DATA", str(data))) from error
     for one in counts:
         say(f"{'ok     ' if one.found == one.expected else 'MISSING' if one.found == 0 else 'DIFFERS'}  {one.what}: {one.found:,} of {one.expected:,}")
     wrong = [one.what for one in counts if one.found != one.expected]

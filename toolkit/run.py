@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import warnings
@@ -19,6 +18,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from torch.distributed.tensor import DTensor
 
 from eval.files import atomic_path
+from eval.provenance import digest
 from toolkit import checkpoint, distributed, sharding
 from toolkit.embed import TorchEmbedder
 
@@ -78,8 +78,12 @@ class Run:
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor of modules and optimiser under its name in a checkpoint, sharing memory; those with sharded classes as DTensors of the whole."""
         found: dict[str, Tensor] = {}
+        held: set[int] = set()
         for name, module in self.modules.items():
             for key, value in module.state_dict().items():
+                if value.numel() and value.data_ptr() in held:  # a joint loss holds one tensor under two names
+                    continue
+                held.add(value.data_ptr())
                 found[f"{name}.{key}"] = self._whole(value, key) if name == "loss" else value
         axes = self._sharded_parameters()
         optimizer, _ = checkpoint.flatten_optimizer(self.optimizer)
@@ -223,14 +227,6 @@ def _make_optimizer_state(run: Run, stored: Mapping[str, torch.Size]) -> None:
             if int(index) < len(places):
                 parameter = places[int(index)]
                 run.optimizer.state[parameter][key] = torch.zeros_like(parameter) if stored[name] else torch.zeros(())
-
-
-def digest(values: Sequence[str]) -> str:
-    """sha256 of a list of names, in order."""
-    summed = hashlib.sha256()
-    for value in values:
-        summed.update(value.encode() + b"\0")
-    return summed.hexdigest()
 
 
 def prepare_folder(out: Path, description: dict[str, Any], resume: bool) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from eval.provenance import digest
 from eval.similarity import score_trials
 from eval.types import Trials, name_first
 from toolkit import checkpoint, distributed, measure, sharding
@@ -24,7 +25,7 @@ from toolkit.embed import TorchEmbedder, embed_on_all_ranks, pick_device
 from toolkit.log import LOG, Log, check_loggers
 from toolkit.memory import update_encoder
 from toolkit.recipe import Recipe, check, describe
-from toolkit.run import Run, digest, load_run, prepare_folder, save_run
+from toolkit.run import Run, load_run, prepare_folder, save_run
 from toolkit.sampling import Index, Sampling, draws
 from toolkit.sampling import check as check_sampling
 from toolkit.shards import shard_numbers

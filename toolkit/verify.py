@@ -35,7 +35,10 @@ class Verification(NamedTuple):
 
     def text(self) -> str:
         """What it says, in lines."""
-        lines = [f"score        {self.score:.4f} ({self.similarity})", f"norms        {self.norms[0]:.4g} and {self.norms[1]:.4g}"]
+        lines = [
+            f"score        {self.score:.4f} ({self.similarity})",
+            f"norms        {self.norms[0]:.4g} and {self.norms[1]:.4g} (quality, where the loss gave norms this meaning)",
+        ]
         if self.llr is not None:
             lines += [f"llr          {self.llr:.3f}", f"probability  {self.probability:.4f} of the same subject, if {self.prior:g} of all pairs are"]
         if self.same is not None:
@@ -66,12 +69,13 @@ def verify(model: Loaded, first: Path, second: Path, *, threshold: float | None 
     absent = [str(path) for path in (first, second) if not path.is_file()]
     if absent:
         raise ValueError(f"{len(absent)} of 2 files do not exist: {' and '.join(absent)}")
+    remedy = "; with --detector SCRFD.onnx photographs are aligned" if model.modality == "face" and "faces" not in model.settings else ""
     try:
         found, bad = embed(model.embedder, items, model.read, batch_size=2)
     except ValueError as error:
-        raise ValueError(f"with this {model.modality} model, {error}") from None
+        raise ValueError(f"with this {model.modality} model, {error}{remedy}") from None
     if bad:
-        raise ValueError(f"with this {model.modality} model, 1 of 2 items cannot be read: {bad[0].reason}")
+        raise ValueError(f"with this {model.modality} model, 1 of 2 items cannot be read: {bad[0].reason}{remedy}")
     score = float(pairs(found.matrix[:1], found.matrix[1:], [0], [0], model.similarity)[0])
     norms = (float(found.norms[0]), float(found.norms[1]))
     llr = prior = probability = None

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, NamedTuple, get_args
@@ -23,8 +24,9 @@ from rich.progress import track
 
 from eval.files import atomic_path
 from eval.types import name_first
-from modalities.face.images import SUFFIXES, Pixels, decode, encode
+from modalities.face.images import SUFFIXES, BadImage, Pixels, decode, encode, to_floats
 from toolkit.batch import Bad, Item
+from toolkit.console import console
 
 Choose = Literal["largest", "central"]
 Floats = NDArray[np.float64]
@@ -144,6 +146,30 @@ def align_one(detector: Any, pixels: Pixels, *, size: int = 112, width: int | No
     if outside:
         raise ValueError(f"{outside} of the 5 landmarks of the chosen face lie outside the image of {breadth} x {height} pixels")
     return crop(pixels, points, size, width=width), len(faces.boxes)
+
+
+def read(item: Item, *, detector: str, size: int = 112, width: int | None = None, choose: Choose = "largest", min_score: float = 0.5) -> NDArray[np.float32]:
+    """A photograph -> (3, size, width) float32 RGB, 0 to 255, of its aligned face: what images.read gives of a crop that was aligned before.
+
+    detector: an SCRFD .onnx file, loaded once in each process. Where there are several faces, stderr says so and one is taken (choose_face).
+    Raises BadImage as images.decode() does, where no face is found, and for landmarks outside the image; else as load_detector() and transform() do.
+    """
+    model = _detector_of(os.getpid(), detector, min_score)
+    transform(_face_align().arcface_dst, size)  # refuses the size, which no photograph mends
+    pixels = decode(item)
+    try:
+        aligned, num_faces = align_one(model, pixels, size=size, width=width, choose=choose)
+    except ValueError as error:
+        raise BadImage(f"{item.name}: {error}; give a photograph that shows the whole face, or align it by hand") from None
+    if num_faces > 1:
+        console.print(f"{item.name}: {num_faces} faces; the {choose} one was taken", highlight=False, markup=False, soft_wrap=True)
+    return to_floats(aligned)
+
+
+@lru_cache(maxsize=1)
+def _detector_of(process: int, path: str, min_score: float) -> Any:
+    """One for each process: an ONNX Runtime session does not survive a fork."""
+    return load_detector(path, min_score=min_score)
 
 
 def align_folder(

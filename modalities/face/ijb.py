@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.files import at_lines, text_lines
-from eval.ijb_files import Faces, read_detector_scores, read_faces
+from eval.ijb_files import Faces, meta_files, read_detector_scores, read_faces
 from eval.types import Floats, name_first
 from modalities.face.align import crop
 from modalities.face.images import BadImage, decode, to_floats
@@ -23,38 +23,41 @@ from toolkit.batch import Item
 
 
 class Pack(NamedTuple):
-    """F faces in the order of ..._face_tid_mid.txt: the items to embed (label None), their templates and media, and the detector's scores (F,)."""
+    """F faces in the order of ..._face_tid_mid.txt: the items to embed (label None), templates and media, the detector's scores (F,), the landmarks' file."""
 
     items: list[Item]
     faces: Faces
     scores: Floats
+    landmarks: Path
 
 
-def pack(root: str | Path, name: str = "ijbc") -> Pack:
-    """The faces of ROOT. name: ijbb or ijbc, the beginning of its meta files. Read them with partial(ijb.read, landmarks=str(landmarks_file(root, name))).
+def pack(root: str | Path, name: str = "") -> Pack:
+    """The faces of ROOT. name: ijbb or ijbc, the beginning of its meta files (default: the one that is there). Read them with
+    partial(ijb.read, landmarks=str(pack.landmarks)).
 
     FileNotFoundError and ValueError: what is missing, all counted: meta files, faces without image or landmarks; lines of another kind.
     """
-    root = Path(root)
-    meta, images = root / "meta", root / "loose_crop"
-    lacking = [str(one) for one in (meta / f"{name}_face_tid_mid.txt", landmarks_file(root, name), images) if not one.exists()]
+    root, images = Path(root), Path(root) / "loose_crop"
+    files = meta_files(root, name)
+    lacking = [str(one) for one in (files.faces, files.landmarks, images) if not one.exists()]
     if lacking:
         raise FileNotFoundError(
             f"{root}: {len(lacking)} parts of the pack are missing ({name_first(lacking)}); unpack it so that loose_crop and meta lie in it"
         )
-    faces = read_faces(meta / f"{name}_face_tid_mid.txt")
-    scores = read_detector_scores(landmarks_file(root, name), faces)
+    faces = read_faces(files.faces)
+    scores = read_detector_scores(files.landmarks, faces)
+    _kept(str(files.landmarks), os.stat(files.landmarks).st_mtime_ns)  # before the processes that read begin: they share it
     with os.scandir(images) as listed:
         there = {one.name for one in listed}
     absent = [one for one in faces.names if one not in there]
     if absent:
         raise ValueError(f"{images}: {len(absent)} of {len(faces.names)} images are not there ({name_first(absent)}); unpack the images again")
-    return Pack([Item(one, images / one) for one in faces.names], faces, scores)
+    return Pack([Item(one, images / one) for one in faces.names], faces, scores, files.landmarks)
 
 
 def landmarks_file(root: str | Path, name: str = "ijbc") -> Path:
     """ROOT/meta/NAME_name_5pts_score.txt."""
-    return Path(root) / "meta" / f"{name}_name_5pts_score.txt"
+    return meta_files(root, name).landmarks
 
 
 def read_landmarks(path: str | Path) -> dict[str, NDArray[np.float64]]:
@@ -77,8 +80,8 @@ def read_landmarks(path: str | Path) -> dict[str, NDArray[np.float64]]:
     return points
 
 
-def read(item: Item, *, landmarks: str, size: int = 112) -> NDArray[np.float32]:
-    """A face of the pack -> (3, size, size) float32 RGB, 0 to 255, aligned by its landmarks in the file `landmarks`, which is read once in each process.
+def read(item: Item, *, landmarks: str, size: int = 112, width: int | None = None) -> NDArray[np.float32]:
+    """A face of the pack -> (3, size, width or size) float32 RGB, 0 to 255, aligned by its landmarks in the file `landmarks`, which is read once.
 
     As InsightFace's IJB code (recognition/_evaluation_/ijb/ijb_11.py Embedding.get).
     Raises BadImage: no landmarks, landmarks that coincide, an unreadable image.
@@ -88,7 +91,7 @@ def read(item: Item, *, landmarks: str, size: int = 112) -> NDArray[np.float32]:
         raise BadImage(f"{item.name}: no landmarks in {landmarks}; give the file of this pack")
     pixels = decode(item)
     try:
-        return to_floats(crop(pixels, points, size))
+        return to_floats(crop(pixels, points, size, width=width))
     except ValueError as error:
         raise BadImage(f"{item.name}: {error}") from None
 

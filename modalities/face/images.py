@@ -25,6 +25,7 @@ Fit = Literal["exact", "resize", "pad"]
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".pgm", ".ppm")
 MAX_PIXELS = 2**26  # 67 megapixels, 192 MiB decoded: larger ones are scans or attacks
 MAX_BYTES = 2**28  # of one file
+_FIRST_BYTES = 2**16  # most aligned crops are smaller
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "PPM")  # nothing else is tried, whatever the file says it is
 _16_BIT = ("I", "I;16", "I;16L", "I;16B")
 _ORIENTATION = 0x0112  # the EXIF tag
@@ -81,16 +82,18 @@ def decode(item: Item) -> Pixels:
 
 def encoded(item: Item) -> bytes:
     """The bytes of the image file as they lie on disk, in a tar shard or in a RecordIO file. Raises BadImage where there are none to be had."""
-    if not item.path.is_file():
-        raise BadImage(f"{item.name}: no such file; check the list of items and its root folder")
     try:
         with item.open() as file:
-            held = file.read(MAX_BYTES + 1)
+            held = file.read(_FIRST_BYTES)  # a read of all that is allowed would first allocate as much
+            if len(held) == _FIRST_BYTES:
+                held += file.read(MAX_BYTES + 1 - _FIRST_BYTES)
         if len(held) > MAX_BYTES:
             raise BadImage(f"{item.name}: over {MAX_BYTES} bytes; at most so many are read; shrink the image")
         return join_parts(held) if item.ending == RECORD_SUFFIX else held
     except BadImage:
         raise
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise BadImage(f"{item.name}: no such file; check the list of items and its root folder") from error
     except (OSError, ValueError) as error:
         raise BadImage(str(error) if item.name in str(error) else f"{item.name}: {error}") from error
 

@@ -13,12 +13,14 @@ from modalities.image import packed
 from modalities.image.lists import check_whole, inside
 from modalities.image.splits import Protocol, Split, of_classes
 from toolkit.batch import Item
+from toolkit.datasets import Count
 
 FETCH = "fetch car_ims.tgz and cars_annos.mat (non-commercial research; its site is gone, mirrors carry it) and unpack them in DATA"
 # pytorch-metric-learning, datasets/cars196.py; torchvision, datasets/stanford_cars.py
 MD5 = {"cars_annos.mat": "b407c6086d669747186bd1d764ff9dbc", "car_ims.tgz": "d5c8f0aa497503f355e17dc7886c3f14"}
 NUM_CLASSES, NUM_TRAIN_CLASSES, NUM_IMAGES = 196, 98, 16_185
 _MAX_MAT = 2**20  # the true ones have .4 MB; what they inflate to is at most a thousand times as much
+_COUNTS: tuple[tuple[Split, str, int], ...] = (("train", "train on", 8_054), ("test", "test on", 8_131))
 
 
 def items(data: str | Path, *, split: Split = "train", protocol: Protocol = "standard", fold: int = 0, whole: bool = True) -> list[Item]:
@@ -39,6 +41,11 @@ def items(data: str | Path, *, split: Split = "train", protocol: Protocol = "sta
     found = check_whole([Item(id, root / id, f"{number:03d}") for id, number in listed], root, NUM_IMAGES, whole, FETCH)
     classes = [f"{i:03d}" for i in range(1, NUM_CLASSES + 1)]
     return of_classes(found, classes, NUM_TRAIN_CLASSES, split=split, protocol=protocol, fold=fold, name="cars")
+
+
+def check(data: Path) -> list[Count]:
+    """What `likeness prepare cars196` counts. Raises as items()."""
+    return [Count(f"images of Cars196 to {use}", len(items(data, split=split)), number) for split, use, number in _COUNTS]
 
 
 def verify(data: str | Path) -> None:

@@ -17,6 +17,7 @@ from modalities.image import packed, pickled
 from modalities.image.images import raw_ending
 from modalities.image.splits import Split, check_split, stratified
 from toolkit.batch import Item
+from toolkit.datasets import Count
 
 _PIXELS, _ENDING = 3072, raw_ending(3, 32, 32)
 # name -> members of the python and of the binary distribution: folder, training files, test file, names of the classes
@@ -35,15 +36,23 @@ MD5 = {
     "cifar-100-python.tar.gz": "eb9058c3a382ffc7106e4002c42a8d85",
     "cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8",
 }
+_COUNTS: tuple[tuple[Split, int], ...] = (("train", 50_000), ("test", 10_000))
 
 
 def items(
-    data: str | Path, *, split: Split = "train", validation_share: float = 0.0, seed: int = 1234, num_classes: int = 10, coarse: bool = False
+    data: str | Path,
+    *,
+    split: Split = "train",
+    validation_share: float = 0.0,
+    seed: int = 1234,
+    num_classes: int = 10,
+    coarse: bool = False,
+    whole: bool = True,
 ) -> list[Item]:
     """Items "train/00000" or "test/00000" of a split in the files' order, with the class's name as label; "all" is training and test files.
 
     num_classes: 10 or 100, which data set; coarse: CIFAR-100's 20 superclasses as labels. validation_share: of each class of the training files, held out as
-    "validation"; .15 with seed 1234 is the vMF paper's split (splits.stratified).
+    "validation"; .15 with seed 1234 is the vMF paper's split (splits.stratified). whole=False: files with fewer images, for trying things out.
     FileNotFoundError says what to fetch; ValueError for files that are cut short, damaged or hold other pickled things than arrays and lists.
     """
     check_split(split)
@@ -61,18 +70,28 @@ def items(
         at = 0
         for file in files:
             spans, ending, labels = _images(_member(held, file), num_classes, coarse)
-            if len(labels) != number or not all(type(one) is int and 0 <= one < len(names) for one in labels):
+            if (whole and len(labels) != number) or not all(type(one) is int and 0 <= one < len(names) for one in labels):
                 raise ValueError(
                     f"{held[file].name}: {len(labels)} images with labels {min(labels, default=0)} to {max(labels, default=0)};"
                     f" {number} with 0 to {len(names) - 1} are needed; it is cut short or damaged: fetch it again"
                 )
             ending = packed.marked(ending, held[file].path)
             found += [Item(f"{kind}/{at + i:05d}", held[file].path, names[one], span, ending) for i, (one, span) in enumerate(zip(labels, spans, strict=True))]
-            at += number
+            at += len(labels)
     if split in ("test", "all"):
         return found
     train, validation = stratified([str(one.label) for one in found], validation_share, seed=seed)
     return [found[i] for i in (train if split == "train" else validation)]
+
+
+def check10(data: Path, *, num_classes: int = 10) -> list[Count]:
+    """What `likeness prepare cifar10` counts. Raises as items()."""
+    return [Count(f"CIFAR-{num_classes}: {split}ing images", len(items(data, split=split, num_classes=num_classes)), number) for split, number in _COUNTS]
+
+
+def check100(data: Path) -> list[Count]:
+    """The same for `likeness prepare cifar100`."""
+    return check10(data, num_classes=100)
 
 
 def verify(data: str | Path, *, num_classes: int = 10) -> None:

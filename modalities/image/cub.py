@@ -11,10 +11,12 @@ from modalities.image import packed
 from modalities.image.lists import check_whole, rows
 from modalities.image.splits import Protocol, Split, of_classes
 from toolkit.batch import Item
+from toolkit.datasets import Count
 
 FETCH = "fetch CUB_200_2011.tgz (non-commercial research) from https://data.caltech.edu/records/65de6-vp158 and unpack it in DATA"
 MD5 = {"CUB_200_2011.tgz": "97eceeb196236b17998738112f37df78"}  # torchvision-style loaders and Caltech's record agree
 NUM_CLASSES, NUM_TRAIN_CLASSES, NUM_IMAGES = 200, 100, 11_788
+_COUNTS: tuple[tuple[Split, str, int], ...] = (("train", "train on", 5_864), ("test", "test on", 5_924))
 
 
 def items(data: str | Path, *, split: Split = "train", protocol: Protocol = "standard", fold: int = 0, whole: bool = True) -> list[Item]:
@@ -37,6 +39,11 @@ def items(data: str | Path, *, split: Split = "train", protocol: Protocol = "sta
     found = check_whole(found, root, NUM_IMAGES, whole, FETCH)
     names = [classes.get(i, f"class {i} is absent") for i in range(1, NUM_CLASSES + 1)]
     return of_classes(found, names, NUM_TRAIN_CLASSES, split=split, protocol=protocol, fold=fold, name="cub")
+
+
+def check(data: Path) -> list[Count]:
+    """What `likeness prepare cub200` counts. Raises as items()."""
+    return [Count(f"images of CUB-200-2011 to {use}", len(items(data, split=split)), number) for split, use, number in _COUNTS]
 
 
 def verify(data: str | Path) -> None:

@@ -12,10 +12,12 @@ from typing import Literal
 import numpy as np
 from PIL import Image
 
+from eval.types import Trials
 from modalities.image import images, packed
 from modalities.image.images import BadImage, Floats
 from modalities.image.splits import Split, check_split, stratified
 from toolkit.batch import Item
+from toolkit.pairs import draw_pairs
 
 EDGE = 8
 _ENDINGS = (".digits", ".digits" + packed.COMPRESSED)
@@ -30,8 +32,11 @@ def items(
     test_share: float = 0.25,
     validation_share: float = 0.0,
     seed: int = 0,
+    files: bool = False,
 ) -> list[Item]:
     """Items "digits/0000" with "0" to "9" as label, in the file's order. `data` is not used: a recipe gives it to every data set.
+
+    files: what write(data) wrote instead, "0/0000.png", to be read by images.read.
 
     protocol "closed": test_share of each class's images tests. "open": the classes 0 to 5 train and the unseen 6 to 9 test. validation_share: of each training
     class's images. ValueError for shares outside 0 to 1, and a split that these leave empty.
@@ -50,7 +55,13 @@ def items(
     chosen = {"train": [rest[i] for i in train], "validation": [rest[i] for i in validation], "test": test, "all": every}[split]
     if not chosen:
         raise ValueError(f"digits: split {split!r} is empty with test_share {test_share} and validation_share {validation_share}; set its share above 0")
-    return chosen
+    return [one._replace(id=_file(one), path=Path(data or ".") / _file(one), span=None, ending="") for one in chosen] if files else chosen
+
+
+def trials(data: str | Path, *, num_trials: int = 20_000, test_share: float = 0.25, seed: int = 0) -> tuple[list[Item], Trials]:
+    """The test images of the closed set that write(data) wrote, and trials among them: is it the same digit? num_trials of them, half of each kind."""
+    chosen = items(data, split="test", test_share=test_share, seed=seed, files=True)
+    return chosen, draw_pairs(chosen, num_trials, np.random.default_rng(seed))
 
 
 def read(item: Item, *, edge: int = EDGE) -> Floats:
@@ -63,6 +74,18 @@ def read(item: Item, *, edge: int = EDGE) -> Floats:
         raise BadImage(f"{item.name}: no line of 64 levels from 0 to 16 ({str(error)[:100]}); list the digits anew") from error
     pixels = np.round(levels * (255 / 16)).astype(np.uint8).reshape(EDGE, EDGE)
     return images.planes(pixels if edge == EDGE else np.asarray(Image.fromarray(pixels).resize((edge, edge), Image.Resampling.BILINEAR)))
+
+
+def write(root: Path) -> None:
+    """All digits as files, root/CLASS/0000.png of 8 x 8: a folder as anyone's own (folders.items)."""
+    for item in _items():
+        path = root / _file(item)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(read(item)[0].astype(np.uint8)).save(path)
+
+
+def _file(item: Item) -> str:
+    return f"{item.label}/{item.id.rpartition('/')[2]}.png"
 
 
 def _items() -> list[Item]:

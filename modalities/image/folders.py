@@ -1,4 +1,4 @@
-"""Anyone's own images, DATA/CLASS/**/*.jpg (or png, webp, ...): items and a split by class, drawn or by a retrieval protocol."""
+"""Anyone's own images, DATA/CLASS/**/*.jpg (or png, webp, ...): items and a split by class, drawn or by a retrieval protocol, and trials."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Literal
 
 import numpy as np
 
-from eval.types import name_first
+from eval.types import Trials, name_first
 from modalities.image.images import SUFFIXES
 from modalities.image.splits import Protocol, Split, check_split, of_classes
 from toolkit import shards
 from toolkit.batch import Item
+from toolkit.pairs import draw_pairs
 
 
 def items(
@@ -56,6 +57,14 @@ def items(
     if single:
         warnings.warn(f"{data}: {len(single)} of {len(kept)} classes of split {split!r} have a single image ({name_first(single)})", stacklevel=2)
     return chosen
+
+
+def trials(data: str | Path, *, split: Split = "test", num_trials: int = 20_000, test_share: float = 0.2, seed: int = 0) -> tuple[list[Item], Trials]:
+    """Items of a split and trials among them: all pairs if there are at most num_trials, else a seeded draw, half of each kind, none twice."""
+    if num_trials < 2:
+        raise ValueError(f"{data}: num_trials is {num_trials}; at least 2 are needed")
+    chosen = items(data, split=split, test_share=test_share, seed=seed)
+    return chosen, draw_pairs(chosen, num_trials, np.random.default_rng(seed))
 
 
 def scan(root: Path, *, example: str = "DATA/CLASS/file.jpg") -> list[Item]:

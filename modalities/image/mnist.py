@@ -16,6 +16,7 @@ from modalities.image import packed
 from modalities.image.images import raw_ending
 from modalities.image.splits import Split, check_split, stratified
 from toolkit.batch import Item
+from toolkit.datasets import Count
 
 Name = Literal["mnist", "fashion_mnist"]
 _FOLDERS = {"mnist": ("mnist", "MNIST/raw"), "fashion_mnist": ("fashion_mnist", "FashionMNIST/raw", "fashion-mnist")}
@@ -41,6 +42,7 @@ FASHION_MD5 = {
     "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
     "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
 }
+_COUNTS: tuple[tuple[Split, int], ...] = (("train", 60_000), ("test", 10_000))
 
 
 def items(data: str | Path, *, split: Split = "train", validation_share: float = 0.0, seed: int = 1234, name: Name = "mnist") -> list[Item]:
@@ -62,6 +64,16 @@ def items(data: str | Path, *, split: Split = "train", validation_share: float =
     every = _file(folder, "train", name)
     train, validation = stratified([str(one.label) for one in every], validation_share, seed=seed)
     return [every[i] for i in (train if split == "train" else validation)]
+
+
+def check(data: Path, *, name: Name = "mnist") -> list[Count]:
+    """What `likeness prepare mnist` counts. Raises as items()."""
+    return [Count(f"{name}: {split}ing images", len(items(data, split=split, name=name)), number) for split, number in _COUNTS]
+
+
+def check_fashion(data: Path) -> list[Count]:
+    """The same for `likeness prepare fashion_mnist`."""
+    return check(data, name="fashion_mnist")
 
 
 def verify(data: str | Path, *, name: Name = "mnist") -> None:

@@ -21,12 +21,14 @@ from modalities.image import images, packed
 from modalities.image.images import BadImage, Floats
 from modalities.image.splits import Split, check_split
 from toolkit.batch import Item
+from toolkit.datasets import Count
 
 FETCH = "fetch images_background.zip and images_evaluation.zip (MIT) from https://github.com/brendenlake/omniglot (python) and unpack them in DATA/omniglot"
 EDGE, NUM_TRAIN_ALPHABETS = 105, 20
 TURNS = (90, 180, 270)
 _ENDING, _ROW_BYTES, _MARK = ".bits_105x105" + packed.COMPRESSED, 1379, "#turn="
 _MAX_BYTES = 2**28  # of one member of the .npz; the true ones have 27 MB
+_COUNTS: tuple[tuple[Split, int], ...] = (("train", 964 * 20), ("test", 659 * 20))  # background and evaluation
 
 
 def items(
@@ -62,6 +64,11 @@ def items(
     wanted = {"train": set(train[:cut]), "validation": set(train[cut:]), "test": set(test), "all": {*train, *test}}[split]
     chosen = [one for one in found + later if _alphabet(one) in wanted]
     return turned(chosen, turns) if split == "train" else chosen
+
+
+def check(data: Path) -> list[Count]:
+    """What `likeness prepare omniglot` counts. Raises as items()."""
+    return [Count(f"Omniglot: {split} images", len(items(data, split=split, protocol="official")), number) for split, number in _COUNTS]
 
 
 def turned(items: Iterable[Item], turns: Iterable[int] = TURNS) -> list[Item]:

@@ -11,11 +11,13 @@ from modalities.image import packed
 from modalities.image.lists import check_whole, rows
 from modalities.image.splits import Protocol, Split, of_classes
 from toolkit.batch import Item
+from toolkit.datasets import Count
 
 FETCH = "fetch Stanford_Online_Products.zip from https://cvgl.stanford.edu/projects/lifted_struct and unpack it in DATA"
 MD5 = {"Stanford_Online_Products.zip": "7f73d41a2f44250d4779881525aea32e"}  # pytorch-metric-learning, datasets/sop.py
 NUM_CLASSES, NUM_TRAIN_CLASSES, NUM_IMAGES = 22_634, 11_318, 120_053
 _HEADER = ["image_id", "class_id", "super_class_id", "path"]
+_COUNTS: tuple[tuple[Split, str, int], ...] = (("train", "train on", 59_551), ("test", "test on", 60_502))
 
 
 def items(data: str | Path, *, split: Split = "train", protocol: Protocol = "standard", fold: int = 0, whole: bool = True) -> list[Item]:
@@ -37,6 +39,11 @@ def items(data: str | Path, *, split: Split = "train", protocol: Protocol = "sta
     found = check_whole(found, root, NUM_IMAGES, whole, FETCH)
     classes = [f"{i:05d}" for i in range(1, NUM_CLASSES + 1)]
     return of_classes(found, classes, NUM_TRAIN_CLASSES, split=split, protocol=protocol, fold=fold, name="sop")
+
+
+def check(data: Path) -> list[Count]:
+    """What `likeness prepare sop` counts. Raises as items()."""
+    return [Count(f"images of Stanford Online Products to {use}", len(items(data, split=split)), number) for split, use, number in _COUNTS]
 
 
 def category(item: Item) -> str:

@@ -8,31 +8,25 @@ filterbank trained with ArcFace are set against the cosine of its mean and stand
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from eval import embeddings, similarity
-from eval import trials as trial_lists
-from eval.evaluate import evaluate_files
 from eval.types import Embeddings
 from eval.verification import eer, min_dcf
 from modalities import synthetic
 from modalities.speaker import audio, folders
 from modalities.speaker.augment import train_view
 from modalities.speaker.features import KaldiFbank
+from toolkit import demo
 from toolkit.backbones.pooling import statistics
 from toolkit.backbones.statistics import OrderStatistics
 from toolkit.batch import Item
-from toolkit.checkpoint import load_model
-from toolkit.embed import embed
 from toolkit.losses.margin import ArcFace
 from toolkit.recipe import Optim, Recipe, Schedule
 from toolkit.sampling import Sampling
-from toolkit.train import fit
 
 NUM_SPEAKERS, NUM_UTTERANCES = 60, 10
 
@@ -63,42 +57,13 @@ def baseline(items: list[Item]) -> Embeddings:
     return Embeddings(tuple(item.id for item in items), np.stack(rows), {"similarity": "cosine", "modality": "speaker"})
 
 
-def main(out: Path) -> None:
+def main(out: Path) -> demo.Made:
     """Synthesise, train, embed, score, evaluate, report; all files stay in `out`."""
-    run, voices = out / "run", out / "voices"
-    if run.exists():
-        raise ValueError(f"{out} already holds a demo; choose another --out")
-    print(f"1/4 {NUM_SPEAKERS} synthetic speakers x {NUM_UTTERANCES} utterances into {voices}")
-    synthetic.write_voices(voices, num_speakers=NUM_SPEAKERS, num_utterances=NUM_UTTERANCES)
-    print("2/4 training on two thirds of the speakers")
-    model = load_model(fit(RECIPES["arcface"], data=voices, out=run))
-    print("3/4 embedding and scoring the other third")
-    items, trials = folders.trials(voices, split="test", test_share=1 / 3)
-    (out / "items.txt").write_text("".join(f"{item.id} {item.path.relative_to(voices)}\n" for item in items), encoding="utf-8")
-    trial_lists.write_trials(out / "trials.txt", trials)
-    (out / "scores").mkdir()
-    ours, _ = embed(model.embedder, items, model.read, meta=model.meta)
-    for name, embedded in (("arcface", ours), ("raw-features", baseline(items))):
-        embeddings.write(out / f"{name}.npz", embedded)
-        trial_lists.write_scores(out / "scores" / f"{name}.txt", trials, similarity.score_trials(trials, embedded))
-    print("4/4 evaluating")
-    scores = [out / "scores" / "arcface.txt", out / "scores" / "raw-features.txt"]
-    text = evaluate_files(
-        scores,
-        report_folder=out / "report",
-        json_file=out / "results.json",
-        audio_root=voices,
-        command=f"likeness evaluate {scores[0]} {scores[1]} --report {out / 'report'}",
-    )
-    print(text)
-    likeness = sys.argv[0] if Path(sys.argv[0]).name == "likeness" else "likeness"  # as it was called, .venv/bin/likeness say
-    print(
-        f"""
-Made: the model {run}, raw embeddings {out / "arcface.npz"}, scores {scores[0]}, the report {out / "report" / "index.html"}
-Next, the same by hand, on the same files:
-  {likeness} embed --model {run} --items {out / "items.txt"} --root {voices} --out mine.npz
-  {likeness} score --trials {out / "trials.txt"} --embeddings mine.npz --out mine.txt
-  {likeness} evaluate mine.txt --report mine-report
-and on your own recordings, DATA/SPEAKER/*.wav:
-  {likeness} train recipes/speaker/folders.py --data DATA --out runs/mine"""
+    return demo.run(
+        RECIPES["arcface"],
+        write=partial(synthetic.write_voices, num_speakers=NUM_SPEAKERS, num_utterances=NUM_UTTERANCES),
+        told=f"{NUM_SPEAKERS} synthetic speakers x {NUM_UTTERANCES} utterances",
+        baseline=("filterbank", baseline),
+        out=out,
+        own_data="train recipes/speaker/folders.py --data DATA --out runs/mine      DATA/SPEAKER/*.wav",
     )

@@ -99,11 +99,11 @@ def test_an_old_meta_file_is_replaced(tmp_path):
     assert dict(read(tmp_path / "e.ark").meta) == {}
 
 
-@pytest.mark.parametrize("name", ["e.parquet", "e.h5", "e", "e.npy"])
+@pytest.mark.parametrize("name", ["e.hdf5", "e.pkl", "e", "e.npy"])
 def test_other_suffixes(tmp_path, name):
-    with pytest.raises(ValueError, match=r"allowed: \.npz, \.ark"):
+    with pytest.raises(ValueError, match=r"allowed: \.npz, \.ark, \.parquet, \.h5, \.lance"):
         write(tmp_path / name, SMALL)
-    with pytest.raises(ValueError, match=r"allowed: \.npz, \.ark, \.scp"):
+    with pytest.raises(ValueError, match=r"allowed: \.npz, \.ark, \.scp, \.parquet"):
         read(tmp_path / name)
 
 

@@ -266,3 +266,70 @@ def test_damaged_meta_files_are_refused_and_counted(tmp_path):
 
 def test_presets_cover_the_table():
     assert set(TABLE) == set(ijb.PRESETS)
+
+
+def test_presets_differ_as_the_field_s_tools_do(world):
+    """field-face.md 0 and 1.8: the same features, one table; which tools agree, which do not, and in which direction."""
+    pairs, _ = all_pairs(world[3])
+    ids, who = np.array(list(world[3])), np.array(list(world[3].values()))
+    galleries, probes = [Side(ids[:15], who[:15]), Side(ids[15:30], who[15:30])], Side(ids[30:], who[30:])
+    tar, tpir = {}, {}
+    for name in PRESETS:
+        pooled, switches = pooled_by(name, world)
+        tar[name] = {one.metric: one.value for one in verification_1_1(name, pooled, pairs, switches, fars=(0.001, 0.01, 0.1))}
+        found = identification_1_n(name, pooled, galleries, probes, switches, fpirs=(0.01, 0.1), ranks=(1,), num_resamples=0)
+        tpir[name] = {one.metric: one.value for one in found.results}
+    # fact 1: N0D1F1 of ijb_evals.py is N1D1F1 of ijb_11.py; fact 2: their 1:N is not one protocol, the closed one gives less
+    assert tar["insightface"] == tar["insightface_ijb_evals"] == tar["cvlface_n1d1"]
+    assert tpir["insightface"]["tpir_at_fpir(0.01)"] < tpir["insightface_ijb_evals"]["tpir_at_fpir(0.01)"]
+    assert tpir["insightface"]["tpir_at_fpir(0.1)"] < tpir["insightface_ijb_evals"]["tpir_at_fpir(0.1)"]
+    # AdaFace leaves the detector's score out, and nothing else
+    assert tar["adaface"] == tar["cvlface_n1d0"]
+    # each of the switches N, D and F moves the numbers
+    assert len({tuple(tar[name].values()) for name in ("insightface", "adaface", "cvlface_n0d1", "tface", "opensphere_simple")}) == 5
+    # OpenSphere's weighted means are AdaFace's sums but for a factor that L2 removes: its TAR differs by the rule alone, its EER and 1:N not at all
+    np.testing.assert_allclose(pooled_by("opensphere", world)[0].matrix, pooled_by("adaface", world)[0].matrix, atol=1e-6)
+    assert tar["opensphere"]["eer"] == pytest.approx(tar["adaface"]["eer"], abs=1e-12)
+    assert tpir["opensphere"] == pytest.approx(tpir["adaface"], abs=1e-12)
+    assert tar["opensphere"] != tar["adaface"]
+
+
+def test_the_three_tar_rules_on_the_scores_of_one_preset(world):
+    """field-face.md fact 3: strict never above the others; nearest may exceed the FAR; a FAR that the ROC reaches exactly leaves nothing to differ."""
+    pooled, _ = pooled_by("insightface", world)
+    pairs, _ = all_pairs(world[3])
+    num = int(np.count_nonzero(~pairs.target))
+    exact, between = 50 / num, 50.6 / num
+    tar = {
+        rule: [one.value for one in verification_1_1("x", pooled, pairs, preset("insightface", tar_rule=rule), fars=(exact, between))[1:]]
+        for rule in ("strict", "interpolated", "nearest")
+    }
+    assert tar["strict"][0] == pytest.approx(tar["interpolated"][0]) == pytest.approx(tar["nearest"][0])
+    assert tar["strict"][1] <= tar["interpolated"][1] <= tar["nearest"][1]
+
+
+def test_the_quick_readers_agree_with_the_careful_ones(tmp_path, monkeypatch):
+    """Files as the packs have them are read by columns; the same with a comment, a blank or a tab more are read line by line."""
+    from eval import ijb_files
+
+    rng = np.random.default_rng(0)
+    names = [f"img/{i}.jpg" for i in range(300)]
+    faces = [f"{name} {rng.integers(10 ** rng.integers(1, 9))} {rng.integers(5)}" for name in names]
+    points = [f"{name} {' '.join(map(str, rng.uniform(0, 200, 10).round(3)))} {rng.uniform():.6f}" for name in names]
+    pairs = [f"{rng.integers(10 ** rng.integers(1, 10))} {rng.integers(10 ** rng.integers(1, 10))} {rng.integers(2)}" for _ in range(300)]
+    for size in (64, 1 << 20):
+        monkeypatch.setattr(ijb_files, "_BLOCK", size)
+        read = []
+        for change in ("\n".join, lambda lines: "# a comment\n" + "\r\n".join(lines) + "\n", lambda lines: "\n\n".join(lines).replace(" ", " \t ")):
+            for name, lines in (("faces", faces), ("points", points), ("pairs", pairs)):
+                text = change(lines)
+                (tmp_path / name).write_bytes((text.removeprefix("# a comment\n") if name == "pairs" else text).encode())
+            found, trials = read_faces(tmp_path / "faces"), read_template_pairs(tmp_path / "pairs")
+            listed = [(trials.enrol_ids[i], trials.probe_ids[j], bool(t)) for i, j, t in zip(trials.enrol, trials.probe, trials.target, strict=True)]
+            read.append((found.names, found.template.tolist(), found.medium.tolist(), read_detector_scores(tmp_path / "points", found).tolist(), listed))
+        assert read[0] == read[1] == read[2]
+        assert read[0][4] == [(a, b, c == "1") for a, b, c in (line.split() for line in pairs)]
+    for bad, kind in (("1 2\n3 4 5 6\n", "2 lines"), ("1 2 3\n4 5 0 \n-6 7 1\n", "1 lines"), ("1234567890 2 1\n3 4", "1 lines"), ("1 2 1\n3,4 1\n", "1 lines")):
+        (tmp_path / "pairs").write_text(bad)
+        with pytest.raises(ValueError, match=kind):
+            read_template_pairs(tmp_path / "pairs")

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 from eval.bootstrap import interval
-from eval.page import NO_PLOTS, html
+from eval.page import NO_PLOTS
 from eval.report import SCHEMA, Switches, evaluate_scores, table, to_json
-from eval.types import Scores, Trials
+from eval.report_media import Media
+from eval.report_page import html
+from eval.types import Embeddings, Scores, Trials
 from eval.verification import actual_dcf, cllr, eer, min_cllr, min_dcf, tar_at_far
 
 NUM_SUBJECTS = 8
@@ -118,7 +120,7 @@ def test_table_shows_missing_cells_unknown_metrics_and_trial_intervals(results, 
 class Page(HTMLParser):
     """Collects tags, link targets and text, and checks that every element is closed."""
 
-    VOID = {"meta", "br"}  # noqa: RUF012
+    VOID = {"meta", "br", "img"}  # noqa: RUF012
 
     def __init__(self, text):
         super().__init__()
@@ -155,8 +157,9 @@ def test_page_is_one_escaped_file_without_network(tmp_path, results, scores, tri
     assert all(link.startswith("#") for link in page.links)
     assert not re.findall(r"(?:https?:)?//(?!www\.w3\.org/)[a-z][^\s\"<]*", text)  # only the SVG namespaces name a host
     assert "@import" not in text
-    assert page.tags.count("svg") == 3  # DET, two histograms
-    assert page.tags.count("h3") == 4
+    assert page.tags.count("svg") == 4  # DET, ROC, two histograms
+    assert page.tags.count("details") == 2  # the hardest trials of each system
+    assert "default-src 'none'" in text
     assert "&& echo <done>" in page.text
     assert "cd" * 32 in page.text
     assert "prefers-color-scheme" in page.text
@@ -167,23 +170,38 @@ def test_page_is_one_escaped_file_without_network(tmp_path, results, scores, tri
 
 def test_hardest_trials_are_the_lowest_targets_and_highest_nontargets(tmp_path, results, scores, trials):
     text = write(tmp_path / "r.html", results[:6], {"one": scores["one"]}, trials={"one": trials}, num_hardest=3)
-    rows = re.findall(r'<td class="n">(\S+?)</td><td class="id">(.*?)</td>', text)
+    rows = re.findall(r'<td class="n">(\S+?)</td><td><div class="pair">(.*?)</div></td>', text)
     one = scores["one"]
     expected = [*np.sort(one.targets)[:3], *np.sort(one.nontargets)[::-1][:3]]
     assert [value.replace("\u2212", "-") for value, _ in rows] == [f"{value:.4f}" for value in expected]
     lowest = int(np.argmin(np.where(one.target, one.values, np.inf)))
-    assert rows[0][1] == "<br>".join(f"s{i // 2}/&lt;b&gt;{i}&amp;.wav" for i in (trials.enrol[lowest], trials.probe[lowest]))
+    assert re.findall(r'class="id">(.*?)</span>', rows[0][1]) == [f"s{i // 2}/&lt;b&gt;{i}&amp;.wav" for i in (trials.enrol[lowest], trials.probe[lowest])]
     numbered = write(tmp_path / "n.html", results[:6], {"one": one}, num_hardest=1)
     assert f"trial {lowest + 1}<" in numbered
 
 
-def test_ids_become_links_where_the_audio_is(tmp_path, results, scores, trials):
-    for one in trials.enrol_ids:
-        (tmp_path / "audio" / one).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "audio" / one).touch()
-    (tmp_path / "out").mkdir()
-    text = write(tmp_path / "out" / "r.html", results[:6], {"one": scores["one"]}, trials={"one": trials}, audio_root=tmp_path / "audio")
-    assert '<a href="../audio/s' in text
+def test_embeddings_add_quality_grids_and_a_map_and_media_pictures(tmp_path, results, scores, trials):
+    rng = np.random.default_rng(1)
+    held = Embeddings(trials.enrol_ids, rng.standard_normal((len(trials.enrol_ids), 3)))
+    faces = Media(lambda id: np.full((9, 9), len(id), np.uint8))
+    both = dict.fromkeys(scores, trials)
+    labels = {one: one.split("/")[0] for one in trials.enrol_ids}
+    text = write(tmp_path / "r.html", results, scores, trials=both, embeddings=dict.fromkeys(scores, held), labels=labels, media=faces)
+    page = Page(text)
+    assert page.tags.count("svg") == 4 + 4  # error versus reject; three dimensions, their directions and the map: once, as both systems share the embeddings
+    assert page.tags.count("img") == 2 * 2 * 2 * 8 + 2 * 2 * 2 + 16  # of each system 8 target and 10 nontarget pairs; 8 items at each end of the norms
+    assert {link.split(",")[0] for link in page.links if not link.startswith("#")} == {"data:image/png;base64"}
+    assert "16 of 16 items, from 8 of 8 classes" in page.text
+    alone = Page(write(tmp_path / "one.html", results[:6], {"one": scores["one"]}, trials={"one": trials}))
+    assert "Quality" not in alone.text
+    with pytest.raises(ValueError, match="give the same systems everywhere"):
+        write(tmp_path / "x.html", results, scores, trials={"one": trials}, embeddings=dict.fromkeys(scores, held))
+
+
+def test_llr_scores_get_their_reliability(tmp_path, trials):
+    one = Scores(2.0 * trials.target - 1 + np.random.default_rng(0).standard_normal(len(trials)), trials.target)
+    results = evaluate_scores("llr", one, None, subjects_from="unknown", switches=Switches(num_resamples=0, llr=True))
+    assert "Reliability of the log-likelihood ratios" in write(tmp_path / "r.html", results, {"llr": one})
 
 
 def test_page_without_matplotlib_says_how_to_get_it(tmp_path, results, scores, monkeypatch):

@@ -41,7 +41,8 @@ class BNInception(nn.Module):
     """Inception with batch norm (Ioffe and Szegedy 2015): (B, in_dim, H, W) images -> (B, dim) raw embeddings. 10.27 M parameters below the linear layer.
 
     dim: size of a linear layer after the pooling; 0 leaves it out, so that dim is 1024. pooling: average, max or the sum of both. batch_norm: "trained",
-    "fixed" or "frozen", see images.hold_still. weights: a local file of the public ImageNet checkpoint (bn_inception-52deb4733.pth; the vectors of shape (1, C)
+    "fixed" or "frozen", see images.hold_still. head_scale: as ImageResNet's.
+    weights: a local file of the public ImageNet checkpoint (bn_inception-52deb4733.pth; the vectors of shape (1, C)
     of its older form are taken too); its classifier is left out, `started_from` says so. It wants BGR in 0..255 less (104, 117, 128); no file says so.
     Parameter names are those of Cadene/pretrained-models.pytorch, models/bninception.py (its batch norms' momentum of 0.9 is Caffe's, torch's 0.1: here 0.1).
     H and W such that both halvings within the network meet even sizes: multiples of 32, and 227. ValueError for others and for a file that does not fit.
@@ -51,7 +52,16 @@ class BNInception(nn.Module):
     takes = "images"
     left_out: tuple[str, ...] = ("last_linear.", "fc.")
 
-    def __init__(self, in_dim: int, *, dim: int = 512, pooling: ImagePooling = "average", batch_norm: BatchNorm = "trained", weights: str = ""):
+    def __init__(
+        self,
+        in_dim: int,
+        *,
+        dim: int = 512,
+        pooling: ImagePooling = "average",
+        batch_norm: BatchNorm = "trained",
+        head_scale: float = 1.0,
+        weights: str = "",
+    ):
         super().__init__()
         if pooling not in ImagePooling.__args__:  # type: ignore[attr-defined]
             raise ValueError(f"BNInception: pooling is {pooling!r}; it must be one of {', '.join(ImagePooling.__args__)}")  # type: ignore[attr-defined]
@@ -73,6 +83,8 @@ class BNInception(nn.Module):
             channels = sizes.single + sizes.triple + sizes.double + (sizes.pooled or channels)
         self.dim = dim or channels
         self.last_linear = nn.Linear(channels, dim) if dim else nn.Identity()
+        if isinstance(self.last_linear, nn.Linear):
+            self.last_linear.weight.data.mul_(head_scale)
         self.started_from = start_from(self, weights)
         hold_still(self, batch_norm)
 

@@ -29,7 +29,8 @@ class ImageResNet(nn.Module):
     stem: "7x7" of stride 2 and max pooling (ImageNet); "3x3" of stride 1 and max pooling (CIFAR in the vMF paper, D.1, as google-research/vmf_embeddings has
     it); "3x3 whole" of stride 1 without max pooling (CIFAR in most other work). pooling: average, max, or the sum of both (Revisiting-DML's "double").
     batch_norm: "trained", "fixed" or "frozen", see images.hold_still. zero_init: the last batch norm of a residual branch starts with weight zero
-    (vmf_embeddings). weights: a local file of torchvision's ImageNet weights to start from; its classifier is left out, `started_from` says so.
+    (vmf_embeddings). head_scale: factor on the linear layer's initial weights, for losses to which |z| is a concentration (nivMF's release: 10 to 50).
+    weights: a local file of torchvision's ImageNet weights to start from; its classifier is left out, `started_from` says so.
     Parameter names are torchvision's (models/resnet.py); fc is the linear layer to dim. ValueError for other words and a file that does not fit.
     """
 
@@ -53,6 +54,7 @@ class ImageResNet(nn.Module):
         pooling: ImagePooling = "average",
         batch_norm: BatchNorm = "trained",
         zero_init: bool = False,
+        head_scale: float = 1.0,
         weights: str = "",
     ):
         super().__init__()
@@ -81,6 +83,8 @@ class ImageResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
             elif isinstance(module, _Block) and zero_init:
                 nn.init.zeros_(getattr(module, f"bn{module.num_layers}").weight)
+        if isinstance(self.fc, nn.Linear):
+            self.fc.weight.data.mul_(head_scale)
         self.started_from = start_from(self, weights)
         hold_still(self, batch_norm)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from toolkit.backbones.gradients import within_class_whitening
 from toolkit.backbones.pooling import frame_mask
 
 
@@ -98,12 +99,7 @@ class OrderStatistics(nn.Module):
         x, y = torch.cat(rows).double(), torch.unique(torch.cat(labels), return_inverse=True)[1]
         count = torch.bincount(y).double()
         centres = torch.zeros(len(count), x.shape[1], dtype=x.dtype, device=x.device).index_add_(0, y, x) / count[:, None]
-        within = x - centres[y]
-        covariance = within.T @ within / len(x)
-        scale = covariance.diagonal().clamp(min=1e-12).sqrt()
-        correlation = (1 - self.shrinkage) * covariance / scale[:, None] / scale + self.shrinkage * torch.eye(len(scale), dtype=x.dtype, device=x.device)
-        values, vectors = torch.linalg.eigh(correlation)
-        whiten = vectors / values.clamp(min=1e-12).sqrt() / scale[:, None]
+        whiten = within_class_whitening(x, y, self.shrinkage)
         between = ((centres - x.mean(dim=0)) @ whiten) * count.sqrt()[:, None]
         _, vectors = torch.linalg.eigh(between.T @ between)
         num = min(self.directions.shape[1], len(count) - 1)

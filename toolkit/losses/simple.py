@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import normalize, softplus
 
-from toolkit.losses.common import KeyBank, Rates, against, checked, full
+from toolkit.losses.common import KeyBank, Rates, against, checked, full, unit
 
 BLOCK = 1 << 20  # logits alive at a time on a CPU; sixteen times as many elsewhere
 
@@ -138,14 +138,16 @@ class SimPLE(nn.Module):
     learn_b_theta=True is the text of Sec. 3.
     reduction="separate" takes both means apart, as the release does; "joint" is the literal expectation over all pairs of Eq 8.
     features="polarlike" applies the release's softplus-magnitude features first. weight is the release's lw (500).
+    product="cosine" is "SimPLE (cosine)" of Tables 3 and 10: S = scale * cos in training, cosine at test; b_theta would only add to b (Sec. 3) and is left
+    out. The paper prints no scale, the release has no such score; with 30, b = -10 sets the threshold at a cosine of 1/3.
     """
 
     PAPER: ClassVar[str] = "Wen et al. 2023"
-    GEOMETRY: ClassVar[str] = "inner product"
+    GEOMETRY: ClassVar[str] = "inner product; product='cosine': angular"
     PROXY: ClassVar[bool] = False
     COMPARES: ClassVar[str] = "pair"
-    NORMALISED: ClassVar[str] = "nothing"
-    VERIFIED: ClassVar[str] = "simple__opensphere; Eq 8 in loops"
+    NORMALISED: ClassVar[str] = "nothing; product='cosine': z, keys"
+    VERIFIED: ClassVar[str] = "simple__opensphere; Eq 8 in loops, of both products"
     NOTES: ClassVar[str] = (
         "Eq 7's sign of b is a slip: Eq 8's is used. The release weights the two means apart, multiplies by lw = 500, takes polarlike features and "
         "leaves out the wrong columns of the bank; the first three are options, the last is not."
@@ -167,26 +169,36 @@ class SimPLE(nn.Module):
         learn_b_theta: bool = False,
         reduction: Literal["separate", "joint"] = "separate",
         features: Literal["raw", "polarlike"] = "raw",
+        product: Literal["generalised", "cosine"] = "generalised",
+        scale: float = 30.0,
     ):
         super().__init__()
-        if not (0 < alpha < 1 and r > 0):
-            raise ValueError(f"SimPLE: alpha={alpha} must be in (0, 1) and r={r} positive")
+        if not (0 < alpha < 1 and r > 0 and scale > 0):
+            raise ValueError(f"SimPLE: alpha={alpha} must be in (0, 1), r={r} and scale={scale} positive")
+        if product not in ("generalised", "cosine") or (product == "cosine" and learn_b_theta):
+            raise ValueError(f"SimPLE: product={product!r}, learn_b_theta={learn_b_theta}; product is 'generalised' or 'cosine', which has no b_theta to learn")
         self.dim, self.r, self.alpha, self.margin, self.weight = dim, r, alpha, margin, weight
-        self.reduction, self.features = reduction, features
+        self.reduction, self.features, self.product, self.scale = reduction, features, product, scale
         self.b = nn.Parameter(torch.tensor(float(b)), requires_grad=learn_b)
-        self.b_theta: nn.Parameter | float = nn.Parameter(torch.tensor(float(b_theta))) if learn_b_theta else float(b_theta)
+        self.b_theta: nn.Parameter | float = (
+            nn.Parameter(torch.tensor(float(b_theta))) if learn_b_theta else float(b_theta) if product == "generalised" else 0.0
+        )
         self.bank = None
 
     @property
     def similarity(self) -> str:
         """The name by which eval.similarity scores these embeddings."""
-        return f"simple:{float(self.b_theta):.6g}"
+        return "cosine" if self.product == "cosine" else f"simple:{float(self.b_theta):.6g}"
+
+    def _compared(self, z: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """What the product is taken of."""
+        if self.features == "polarlike":
+            z, keys = polarlike(z), polarlike(keys)
+        return (self.scale * unit(z), unit(keys)) if self.product == "cosine" else (z, keys)
 
     def scores(self, z: Tensor, keys: Tensor) -> Tensor:
         """(B, Q) similarities S of raw embeddings."""
-        z, keys = full(z), full(keys)
-        if self.features == "polarlike":
-            z, keys = polarlike(z), polarlike(keys)
+        z, keys = self._compared(full(z), full(keys))
         return generalised_inner_product(z, keys, self.b_theta if isinstance(self.b_theta, float) else self.b_theta.to(z.dtype))
 
     @checked
@@ -197,8 +209,7 @@ class SimPLE(nn.Module):
         if self.reduction == "joint":
             num_positive = num_negative = num_positive + num_negative
         weights = self.weight * self.alpha / num_positive.clamp(min=1), self.weight * (1 - self.alpha) / num_negative.clamp(min=1)
-        if self.features == "polarlike":
-            z, keys = polarlike(z), polarlike(keys)
+        z, keys = self._compared(z, keys)
         return logistic_pairs(z, keys, self.b, self.b_theta, (y, key_labels, own), weights, self.r, self.margin)
 
     def param_groups(self, optim: Rates) -> list[dict[str, Any]]:

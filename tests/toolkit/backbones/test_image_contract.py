@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 import toolkit.backbones
 from toolkit.backbones.bninception import BNInception, _check_halves
+from toolkit.backbones.gradients import GradientHistograms
 from toolkit.backbones.image_resnet import ImageResNet, pool
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.mobileface import MobileFaceNet
@@ -37,6 +38,7 @@ TINY: dict[str, tuple[Any, int, int]] = {  # name -> (small network, channels, s
     "ImageResNet-frozen": (partial(ImageResNet, dim=16, width=8, depth=18, blocks=(1, 1, 1, 1), batch_norm="frozen", pooling="both"), 3, 64),
     "BNInception": (partial(BNInception, dim=16), 3, 64),
     "SmallCNN": (partial(SmallCNN, dim=16), 1, 28),
+    "GradientHistograms": (partial(GradientHistograms, dim=16, image_size=32, cells=4, bins=8), 3, 32),
 }
 
 

@@ -72,6 +72,43 @@ def test_simple_is_eq_8_over_the_batch(reduction: Any, seed: int, b_theta: float
     assert loss(z, y).item() == pytest.approx(expected, rel=1e-9)
 
 
+@given(seed=st.integers(0, 100), scale=st.floats(0.5, 40), lengths=st.floats(0.01, 100), features=st.sampled_from(["raw", "polarlike"]))
+@settings(max_examples=15, deadline=None)
+def test_simple_of_cosines_is_eq_8_of_unit_rows(seed: int, scale: float, lengths: float, features: Any) -> None:
+    """SimPLE (cosine): scale * cos in place of the generalised product, whatever the lengths and b_theta; with r = 1, cross-entropy of the pairs."""
+    z, y = batch(seed)
+    made = polarlike(z) if features == "polarlike" else z
+    rows = np.array([row / np.linalg.norm(row) for row in made.numpy()]) * math.sqrt(scale)
+    loss = SimPLE(5, r=2.0, alpha=0.2, b=-1.5, b_theta=0.7, product="cosine", scale=scale, features=features).double()
+    expected = simple_by_loops(rows, y, rows, y, range(len(y)), b_theta=0.0, r=2.0, alpha=0.2, b=-1.5, joint=False)
+    assert loss(z, y).item() == pytest.approx(expected, rel=1e-9)
+    if features == "raw":
+        longer = (z * lengths).requires_grad_()
+        value = loss(longer, y)
+        assert value.item() == pytest.approx(expected, rel=1e-9)
+        value.backward()
+        assert longer.grad is not None
+        radial = (longer.grad * longer.detach()).sum(dim=1)  # the length of an embedding says nothing
+        torch.testing.assert_close(radial, torch.zeros_like(radial), atol=1e-9, rtol=0)
+    assert loss.similarity == "cosine"
+    with pytest.raises(ValueError, match="no b_theta to learn"):
+        SimPLE(5, product="cosine", learn_b_theta=True)
+
+
+def test_simple_of_cosines_against_a_bank() -> None:
+    loss = SimPLE(5, b=-2.0, r=2.0, alpha=0.2, product="cosine", scale=6.0).double()
+    loss.bank = Bank(20, 5).double()
+    for step in range(4):
+        z, y = batch(step)
+        z.requires_grad_()
+        value = loss(z, y, z.detach() + 0.1)
+        rows, keys = (torch.nn.functional.normalize(one).detach().numpy() * math.sqrt(6.0) for one in (z, loss.bank.keys))
+        own = [(8 * step + i) % 20 for i in range(8)]
+        expected = simple_by_loops(rows, y, keys, loss.bank.labels, own, b_theta=0.0, r=2.0, alpha=0.2, b=-2.0, joint=False)
+        assert value.item() == pytest.approx(expected, rel=1e-9)
+    assert torch.autograd.gradcheck(lambda one: loss(one, y), (z,))
+
+
 def test_simple_against_a_bank_that_fills_and_wraps() -> None:
     loss = SimPLE(5, b=-2.0, r=2.0, alpha=0.2).double()
     loss.bank = Bank(20, 5).double()

@@ -1,0 +1,67 @@
+"""The demo: are two images of the same digit? Real and offline: scikit-learn's 1,797 handwritten digits of 8 x 8.
+
+    likeness demo --only image --out demo
+
+Three quarters of the images train, the others test: the classes are known, the images are not. A small convolutional network trained with ArcFace is set
+against the cosine of the pixels. The lines printed at the end redo each step by hand. For classes that were never trained on, see digits.py:open.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from eval import per_item
+from eval.types import Embeddings
+from modalities.image import digits, images
+from modalities.image.pixels import PixelScale
+from modalities.image.transforms import warp_view
+from toolkit import demo
+from toolkit.backbones.small import SmallCNN
+from toolkit.batch import Item
+from toolkit.losses.margin import ArcFace
+from toolkit.measure import classification
+from toolkit.recipe import Optim, Recipe, Schedule
+from toolkit.sampling import Sampling
+
+SIZE = 16
+
+RECIPES = {
+    "arcface": Recipe(
+        modality="image",
+        frontend=partial(PixelScale),
+        backbone=partial(SmallCNN, dim=32, image_size=SIZE),
+        loss=partial(ArcFace, margin=0.2, scale=16.0),
+        items=partial(digits.items, split="train", files=True),
+        test=partial(classification, items=partial(digits.items, split="test", files=True)),
+        read=partial(images.read, size=(SIZE, SIZE), grey=True),
+        augment=partial(warp_view, degrees=12.0, scale=(0.85, 1.15), shear=0.15, shift=0.08),
+        metrics={"accuracy": partial(per_item.mean, column="correct")},
+        sampling=Sampling(batch_size=80, items_per_class=8),
+        optim=Optim(name="adamw", lr=3e-3, weight_decay=1e-2),
+        schedule=Schedule(steps=300, warmup_steps=30, save_every=150),
+        threads=1,
+        cache=True,
+    )
+}
+
+
+def baseline(items: list[Item]) -> Embeddings:
+    """The pixels that the network sees."""
+    rows = np.stack([images.read(item, size=(SIZE, SIZE), grey=True).ravel() / 255 for item in items])
+    return Embeddings(tuple(item.id for item in items), rows, {"similarity": "cosine", "modality": "image"})
+
+
+def main(out: Path) -> demo.Made:
+    """Write the digits as files, train, embed, score, evaluate, report; all files stay in `out`."""
+    return demo.run(
+        RECIPES["arcface"],
+        trials=digits.trials,
+        write=digits.write,
+        told="1,797 handwritten digits",
+        baseline=("pixels", baseline),
+        out=out,
+        own_data="train recipes/image/folders.py --data DATA --out runs/mine      DATA/CLASS/*.jpg",
+    )

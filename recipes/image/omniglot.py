@@ -1,0 +1,67 @@
+"""Omniglot, zero-shot over alphabets: characters of 20 alphabets to train (633 classes x 20 drawers), those of ten unseen ones to retrieve (331 classes).
+
+    likeness train recipes/image/omniglot.py:arcface --data ../shared/data --out runs/omniglot
+    likeness compare recipes/image/omniglot.py --seeds 3 --data ../shared/data --out runs/omniglot-compare
+
+DATA holds omniglot/ (images_background of Lake et al., Science 2015, as its folders or packed). Two minutes a run on one CPU core. Every image of the ten last
+alphabets is a query against all others of them; R@1, R-precision and MAP@R by the loss's own similarity, intervals over characters. Raw pixels at this size:
+R@1 .36, MAP@R .063. Losses: softmax, cosine and vmf (vMF paper Eq 1, 3, 8), arcface (Deng et al. 2019), simple (SimPLE paper Eq 8), proxy_anchor (Kim et al.
+2020), multi_similarity (Wang et al. 2019), el_nivmf (nivMF paper Eq 5), with their papers' settings or AN4's (recipes/speaker/an4.py) where those are for
+other sizes. Learning rate, network, augmentation and steps were chosen with arcface on the last four of the training alphabets. Measured: docs/results.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from eval import per_item
+from modalities.image import omniglot
+from modalities.image.pixels import PixelScale
+from modalities.image.transforms import warp_view
+from toolkit.backbones.sfnet import SFNet
+from toolkit.losses.margin import ArcFace
+from toolkit.losses.probabilistic import ProbabilisticNCA
+from toolkit.losses.proxy import ProxyAnchor
+from toolkit.losses.simple import SimPLE
+from toolkit.losses.softmax import Cosine, Softmax
+from toolkit.losses.vmf import VMF
+from toolkit.losses.weighted import MultiSimilarity
+from toolkit.measure import retrieval
+from toolkit.memory import Memory
+from toolkit.recipe import Optim, Recipe, Schedule
+from toolkit.sampling import Sampling
+
+SIZE = 32
+
+ARCFACE = Recipe(
+    modality="image",
+    frontend=partial(PixelScale),
+    backbone=partial(SFNet, dim=128, depth=4, width=32, image_size=SIZE, batch_norm=True),
+    loss=partial(ArcFace, margin=0.2, scale=30.0),
+    items=partial(omniglot.items, split="train"),
+    test=partial(retrieval, items=partial(omniglot.items, split="test"), ks=(1, 5)),
+    read=partial(omniglot.read, edge=SIZE),
+    augment=partial(warp_view, degrees=15.0, scale=(0.85, 1.15), shear=0.2, shift=0.08),
+    metrics={
+        "recall@1": partial(per_item.mean, column="recall@1"),
+        "map@r": partial(per_item.mean, column="map@r"),
+        "r_precision": partial(per_item.mean, column="r_precision"),
+    },
+    sampling=Sampling(batch_size=128, items_per_class=4),
+    optim=Optim(name="adamw", lr=2e-3, weight_decay=1e-2),
+    schedule=Schedule(steps=1500, warmup_steps=100, save_every=500, higher_is_better=True),
+    threads=1,
+    cache=True,
+)
+
+RECIPES = {
+    "arcface": ARCFACE,
+    "softmax": replace(ARCFACE, loss=Softmax),
+    "cosine": replace(ARCFACE, loss=partial(Cosine, tau=2.773)),
+    "vmf": replace(ARCFACE, loss=partial(VMF, resultant=0.7)),
+    "simple": replace(ARCFACE, loss=partial(SimPLE, r=1.0, alpha=0.1, b_theta=0.3, b=0.0), memory=Memory(2048, 0.99)),
+    "proxy_anchor": replace(ARCFACE, loss=partial(ProxyAnchor, margin=0.1, scale=32.0), optim=replace(ARCFACE.optim, proxy_lr_scale=10.0)),
+    "multi_similarity": replace(ARCFACE, loss=MultiSimilarity),
+    "el_nivmf": replace(ARCFACE, loss=partial(ProbabilisticNCA, distance="el_nivmf")),
+}

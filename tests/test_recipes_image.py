@@ -1,0 +1,226 @@
+"""The image recipes, found by themselves: each describes and restores, every loss trains and is measured on drawn images in its data set's own layout."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from scipy.io import savemat
+
+from modalities import synthetic_glyphs
+from modalities.image.splits import Protocol, divide_classes
+from toolkit import recipe as recipes
+from toolkit.backbones.image_resnet import ImageResNet
+from toolkit.measure import metrics_of, run_test
+from toolkit.recipe import Part, Recipe
+from toolkit.train import fit
+
+FOLDER = Path(__file__).parents[1] / "recipes" / "image"
+EDGE = 32
+SMALL = {
+    "ImageResNet": ["backbone.blocks=1,1,1,1", "backbone.width=4", "backbone.dim=8"],
+    "BNInception": ["backbone.dim=8"],
+    "SFNet": ["backbone.width=4", "backbone.dim=8"],
+}
+TINY = ["schedule.steps=2", "schedule.warmup_steps=0", "schedule.eval_every=2", "schedule.save_every=2", "workers=0", "threads=1", "sampling.batch_size=8"]
+# whose classes there have to be: (classes, of them to train, protocols)
+SETS: dict[str, tuple[int, int, tuple[Protocol, ...]]] = {
+    "cub": (200, 100, ("standard", "vmf", "mlrc", "benchmarker")),
+    "cars": (196, 98, ("standard", "vmf")),
+    "sop": (22_634, 11_318, ("standard", "vmf")),
+}
+
+
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"recipe_image_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+MODULES = {path.stem: load(path) for path in sorted(FOLDER.glob("*.py"))}
+BUILT: set[tuple[int, str]] = set()
+VARIANTS = [(name, variant) for name, module in MODULES.items() for variant in module.RECIPES]
+
+
+def parts_of(recipe: Recipe) -> dict[str, dict[str, Any]]:
+    """Field, dotted where parts are within parts -> its description."""
+    found: dict[str, dict[str, Any]] = {}
+
+    def look(value: Any, name: str) -> None:
+        if isinstance(value, dict) and set(value) == {"call", "args"}:
+            found[name] = value
+            for key, one in value["args"].items():
+                look(one, f"{name}.{key}")
+
+    for name, value in recipes.describe(recipe).items():
+        look(value, name)
+    return found
+
+
+def to_train() -> list[tuple[str, str, bool]]:
+    """One variant of each file (True), and of every kind of test each loss once: the others are the same parts with other numbers."""
+    chosen, seen = [], set()
+    for name, module in MODULES.items():
+        first = "vmf" if "vmf" in module.RECIPES else next(iter(module.RECIPES))
+        for variant in dict.fromkeys([first, *module.RECIPES]):
+            parts = parts_of(module.RECIPES[variant])
+            kind = (parts.get("test", parts["loss"])["call"], parts["loss"]["call"])
+            if variant == first or kind not in seen:
+                chosen.append((name, variant, variant == first))
+            seen.add(kind)
+    return chosen
+
+
+def small(recipe: Recipe, own_network: bool) -> Recipe:
+    """The recipe with a network and images small enough for a test; its parts stay what they are, but for a network that cannot be made small."""
+    if not own_network and parts_of(recipe)["backbone"]["call"].endswith(".BNInception"):
+        recipe = replace(recipe, backbone=ImageResNet)
+    parts = parts_of(recipe)
+    wanted = [*TINY, *SMALL.get(parts["backbone"]["call"].rpartition(".")[2], []), f"sampling.items_per_class={min(2, recipe.sampling.items_per_class)}"]
+    if "weights" in inspect.signature(recipe.backbone).parameters:
+        wanted.append("backbone.weights=")
+    edges = {"short_edge": EDGE + 4, "size": f"{EDGE + 4},{EDGE + 4}", "crop": EDGE}
+    wanted += [
+        f"{name}.{key}={value}" for name in ("read", "train_read", "frontend") for key, value in edges.items() if key in parts.get(name, {"args": ()})["args"]
+    ]
+    if recipe.augment is not None and "size" in inspect.signature(recipe.augment).parameters:
+        wanted.append(f"augment.size={EDGE}")
+    for name, part in parts.items():  # data sets of which only a part is there
+        module, _, function = part["call"].rpartition(".")
+        if "whole" in inspect.signature(getattr(importlib.import_module(module), function)).parameters:
+            wanted.append(f"{name}.whole=false")
+    made = recipes.override(recipe, wanted)
+    return replace(made, memory=replace(made.memory, size=16) if made.memory else None)
+
+
+def drawn(number: int, shot: int, size: int = 28) -> np.ndarray:
+    return synthetic_glyphs.glyph(number // 7, number % 7, shot, size=size)
+
+
+def coloured(number: int, shot: int) -> np.ndarray:
+    """(36, 40, 3), each class in a colour of its own."""
+    colour = np.random.default_rng(number).uniform(0.3, 1.0, 3)
+    return cv2.resize((drawn(number, shot)[:, :, None] * colour).astype(np.uint8), (40, EDGE + 4))
+
+
+def write_idx(folder: Path, part: str, pixels: np.ndarray, labels: np.ndarray) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, *pixels.shape) + pixels.tobytes())
+    (folder / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, len(labels)) + labels.tobytes())
+
+
+def write_cifar(folder: Path, names: Sequence[str], num_classes: int, each: int, head: int) -> None:
+    """The binary distribution: `head` label bytes and 3 x 32 x 32 levels an image; as many images of a class in every file."""
+    folder.mkdir()
+    for name in names:
+        labels = np.tile(np.arange(num_classes, dtype=np.uint8), each)
+        planes = np.stack([cv2.resize(coloured(int(one), i // num_classes), (32, 32)).transpose(2, 0, 1).ravel() for i, one in enumerate(labels)])
+        (folder / name).write_bytes(np.column_stack((*[labels] * head, planes)).astype(np.uint8).tobytes())
+
+
+def classes_of(name: str) -> list[int]:
+    """Class numbers from 1 that give each split of each protocol some classes."""
+    num_classes, num_train, protocols = SETS[name]
+    most = {"train": 9, "validation": 3, "test": 4}
+    every = [divide_classes(num_classes, num_train, protocol=one)._asdict() for one in protocols]
+    return sorted({int(i) + 1 for division in every for split, classes in division.items() for i in classes[: most[split]]})
+
+
+def write_images(paths: Sequence[Path]) -> None:
+    for number, path in enumerate(paths):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(cv2.imencode(".jpg", coloured(number // 3, number % 3))[1].tobytes())
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every data set in miniature, in the layout of its distribution."""
+    root = tmp_path_factory.mktemp("images")
+    digits = np.arange(80, dtype=np.uint8) % 10
+    for name, first in (("mnist", 0), ("fashion_mnist", 10)):
+        pixels = np.stack([drawn(first + int(digit), i // 10) for i, digit in enumerate(digits)])
+        write_idx(root / name, "train", pixels, digits)
+        write_idx(root / name, "t10k", pixels[:40], digits[:40])
+    write_cifar(root / "cifar-10-batches-bin", [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"], 10, 2, 1)
+    write_cifar(root / "cifar-100-binary", ["train.bin"], 100, 7, 2)
+    (root / "cifar-100-binary" / "test.bin").write_bytes((root / "cifar-100-binary" / "train.bin").read_bytes()[: 100 * 3074])
+    (root / "cifar-10-batches-bin" / "batches.meta.txt").write_text("\n".join(f"class{i}" for i in range(10)))
+    (root / "cifar-100-binary" / "fine_label_names.txt").write_text("\n".join(f"class{i}" for i in range(100)))
+
+    birds = [f"{c:03d}.Bird_{c}/bird_{shot}.jpg" for c in classes_of("cub") for shot in range(3)]
+    write_images([root / "CUB_200_2011" / "images" / one for one in birds])
+    (root / "CUB_200_2011" / "images.txt").write_text("".join(f"{i} {one}\n" for i, one in enumerate(birds, 1)))
+
+    cars = [(f"car_ims/{c:03d}{shot:03d}.jpg", c) for c in classes_of("cars") for shot in range(3)]
+    write_images([root / "cars196" / one for one, _ in cars])
+    savemat(root / "cars196" / "cars_annos.mat", {"annotations": np.array(cars, dtype=[("relative_im_path", "O"), ("class", "O")])})
+
+    products = [(f"sofa_final/{c}_{shot}.JPG", c) for c in classes_of("sop") for shot in range(3)]
+    write_images([root / "Stanford_Online_Products" / one for one, _ in products])
+    for part, wanted in (("train", range(1, 11_319)), ("test", range(11_319, 22_635))):
+        rows = [f"{i} {c} 1 {path}\n" for i, (path, c) in enumerate(products, 1) if c in wanted]
+        (root / "Stanford_Online_Products" / f"Ebay_{part}.txt").write_text("image_id class_id super_class_id path\n" + "".join(rows))
+
+    background = root / "omniglot" / "images_background"
+    synthetic_glyphs.write_glyphs(background, num_alphabets=23, num_characters=2, num_drawers=3, size=35, by_alphabet=True)
+    synthetic_glyphs.write_glyphs(root / "folders", num_alphabets=4, num_characters=4, num_drawers=4, size=EDGE)
+    return root
+
+
+def shapes(backbone: Part, in_dim: int) -> dict[str, torch.Size]:
+    with torch.device("meta"):  # shapes without weights
+        return {name: one.shape for name, one in backbone(in_dim).state_dict().items()}
+
+
+@pytest.mark.parametrize(("name", "variant"), VARIANTS)
+def test_describes_and_restores(name: str, variant: str) -> None:
+    recipe: Recipe = MODULES[name].RECIPES[variant]
+    recipes.check(recipe)
+    assert recipe.modality == "image"
+    described = json.loads(json.dumps(recipes.describe(recipe)))
+    frontend = recipes.restore(described["frontend"], "frontend", kind="module")()
+    backbone = recipes.restore(described["backbone"], "backbone", kind="module")
+    if (key := (frontend.dim, json.dumps(described["backbone"]))) not in BUILT:  # equal networks once
+        BUILT.add(key)
+        assert shapes(backbone, frontend.dim) == shapes(recipe.backbone, recipe.frontend().dim)
+    recipes.restore(described["read"], "read", kind="read")
+    loss: Any = recipe.loss(8, 12)
+    groups = loss.param_groups(recipe.optim)
+    assert sum(len(group["params"]) for group in groups) == sum(one.requires_grad for one in loss.parameters())
+    if recipe.schedule.watch:
+        assert recipe.schedule.watch in recipe.metrics
+
+
+@pytest.mark.parametrize(("name", "variant", "own_network"), to_train())
+def test_trains_and_is_measured(name: str, variant: str, own_network: bool, data: Path, tmp_path: Path) -> None:
+    recipe = small(MODULES[name].RECIPES[variant], own_network)
+    where = data / "folders" if name == "folders" else data
+    model = fit(recipe, data=where, out=tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if "loss" in line]
+    assert len(losses) == 2
+    assert np.isfinite(losses).all()
+    if recipe.validation is not None and recipe.schedule.watch:
+        assert 0 <= lines[-1][recipe.schedule.watch] <= 1
+        assert model.name == "best.safetensors"
+    if recipe.test is not None:
+        measured = run_test(recipe, tmp_path / "run", where)
+        values = metrics_of(recipe, measured)
+        right = measured.columns.get("correct", np.array([0.0, 1.0]))
+        assert list(values) == list(recipe.metrics)
+        for metric, value in values.items():  # the AUROC of right and wrong predictions needs both
+            assert np.isfinite(value) or (metric == "auroc" and not 0 < right.sum() < right.size), metric

@@ -1,0 +1,177 @@
+"""The recipes of the vMF paper against the paper's own text, cell by cell: hyper-parameters, splits, batches, networks, and the numbers that heads promise."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+from modalities.image.splits import divide_classes
+from toolkit import compare
+from toolkit import recipe as recipes
+from toolkit.losses.vmf import VMF
+from toolkit.recipe import Recipe
+
+LOSSES = ("standard", "hyperbolic", "cosine", "arcface", "vmf")
+NAMES = {5: "mnist", 6: "fashion_mnist", 7: "cifar10", 8: "cifar100", 9: "cars196", 10: "cub200", 11: "sop"}  # the table of hyper-parameters
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"recipe_image_{name}", Path(__file__).parents[1] / "recipes" / "image" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+MODULES = {name: load(name) for name in NAMES.values()}
+
+
+def table(text: str, number: int) -> dict[str, dict[str, str]]:
+    """loss -> column -> cell of one of the paper's Tables 5 to 11, which end with their captions."""
+    above = text[: re.search(rf"^Table {number}\. Hyperparameter values", text, flags=re.MULTILINE).start()]  # type: ignore[union-attr]
+    rows = [line.split("\t") for line in above[above.rindex("\tLR\tTLR") :].strip("\n").splitlines()]
+    return {row[0].lower(): dict(zip(rows[0][1:], row[1:], strict=True)) for row in rows[1:]}
+
+
+def number_of(cell: str) -> float:
+    """A plain number, or "1×10^{-4}"."""
+    power = re.fullmatch(r"(\d+)×10\^{(-\d+)}", cell)
+    return float(f"{power[1]}e{power[2]}") if power else float(cell)
+
+
+@pytest.mark.parametrize(("number", "name"), NAMES.items())
+def test_hyper_parameters_are_those_of_the_vmf_paper(number: int, name: str, shared: Path) -> None:
+    printed = table((shared / "papers" / "vmf.txt").read_text(encoding="utf-8"), number)
+    module = MODULES[name]
+    assert tuple(printed) == LOSSES
+    for loss, row in printed.items():
+        recipe: Recipe = module.RECIPES[loss]
+        optim, part = recipe.optim, recipe.loss.keywords  # type: ignore[attr-defined]
+        cells = {key: None if cell == "–" else cell for key, cell in row.items()}
+        assert (optim.name, optim.proxy_lr_scale, optim.nesterov) == ("sgd", 1.0, cells["NMOM"] == "True")
+        start = None if loss in ("standard", "hyperbolic") else part["tau"] if "tau" in part else float(np.log(part["scale"]))
+        held = {
+            "LR": optim.lr,
+            "TLR": part.get("tau_lr"),
+            "MOM": optim.momentum,
+            "WD": optim.weight_decay,
+            "m": part.get("margin"),
+            "$m = 0$ Epochs": part.get("warmup_steps", 0) / module.EPOCH if loss == "arcface" else None,
+            "c": part.get("c"),
+            "λ": part.get("resultant"),
+            "Init τ": start,
+        }
+        assert {*held, "NMOM"} == set(cells)
+        for key, found in held.items():
+            cell = cells[key]
+            assert (found is None) == (cell is None), (loss, key)
+            assert cell is None or found == pytest.approx(number_of(cell), abs=1e-12), (loss, key)
+        assert (recipe.schedule.halve_after, recipe.schedule.stop_after, recipe.schedule.eval_every) == (15, 35, module.EPOCH)
+
+
+@pytest.mark.parametrize(("name", "column"), [("mnist", 1), ("fashion_mnist", 2), ("cifar10", 3), ("cifar100", 4)])
+def test_heads_state_the_accuracies_of_the_paper(name: str, column: int, shared: Path) -> None:
+    text = (shared / "papers" / "vmf.txt").read_text(encoding="utf-8")
+    rows = re.findall(r"^(\w+)\t(\d\d\.\d\d) ± [\d.]+\t(\d\d\.\d\d) ± [\d.]+\t(\d\d\.\d\d) ± [\d.]+\t(\d\d\.\d\d) ± ", text, flags=re.MULTILINE)
+    assert [row[0].lower() for row in rows] == list(LOSSES)
+    for row in rows:
+        assert f"{row[0].lower()} {row[column]}" in " ".join(str(MODULES[name].__doc__).split())
+
+
+@pytest.mark.parametrize(("name", "column"), [("cars196", 1), ("cub200", 2), ("sop", 3)])
+def test_heads_state_the_map_at_r_of_the_paper(name: str, column: int, shared: Path) -> None:
+    text = (shared / "papers" / "vmf.txt").read_text(encoding="utf-8")
+    rows = re.findall(r"^([\w+ ]+)\t(\d\d\.\d) ± ([.\d]+)\t(\d\d\.\d) ± ([.\d]+)\t(\d\d\.\d) ± ([.\d]+)$", text, flags=re.MULTILINE)
+    names = ["standard", "standard_cosine", "hyperbolic", "hyperbolic_cosine", "cosine", "arcface", "vmf"]
+    assert len(rows) == 7
+    head = " ".join(str(MODULES[name].__doc__).split())
+    for variant, row in zip(names, rows, strict=True):
+        assert f"{variant} {row[2 * column - 1]} +- {row[2 * column].removeprefix('0')}" in head
+
+
+@pytest.mark.parametrize("name", ["cars196", "cub200", "sop"])
+def test_cosine_at_test_changes_the_similarity_alone(name: str) -> None:
+    listed = MODULES[name].RECIPES
+    for loss, own in (("standard", "euclidean"), ("hyperbolic", "")):
+        assert listed[loss].similarity == own
+        assert listed[f"{loss}_cosine"] == replace(listed[loss], similarity="cosine")
+    assert listed["hyperbolic"].loss(4, 3).similarity == "poincare:1e-05"
+    assert listed["vmf"].test.keywords["num_samples"] == 10  # the expected metrics
+
+
+@pytest.mark.parametrize("name", NAMES.values())
+def test_variants_differ_in_the_method_alone(name: str) -> None:
+    """So that `likeness compare` takes them all: one test, one validation, one budget."""
+    compare._check(MODULES[name].RECIPES, 1, "", ())
+
+
+@pytest.mark.parametrize("name", ["cifar100", "cars196"])
+def test_fixed_temperatures_stay_fixed(name: str) -> None:
+    module = MODULES[name]
+    for loss in ("cosine", "arcface", "vmf"):
+        learned = module.RECIPES[loss]
+        for value in module.FIXED:
+            recipe = module.RECIPES[f"{loss}_fixed_{value}"]
+            assert replace(recipe, loss=learned.loss) == learned
+            made = recipe.loss(8, 4)
+            scale = made.scale if made.tau is None else made.tau.exp().item()
+            assert scale == pytest.approx(value, rel=1e-6)
+            groups = made.param_groups(recipe.optim)
+            assert [group["lr"] for group in groups if any(one is made.tau for one in group["params"])] == ([] if made.tau is None else [0.0])
+            assert type(made) is type(learned.loss(8, 4))
+            if not isinstance(made, VMF):
+                unit = torch.eye(8)[:1]
+                made.proxies.data[0] = unit
+                assert made.logits(unit)[0, 0].item() == pytest.approx(value, rel=1e-6)
+
+
+def test_splits_and_batches_are_those_of_appendix_d() -> None:
+    """Classes to train and validate on, and the 15 % of the fixed sets."""
+    for division, (train, validation) in (((200, 100), (85, 15)), ((196, 98), (83, 15)), ((22_634, 11_318), (9_620, 1_698))):
+        parts = divide_classes(*division, protocol="vmf")
+        assert (len(parts.train), len(parts.validation)) == (train, validation)
+    described = {name: recipes.describe(module.RECIPES["vmf"]) for name, module in MODULES.items()}
+    listed = {
+        name: [one[field] if field == "items" else one[field]["args"]["items"] for field in ("items", "validation", "test")] for name, one in described.items()
+    }
+    for name in ("cub200", "cars196", "sop"):
+        assert [one["args"]["split"] for one in listed[name]] == ["train", "validation", "test"]
+        assert {one["args"]["protocol"] for one in listed[name]} == {"vmf"}
+    for name in ("mnist", "fashion_mnist", "cifar10", "cifar100"):
+        assert [one["args"]["split"] for one in listed[name]] == ["train", "validation", "test"]
+        assert json.dumps(described[name]["test"]["args"]["calibrate_on"]) == json.dumps(listed[name][1])
+        assert {one["args"]["validation_share"] for one in listed[name][:2]} == {0.15}
+    sizes = {name: MODULES[name].RECIPES["vmf"].sampling for name in NAMES.values()}
+    assert {name: (one.batch_size // one.items_per_class, one.items_per_class) for name, one in sizes.items()} == {
+        "mnist": (10, 13),
+        "fashion_mnist": (10, 13),
+        "cifar10": (10, 26),
+        "cifar100": (32, 8),
+        "cars196": (32, 4),
+        "cub200": (32, 4),
+        "sop": (32, 2),
+    }
+
+
+def test_networks_are_those_of_appendix_d() -> None:
+    for name in ("cifar10", "cifar100"):
+        with torch.device("meta"):
+            network = MODULES[name].RECIPES["vmf"].backbone(3)
+        assert (tuple(network.conv1.weight.shape), network.conv1.stride, tuple(network.fc.weight.shape)) == ((64, 3, 3, 3), (1, 1), (128, 2048))
+        assert sum(one.requires_grad for one in network.bn1.parameters()) == 2
+    for name in ("cars196", "cub200", "sop"):
+        with torch.device("meta"):
+            network = MODULES[name].RECIPES["vmf"].backbone(3).train()
+        assert (tuple(network.conv1.weight.shape), tuple(network.fc.weight.shape)) == ((64, 3, 7, 7), (512, 2048))
+        norms = [one for one in network.modules() if isinstance(one, torch.nn.BatchNorm2d)]
+        assert len(norms) == 53
+        assert not any(one.training or one.weight.requires_grad for one in norms)

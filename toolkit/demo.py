@@ -1,0 +1,95 @@
+"""The job of every recipes/*/demo.py: train, embed, score, evaluate, and say how to do each step by hand."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from eval import embeddings, similarity
+from eval import trials as trial_lists
+from eval.evaluate import evaluate_files
+from eval.types import Embeddings
+from toolkit.batch import Item
+from toolkit.checkpoint import load_model
+from toolkit.embed import embed
+from toolkit.recipe import Part, Recipe
+from toolkit.train import fit
+
+Baseline = Callable[[list[Item]], Embeddings]
+
+
+class Made(NamedTuple):
+    """What a demo leaves for a report: score files, the embeddings behind each, and where the media of their ids lie."""
+
+    scores: list[Path]
+    embeddings: list[Path]
+    media: Path
+
+
+def run(
+    recipe: Recipe, *, write: Callable[[Path], object], told: str, baseline: tuple[str, Baseline], out: Path, own_data: str, trials: Part | None = None
+) -> Made:
+    """Everything of a demo into `out`: write(folder) makes its data, `told` says of what, `baseline` is what the trained model is set against.
+
+    own_data: the last line of advice, on the user's own files. trials: the recipe's, or others, for a recipe that is measured item by item.
+    ValueError where `out` holds a demo already.
+    """
+    data, model_folder = out / "data", out / "run"
+    if model_folder.exists():
+        raise ValueError(f"{out} already holds a demo; choose another --out")
+    print(f"1/4 {told} into {data}")
+    write(data)
+    print("2/4 training")
+    model = load_model(fit(recipe, data=data, out=model_folder))
+    print("3/4 embedding and scoring what was not trained on")
+    part = trials or recipe.trials
+    assert part is not None
+    items, pairs = part(data)
+    (out / "items.txt").write_text("".join(f"{item.id} {item.path.relative_to(data)}\n" for item in items), encoding="utf-8")
+    trial_lists.write_trials(out / "trials.txt", pairs)
+    (out / "scores").mkdir()
+    ours, _ = embed(model.embedder, items, model.read, meta=model.meta)
+    made = Made([], [], data)
+    for name, embedded in ((f"{recipe.modality}-likeness", ours), (f"{recipe.modality}-{baseline[0]}", baseline[1](items))):
+        made.embeddings.append(out / f"{name}.npz")
+        made.scores.append(out / "scores" / f"{name}.txt")
+        embeddings.write(made.embeddings[-1], embedded)
+        trial_lists.write_scores(made.scores[-1], pairs, similarity.score_trials(pairs, embedded))
+    print("4/4 evaluating")
+    print(report([made], out))
+    assert pairs.target is not None
+    first = int(np.flatnonzero(pairs.target)[0])
+    paths = {item.id: item.path for item in items}
+    example = f"{paths[pairs.enrol_ids[pairs.enrol[first]]]} {paths[pairs.probe_ids[pairs.probe[first]]]}"
+    likeness = sys.argv[0] if Path(sys.argv[0]).name == "likeness" else "likeness"  # as it was called, .venv/bin/likeness say
+    print(
+        f"""
+Made: the model {model_folder}, raw embeddings {made.embeddings[0]}, scores {made.scores[0]}, the report {out / "report" / "index.html"}
+Next, the same by hand, on the same files:
+  {likeness} embed --model {model_folder} --items {out / "items.txt"} --root {data} --out mine.npz
+  {likeness} score --trials {out / "trials.txt"} --embeddings mine.npz --out mine.txt
+  {likeness} evaluate mine.txt --embeddings mine.npz --media {data} --report mine-report
+  {likeness} verify {example} --model {model_folder}
+as a web page and REST service on this machine:
+  {likeness} serve --model {model_folder}
+and on your own files:
+  {likeness} {own_data}"""
+    )
+    return made
+
+
+def report(demos: Sequence[Made], out: Path) -> str:
+    """One page of the demos side by side, out/report/index.html, and out/results.json; returns the table."""
+    scores, embedded = [one for made in demos for one in made.scores], [one for made in demos for one in made.embeddings]
+    media = demos[0].media
+    if len(demos) > 1:  # the ids of all
+        media = out / "media.txt"
+        listed = [(made.media, line.split(" ", 1)) for made in demos for line in (made.media.parent / "items.txt").read_text(encoding="utf-8").splitlines()]
+        media.write_text("".join(f"{id}\t{(folder / path).resolve()}\n" for folder, (id, path) in listed), encoding="utf-8")
+    shown = " ".join([*map(str, scores), *(f"--embeddings {one}" for one in embedded), f"--media {media}"])
+    command = f"likeness evaluate {shown} --report {out / 'report'}"
+    return evaluate_files(scores, report_folder=out / "report", json_file=out / "results.json", embeddings=embedded, media=media, command=command)

@@ -1,0 +1,147 @@
+"""Raw enrolment embeddings of a gallery in one SQLite file: every change is a transaction, so that a kill or a power cut at any moment leaves old or new.
+
+One row per enrolment: its subject and the raw float32 embedding, bit for bit. The file is held by one process at a time. Removed embeddings are overwritten
+with zeros (secure_delete), since they are biometric data. Nothing in the file is executed: SQLite runs no function of an untrusted schema, sizes are checked.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from eval.types import Floats32, name_first
+
+FILE = "gallery.sqlite"
+MAX_SUBJECT = 256  # characters of a name
+_APPLICATION = 0x4C4B4E53  # "LKNS", in the file's header
+_MAX_META = 1 << 16  # characters
+_MAX_DIM = 1 << 16
+_BLOCK = 1 << 14  # rows read at once
+_ASKED = 500  # subjects named in one statement
+
+
+class Enrolments:
+    """The enrolments of a folder, or in memory where it is None.
+
+    meta: model digest, similarity and the like, which a file that exists has to agree with; None: whatever it says. A new file says `defaults` and `meta`.
+    ValueError: no gallery file of Likeness, damaged, used by another process, or `meta` contradicts what it holds.
+    """
+
+    def __init__(self, folder: Path | None, meta: Mapping[str, str] | None, defaults: Mapping[str, str]):
+        self.name = str(folder / FILE) if folder else "the gallery in memory"
+        if folder:
+            if meta is None and not (folder / FILE).is_file():
+                raise ValueError(f"{folder} holds no gallery ({FILE}); give the meta of the embeddings to make one")
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._db = sqlite3.connect(folder / FILE if folder else ":memory:", timeout=1.0, isolation_level=None, check_same_thread=False)
+        try:
+            with self._said():
+                self._open(meta, defaults)
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _open(self, meta: Mapping[str, str] | None, defaults: Mapping[str, str]) -> None:
+        self._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1 << 24)
+        for setting in ("trusted_schema=OFF", "cell_size_check=ON", "secure_delete=ON", "synchronous=FULL", "locking_mode=EXCLUSIVE", "journal_mode=TRUNCATE"):
+            self._db.execute(f"PRAGMA {setting}")  # a journal left in place would keep what was removed
+        self._db.execute("BEGIN EXCLUSIVE")  # and the lock stays until the file is closed
+        if not self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            self._db.execute(f"PRAGMA application_id={_APPLICATION}")
+            self._db.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
+            self._db.execute("CREATE TABLE enrolment (id INTEGER PRIMARY KEY, subject TEXT NOT NULL, embedding BLOB NOT NULL)")
+            self._db.execute("CREATE INDEX by_subject ON enrolment (subject)")
+            self._db.executemany("INSERT INTO meta VALUES (?, ?)", [(f"meta.{key}", value) for key, value in {**defaults, **(meta or {})}.items()])
+        elif self._db.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
+            raise ValueError(f"{self.name} is a database, but no gallery of Likeness; choose another folder")
+        self._db.execute("COMMIT")
+        held = self._db.execute(f"SELECT key, value FROM meta WHERE length(key) + length(value) <= {_MAX_META} LIMIT 100").fetchall()
+        known = {str(key): str(value) for key, value in held}
+        dim = known.pop("dim", "0")
+        if not dim.isdecimal() or not int(dim) <= _MAX_DIM:
+            raise ValueError(f"{self.name}: its embeddings have {dim[:20]!r} dimensions; at most {_MAX_DIM} are read; it is damaged")
+        self.dim = int(dim)
+        self.meta = {key.removeprefix("meta."): value for key, value in known.items()}
+        self.pooling = self.meta.pop("pooling", "mean")
+        wrong = [f"{key} {self.meta.get(key)!r} and not {value!r}" for key, value in dict(meta or {}).items() if self.meta.get(key) != value]
+        if wrong:
+            raise ValueError(f"{self.name} was made with {'; '.join(wrong)}; embeddings of two models do not compare: enrol anew in another folder")
+
+    def write(self, subjects: Sequence[str], matrix: Floats32, *, replace: bool) -> None:
+        """Add one enrolment per subject entry and row, in one transaction; with `replace` what these subjects had before goes."""
+        rows = np.ascontiguousarray(matrix, dtype="<f4")
+        with self._said(), self._transaction():
+            if replace:
+                self._db.executemany("DELETE FROM enrolment WHERE subject = ?", ((one,) for one in dict.fromkeys(subjects)))
+            self._db.executemany(
+                "INSERT INTO enrolment (subject, embedding) VALUES (?, ?)", ((one, row.tobytes()) for one, row in zip(subjects, rows, strict=True))
+            )
+            if not self.dim:
+                self._db.execute("INSERT INTO meta VALUES ('dim', ?)", (str(rows.shape[1]),))
+        self.dim = rows.shape[1]
+
+    def remove(self, subjects: Sequence[str]) -> None:
+        """Erase all enrolments of the subjects, in one transaction."""
+        with self._said(), self._transaction():
+            self._db.executemany("DELETE FROM enrolment WHERE subject = ?", ((one,) for one in subjects))
+
+    def of(self, subjects: Sequence[str]) -> tuple[list[str], Floats32]:
+        """All enrolments of the subjects: the subject of each (R,), and the raw rows (R, D)."""
+        names: list[str] = []
+        blobs: list[bytes] = []
+        for start in range(0, len(subjects), _ASKED):
+            part = subjects[start : start + _ASKED]
+            marks = ",".join("?" * len(part))
+            with self._said():
+                for name, blob in self._db.execute(f"SELECT subject, embedding FROM enrolment WHERE subject IN ({marks}) ORDER BY id", tuple(part)):
+                    names.append(name)
+                    blobs.append(blob)
+        return names, self._rows(names, blobs)
+
+    def blocks(self) -> Iterator[tuple[list[str], Floats32]]:
+        """Every enrolment in the order in which they were made, as in `of`, in blocks."""
+        with self._said():
+            found = self._db.execute("SELECT subject, embedding FROM enrolment ORDER BY id")
+            while block := found.fetchmany(_BLOCK):
+                names = [name for name, _ in block]
+                yield names, self._rows(names, [blob for _, blob in block])
+
+    def close(self) -> None:
+        self._db.close()
+
+    def _rows(self, names: Sequence[object], blobs: Sequence[object]) -> Floats32:
+        wrong = [str(name) for name, blob in zip(names, blobs, strict=True) if not isinstance(blob, bytes) or len(blob) != 4 * self.dim]
+        unnamed = sum(not isinstance(name, str) or not 0 < len(name) <= MAX_SUBJECT for name in names)
+        if wrong or unnamed:
+            raise ValueError(f"{self.name}: {len(wrong)} enrolments are not of {self.dim} numbers ({name_first(wrong)}), {unnamed} lack a name; it is damaged")
+        rows = np.frombuffer(b"".join(blobs), dtype="<f4").reshape(len(blobs), self.dim).astype(np.float32)  # type: ignore[arg-type]
+        if not np.isfinite(rows).all():
+            raise ValueError(f"{self.name}: enrolments hold NaN or infinity; it is damaged")
+        return rows
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def _said(self) -> Iterator[None]:
+        """SQLite's errors as one sentence: OSError for what a disk does, ValueError for the file."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error):
+                raise ValueError(f"{self.name} is used by another process; one at a time may hold a gallery: stop it, or choose another folder") from None
+            raise OSError(f"{self.name}: {error}") from error
+        except sqlite3.Error as error:
+            raise ValueError(f"{self.name}: no gallery that can be read ({error}); restore a copy or choose another folder") from None

@@ -1,0 +1,232 @@
+"""What stands before every request of `likeness serve`: who may ask, how much, how often, how long; what the answer's headers, the log and the metrics say.
+
+    Host        only the addresses that are served: a page elsewhere cannot reach the server by pointing its own name at it (DNS rebinding) -> 421
+    Origin      requests that change or upload must come from the page itself, or from no page (CSRF) -> 403
+    token       enrolling, replacing and removing need it; where other machines can connect, everything but the page and /health -> 401
+    rate        a token bucket for each client address -> 429; failed tokens have a smaller one
+    size, time  bodies over the limit -> 413, that arrive too slowly -> 408
+    queue       so many uploads at once, worked on or waiting -> 503
+
+The log names method, route, status and time: no addresses, file names, subjects or scores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import json
+import logging
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.exceptions import HTTPException
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # seconds
+OPEN = ("/", "/health", "/docs", "/openapi.json")  # tell nothing of anybody
+_MAX_CLIENTS = 10_000
+_WRONG_TOKENS = (0.1, 10.0)  # per second, and at once
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_log = logging.getLogger("likeness.serve")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """rate: requests per second and client address, 0 = no limit; twice as many at once. waiting: uploads that may wait beside those worked on."""
+
+    max_bytes: int = 16 * 2**20  # of one request
+    body_seconds: float = 20.0  # for it to arrive
+    work_seconds: float = 120.0  # to wait, be embedded and compared
+    rate: float = 200.0
+    workers: int = 2
+    waiting: int = 100
+    max_seconds: float = 60.0  # of one recording
+
+
+@dataclass
+class Metrics:
+    """Counts for GET /metrics, in Prometheus' text format."""
+
+    requests: Counter[tuple[str, str, int]] = field(default_factory=Counter)
+    seconds: Counter[str] = field(default_factory=Counter)
+    buckets: Counter[tuple[str, float]] = field(default_factory=Counter)
+    busy: int = 0
+
+    def count(self, method: str, route: str, status: int, seconds: float) -> None:
+        self.requests[method, route, status] += 1
+        self.seconds[route] += seconds  # type: ignore[assignment]
+        for bound in BUCKETS:
+            self.buckets[route, bound] += seconds <= bound
+
+    def text(self, gauges: Mapping[str, float]) -> str:
+        lines = ["# TYPE likeness_requests_total counter"]
+        lines += [f'likeness_requests_total{{method="{m}",route="{r}",status="{s}"}} {n}' for (m, r, s), n in sorted(self.requests.items())]
+        lines.append("# TYPE likeness_request_seconds histogram")
+        for route in sorted(self.seconds):
+            total = sum(n for (_, one, _), n in self.requests.items() if one == route)
+            lines += [f'likeness_request_seconds_bucket{{route="{route}",le="{bound:g}"}} {self.buckets[route, bound]}' for bound in BUCKETS]
+            lines.append(f'likeness_request_seconds_bucket{{route="{route}",le="+Inf"}} {total}')
+            lines += [
+                f'likeness_request_seconds_sum{{route="{route}"}} {self.seconds[route]:.6f}',
+                f'likeness_request_seconds_count{{route="{route}"}} {total}',
+            ]
+        for name, value in {"likeness_uploads_in_progress": self.busy, **gauges}.items():
+            lines += [f"# TYPE {name} gauge", f"{name} {value:g}"]
+        return "\n".join(lines) + "\n"
+
+
+class Guard:
+    """ASGI middleware. hosts: names by which the server may be addressed, beside loopback's. local: whether only this machine can connect."""
+
+    def __init__(self, app: Any, *, token: str, hosts: Iterable[str], local: bool, limits: Limits, metrics: Metrics, policy: str):
+        self.app, self.token, self.local, self.limits, self.metrics = app, token, local, limits, metrics
+        self.hosts = {*_LOOPBACK, *(one.lower().strip("[]") for one in hosts)}
+        self.headers = security_headers(policy)
+        self._asked = _Rates(limits.rate, 2 * limits.rate)
+        self._failed = _Rates(*_WRONG_TOKENS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return  # no websockets are served
+        started, status = time.perf_counter(), 500
+        uploads = scope["method"] not in ("GET", "HEAD")
+
+        async def answer(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", []), *self.headers]
+            await send(message)
+
+        try:
+            try:
+                self._admit(scope)
+            except HTTPException as refused:
+                await _refuse(answer, refused)
+                return
+            self.metrics.busy += uploads
+            try:
+                await self.app(scope, self._bounded(receive) if uploads else receive, answer)
+            finally:
+                self.metrics.busy -= uploads
+        finally:
+            route = getattr(scope.get("route"), "path", "-")
+            taken = time.perf_counter() - started
+            self.metrics.count(scope["method"] if scope["method"] in ("GET", "HEAD", "POST", "PUT", "DELETE") else "-", route, status, taken)
+            _log.info("%s %s %d %.1f ms", scope["method"], route, status, 1000 * taken)
+
+    def _admit(self, scope: Scope) -> None:
+        """HTTPException for a request that is not to be read any further."""
+        method, path, client = scope["method"], scope["path"], (scope.get("client") or ("-",))[0]
+        headers = [(key, value.decode("latin-1")) for key, value in scope["headers"]]
+        named = [value for key, value in headers if key == b"host"]
+        if len(named) != 1 or not self._serves(named[0]):
+            raise HTTPException(
+                421, "this server does not serve that host name; use the address that it printed at its start, or start it with --allow-host NAME"
+            )
+        given = dict(headers)
+        if not self._asked.take(client):
+            raise HTTPException(429, f"more than {self.limits.rate:g} requests per second; wait a moment", {"Retry-After": "1"})
+        if method not in ("GET", "HEAD"):
+            origin, site = given.get(b"origin"), given.get(b"sec-fetch-site", "none")
+            if (origin is not None and urlsplit(origin).netloc.lower() != named[0].lower()) or site not in ("none", "same-origin"):
+                raise HTTPException(403, "requests from other pages are refused; use the page of this server, or send no Origin header")
+        if method in ("PUT", "DELETE") or path == "/enrol" or not (self.local or path in OPEN):
+            kind, _, token = given.get(b"authorization", "").partition(" ")
+            if not hmac.compare_digest(token.strip().encode(), self.token.encode()) or kind.lower() != "bearer":
+                if not self._failed.take(client):
+                    raise HTTPException(429, "too many wrong tokens; wait ten seconds", {"Retry-After": "10"})
+                raise HTTPException(
+                    401, "this needs the token that the server printed at its start: send Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"}
+                )
+        if method not in ("GET", "HEAD"):
+            stated = given.get(b"content-length", "0")
+            if not stated.isdecimal() or len(stated) > 18 or int(stated) > self.limits.max_bytes:
+                raise HTTPException(413, self._too_large())
+            if self.metrics.busy >= self.limits.workers + self.limits.waiting:
+                raise HTTPException(503, "the server is busy; try again in a moment", {"Retry-After": "1"})
+
+    def _serves(self, host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host.lower()}").hostname or ""
+        except ValueError:
+            return False
+        if name in self.hosts:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return not self.local  # a bare address cannot be rebound
+
+    def _bounded(self, receive: Receive) -> Receive:
+        end, size, whole = time.monotonic() + self.limits.body_seconds, 0, False
+
+        async def bounded() -> MutableMapping[str, Any]:
+            nonlocal size, whole
+            if whole:
+                return await receive()
+            try:
+                message = await asyncio.wait_for(receive(), max(0.01, end - time.monotonic()))
+            except TimeoutError:
+                raise HTTPException(408, f"the upload took longer than {self.limits.body_seconds:g} s") from None
+            size += len(message.get("body", b""))
+            whole = message["type"] != "http.request" or not message.get("more_body", False)
+            if size > self.limits.max_bytes:
+                raise HTTPException(413, self._too_large())
+            return message
+
+        return bounded
+
+    def _too_large(self) -> str:
+        return f"at most {self.limits.max_bytes / 2**20:g} MB are read in one request; send a shorter recording or a smaller photo"
+
+
+class _Rates:
+    """A token bucket for each client. per_second = 0: no limit."""
+
+    def __init__(self, per_second: float, burst: float):
+        self.per_second, self.burst = per_second, max(1.0, burst)
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, client: str) -> bool:
+        if not self.per_second:
+            return True
+        now = time.monotonic()
+        left, before = self._left.pop(client, (self.burst, now))
+        left = min(self.burst, left + (now - before) * self.per_second)
+        self._left[client] = (left - (left >= 1), now)
+        while len(self._left) > _MAX_CLIENTS:
+            self._left.popitem(last=False)
+        return left >= 1
+
+
+def security_headers(policy: str) -> list[tuple[bytes, bytes]]:
+    """policy: the Content-Security-Policy of pages."""
+    said = {
+        "content-security-policy": policy,
+        "x-content-type-options": "nosniff",
+        "x-frame-options": "DENY",
+        "referrer-policy": "no-referrer",
+        "cross-origin-opener-policy": "same-origin",
+        "cross-origin-resource-policy": "same-origin",
+        "permissions-policy": "microphone=(self), camera=(), geolocation=(), payment=(), usb=()",
+        "cache-control": "no-store",
+    }
+    return [(key.encode(), value.encode()) for key, value in said.items()]
+
+
+async def _refuse(send: Send, refused: HTTPException) -> None:
+    body = json.dumps({"error": refused.detail}).encode()
+    extra = [(key.lower().encode(), value.encode()) for key, value in dict(refused.headers or {}).items()]
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), (b"connection", b"close"), *extra]
+    await send({"type": "http.response.start", "status": refused.status_code, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
