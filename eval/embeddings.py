@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eval import embeddings_kaldi, embeddings_tables
+from eval import embeddings_kaldi, embeddings_tables, npz
 from eval.files import atomic_path
 from eval.types import Embeddings, name_first
 
@@ -119,29 +119,16 @@ def _limit(path: Path) -> int:
 
 
 def _read_npz(path: Path, limit: int) -> tuple[tuple[str, ...], NDArray[Any], str]:
-    try:
-        with path.open("rb") as handle, zipfile.ZipFile(handle) as archive:
-            headers = {info.filename.removesuffix(".npy"): _npy_header(archive, info, path) for info in archive.infolist() if info.filename.endswith(".npy")}
-            if sum(info.file_size for info in archive.infolist()) > limit:
-                raise ValueError(f"{path}: expands to over {limit} bytes, {EXPANSION} times its size; a damaged or hostile file")
-            found = ", ".join(f"{name} {dtype} {shape}" for name, (dtype, shape) in headers.items()) or "none"
-            wanted = {"ids": ("U", 1), "matrix": ("f", 2)} | ({"meta": ("U", 0)} if "meta" in headers else {})
-            for name, (kind, ndim) in wanted.items():
-                if name not in headers or headers[name][0].kind != kind or len(headers[name][1]) != ndim:
-                    raise ValueError(
-                        f"{path}: not an embeddings file: expected ids (N,) text, matrix (N, D) floats and meta, a JSON text; arrays found: {found}"
-                    )
-            arrays = {}
-            for name in wanted:
-                mapped = _mapped(path, archive.getinfo(f"{name}.npy"), *headers[name]) if name == "matrix" else None
-                if mapped is not None:
-                    arrays[name] = mapped
-                    continue
-                with archive.open(f"{name}.npy") as member:
-                    arrays[name] = np.lib.format.read_array(member, allow_pickle=False)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise ValueError(f"{path}: damaged or truncated .npz ({error}); write it again") from None
-    return tuple(arrays["ids"].tolist()), arrays["matrix"], str(arrays["meta"][()]) if "meta" in arrays else "{}"
+    with npz.opened(path, limit) as held:
+        headers = held.headers
+        found = ", ".join(f"{name} {dtype} {shape}" for name, (dtype, shape) in headers.items()) or "none"
+        wanted = {"ids": ("U", 1), "matrix": ("f", 2)} | ({"meta": ("U", 0)} if "meta" in headers else {})
+        for name, (kind, ndim) in wanted.items():
+            if name not in headers or headers[name].dtype.kind != kind or len(headers[name].shape) != ndim:
+                raise ValueError(f"{path}: not an embeddings file: expected ids (N,) text, matrix (N, D) floats and meta, a JSON text; arrays found: {found}")
+        mapped = _mapped(path, held.archive.getinfo("matrix.npy"), *headers["matrix"])
+        matrix = held.read("matrix") if mapped is None else mapped
+        return tuple(held.read("ids").tolist()), matrix, str(held.read("meta")[()]) if "meta" in headers else "{}"
 
 
 def _mapped(path: Path, info: zipfile.ZipInfo, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any] | None:
@@ -164,25 +151,6 @@ def _mapped(path: Path, info: zipfile.ZipInfo, dtype: np.dtype[Any], shape: tupl
     if zlib.crc32(found.data, zlib.crc32(head)) != info.CRC:
         raise zipfile.BadZipFile(f"bad CRC-32 for {info.filename!r}")
     return found
-
-
-def _npy_header(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Type and shape that a member declares; numpy would allocate what they say, so they have to agree with the member's size."""
-    with archive.open(info) as member:
-        try:
-            version = np.lib.format.read_magic(member)
-            read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, _, dtype = read_header(member)
-        except ValueError as error:
-            raise ValueError(f"{path}: {info.filename} is no numpy array ({error}); write it again") from None
-        if dtype.hasobject:
-            raise ValueError(f"{path}: {info.filename} holds pickled objects, which can run code and are refused; save ids as text: np.array(ids, dtype=str)")
-        size = dtype.itemsize
-        for length in shape:
-            size *= length
-        if min(shape, default=0) < 0 or size != info.file_size - member.tell():
-            raise ValueError(f"{path}: {info.filename} declares {dtype} {shape}, but holds {info.file_size - member.tell()} bytes; a damaged file")
-    return dtype, shape
 
 
 def _meta(path: Path, text: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from collections.abc import Iterator
@@ -93,10 +94,10 @@ def _scp_entries(path: Path) -> Iterator[tuple[str, Floats32]]:
                 if found is None:
                     raise ValueError(f"{path}: line {number} is not `id FILE.ark:OFFSET`, but {line[:80]!r}")
                 ark_path = Path(found[1])
-                if not ark_path.exists() and not ark_path.is_absolute():
+                if not os.path.exists(ark_path) and not ark_path.is_absolute():
                     ark_path = path.parent / ark_path
                 if ark is None or ark_path != open_path:
-                    if not ark_path.is_file():
+                    if not os.path.isfile(ark_path):  # Path.is_file raises where a name is too long
                         raise ValueError(
                             f"{path}: line {number}: there is no file {found[1]!r}; run from the folder in which it was written, or write it again"
                         )

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from eval import embeddings as embedding_files
-from eval import report, report_media, trials
+from eval import groups, report, report_media, trials
 from eval.files import atomic_path
 from eval.provenance import likeness_version, sha256
 from eval.subjects import read_mapping, subjects_of
@@ -20,6 +20,7 @@ def evaluate_files(
     *,
     trial_list: Path | None = None,
     subject_list: Path | None = None,
+    group_list: Path | None = None,
     switches: report.Switches | None = None,
     json_file: Path | None = None,
     report_folder: Path | None = None,
@@ -30,6 +31,7 @@ def evaluate_files(
     """Evaluate score files side by side; returns the table as text.
 
     trial_list: labels for score files that hold none, matched by pair. subject_list: `id subject` lines for the intervals (else see subjects.subjects_of).
+    group_list: `id group` or `subject group` lines: error rates by group as well, see eval.groups.
     json_file: results in the schema of docs/protocols.md. report_folder: one self-contained page, index.html.
     embeddings: what was scored, one file for all score files or one for each; the page then has error-versus-reject by their norms, norm grids and a map.
     media: folder of the images or recordings that the ids name, or a list `id path`; the page shows those of the hardest trials and of the norm grids.
@@ -44,7 +46,9 @@ def evaluate_files(
     shown = report_media.media_of(media) if media else None
     labels = trials.read_trials(trial_list) if trial_list else None
     subject_names = read_mapping(subject_list) if subject_list else None
+    group_names = read_mapping(group_list) if group_list else None
     results: list[report.Result] = []
+    grouped: list[groups.Grouped] = []
     scores: dict[str, Scores] = {}
     lists: dict[str, Trials] = {}
     subject_of: dict[str, str] = dict(subject_names or {})
@@ -59,14 +63,20 @@ def evaluate_files(
             embedded_sides(listed, of_each[len(lists) - 1])  # for its error, before the long work
         subjects, found = subjects_of(listed, subject_names)
         pairs = None if subjects is None else np.stack([subjects[0][listed.enrol], subjects[1][listed.probe]], axis=1)
-        if held and subjects is not None and not subject_names:
+        if (held or group_names) and subjects is not None and not subject_names:
             subject_of |= _named(listed, subjects, found)
+        if group_names is not None:
+            if pairs is None:
+                raise ValueError(f"{path}: groups are compared by their subjects, and the ids do not name them; give an `id subject` list with --subjects")
+            sides, names = groups.sides_of(listed, group_names, subject_of)
+            grouped.append(groups.evaluate_groups(name, scores[name], pairs, sides, names, switches=switches or report.Switches()))
         results += report.evaluate_scores(name, scores[name], pairs, subjects_from=found, switches=switches or report.Switches())
-    files = [*score_files, *(one for one in (trial_list, subject_list) if one), *embeddings, *([media] if media and media.is_file() else [])]
+    files = [*score_files, *(one for one in (trial_list, subject_list, group_list) if one), *embeddings, *([media] if media and media.is_file() else [])]
     inputs = {str(path): sha256(path) for path in files}
     if json_file:
         with atomic_path(json_file) as temporary:
-            temporary.write_text(report.to_json(results, inputs, likeness_version()), encoding="utf-8")
+            document = report.to_json(results, inputs, likeness_version())
+            temporary.write_text(groups.with_groups(document, grouped) if grouped else document, encoding="utf-8")
     if report_folder:
         from eval import report_page  # slow to import, needed here only
 
@@ -82,8 +92,9 @@ def evaluate_files(
             embeddings=dict(zip(scores, of_each, strict=True)) if of_each else None,
             labels=subject_of or None,
             media=shown,
+            groups=grouped,
         )
-    return report.table(results)
+    return report.table(results) + (groups.table(grouped) if grouped else "")
 
 
 def _named(listed: Trials, subjects: tuple[Ints, Ints], found: str) -> Mapping[str, str]:

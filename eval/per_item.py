@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +16,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from eval import classification, retrieval
+from eval import classification, npz, retrieval
 from eval.files import atomic_path
 from eval.types import Floats, Ints, name_first
 
 Columns = Mapping[str, Floats]
 Metric = Callable[[Columns], float]
-_MAX_BYTES = 2**32  # of one array of a file
+_MAX_BYTES = 2**32  # of a file's arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,12 +134,8 @@ def write(path: Path, measured: PerItem) -> None:
 def read(path: Path) -> PerItem:
     """What write() wrote; no pickle. ValueError for a file that is damaged or another one, FileNotFoundError."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            large = [one.filename for one in archive.infolist() if one.file_size > _MAX_BYTES]
-        if large:
-            raise ValueError(f"{len(large)} arrays are over {_MAX_BYTES} bytes")
-        with np.load(path, allow_pickle=False) as held:
-            arrays = {name: held[name] for name in held.files}
+        with npz.opened(path, _MAX_BYTES) as held:
+            arrays = {name: held.read(name) for name in held.headers}
         over = json.loads(str(arrays.pop("over")))
         ids, groups = arrays.pop("ids"), arrays.pop("groups", None)
         columns = {name.removeprefix("column."): one for name, one in arrays.items() if name.startswith("column.")}
@@ -151,6 +146,6 @@ def read(path: Path) -> PerItem:
         return PerItem(tuple(ids.tolist()), columns, groups, over)
     except FileNotFoundError:
         raise
-    except Exception as error:  # zipfile, zlib and numpy raise what their parsers stumble over, of many kinds
+    except Exception as error:  # what a damaged file's arrays lead to is of many kinds
         reason = str(error) or type(error).__name__
         raise ValueError(f"{path}: cannot be read as per-item results ({reason}); delete it, and the run is measured again") from error

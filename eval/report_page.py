@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from eval.files import atomic_path
-from eval.page import document, drawn, folded, inputs_table, prose, rows_of
+from eval.groups import Grouped, blocks, notes
+from eval.page import document, drawn, folded, inputs_table, prose, rows_of, table
 from eval.report import Result, by_system, footnotes, metric_label, metric_text
 from eval.report_embeddings import embedding_map, norm_grid, space_3d
 from eval.report_media import SECONDS, Media
@@ -33,12 +34,13 @@ def html(
     embeddings: Mapping[str, Embeddings] | None = None,
     labels: Mapping[str, str] | None = None,
     media: Media | None = None,
+    groups: Sequence[Grouped] = (),
 ) -> None:
     """Write one self-contained HTML page. No network is used, now or when it is read.
 
     scores: system -> its scores, for the systems in `results`. trials: system -> its trials, for the ids of the hardest (else their numbers).
     inputs: file -> SHA-256. command: recomputes the page. embeddings: system -> those it scored; they add error-versus-reject, norm grids and maps.
-    labels: id -> subject, colours of the maps. media: shows the hardest trials and the norm grids.
+    groups: error rates by group, a section of their own. labels: id -> subject, colours of the maps. media: shows the hardest trials and the norm grids.
     ValueError if the systems of `results`, `scores`, `trials` and `embeddings` do not fit, or the trials and scores of one; KeyError for missing embeddings.
     """
     trials, embeddings, media = trials or {}, embeddings or {}, media or Media(_nothing)
@@ -53,6 +55,7 @@ def html(
             raise ValueError(f"report: {name} has {len(one)} trials and {scores[name].values.size} scores; they must pair up")
     sections = {
         "Results": _metric_table(results) + f'<p class="soft">{"<br>".join(map(escape, footnotes(results)))}</p>',
+        "Groups": folded({one.system: _grouped(one) for one in groups}) if groups else "",
         "Error trade-off": trade_off(scores),
         "Score distributions": _distributions(results, scores),
         "Reliability": _reliability(results, scores),
@@ -93,6 +96,12 @@ def _metric_table(results: Sequence[Result]) -> str:
         body.append(row)
     head = "".join(f'<th class="s" scope="col" colspan="2">{escape(system)}</th>' for system in systems)
     return f'<div class="wide"><table><thead><tr><th></th>{head}</tr></thead><tbody>{rows_of(body)}</tbody></table></div>'
+
+
+def _grouped(grouped: Grouped) -> str:
+    """Sizes and rates of the groups, then what they are."""
+    parts = [f"<h3>{escape(caption.removeprefix(f'{grouped.system}: '))}</h3>{table(head, rows, kind='t')}" for caption, head, rows in blocks(grouped)]
+    return "".join([*parts, *(prose(one, soft=True) for one in notes(grouped))])
 
 
 def _distributions(results: Sequence[Result], scores: Mapping[str, Scores]) -> str:

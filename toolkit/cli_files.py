@@ -76,6 +76,10 @@ def evaluate(
     subjects: Annotated[
         Path | None, typer.Option(help="`id subject` list for the intervals (default: ids' first folder, else links of target trials).", **EXISTING)
     ] = None,
+    groups: Annotated[
+        Path | None,
+        typer.Option(help="`id group` or `subject group` list (sex, age band, accent): error rates within and across groups, worst to best.", **EXISTING),
+    ] = None,
     p_target: Annotated[list[float] | None, typer.Option(help="Prior of minDCF; repeatable (default .01 and .05).")] = None,
     far: Annotated[list[float] | None, typer.Option(help="False-accept rate of TAR@FAR; repeatable (default .1, .01, .001; with --ijb 1e-6 to .1).")] = None,
     eer_method: Annotated[Literal["interpolated", "convex_hull", "nearest"], typer.Option(help="Rule of the EER.")] = "interpolated",
@@ -95,7 +99,9 @@ def evaluate(
     resamples: Annotated[int, typer.Option(min=0, help="Bootstrap resamples of the intervals; 0 = no intervals (default with --ijb).")] = 1000,
 ) -> None:
     """EER, minDCF and TAR@FAR with intervals resampled over subjects."""
-    refuse_beside_ijb(context, ijb, ("trials", "subjects", "p_target", "eer_method", "tar_rule", "c_miss", "c_fa", "llr", "report", "embeddings", "media"))
+    refuse_beside_ijb(
+        context, ijb, ("trials", "subjects", "groups", "p_target", "eer_method", "tar_rule", "c_miss", "c_fa", "llr", "report", "embeddings", "media")
+    )
     if ijb is not None:
         from eval import ijb_evaluate
         from eval.ijb import FARS, switches_of
@@ -121,6 +127,7 @@ def evaluate(
         scores,
         trial_list=trials,
         subject_list=subjects,
+        group_list=groups,
         switches=switches,
         json_file=json_file,
         report_folder=report,

@@ -68,9 +68,7 @@ def transform(landmarks: ArrayLike, size: int = 112) -> Floats:
         raise ValueError(f"align: size is {size}; multiples of 112 and of 128 are defined")
     if float(np.ptp(points, axis=0).max()) < 1e-3:
         raise ValueError("align: the five landmarks coincide, so that they give no scale; detect them again")
-    with warnings.catch_warnings():  # insightface 2.1 calls a function that scikit-image 0.26 has renamed
-        warnings.simplefilter("ignore", FutureWarning)
-        matrix: Floats = np.asarray(_face_align().estimate_norm(points, size), dtype=np.float64)
+    matrix: Floats = np.asarray(_face_align().estimate_norm(points, size), dtype=np.float64)
     if not np.isfinite(matrix).all():
         raise ValueError("align: no transform fits the landmarks; detect them again")
     return matrix
@@ -240,10 +238,13 @@ def _refuse_shared_names(root: Path, items: Sequence[Item], targets: Sequence[Pa
         raise ValueError(f"{root}: {len(shared)} images differ from another in their suffix only ({name_first(shared)}); rename them")
 
 
+@lru_cache(maxsize=1)
 def _face_align() -> ModuleType:
     """insightface.utils.face_align. Its import takes seconds, and imports albumentations, which would ask the network for a newer version."""
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
     from insightface.utils import face_align
 
+    # insightface 2.1 calls a function that scikit-image 0.26 has renamed; a filter set around each call would take a third of its time
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"insightface\.utils\.face_align")
     module: ModuleType = face_align
     return module

@@ -5,6 +5,7 @@ LFW's pairs.txt is read by eval.lfw.read_pairs; OpenSphere's `label path0 path1`
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -125,7 +126,7 @@ def find_images(trials: Trials, root: str | Path) -> list[Item]:
         named = root / one
         inside = ".." not in named.parts and not Path(one).is_absolute()
         candidates = [named] if named.suffix.lower() in SUFFIXES else [named.with_name(named.name + suffix) for suffix in SUFFIXES]
-        there = next((path for path in candidates if inside and path.is_file()), None)
+        there = next((path for path in candidates if inside and os.path.isfile(path)), None)  # Path.is_file raises where a name is too long
         if there is None:
             missing.append(one)
         else:

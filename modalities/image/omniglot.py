@@ -6,7 +6,6 @@ images_background.npz: `ink_packed` (N, 1379) uint8, 105 x 105 bits a row; `labe
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from eval import npz
 from eval.types import name_first
 from modalities.image import images, packed
 from modalities.image.images import BadImage, Floats
@@ -27,7 +27,7 @@ FETCH = "fetch images_background.zip and images_evaluation.zip (MIT) from https:
 EDGE, NUM_TRAIN_ALPHABETS = 105, 20
 TURNS = (90, 180, 270)
 _ENDING, _ROW_BYTES, _MARK = ".bits_105x105" + packed.COMPRESSED, 1379, "#turn="
-_MAX_BYTES = 2**28  # of one member of the .npz; the true ones have 27 MB
+_MAX_BYTES = 2**28  # of the .npz; the true one has 27 MB
 _COUNTS: tuple[tuple[Split, int], ...] = (("train", 964 * 20), ("test", 659 * 20))  # background and evaluation
 
 
@@ -114,7 +114,7 @@ def _background(root: Path) -> list[Item]:
         rows = _ink(where, where.stat().st_mtime_ns)
         if not (label.ndim == 1 and len(label) == len(name) == len(rows) and len(label) and 0 <= label.min() <= label.max() < len(classes)):
             raise ValueError(f"{len(label)} labels and {len(name)} names for {len(rows)} images of {len(classes)} classes")
-    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{where}: not the packed background set ({error}); {FETCH}") from error
     texts = [str(one) for one in classes]
     labelled = [(texts[number], str(drawn)) for number, drawn in zip(label.tolist(), name.tolist(), strict=True)]
@@ -132,14 +132,9 @@ def _scan(folder: Path) -> list[Item]:
 
 
 def _array(path: Path, member: str) -> NDArray[Any]:
-    """One array of an .npz, if what its directory states is of a sensible size; nothing pickled is read."""
-    with zipfile.ZipFile(path) as held:
-        size = held.getinfo(f"{member}.npy").file_size
-    if size > _MAX_BYTES:
-        raise ValueError(f"{member} has {size} bytes, at most {_MAX_BYTES} are allowed")
-    with np.load(path, allow_pickle=False) as held:
-        array: NDArray[Any] = held[member]
-    return array
+    """One array of an .npz of a sensible size; nothing pickled is read. KeyError where there is none of this name."""
+    with npz.opened(path, _MAX_BYTES, FETCH) as held:
+        return held.read(member)
 
 
 @lru_cache(maxsize=1)
@@ -156,7 +151,7 @@ def _row(item: Item) -> NDArray[np.uint8]:
     try:
         offset, size = item.span or (0, 0)
         held = _ink(item.path, item.path.stat().st_mtime_ns).reshape(-1)[max(0, offset) : max(0, offset + size)]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, KeyError) as error:
         raise BadImage(f"{item.name}: {error}; {FETCH}") from error
     if len(held) != _ROW_BYTES:
         raise BadImage(f"{item.name}: {len(held)} bytes of packed bits; {_ROW_BYTES} are needed; list the data anew")

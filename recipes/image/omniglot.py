@@ -37,7 +37,7 @@ SIZE = 32
 ARCFACE = Recipe(
     modality="image",
     frontend=partial(PixelScale),
-    backbone=partial(SFNet, dim=128, depth=4, width=32, image_size=SIZE, batch_norm=True),
+    backbone=partial(SFNet, dim=128, depth=4, width=16, image_size=SIZE, batch_norm=True),
     loss=partial(ArcFace, margin=0.2, scale=30.0),
     items=partial(omniglot.items, split="train"),
     test=partial(retrieval, items=partial(omniglot.items, split="test"), ks=(1, 5)),
@@ -49,8 +49,8 @@ ARCFACE = Recipe(
         "r_precision": partial(per_item.mean, column="r_precision"),
     },
     sampling=Sampling(batch_size=128, items_per_class=4),
-    optim=Optim(name="adamw", lr=2e-3, weight_decay=1e-2),
-    schedule=Schedule(steps=1500, warmup_steps=100, save_every=500, higher_is_better=True),
+    optim=Optim(name="adamw", lr=5e-3, weight_decay=1e-2),
+    schedule=Schedule(steps=1000, warmup_steps=100, save_every=500, higher_is_better=True),
     threads=1,
     cache=True,
 )

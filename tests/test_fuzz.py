@@ -1,0 +1,475 @@
+"""Every reader of files from elsewhere, fed with damaged and hostile ones: it reads them or says ValueError; nothing in them runs, or takes memory they only claim.
+
+A case makes one valid file with the project's own writer where there is one. What is fuzzed is its payload: the file, or what lies inside its checksums (a .gz, a
+.zip member, a safetensors header), so that changes get past these. LIKENESS_FUZZ_EXAMPLES=5000 pytest tests/test_fuzz.py -k NAME searches for long.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import pickle
+import struct
+import tarfile
+import tracemalloc
+import warnings
+import zipfile
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from eval import embeddings, ijb_files, per_item, plda, subjects, trials
+from eval.calibration import Calibration, load_calibration
+from eval.types import Embeddings, Trials
+from modalities.face import ijb, pairs, pickled, recordio
+from modalities.image import cifar, mnist, omniglot
+from modalities.speaker import audio, folders
+from modalities.speaker.features import KaldiFbank
+from toolkit import backends_onnx, checkpoint, shards
+from toolkit.backbones.resnet import ResNet34
+from toolkit.backbones.weights import read_weights
+from toolkit.batch import Item, read_items
+from toolkit.losses.margin import ArcFace
+from toolkit.embed import TorchEmbedder
+from toolkit.recipe import Recipe
+
+EXAMPLES = int(os.environ.get("LIKENESS_FUZZ_EXAMPLES", "12"))
+
+
+class Case(NamedTuple):
+    """make() -> the payload; place(folder, payload) writes the file or files and says what to read; read(path) reads. json: the payload is JSON text."""
+
+    make: Callable[[], bytes]
+    place: Callable[[Path, bytes], Path]
+    read: Callable[[Path], object]
+    json: bool = False
+
+
+# Mutations ------------------------------------------------------------------------------------------------------------------------------------------------
+
+_HUGE = [
+    *(struct.pack(kind, value) for kind, value in (("<I", 2**32 - 1), (">I", 2**31 - 1), ("<q", 2**62), (">q", -1), ("<i", 2**30), (">H", 2**16 - 1))),
+    *(b"99999999999999999", b"-1", b"9" * 5000, b"1e999", b"nan", b"\0" * 512, b"\n" * 9, b"[" * 3000, b'"', b"\xff\xfe", b"(", b"|", b"/" * 300, b"a" * 300),
+]
+_WHERE = st.integers(0, 2**20)
+_CHANGES = st.lists(
+    st.one_of(
+        st.tuples(st.just("set"), _WHERE, st.binary(min_size=1, max_size=8)),
+        st.tuples(st.just("set"), _WHERE, st.sampled_from(_HUGE)),
+        st.tuples(st.just("insert"), _WHERE, st.one_of(st.binary(min_size=1, max_size=16), st.sampled_from(_HUGE))),
+        st.tuples(st.just("flip"), _WHERE, st.integers(0, 7)),
+        st.tuples(st.just("cut"), _WHERE, st.just(0)),
+        st.tuples(st.just("drop"), _WHERE, st.integers(1, 600)),
+        st.tuples(st.just("repeat"), _WHERE, st.integers(1, 600)),
+    ),
+    min_size=1,
+    max_size=5,
+)
+_JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(10**20), 10**20), st.sampled_from([10**400, 10**9, -1, float("nan"), float("inf")]), st.floats(), st.text(max_size=5)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
+    max_leaves=5,
+)
+
+
+def changed(payload: bytes, changes: list[tuple[str, int, Any]]) -> bytes:
+    for kind, where, what in changes:
+        at = where % (len(payload) + 1)
+        if kind == "set":
+            payload = payload[:at] + what + payload[at + len(what) :]
+        elif kind == "insert":
+            payload = payload[:at] + what + payload[at:]
+        elif kind == "flip":
+            payload = payload[:at] + bytes([payload[at] ^ 1 << what]) + payload[at + 1 :] if at < len(payload) else payload
+        elif kind == "cut":
+            payload = payload[:at]
+        elif kind == "drop":
+            payload = payload[:at] + payload[at + what :]
+        else:
+            payload = payload[:at] + payload[at : at + what] * 3 + payload[at + what :]
+    return payload
+
+
+def replaced(text: bytes, where: int, value: object) -> bytes:
+    """One node of a JSON document, the where-th of them, is another value."""
+    document = [json.loads(text)]
+    nodes: list[tuple[Any, Any]] = []
+
+    def walk(holder: Any) -> None:
+        for key in range(len(holder)) if isinstance(holder, list) else list(holder):
+            nodes.append((holder, key))
+            if isinstance(holder[key], list | dict):
+                walk(holder[key])
+
+    walk(document)
+    holder, key = nodes[where % len(nodes)]
+    holder[key] = value
+    return json.dumps(document[0]).encode()
+
+
+# Valid files ----------------------------------------------------------------------------------------------------------------------------------------------
+
+IDS = ("ann/1", "ann/2", "bob/1", "bob/2")
+LISTED = Trials(IDS, IDS, [0, 0, 2, 1], [1, 2, 3, 3], [True, False, True, False])  # type: ignore[arg-type]
+EMBEDDED = Embeddings(IDS, np.arange(12, dtype=np.float32).reshape(4, 3), {"similarity": "cosine"})
+
+
+def plain(name: str, folder: Path, payload: bytes) -> Path:
+    path = folder / name
+    path.write_bytes(payload)
+    return path
+
+
+def zipped(name: str, folder: Path, payload: bytes) -> Path:
+    path = folder / name
+    path.write_bytes(gzip.compress(payload, 1))
+    return path
+
+
+def written(write: Callable[[Path], object], name: str) -> bytes:
+    """What a writer writes under this name."""
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory() as folder:
+        write(Path(folder) / name)
+        return (Path(folder) / name).read_bytes()
+
+
+def member(archive: Callable[[], bytes], wanted: str) -> bytes:
+    with zipfile.ZipFile(io.BytesIO(archive())) as held:
+        return held.read(next(one for one in held.namelist() if one.endswith(wanted)))
+
+
+def put_member(archive: Callable[[], bytes], wanted: str, name: str, folder: Path, payload: bytes) -> Path:
+    """The archive with the payload in place of a member, checksums and all."""
+    with zipfile.ZipFile(io.BytesIO(archive())) as held, zipfile.ZipFile(folder / name, "w") as other:
+        for one in held.namelist():
+            other.writestr(one, payload if one.endswith(wanted) else held.read(one))
+    return folder / name
+
+
+@cache
+def table(suffix: str) -> bytes:
+    return written(partial(_write_table, EMBEDDED), f"e{suffix}")
+
+
+def _write_table(held: Embeddings, path: Path) -> None:
+    embeddings.write(path, held)
+
+
+def scp() -> bytes:
+    return b"ann/1 e.ark:6\nann/2 e.ark:34\n"
+
+
+def place_scp(folder: Path, payload: bytes) -> Path:
+    plain("e.ark", folder, table(".ark"))
+    return plain("e.scp", folder, payload)
+
+
+def measured(path: Path) -> None:
+    per_item.write(path, per_item.PerItem(IDS, {"correct": np.array([1.0, 0.0, 1.0, 1.0])}, np.array([0, 0, 1, 1], dtype=np.int32), "classes"))
+
+
+@cache
+def per_items() -> bytes:
+    return written(measured, "t.npz")
+
+
+JPEG = b"\xff\xd8" + bytes(60)
+
+
+def images(folder: Path) -> list[Item]:
+    return [Item(one, plain(f"{number}.jpg", folder, JPEG + bytes([number])), one[:3]) for number, one in enumerate(IDS)]
+
+
+@cache
+def record(suffix: str) -> bytes:
+    return written(lambda path: recordio.write(images(path.parent), path.parent, name="t"), f"t{suffix}")
+
+
+def place_record(suffix: str, folder: Path, payload: bytes) -> Path:
+    for one in (".rec", ".idx"):
+        plain(f"t{one}", folder, payload if one == suffix else record(one))
+    return folder / "t.rec"
+
+
+def place_lone_record(folder: Path, payload: bytes) -> Path:
+    return plain("lone.rec", folder, payload)
+
+
+def read_record(path: Path) -> None:
+    for one in recordio.items(path):
+        with one.open() as file:
+            held = file.read()
+        if one.suffix == recordio.RECORD_SUFFIX:
+            recordio.join_parts(held)
+
+
+def verification() -> bytes:
+    return written(lambda path: pickled.write(images(path.parent), LISTED, path), "v.bin")
+
+
+CIFAR_META = pickle.dumps({"label_names": [f"c{i}" for i in range(10)]}, protocol=4)
+
+
+def cifar_batch() -> bytes:
+    held = {"batch_label": "one", "labels": [0, 1], "data": np.zeros((2, 3072), dtype=np.uint8), "filenames": ["a", "b"]}
+    return pickle.dumps(held, protocol=4)
+
+
+def place_cifar(folder: Path, payload: bytes) -> Path:
+    where = folder / "cifar-10-batches-py"
+    where.mkdir(exist_ok=True)
+    plain("batches.meta", where, CIFAR_META)
+    plain("test_batch", where, payload)
+    return folder
+
+
+def place_cifar_meta(folder: Path, payload: bytes) -> Path:
+    place_cifar(folder, cifar_batch())
+    plain("batches.meta", folder / "cifar-10-batches-py", payload)
+    return folder
+
+
+def cifar_archive() -> bytes:
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w") as tar:
+        for name, content in (("batches.meta", CIFAR_META), ("test_batch", cifar_batch())):
+            one = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
+            one.size = len(content)
+            tar.addfile(one, io.BytesIO(content))
+    return held.getvalue()
+
+
+def idx(kind: str) -> bytes:
+    return struct.pack(">II", 0x801, 3) + bytes([1, 2, 3]) if kind == "labels-idx1" else struct.pack(">IIII", 0x803, 3, 2, 2) + bytes(12)
+
+
+def place_mnist(fuzzed: str, compressed: bool, folder: Path, payload: bytes) -> Path:
+    for kind in ("images-idx3", "labels-idx1"):
+        held = payload if kind == fuzzed else idx(kind)
+        (zipped if compressed else plain)(f"train-{kind}-ubyte{'.gz' if compressed else ''}", folder, held)
+    return folder
+
+
+@cache
+def omniglot_archive() -> bytes:
+    held = io.BytesIO()
+    classes = np.array([f"alphabet{i:02d}/character01" for i in range(21)])
+    np.savez(held, ink_packed=np.zeros((21, 1379), np.uint8), label=np.arange(21), class_name=classes, name=np.array([f"{i:04d}_01" for i in range(21)]))
+    return held.getvalue()
+
+
+def read_omniglot(path: Path) -> object:
+    omniglot._ink.cache_clear()
+    return omniglot.items(path.parent)
+
+
+FACES = b"a.jpg 1 1\nb.jpg 1 2\nc.jpg 2 1\n"
+POINTS = b"".join(b"%c.jpg 38.2 51.6 73.5 51.5 56.0 71.7 41.5 92.3 70.7 92.2 0.9\n" % one for one in b"abc")
+SIDE = b"TEMPLATE_ID,SUBJECT_ID,FILENAME\n1,7,img/1.jpg\n1,7,img/2.jpg\n2,9,img/3.jpg\n"
+KNOWN_FACES = ijb_files.Faces(("a.jpg", "b.jpg", "c.jpg"), np.array([1, 1, 2]), np.array([1, 2, 1]))
+LFW = b"2\t1\nann\t1\t2\nann\t1\tbob\t2\nbob\t1\t2\nbob\t1\tann\t2\n"
+TWO_LINES = b"".join(f"{name}_{i}.jpg {label}\n".encode() for label in (1, 0) for name in ("ann", "bob") for i in range(2))
+WHITENED = plda.Plda(np.zeros(2), np.eye(2), np.zeros(2), np.eye(2), np.ones(2))
+
+
+def read_lfw(path: Path) -> object:
+    return pairs.find_images(pairs.read_lfw(path).trials, path.parent)
+
+
+@cache
+def model_file() -> bytes:
+    recipe = Recipe(
+        modality="speaker", frontend=partial(KaldiFbank, num_mels=16), backbone=partial(ResNet34, dim=4, width=2, blocks=(1, 1, 1, 1)), loss=partial(ArcFace),
+        items=partial(folders.items), read=audio.read, metrics={}, trials=None,
+    )  # fmt: skip
+    frontend = recipe.frontend()
+    embedder = TorchEmbedder(frontend, recipe.backbone(frontend.dim))
+    return written(lambda path: checkpoint.save_model(path, embedder, recipe, similarity="cosine", step=1, metrics={}), "m.safetensors")
+
+
+def model_state() -> bytes:
+    raw = model_file()
+    header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+    return str(header["__metadata__"]["state"]).encode()
+
+
+def place_state(folder: Path, payload: bytes) -> Path:
+    raw = model_file()
+    end = 8 + int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8:end])
+    header["__metadata__"]["state"] = payload.decode("utf-8", "replace")
+    text = json.dumps(header).encode()
+    return plain("m.safetensors", folder, len(text).to_bytes(8, "little") + text + raw[end:])
+
+
+def header_of(raw: bytes) -> bytes:
+    return raw[8 : 8 + int.from_bytes(raw[:8], "little")]
+
+
+def place_header(raw: Callable[[], bytes], folder: Path, payload: bytes) -> Path:
+    return plain("m.safetensors", folder, len(payload).to_bytes(8, "little") + payload + raw()[8 + len(header_of(raw())) :])
+
+
+STATE = {"conv.weight": torch.zeros(2, 3), "conv.bias": torch.ones(2)}
+
+
+@cache
+def state_dict(kind: str) -> bytes:
+    if kind == "safetensors":
+        return written(lambda path: save_file(STATE, path), "w.safetensors")
+    return written(lambda path: torch.save(STATE, path, _use_new_zipfile_serialization=kind == "zip"), "w.pt")
+
+
+@cache
+def tar_shard(name: str) -> bytes:
+    return written(lambda path: shards.write(images(path.parent), path.parent, name="t"), name)
+
+
+def place_index(folder: Path, payload: bytes) -> Path:
+    plain("t-000000.tar", folder, tar_shard("t-000000.tar"))
+    plain("t-000000.tar.index", folder, payload)
+    return folder / "t-000000.tar"
+
+
+def read_shard(path: Path) -> object:
+    found = shards.items(path, labelled=False)
+    path.with_name(f"{path.name}.index").unlink(missing_ok=True)
+    return found
+
+
+@cache
+def onnx_model() -> bytes:
+    onnx = pytest.importorskip("onnx")
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["z"])],
+        "g",
+        [helper.make_tensor_value_info("x", kind, ["batch", 4])],
+        [helper.make_tensor_value_info("z", kind, ["batch", 2])],
+        [helper.make_tensor("w", kind, [4, 2], [0.5] * 8)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    stated = {"format": backends_onnx.FORMAT, "modality": "speaker", "similarity": "cosine", "digest": "d", "dim": 2, "shape": [4]}
+    stated["read"] = {"call": "modalities.speaker.audio.read", "args": {}}
+    helper.set_model_props(model, {backends_onnx.KEY: json.dumps(stated)})
+    return bytes(model.SerializeToString())
+
+
+def onnx_description() -> bytes:
+    onnx = pytest.importorskip("onnx")
+    return str(onnx.ModelProto.FromString(onnx_model()).metadata_props[0].value).encode()
+
+
+def place_onnx_description(folder: Path, payload: bytes) -> Path:
+    onnx = pytest.importorskip("onnx")
+    model = onnx.ModelProto.FromString(onnx_model())
+    model.metadata_props[0].value = payload.decode("utf-8", "replace")
+    return plain("m.onnx", folder, model.SerializeToString())
+
+
+CASES = {
+    "trials": Case(partial(written, lambda path: trials.write_trials(path, LISTED), "t.txt"), partial(plain, "t.txt"), trials.read_trials),
+    "trials.gz": Case(lambda: b"1 a b\n0 a c\n", partial(zipped, "t.gz"), trials.read_trials),
+    "trials.gz file": Case(lambda: gzip.compress(b"1 a b\n0 a c\n"), partial(plain, "t.gz"), trials.read_trials),
+    "scores": Case(
+        partial(written, lambda path: trials.write_scores(path, LISTED, np.linspace(-1, 1, 4)), "s.txt"),
+        partial(plain, "s.txt"),
+        partial(trials.read_scores, trials=LISTED),
+    ),
+    "mapping": Case(lambda: b"ann/1 ann\nbob/1 bob\n", partial(plain, "m.txt"), subjects.read_mapping),
+    "ark": Case(partial(table, ".ark"), partial(plain, "e.ark"), embeddings.read),
+    "ark text": Case(lambda: b"ann/1 [ 1 2.5 3e2 ]\nann/2 [ 4 5 6 ]\n", partial(plain, "e.ark"), embeddings.read),
+    "scp": Case(scp, place_scp, embeddings.read),
+    "npz": Case(partial(table, ".npz"), partial(plain, "e.npz"), embeddings.read),
+    "npz ids": Case(
+        partial(member, partial(table, ".npz"), "ids.npy"), partial(put_member, partial(table, ".npz"), "ids.npy", "e.npz"), embeddings.read
+    ),
+    "npz matrix": Case(
+        partial(member, partial(table, ".npz"), "matrix.npy"), partial(put_member, partial(table, ".npz"), "matrix.npy", "e.npz"), embeddings.read
+    ),
+    "parquet": Case(partial(table, ".parquet"), partial(plain, "e.parquet"), embeddings.read),
+    "h5": Case(partial(table, ".h5"), partial(plain, "e.h5"), embeddings.read),
+    "per item": Case(per_items, partial(plain, "t.npz"), per_item.read),
+    "per item ids": Case(partial(member, per_items, "ids.npy"), partial(put_member, per_items, "ids.npy", "t.npz"), per_item.read),
+    "rec": Case(partial(record, ".rec"), partial(place_record, ".rec"), read_record),
+    "idx": Case(partial(record, ".idx"), partial(place_record, ".idx"), read_record),
+    "lone rec": Case(partial(record, ".rec"), place_lone_record, read_record),
+    "bin": Case(verification, partial(plain, "v.bin"), pickled.items),
+    "cifar": Case(cifar_batch, place_cifar, partial(cifar.items, split="test", whole=False)),
+    "cifar meta": Case(lambda: CIFAR_META, place_cifar_meta, partial(cifar.items, split="test", whole=False)),
+    "cifar tar.gz": Case(
+        cifar_archive, lambda folder, payload: zipped("cifar-10-python.tar.gz", folder, payload).parent, partial(cifar.items, split="test", whole=False)
+    ),
+    "mnist images": Case(partial(idx, "images-idx3"), partial(place_mnist, "images-idx3", False), mnist.items),
+    "mnist labels": Case(partial(idx, "labels-idx1"), partial(place_mnist, "labels-idx1", True), mnist.items),
+    "omniglot": Case(omniglot_archive, partial(plain, "images_background.npz"), read_omniglot),
+    "omniglot names": Case(
+        partial(member, omniglot_archive, "class_name.npy"), partial(put_member, omniglot_archive, "class_name.npy", "images_background.npz"), read_omniglot
+    ),
+    "ijb faces": Case(lambda: FACES, partial(plain, "f.txt"), ijb_files.read_faces),
+    "ijb scores": Case(lambda: POINTS, partial(plain, "f.txt"), partial(ijb_files.read_detector_scores, faces=KNOWN_FACES)),
+    "ijb landmarks": Case(lambda: POINTS, partial(plain, "f.txt"), ijb.read_landmarks),
+    "ijb pairs": Case(lambda: b"1 2 1\n2 3 0\n3 4 0\n", partial(plain, "f.txt"), ijb_files.read_template_pairs),
+    "ijb side": Case(lambda: SIDE, partial(plain, "f.csv"), ijb_files.read_side),
+    "items": Case(lambda: b"ann/1\ta.wav\tann\nbob/1\tb.wav\tbob\n", partial(plain, "i.txt"), read_items),
+    "lfw": Case(lambda: LFW, partial(plain, "pairs.txt"), read_lfw),
+    "two lines": Case(lambda: TWO_LINES, partial(plain, "pairs.txt"), partial(pairs.read_two_lines, num_folds=1)),
+    "calibration": Case(
+        partial(written, Calibration(2.0, -1.0, (0.5,), ("snr",)).save, "c.json"), partial(plain, "c.json"), load_calibration, json=True
+    ),
+    "plda": Case(partial(written, WHITENED.save, "p.json"), partial(plain, "p.json"), plda.load_plda, json=True),
+    "checkpoint": Case(model_file, partial(plain, "m.safetensors"), checkpoint.load_model),
+    "checkpoint header": Case(lambda: header_of(model_file()), partial(place_header, model_file), checkpoint.load_model, json=True),
+    "checkpoint state": Case(model_state, place_state, checkpoint.load_model, json=True),
+    "tar": Case(partial(tar_shard, "t-000000.tar"), partial(plain, "t-000000.tar"), read_shard),
+    "tar index": Case(partial(tar_shard, "t-000000.tar.index"), place_index, read_shard),
+    "weights safetensors": Case(partial(state_dict, "safetensors"), partial(plain, "w.safetensors"), read_weights),
+    "weights zip": Case(partial(state_dict, "zip"), partial(plain, "w.pt"), read_weights),
+    "weights pickle": Case(
+        partial(member, partial(state_dict, "zip"), "data.pkl"), partial(put_member, partial(state_dict, "zip"), "data.pkl", "w.pt"), read_weights
+    ),
+    "weights legacy": Case(partial(state_dict, "legacy"), partial(plain, "w.pt"), read_weights),
+    "onnx": Case(onnx_model, partial(plain, "m.onnx"), backends_onnx.load),
+    "onnx description": Case(onnx_description, place_onnx_description, backends_onnx.load, json=True),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_damaged_file_is_read_or_refused(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    if name in ("parquet", "h5"):
+        pytest.importorskip("pyarrow" if name == "parquet" else "h5py")
+    if name.startswith("onnx"):
+        pytest.importorskip("onnxruntime")
+    valid = case.make()
+    if name not in ("lfw",):  # whose images are not there
+        case.read(case.place(tmp_path, valid))
+    changes: Any = st.one_of(_CHANGES, _CHANGES, st.binary(max_size=200))
+    if case.json:
+        changes = st.one_of(st.tuples(_WHERE, _JSON), changes)
+
+    @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(change=changes)
+    def feed(change: Any) -> None:
+        payload = change if isinstance(change, bytes) else changed(valid, change) if isinstance(change, list) else replaced(valid, *change)
+        path = case.place(tmp_path, payload)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                case.read(path)
+        except (ValueError, FileNotFoundError) as error:
+            assert str(error)
+
+    feed()
