@@ -25,10 +25,13 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
 
-# Hours, not minutes: what docs/results.md reports. DATA is the folder that holds an4/.
+# Hours, not minutes: what docs/results.md reports (more commands are there). DATA is the folder that holds an4/, orl/, mnist/, omniglot/.
 DATA ?= ../shared/data
 results: $(READY)
 	$(BIN)/python benchmarks/an4.py --data $(DATA) --out runs/an4-results
+	$(BIN)/python recipes/face/orl.py --data $(DATA) --out runs/orl-results --variants estimated,arcface,simple
+	$(BIN)/likeness compare recipes/image/mnist.py --seeds 3 --data $(DATA) --out runs/mnist-results
+	$(BIN)/likeness compare recipes/image/omniglot.py --seeds 3 --data $(DATA) --out runs/omniglot-results
 
 # Half an hour of one core: the ratios of docs/performance.md, against peers (pytorch-metric-learning is installed for it) and bare limits.
 bench: $(READY)

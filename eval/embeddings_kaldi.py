@@ -37,6 +37,11 @@ def write(path: Path, embeddings: Embeddings, meta: str) -> None:
             ark.write(name.encode() + b" ")
             scp.write(f"{name} {text}:{ark.tell()}\n")
             ark.write(head + row.astype("<f4").tobytes())
+        for one in (ark, scp):  # what a full disk refuses it refuses here, while the old files stand
+            one.flush()
+            os.fsync(one.fileno())
+        for side in (path.with_suffix(".scp"), meta_path(path)):  # after a kill between the three names, those of the old .ark may not stand beside the new one
+            side.unlink(missing_ok=True)
 
 
 def read(path: Path) -> tuple[tuple[str, ...], Floats32, str]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.files import at_lines, text_lines
+from eval.files import MAX_LINE, at_lines, text_lines
 from eval.types import Floats, Ints, Trials, name_first
 
 _BLOCK = 1 << 20  # bytes of a file looked at together: they stay in the cache
@@ -211,7 +211,7 @@ def _columns(path: str | Path, width: int, wanted: tuple[int, ...]) -> list[list
         while block := file.read(_BLOCK):
             end = block.rfind(b"\n") + 1
             text, rest = rest + block[:end], block[end:] if end else rest + block
-            if not _add_fields(columns, text if end else b"", width, wanted):
+            if len(rest) > MAX_LINE or not _add_fields(columns, text if end else b"", width, wanted):
                 return None
     return columns if not rest.strip() or _add_fields(columns, rest + b"\n", width, wanted) else None
 
@@ -241,6 +241,8 @@ def _integer_blocks(path: Path, width: int) -> Iterator[tuple[int, bytes, NDArra
             end = block.rfind(b"\n") + 1
             if not end:
                 rest += block
+                if len(rest) > MAX_LINE:
+                    raise ValueError(f"{path}: line {line} has over {MAX_LINE} bytes; is this a text file?")
                 continue
             text, rest = rest + block[:end], block[end:]
             table = _plain_integers(text, width)

@@ -39,9 +39,8 @@ def opened(path: Path, limit: int, remedy: str = "write it again") -> Iterator[N
     with path.open("rb") as handle:
         try:
             with zipfile.ZipFile(handle) as archive:
-                expanded = sum(info.file_size for info in archive.infolist())
-                if expanded > limit:
-                    raise ValueError(f"{path}: expands to {expanded} bytes, over {limit} for a file of its size; a damaged or hostile file")
+                if sum(info.file_size for info in archive.infolist()) > limit:
+                    raise ValueError(f"{path}: expands to over {limit} bytes, more than a file of its size may; a damaged or hostile file")
                 members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
                 yield Npz(archive, {info.filename.removesuffix(".npy"): _header(archive, info, path, remedy) for info in members})
         except OSError as error:
@@ -66,7 +65,9 @@ def _header(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, remedy:
         except Exception as error:  # the header is Python's text for a dictionary, and numpy's reader of it raises whatever its parser and tokenizer do
             raise ValueError(f"{path}: {info.filename} is no numpy array ({str(error)[:200]}); {remedy}") from None
         if dtype.hasobject:
-            raise ValueError(f"{path}: {info.filename} holds pickled objects, which can run code and are refused; save ids as text: np.array(ids, dtype=str)")
+            raise ValueError(
+                f"{path}: {info.filename} holds pickled objects, which run code and are refused (allow_pickle=False); save text as np.array(ids, dtype=str)"
+            )
         size = dtype.itemsize
         for length in shape:
             size *= length

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from eval.types import Floats, Ints, name_first
 
 Columns = Mapping[str, Floats]
 Metric = Callable[[Columns], float]
-_MAX_BYTES = 2**32  # of a file's arrays
+_MAX_BYTES = 2**32  # of one array of a file
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +135,11 @@ def write(path: Path, measured: PerItem) -> None:
 def read(path: Path) -> PerItem:
     """What write() wrote; no pickle. ValueError for a file that is damaged or another one, FileNotFoundError."""
     try:
-        with npz.opened(path, _MAX_BYTES) as held:
+        with zipfile.ZipFile(path) as archive:
+            large = [one.filename for one in archive.infolist() if one.file_size > _MAX_BYTES]
+        if large:
+            raise ValueError(f"{len(large)} arrays are over {_MAX_BYTES} bytes")
+        with npz.opened(path, 4 * _MAX_BYTES) as held:
             arrays = {name: held.read(name) for name in held.headers}
         over = json.loads(str(arrays.pop("over")))
         ids, groups = arrays.pop("ids"), arrays.pop("groups", None)
@@ -147,5 +152,5 @@ def read(path: Path) -> PerItem:
     except FileNotFoundError:
         raise
     except Exception as error:  # what a damaged file's arrays lead to is of many kinds
-        reason = str(error) or type(error).__name__
+        reason = str(error).removeprefix(f"{path}: ") or type(error).__name__
         raise ValueError(f"{path}: cannot be read as per-item results ({reason}); delete it, and the run is measured again") from error

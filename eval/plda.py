@@ -89,7 +89,7 @@ def load_plda(path: str | Path) -> Plda:
             raise ValueError("its numbers are not finite, or a variance is negative")
         if not isinstance(found.length_norm, bool) or not isinstance(found.model, str):
             raise ValueError("length_norm must be true or false, and model a text")
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"{path}: not a PLDA file ({error}); fit one with `likeness plda`") from None
     return found
 

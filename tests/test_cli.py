@@ -248,33 +248,33 @@ def test_a_full_disk_leaves_the_last_checkpoint(voices: Path, tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
 
 
-def test_the_demo_beats_raw_features_and_says_what_to_run_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_of_all_modalities_beats_raw_features_in_one_report_and_its_commands_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "demo"
-    assert likeness("demo", "--only", "speaker", "--out", out) == 0
-    rates = {one["system"]: one["value"] for one in json.loads((out / "results.json").read_text())["results"] if one["metric"] == "eer"}
-    assert rates["arcface"] < 0.08 < 0.15 < rates["raw-features"]
+    assert likeness("demo", "--out", out) == 0
     said = capsys.readouterr().out
-    assert "<svg" in (out / "report" / "index.html").read_text()
-    command = next(line for line in said.splitlines() if "likeness embed" in line).split()[1:]
-    command[command.index("--out") + 1] = str(tmp_path / "mine.npz")
-    assert likeness(*command) == 0
-    assert np.array_equal(embeddings.read(tmp_path / "mine.npz").matrix, embeddings.read(out / "arcface.npz").matrix)
-    assert likeness("demo", "--only", "speaker", "--out", out) == 2
-    assert "choose another --out" in capsys.readouterr().err
-
-
-def test_the_demo_of_faces_beats_pixels_and_its_commands_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "demo"
-    assert likeness("demo", "--only", "face", "--out", out) == 0
     rates = {one["system"]: one["value"] for one in json.loads((out / "results.json").read_text())["results"] if one["metric"] == "eer"}
-    assert rates["arcface"] < 0.16 < 0.3 < rates["pixels"]
-    assert "<svg" in (out / "report" / "index.html").read_text()
-    said = capsys.readouterr().out.splitlines()
-    command = next(line for line in said if "likeness verify" in line).split()[1:]
-    assert likeness(*command, "--json", tmp_path / "pair.json") == 0
-    pair, model = json.loads((tmp_path / "pair.json").read_text()), embeddings.read(out / "arcface.npz")
-    first, second = (model.unit()[model.rows([Path(one).relative_to(out / "faces").as_posix()])[0]] for one in command[1:3])
-    assert pair["score"] == pytest.approx(float(first @ second), abs=1e-4)
+    assert rates["speaker-likeness"] < 0.08 < 0.15 < rates["speaker-filterbank"]
+    assert rates["face-likeness"] < 0.16 < 0.3 < rates["face-pixels"]
+    assert rates["image-likeness"] < 0.06 < 0.15 < rates["image-pixels"]
+    page = (out / "report" / "index.html").read_text()
+    assert all(name in page for name in rates)
+    assert page.count("<audio") > 2 < page.count("<img")
+    for name in ("speaker", "face", "image"):
+        lines = said[said.index(f"{name}: {out}") :].splitlines()
+        command = next(line for line in lines if "likeness embed" in line).split()[1:]
+        command[command.index("--out") + 1] = str(tmp_path / "mine.npz")
+        assert likeness(*command) == 0
+        again, before = embeddings.read(tmp_path / "mine.npz"), embeddings.read(out / name / f"{name}-likeness.npz")
+        assert again.ids == before.ids
+        assert np.array_equal(again.matrix, before.matrix)
+        command = next(line for line in lines if "likeness verify" in line).split()[1:]
+        assert likeness(*command, "--json", tmp_path / "pair.json") == 0
+        first, second = (before.unit()[before.rows([Path(one).relative_to(out / name / "data").as_posix()])[0]] for one in command[1:3])
+        assert json.loads((tmp_path / "pair.json").read_text())["score"] == pytest.approx(float(first @ second), abs=1e-4)
+    assert f"likeness serve --model {out / 'image' / 'run'}" in said
+    capsys.readouterr()
+    assert likeness("demo", "--only", "speaker", "--out", out / "speaker") == 2
+    assert "choose another --out" in capsys.readouterr().err
 
 
 def test_without_only_no_demo_starts_where_one_is_already(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

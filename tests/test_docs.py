@@ -1,13 +1,214 @@
-"""Generated pages are up to date, and what they name exists."""
+"""Generated pages are up to date; the commands of README.md and docs/*.md run, or at least name recipes, settings and options that exist.
+
+Blocks marked `sh` and `python` in README.md, docs/own_data.md and docs/deployment.md are run as they stand, in one folder of small synthetic voices, faces
+and images; `likeness train` gets four steps of small batches and one thread besides. Commands in all other blocks are parsed by the command line itself,
+without being run.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
 import re
+import runpy
+import shlex
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
+
+import pytest
+import torch
+import typer
+
+from modalities import synthetic, synthetic_faces, synthetic_glyphs
+from toolkit import recipe as recipes
+from toolkit.cli import app, main
 
 ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+RUN = ("docs/own_data.md", "README.md", "docs/deployment.md")  # in this order: later ones use files of the first
+QUICK = ["schedule.steps=4", "schedule.warmup_steps=1", "schedule.eval_every=0", "sampling.batch_size=16", "threads=1"]
+NAMES = ("ann", "bob", *(f"who{i:02d}" for i in range(18)))
+
+
+class Block(NamedTuple):
+    page: str
+    line: int
+    kind: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    found = re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [Block(page.relative_to(ROOT).as_posix(), text.count("\n", 0, one.start()) + 2, one[1], one[2]) for one in found]
+
+
+def lines(block: Block) -> list[str]:
+    """Its commands: continued lines are joined, blank ones and comments left out."""
+    joined = re.sub(r"\s*\\\n\s*", " ", block.text).splitlines()
+    return [one for one in map(str.strip, joined) if one and not one.startswith("#")]
+
+
+BLOCKS = [one for page in PAGES for one in blocks(page)]
+RUNNABLE = [one for name in RUN for one in BLOCKS if one.page == name and one.kind in ("sh", "python")]
+SHOWN = [(one, line) for one in BLOCKS if one.kind != "python" for line in lines(one) if re.match(r"(likeness|python|torchrun|make|pip|curl) ", line)]
+
+
+# ---------------------------------------------------------------- commands that run
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], str]:
+    """Everything runnable, once, in order: (page, line of the block) -> "" or what went wrong."""
+    for package in ("onnxruntime", "onnxscript", "lancedb", "pyarrow", "h5py", "kaldiio"):
+        pytest.importorskip(package)
+    folder = tmp_path_factory.mktemp("docs")
+    synthetic.write_voices(folder / "voices", num_speakers=len(NAMES), num_utterances=3, seconds=(0.6, 0.9))
+    synthetic_faces.write_faces(folder / "faces", num_subjects=10, num_shots=3, size=64)
+    synthetic_glyphs.write_glyphs(folder / "images", num_alphabets=2, num_characters=4, num_drawers=3, size=64)
+    for kind, names in (("voices", NAMES), ("faces", NAMES), ("images", ("circle", "cross"))):
+        for number, subject in enumerate(sorted((folder / kind).iterdir())):
+            for i, file in enumerate(sorted(subject.iterdir())):
+                file.rename(file.with_name(f"{i + 1}{file.suffix}"))
+            subject.rename(subject.with_name(names[number] if number < len(names) else f"class{number}"))
+    (folder / "groups.txt").write_text("".join(f"{name} {'fm'[i % 2]}\n" for i, name in enumerate(NAMES)), encoding="utf-8")
+    (folder / "recipes").symlink_to(ROOT / "recipes")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with contextlib.chdir(folder):
+            return {(one.page, one.line): run(one) for one in RUNNABLE}
+    finally:
+        torch.set_num_threads(threads)
+
+
+def run(block: Block) -> str:
+    said = io.StringIO()
+    steps = [block.text] if block.kind == "python" else lines(block)
+    for step in steps:
+        try:
+            with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+                if block.kind == "python":
+                    exec(compile(step, f"{block.page}:{block.line}", "exec"), {"__name__": "docs"})
+                else:
+                    run_line(step)
+        except (Exception, SystemExit) as error:
+            return f"{step}\n{type(error).__name__}: {error}\n{said.getvalue()}"
+    return ""
+
+
+def run_line(line: str) -> None:
+    name, *arguments = shlex.split(line, comments=True)
+    if name == "likeness":
+        try:
+            main([*arguments, *(QUICK if arguments[0] == "train" else [])])
+        except SystemExit as ended:
+            if ended.code:
+                raise
+    elif name == "python":
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", arguments)
+            runpy.run_path(arguments[0], run_name="__main__")
+    else:
+        subprocess.run(["sh", "-c", line], check=True, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("block", RUNNABLE, ids=[f"{one.page}:{one.line}" for one in RUNNABLE])
+def test_what_is_marked_as_run_runs(block: Block, ran: dict[tuple[str, int], str]) -> None:
+    assert not ran[block.page, block.line], f"{block.page}, line {block.line}: {ran[block.page, block.line]}"
+
+
+# ---------------------------------------------------------------- commands that are shown
+
+
+def problem(arguments: list[str], folder: Path) -> str:
+    """What the command line's own parser has against it ("" = nothing), in `folder` with a file or folder for every name; then recipe, variants, settings."""
+    for one in arguments[1:]:
+        name = re.sub(r"^lancedb:(.*)$", r"\1.lance", one)
+        if not one.startswith("-") and not any(mark in name for mark in ":=") and not (folder / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            if Path(name).suffix in ("", ".lance") and name != "LIST":
+                (folder / name).mkdir()
+            else:
+                (folder / name).touch()
+    command = typer.main.get_command(app).commands[arguments[0]]  # type: ignore[attr-defined]
+    with contextlib.chdir(folder):
+        try:
+            given = command.make_context(arguments[0], list(arguments[1:])).params
+        except Exception as error:  # of typer's own click or of click
+            return getattr(error, "format_message", error.__str__)() or repr(error)
+    file, _, variant = str(given.get("recipe", "")).partition(":")
+    if file.startswith("recipes/"):
+        try:
+            for one in (str(given.get("variants") or variant)).split(","):
+                loaded, _ = recipes.load(str(ROOT / file) + (f":{one}" if one else ""))
+                recipes.override(loaded, list(given.get("overrides") or []))
+        except (ValueError, OSError) as error:
+            return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(("block", "line"), SHOWN, ids=[f"{block.page}:{block.line} {line[:50]}" for block, line in SHOWN])
+def test_what_is_shown_names_what_exists(block: Block, line: str, tmp_path: Path) -> None:
+    name, *arguments = shlex.split(line, comments=True)
+    if name == "torchrun":
+        name, arguments = "likeness", arguments[arguments.index("toolkit.cli") + 1 :]
+    if name == "likeness":
+        (tmp_path / "clone").mkdir()
+        assert not problem(arguments, tmp_path / "clone")
+    elif name == "python":
+        source = (ROOT / arguments[0]).read_text(encoding="utf-8")
+        for option in (one.partition("=")[0] for one in arguments[1:] if one.startswith("--")):
+            assert f'"{option}"' in source, f"{arguments[0]} has no {option}"
+    elif name == "make":
+        assert re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE), line
+    elif name == "pip":
+        extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+        assert set(re.findall(r"\[([\w,]+)\]", line)[0].split(",")) <= set(extras)
+    else:
+        routes = re.findall(r'@app\.\w+\("(/\w*)', (ROOT / "toolkit" / "serve.py").read_text(encoding="utf-8"))
+        assert re.findall(r"http://127\.0\.0\.1:8000(/\w+)", line)[0] in routes
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("evaluate scores.txt --no-such-option 1", "--no-such-option"),
+        ("evaluate scores.txt --eer-method guess", "guess"),
+        ("evaluate scores.txt --far much", "--far"),
+        ("embed --model m", "--out"),
+        ("train recipes/speaker/folders.py:nobody --out o", "nobody"),
+        ("train recipes/speaker/folders.py loss.marginn=1 --out o", "marginn"),
+        ("train recipes/speaker/absent.py --out o", "absent"),
+        ("compare recipes/speaker/folders.py --variants statistics,nobody --out o", "nobody"),
+    ],
+)
+def test_wrong_commands_are_found(wrong: str, said: str, tmp_path: Path) -> None:
+    assert said in problem(wrong.split(), tmp_path)
+
+
+# ---------------------------------------------------------------- text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere_and_no_page_names_a_machine(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target, _, anchor in (one.partition("#") for one in re.findall(r"\]\(([^)\s]+)\)", text) if not one.startswith("http")):
+        linked = page.parent / target if target else page
+        assert linked.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", linked.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in [re.sub(r"[^\w\- ]", "", one.lower()).strip().replace(" ", "-") for one in headings], f"{target}#{anchor}"
+    assert not re.findall(r"(?<![\w.])/(?:work|tmp|home|root|Users|mnt)/\S*", text)
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 200
 
 
 def generator() -> ModuleType:

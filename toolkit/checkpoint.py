@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from toolkit.recipe import Part, Recipe, describe, restore
 FORMAT = "likeness.checkpoint/1"
 BEST, LAST = "best.safetensors", "last.safetensors"
 _HEADER_LIMIT = 16 * 2**20
+_FREE_SIZE = 2**18  # sampling rates, lengths of windows and such are below
 _LOSS = "loss."  # tensors of the loss beside "frontend." and "backbone."
 
 
@@ -98,16 +100,52 @@ def load_model(path: Path) -> Loaded:
     """
     path = find_model(path)
     tensors, description = load(path, FORMAT)
+    _refuse_description(description, sum(one.numel() for one in tensors.values()), path)
     parts = [restore(description[name], name, kind="module") for name in ("frontend", "backbone")]
     # The file that training started from: what became of it is here, and no checkpoint chooses a file to be opened.
     frontend_part, network = (partial(one, weights="") if "weights" in getattr(one, "keywords", {}) else one for one in parts)
-    frontend = frontend_part()
-    embedder = TorchEmbedder(frontend, network(frontend.dim), features=description["features"])
+    try:
+        frontend = frontend_part()
+        _refuse_larger(network, frontend.dim, tensors, path)
+        embedder = TorchEmbedder(frontend, network(frontend.dim), features=description["features"])
+    except (ImportError, ValueError):
+        raise
+    except Exception as error:  # arguments of other types than a part takes lead to errors of any kind
+        raise ValueError(f"{path}: its description cannot be built ({type(error).__name__}: {str(error)[:200]}); it is damaged, copy it again") from None
     put(embedder, {name: value for name, value in tensors.items() if not name.startswith(_LOSS)}, str(path))
     read = restore(description["read"], "read", kind="read")
     if "detector" in getattr(read, "keywords", {}):
         raise ValueError(f"{path}: its reading names a detector file, and no checkpoint chooses a file to be opened; give --detector instead")
     return Loaded(embedder.eval(), read, description["modality"], description["similarity"], sha256(path), int(description["step"]))
+
+
+def _refuse_description(description: dict[str, Any], num_weights: int, path: Path) -> None:
+    """ValueError unless it says what load_model needs, with no size beyond what the file's weights can be those of: parts allocate what they are told."""
+    kinds = {"frontend": dict, "backbone": dict, "read": dict, "features": str, "modality": str, "similarity": str, "step": int}
+    wrong = [name for name, kind in kinds.items() if not isinstance(description.get(name), kind)]
+    if wrong or description["features"] not in ("raw", "polarlike"):
+        raise ValueError(f"{path}: its description lacks {', '.join(wrong) or 'known features'}, or has it of another type; it is damaged: copy it again")
+    largest = max(num_weights, _FREE_SIZE)
+    asked: float = 0
+    values: list[Any] = [description["frontend"], description["backbone"]]
+    while values:
+        one = values.pop()
+        if isinstance(one, dict | list):
+            values += one.values() if isinstance(one, dict) else one
+        elif isinstance(one, int | float):
+            asked = max(asked, abs(one)) if abs(one) < float("inf") else largest + 1
+    if asked > largest:
+        raise ValueError(f"{path}: its description states {asked}, beyond any size of its {num_weights} weights; it is damaged or hostile")
+
+
+def _refuse_larger(network: Part, dim: int, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """ValueError if the network that is described has more weights than the file, before it takes their memory."""
+    asked = 0
+    with suppress(Exception), torch.device("meta"):  # one that cannot be made without memory is not judged
+        asked = sum(one.numel() for one in network(dim).parameters())
+    held = sum(one.numel() for one in tensors.values())
+    if asked > held:
+        raise ValueError(f"{path}: weights do not fit: its description is of a network with {asked} weights, and the file has {held}")
 
 
 def find_model(path: Path) -> Path:
@@ -146,9 +184,16 @@ def load(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
                 family = kind.partition("/")[0]
                 what = f"of version {found!r}" if found.startswith(f"{family}/") else "of another kind" if found else "without a description by Likeness"
                 raise ValueError(f"{path} is a checkpoint {what}; this version of Likeness ({likeness_version()}) reads {kind!r}")
-            return {name: file.get_tensor(name) for name in file.keys()}, json.loads(metadata["state"])  # noqa: SIM118 (no mapping)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
     except SafetensorError as error:
         raise ValueError(f"{path} is no whole safetensors file: {error}") from None
+    try:
+        state = json.loads(metadata["state"])
+    except (KeyError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: its description is no JSON ({type(error).__name__}); it is damaged: copy or train it again") from None
+    if not isinstance(state, dict):
+        raise ValueError(f"{path}: its description is a {type(state).__name__} and no JSON object; it is damaged: copy or train it again")
+    return tensors, state
 
 
 def put(module: nn.Module, tensors: dict[str, Tensor], where: str) -> None:

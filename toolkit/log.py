@@ -88,5 +88,6 @@ def run_id(out: Path) -> str:
     if not path.is_file():
         import secrets
 
-        path.write_text(secrets.token_hex(4), encoding="utf-8")
+        with atomic_path(path) as partial_path:
+            partial_path.write_text(secrets.token_hex(4), encoding="utf-8")
     return path.read_text(encoding="utf-8").strip()

@@ -39,9 +39,11 @@ def items(path: str | Path, *, prefix: str | None = None) -> tuple[list[Item], T
     prefix = f"{path.stem}/" if prefix is None else prefix
     found: list[Item] = []
     place, strangers = 0, []
+    known: dict[int, int] = {}  # an image that the pickle refers to again and again is looked for once
     for number, image in enumerate(images):
-        at = data.find(image, place)  # in their order as a rule, so that each search is short
-        at = data.find(image) if at < 0 else at
+        at = known.get(id(image), -1)
+        at = data.find(image, place) if at < 0 else at  # in their order as a rule, so that each search is short
+        at = known[id(image)] = data.find(image) if at < 0 else at
         if at < 0:
             strangers.append(str(number))
             continue
@@ -97,7 +99,7 @@ def _bytes_of(path: Path) -> bytes:
 
 def _load(data: bytes, path: Path) -> tuple[list[bytes], list[bool]]:
     try:
-        content = _Reader(io.BytesIO(data), encoding="bytes").load()
+        content = _Reader(data).load()
     except _Refused as error:
         raise ValueError(f"{path}: refused, it {error}; a verification set holds images and labels only, so do not load this file with anything else") from None
     except Exception as error:  # whatever a damaged pickle leads to: EOFError, IndexError, TypeError, MemoryError, ...
@@ -207,6 +209,10 @@ class _Reader(pickle._Unpickler):
 
     stack: list[Any]
 
+    def __init__(self, data: bytes) -> None:
+        super().__init__(io.BytesIO(data), encoding="bytes")
+        self.size, self.encoded = len(data), 0
+
     def find_class(self, module: Any, name: Any) -> Any:
         try:
             return _STAND_INS[_text(module), _text(name)]
@@ -219,6 +225,10 @@ class _Reader(pickle._Unpickler):
         if not any(function is one for one in _STAND_INS.values()) or not isinstance(arguments, tuple):
             raise _Refused("calls something that is no part of an array")
         self.stack[-1] = function(*arguments)
+        if function is _encode:  # seven bytes of a file can encode one long text once more
+            self.encoded += len(self.stack[-1])
+            if self.encoded > self.size:
+                raise _Refused("makes more bytes than it has")
 
     def load_build(self) -> None:
         """Sets the state of a stand-in."""

@@ -72,7 +72,7 @@ def items(
             spans, ending, labels = _images(_member(held, file), num_classes, coarse)
             if (whole and len(labels) != number) or not all(type(one) is int and 0 <= one < len(names) for one in labels):
                 raise ValueError(
-                    f"{held[file].name}: {len(labels)} images with labels {min(labels, default=0)} to {max(labels, default=0)};"
+                    f"{held[file].name}: {len(labels)} images with labels {name_first(map(str, sorted(set(labels), key=str)))};"
                     f" {number} with 0 to {len(names) - 1} are needed; it is cut short or damaged: fetch it again"
                 )
             ending = packed.marked(ending, held[file].path)

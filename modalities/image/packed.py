@@ -21,6 +21,7 @@ from toolkit.batch import MAX_SPAN, Item
 
 COMPRESSED = "@gz"
 _SUFFIXES = (".gz", ".tgz")
+_BLOCK = 2**20
 
 
 def stretch(item: Item) -> bytes:
@@ -46,14 +47,15 @@ def stretch(item: Item) -> bytes:
 @lru_cache(maxsize=2)
 def _decompressed(path: Path, mtime_ns: int, size: int) -> bytes:
     """mtime_ns, size: a file that has changed is decompressed again."""
+    held = io.BytesIO()  # by blocks: one read of MAX_SPAN would take that much memory for any file
     try:
         with gzip.open(path) as file:
-            held = file.read(MAX_SPAN + 1)
+            while block := file.read(_BLOCK):
+                if held.write(block) and held.tell() > MAX_SPAN:
+                    raise ValueError(f"{path}: over {MAX_SPAN} bytes when decompressed; this is no file of a packed data set")
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"{path}: damaged or cut short ({error}); fetch it again") from error
-    if len(held) > MAX_SPAN:
-        raise ValueError(f"{path}: over {MAX_SPAN} bytes when decompressed; this is no file of a packed data set")
-    return held
+    return held.getvalue()
 
 
 def marked(ending: str, path: Path) -> str:
@@ -65,12 +67,17 @@ def members(archive: Path) -> dict[str, Item]:
     """The files inside a .tar.gz by their base names, as items whose span lies in the decompressed archive. ValueError if it is damaged or cut short."""
     found: dict[str, Item] = {}
     try:
-        with tarfile.open(fileobj=io.BytesIO(stretch(Item(archive.name, archive)))) as tar:
+        # plain inside: tarfile would also expand a .bz2 or .xz, without bound
+        with tarfile.open(fileobj=io.BytesIO(stretch(Item(archive.name, archive))), mode="r:") as tar:
+            end = 0
             for one in tar:
+                if one.size < 0 or one.offset < end:
+                    raise tarfile.ReadError("members that overlap")
+                end = one.offset_data + one.size if one.isreg() else one.offset_data
                 if one.isfile():
                     name = one.name.rpartition("/")[2]
                     found[name] = Item(name, archive, None, (one.offset_data, one.size))
-    except (tarfile.TarError, EOFError) as error:
+    except (tarfile.TarError, EOFError, OverflowError, RecursionError) as error:
         raise ValueError(f"{archive}: damaged or cut short ({error}); fetch it again") from error
     return found
 

@@ -60,7 +60,8 @@ def load(source: bytes, name: str) -> dict[str, Any]:
         raise ValueError(f"{name}: damaged, its instructions do not fit together ({type(error).__name__}); fetch it again") from error
     if not isinstance(found, dict):
         raise ValueError(f"{name}: holds a {type(found).__name__}; a dictionary with the images is needed")
-    return {str(_plain(key, source, name)): _plain(value, source, name) for key, value in found.items()}
+    texts: dict[_Text, str] = {}  # one string for each, however often the file refers to it
+    return {str(_plain(key, source, name, texts)): _plain(value, source, name, texts) for key, value in found.items()}
 
 
 def _run(source: bytes, name: str) -> Any:
@@ -100,6 +101,8 @@ def _run(source: bytes, name: str) -> Any:
             stack[-1].extend(taken)
         elif kind in ("SETITEM", "SETITEMS"):
             taken = marked() if kind == "SETITEMS" else [stack.pop(-2), stack.pop()]
+            if not all(isinstance(one, _Text | int) for one in taken[::2]):  # tuples in tuples take for ever to hash
+                raise ValueError("a dictionary's key is neither text nor number")
             stack[-1].update(zip(taken[::2], taken[1::2], strict=True))
         elif kind in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
             memo[len(memo) if kind == "MEMOIZE" else argument] = stack[-1]
@@ -132,19 +135,22 @@ def _text(value: _Text, source: bytes) -> str:
     return source[value.start : value.start + value.length].decode("latin-1")
 
 
-def _plain(value: Any, source: bytes, name: str) -> Any:
+def _plain(value: Any, source: bytes, name: str, texts: dict[_Text, str]) -> Any:
     """Values of a dictionary as the caller gets them."""
     if isinstance(value, _Text):
-        return _text(value, source)
-    if isinstance(value, list):
-        return [_text(one, source) if isinstance(one, _Text) else one for one in value]
-    if not isinstance(value, _Made):
+        return texts[value] if value in texts else texts.setdefault(value, _text(value, source))
+    if isinstance(value, list) and all(isinstance(one, _Text | int) for one in value):
+        return [_plain(one, source, name, texts) for one in value]
+    if value is None or isinstance(value, int):
         return value
+    if not isinstance(value, _Made):
+        raise ValueError(f"{name}: holds a {type(value).__name__.lstrip('_')} of other things than texts and numbers; fetch the file again")
     try:
         _, (rows, columns), kind, by_columns, held = value.state
         fits = value.name in _ARRAY and kind.name in _DTYPE and _text(kind.arguments[0], source) in ("u1", "|u1")
-        fits = fits and type(rows) is int and type(columns) is int and min(rows, columns) > 0 and rows * columns == held.length
-    except (ValueError, TypeError, AttributeError, IndexError):
+        fits = fits and type(rows) is int and type(columns) is int and 0 < rows <= held.length and 0 < columns <= held.length
+        fits = fits and rows * columns == held.length
+    except (ValueError, TypeError, AttributeError, LookupError):
         fits = False
     if not fits:
         raise ValueError(f"{name}: its array is no whole two-dimensional one of 8-bit numbers; fetch the file again")

@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from eval.files import text_lines
+from eval.files import atomic_path, text_lines
 from eval.templates import read_enrolment
 from eval.trials import read_trials, write_trials
 from eval.types import Trials, name_first
@@ -98,8 +98,9 @@ def write_lists(data: str | Path, out: str | Path) -> str:
     chosen, models, listed = enrolment(data)
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
-    (out / "items.txt").write_text("".join(f"{one.id} {one.path.relative_to(data).as_posix()}\n" for one in chosen), encoding="utf-8")
-    (out / "enrolment.txt").write_text("".join(f"{model} {' '.join(ids)}\n" for model, ids in models.items()), encoding="utf-8")
+    with atomic_path(out / "items.txt") as listing, atomic_path(out / "enrolment.txt") as enrolled:
+        listing.write_text("".join(f"{one.id} {one.path.relative_to(data).as_posix()}\n" for one in chosen), encoding="utf-8")
+        enrolled.write_text("".join(f"{model} {' '.join(ids)}\n" for model, ids in models.items()), encoding="utf-8")
     write_trials(out / "trials.txt", listed)
     return (
         f"likeness embed --model RUN --items {out / 'items.txt'} --root {data} --out eval.npz\n"

@@ -4,7 +4,8 @@
     likeness train recipes/image/folders.py:resnet50 backbone.weights=resnet50.pth --data DATA --out runs/mine        from a local ImageNet file
 
 A fifth of the classes are held out and retrieved from among themselves. `small` learns from nothing, on a CPU in minutes, and is a beginning for a few thousand
-plain images (signs, glyphs, parts); for photographs take resnet50 with ImageNet weights and a GPU. Nothing here was measured on anyone's data but yours.
+plain images (signs, glyphs, parts); for photographs take resnet50 with ImageNet weights and a GPU. No number of it is in docs/results.md: it depends on the
+data.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ class SFNet(nn.Module):
 
     Four stages, each a 3x3 convolution of stride 2 and residual blocks of two 3x3 convolutions; then a linear layer over the whole image. ReLU throughout (the
     paper has PReLU). depth: 4, 10, 20, 36 or 64; blocks: the four stages' numbers of blocks, where they are not to be the depth's. width: channels of the first
-    stage. batch_norm: after every convolution, and over the embedding with weights that start at 0.1. deprecated: the form of OpenSphere's first version, which
+    stage. batch_norm: after every convolution, and over the embedding with weights that start at gain, so that norms start at
+    about gain sqrt(dim), which losses on raw embeddings (SimPLE, EL-nivMF) depend on. deprecated: the form of OpenSphere's first version, which
     the published tables were trained with: ReLU before the addition instead of after it, convolutions of residual blocks drawn from N(0, 0.01).
     Parameter names are those of opensphere/module/backbone/sfnet.py and of model/backbone/sfnet_deprecated.py.
     ValueError for another depth, for batch norm in the deprecated form (it has none) and for images of another shape.
@@ -42,6 +43,7 @@ class SFNet(nn.Module):
         batch_norm: bool = False,
         dropout: float = 0.0,
         deprecated: bool = False,
+        gain: float = 0.1,
     ):
         super().__init__()
         if depth not in _DEPTHS:
@@ -61,7 +63,7 @@ class SFNet(nn.Module):
         self.features: nn.Module = nn.Identity()
         if batch_norm:
             self.features = norm = nn.BatchNorm1d(dim)
-            nn.init.constant_(norm.weight, 0.1)
+            nn.init.constant_(norm.weight, gain)
         self._draw(deprecated)
 
     def _draw(self, deprecated: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zipfile
 from collections.abc import Mapping
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
                 size = max(size, sum(member.file_size for member in archive.infolist()))
         if size > _LARGEST:
             raise ValueError(f"it holds {size} bytes, more than the {_LARGEST} that are read")
-        found = _read_safetensors(path) if path.suffix == ".safetensors" else torch.load(path, map_location="cpu", weights_only=True)
+        found = _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickled(path)
     except Exception as error:  # what a broken or hostile file makes of the parsers is anything
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(". ")[:200]
         raise ValueError(
@@ -87,6 +88,18 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     if not isinstance(found, Mapping) or not found or not all(isinstance(key, str) and torch.is_tensor(value) for key, value in found.items()):
         raise ValueError(f"weights {str(path)!r}: it holds a {type(found).__name__} that is no mapping of names to tensors; save it by torch.save(state_dict)")
     return dict(found)
+
+
+def _read_pickled(path: Path) -> Any:
+    """torch.load, which lets a file make a bytearray of any size: no tensor needs one."""
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as held:
+        found = held.find(b"bytearray") >= 0
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            found = found or any(b"bytearray" in archive.read(one) for one in archive.infolist() if one.filename.lower().endswith(".pkl"))
+    if found:
+        raise ValueError("it makes a bytearray")
+    return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def _read_safetensors(path: Path) -> Any:

@@ -1,0 +1,210 @@
+"""What tests/test_writes.py runs: killed.py FOLDER KIND ... writes each kind of file again and again, in processes that are killed at given calls.
+
+Prints JSON: {kind: [kills, times that the old one was there, times the new one, what else was there]}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+
+from eval import embeddings, plda, trials
+from eval.types import Embeddings, Trials
+from toolkit import checkpoint, shards
+from toolkit.batch import Item
+from toolkit.gallery import ExactGallery
+
+NUM_POINTS = 16
+Write = Callable[[Path, int], None]
+Read = Callable[[Path], object]
+
+
+def listed(version: int) -> Trials:
+    return Trials(("a",), tuple(f"p{version}{k}" for k in range(40)), [0] * 40, range(40), [True, False] * 20)  # type: ignore[arg-type]
+
+
+def embedded(version: int, num: int = 40) -> Embeddings:
+    """Ids in another order, and of another model, in each version."""
+    ids = tuple(f"i{k}" for k in range(num))
+    rows = np.arange(num * 4, dtype=np.float32).reshape(num, 4) + 1000 * version
+    return Embeddings(ids[version:] + ids[:version], rows, {"model": str(version)})
+
+
+def write_table(suffix: str) -> Write:
+    def write(folder: Path, version: int) -> None:
+        embeddings.write(folder / f"e{suffix}", embedded(version))
+
+    return write
+
+
+def read_table(name: str, missing: object = None) -> Read:
+    def read(folder: Path) -> object:
+        try:
+            found = embeddings.read(folder / name)
+        except FileNotFoundError:
+            return missing
+        return [found.ids, found.matrix.tolist(), dict(found.meta)]
+
+    return read
+
+
+def read_ark(folder: Path) -> object:
+    """Version of the vectors; what stands beside them has to be of the same, or not there."""
+    held = embeddings.read(folder / "e.ark")
+    version = int(held.matrix[0, 0]) // 1000
+    assert held.ids == embedded(version).ids
+    assert held.meta.get("model", str(version)) == str(version)
+    if (folder / "e.scp").exists():
+        assert embeddings.read(folder / "e.scp").rows(held.ids).tolist() == list(range(40))
+        assert np.array_equal(embeddings.read(folder / "e.scp").matrix, held.matrix)
+    return version
+
+
+def write_scores(folder: Path, version: int) -> None:
+    trials.write_scores(folder / "s.txt", listed(version), np.linspace(0, 1, 40))
+
+
+def read_scores(folder: Path) -> object:
+    found, values = trials.read_scores(folder / "s.txt")
+    return [found.probe_ids, values.tolist()]
+
+
+def write_plda(folder: Path, version: int) -> None:
+    plda.Plda(np.full(2, version), np.eye(2), np.zeros(2), np.eye(2), np.ones(2)).save(folder / "p.json")
+
+
+def read_plda(folder: Path) -> object:
+    return plda.load_plda(folder / "p.json").mean.tolist()
+
+
+def write_model(folder: Path, version: int) -> None:
+    checkpoint.save(folder / "m.safetensors", {"a": torch.full((1000,), float(version))}, {"version": version}, "t/1")
+
+
+def read_model(folder: Path) -> object:
+    tensors, state = checkpoint.load(folder / "m.safetensors", "t/1")
+    assert bool((tensors["a"] == state["version"]).all())
+    return state["version"]
+
+
+def write_shards(folder: Path, version: int) -> None:
+    items = []
+    for k in range(6):
+        (folder / f"{k}.wav").write_bytes(bytes([k + 1]) * 700)
+        items.append(Item(f"i{k}", folder / f"{k}.wav", "a"))
+    shards.write(items, folder / "packed", shard_bytes=5000)
+
+
+def read_shards(folder: Path) -> object:
+    """All items, or none where the packing is not finished, which is said."""
+    try:
+        return [(one.id, one.open().read()) for one in shards.items(folder / "packed")] if (folder / "packed").is_dir() else []
+    except (FileNotFoundError, ValueError) as error:
+        if "pack again" not in str(error):
+            raise
+        return []
+
+
+def write_gallery(folder: Path, version: int) -> None:
+    gallery = ExactGallery(folder / "gallery", {"similarity": "cosine"})
+    held = Embeddings(tuple("abcdef"), np.arange(24, dtype=np.float32).reshape(6, 4) + version, {"similarity": "cosine"})
+    (gallery.update if len(gallery) else gallery.enrol)(held, list("xxyyzz"))
+    gallery.close()
+
+
+def read_gallery(folder: Path) -> object:
+    gallery = ExactGallery(folder / "gallery", {"similarity": "cosine"})
+    found = [(one.subject, one.enrolments, one.norm) for one in gallery.entries()]
+    gallery.close()
+    return found
+
+
+MADE: dict[str, tuple[Write, Read]] = {
+    "scores": (write_scores, read_scores),
+    "npz": (write_table(".npz"), read_table("e.npz")),
+    "ark": (write_table(".ark"), read_ark),
+    "plda": (write_plda, read_plda),
+    "model": (write_model, read_model),
+    "shards": (write_shards, read_shards),
+    "gallery": (write_gallery, read_gallery),
+}
+
+
+class Counter:
+    """Counts the calls and returns of this process; kills it at the `last`. marks: those at which files are renamed, synchronised or committed."""
+
+    def __init__(self, last: int = -1) -> None:
+        self.count, self.last, self.marks = 0, last, list[int]()
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
+        self.count += 1
+        if event == "c_call" and getattr(argument, "__name__", "") in ("replace", "fsync", "unlink", "execute", "executemany", "rename"):
+            self.marks.append(self.count)
+        if self.count == self.last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def counted(write: Write, folder: Path, version: int, last: int = -1) -> Counter:
+    counter = Counter(last)
+    sys.setprofile(counter)
+    try:
+        write(folder, version)
+    finally:
+        sys.setprofile(None)
+    return counter
+
+
+def main(root: Path, kinds: list[str]) -> None:
+    torch.set_num_threads(1)
+    told = {}
+    for kind in kinds:
+        write, read = MADE[kind]
+        fresh = kind == "shards"  # made once, and not replaced
+        folder = root / kind
+        folder.mkdir()
+        write(folder, 0)
+        first = counted(write, root / kind if not fresh else _folder(root, kind, 0), 1)
+        points = {*np.linspace(1, first.count, NUM_POINTS).astype(int).tolist()}
+        points |= {mark + k for mark in (first.marks[:: max(1, len(first.marks) // 6)] + first.marks[-3:]) for k in (0, 1)}
+        kills, old, new, other = 0, 0, 0, list[str]()
+        for number, point in enumerate(sorted(points), 2):
+            folder = _folder(root, kind, number) if fresh else folder
+            before = [] if fresh else read(folder)
+            child = os.fork()
+            if not child:
+                counted(write, folder, number, point)
+                os._exit(0)
+            killed = os.WIFSIGNALED(os.waitpid(child, 0)[1])
+            kills += killed
+            try:
+                found = read(folder)
+            except Exception as error:  # told below
+                other.append(f"kill at call {point} of {first.count}: {type(error).__name__}: {error}")
+                continue
+            write(folder, number)  # goes on or begins anew, whatever was left
+            whole = read(folder)
+            old += found == before
+            new += found == whole
+            if found not in (before, whole):
+                other.append(f"kill at call {point} of {first.count}: neither the old nor the new")
+        told[kind] = [kills, old, new, other]
+    print(json.dumps(told))
+
+
+def _folder(root: Path, kind: str, number: int) -> Path:
+    folder = root / f"{kind}{number}"
+    folder.mkdir()
+    return folder
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
