@@ -41,9 +41,10 @@ def items(path: str | Path, *, prefix: str | None = None) -> tuple[list[Item], T
     place, strangers = 0, []
     known: dict[int, int] = {}  # an image that the pickle refers to again and again is looked for once
     for number, image in enumerate(images):
-        at = known.get(id(image), -1)
-        at = data.find(image, place) if at < 0 else at  # in their order as a rule, so that each search is short
-        at = known[id(image)] = data.find(image) if at < 0 else at
+        at = known.get(id(image))
+        if at is None:
+            at = data.find(image, place)  # in their order as a rule, so that each search is short
+            at = known[id(image)] = data.find(image) if at < 0 else at
         if at < 0:
             strangers.append(str(number))
             continue

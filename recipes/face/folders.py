@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from eval.files import atomic_path
 from eval.trials import write_trials
 from eval.verification import eer, tar_at_far
 from modalities.face import align, folders, images
@@ -77,7 +78,8 @@ def write_lists(data: Path, out: Path) -> None:
     """Write out/items.txt and out/trials.txt of the held-out subjects."""
     items, trials = folders.trials(data, split="test", test_share=0.2)
     out.mkdir(parents=True, exist_ok=True)
-    (out / "items.txt").write_text("".join(f"{item.id}\t{item.path.relative_to(data)}\n" for item in items), encoding="utf-8")
+    with atomic_path(out / "items.txt") as temporary:
+        temporary.write_text("".join(f"{item.id}\t{item.path.relative_to(data)}\n" for item in items), encoding="utf-8")
     write_trials(out / "trials.txt", trials)
     print(f"{len(items)} items and {len(trials)} trials in {out}")
 

@@ -34,6 +34,7 @@ from functools import partial
 from pathlib import Path
 from typing import get_args
 
+from eval.files import atomic_path
 from eval.trials import write_trials
 from eval.verification import eer, min_dcf
 from modalities.speaker import audio, voxceleb
@@ -115,7 +116,8 @@ def write_lists(data: Path, out: Path, protocol: voxceleb.Protocol) -> None:
     """Write out/items.txt and out/trials.txt of a VoxCeleb1 protocol."""
     items, trials = voxceleb.trials(data, protocol=protocol)
     out.mkdir(parents=True, exist_ok=True)
-    (out / "items.txt").write_text("".join(f"{item.id}\t{item.path.relative_to(data).as_posix()}\n" for item in items), encoding="utf-8")
+    with atomic_path(out / "items.txt") as temporary:
+        temporary.write_text("".join(f"{item.id}\t{item.path.relative_to(data).as_posix()}\n" for item in items), encoding="utf-8")
     write_trials(out / "trials.txt", trials)
     print(f"{len(items)} items and {len(trials)} trials of VoxCeleb1-{protocol} in {out}")
 
