@@ -12,9 +12,9 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	@touch $(READY)
 
-# The main job on synthetic voices: train, embed, score, evaluate, report.
+# The main job on synthetic voices, synthetic faces and real digits: train, embed, score, evaluate, report; a minute or two.
 demo: $(READY)
-	$(BIN)/likeness demo --only speaker --out runs/demo-$$(date +%Y%m%d-%H%M%S)
+	$(BIN)/likeness demo --out runs/demo-$$(date +%Y%m%d-%H%M%S)
 
 test: $(READY)
 	$(BIN)/python -m pytest

@@ -18,7 +18,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "performance.md"
-SCRIPTS = [*sorted(path.stem for path in HERE.glob("eval_*.py")), "face", "image", "losses", "speaker", "train", "use"]
+SCRIPTS = [*sorted(path.stem for path in HERE.glob("eval_*.py")), "face", "image", "losses", "speaker", "train", "use", "use_gallery", "use_serve"]
 
 
 def machine() -> str:

@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,12 +31,16 @@ class PerItem:
     """ids of N test items; columns: name -> (N,) float64; groups: (N,) integers of what is drawn together, None if every item stands for itself.
 
     over: what the groups are, in a word, for tables: "classes", "images". ValueError where the lengths differ.
+    For reports, and not kept in the file: embeddings (N, D), classes: names of the numbers in "label" and "predicted", show: id -> its file or pixels.
     """
 
     ids: tuple[str, ...]
     columns: Columns
     groups: Ints | None
     over: str
+    embeddings: Floats | None = None
+    classes: tuple[str, ...] = ()
+    show: Callable[[str], Any] | None = None
 
     def __post_init__(self) -> None:
         sizes = {name: len(one) for name, one in self.columns.items()} | ({} if self.groups is None else {"groups": len(self.groups)})

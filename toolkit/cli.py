@@ -51,10 +51,12 @@ def demo(
         from toolkit.demo import report
 
         say(f"\nAll of them\n\n{report(made, out)}\nOne report: {out / 'report' / 'index.html'}")
+        say(f"A model as a web page and REST service: likeness serve --model {out / 'speaker' / 'run'}")
 
 
 @app.command(epilog="Example: likeness train recipes/speaker/an4.py:arcface optim.lr=0.05 --data ../shared/data --out runs/an4")
 def train(
+    context: typer.Context,
     recipe: Annotated[str, typer.Argument(help="RECIPE.py or RECIPE.py:VARIANT.")],
     overrides: Annotated[list[str] | None, typer.Argument(metavar="FIELD=VALUE", help="Dotted typed fields of the recipe.")] = None,
     data: Annotated[Path, typer.Option(help="Folder of the data set.")] = Path("data"),
@@ -80,10 +82,15 @@ def train(
     if os.environ.get("RANK", "0") == "0":
         say(f"{variant}: trained model in {model}")
         if chosen.test is not None:
+            from eval import report_items
+            from eval.provenance import likeness_version
             from toolkit.measure import metrics_of, run_test
 
-            metrics = metrics_of(chosen, run_test(chosen, out, data))
-            say("test: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+            measured = run_test(chosen, out, data)
+            say("test: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics_of(chosen, measured).items()))
+            page = out / "report" / "index.html"
+            report_items.html(page, measured, chosen.metrics, command=f"{context.obj} --resume", version=likeness_version())
+            say(f"report: {page}")
 
 
 @app.command(epilog="Example: likeness compare recipes/speaker/an4.py --variants arcface,simple --seeds 3 --data ../shared/data --out runs/an4-compare")

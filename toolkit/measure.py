@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from eval import per_item
@@ -87,12 +88,13 @@ def classification(model: Model, data: Path, *, items: Part, calibrate_on: Part 
     columns |= {"norm": np.linalg.norm(z, axis=1), "label": labels.astype(np.float64), "predicted": logits.argmax(axis=1).astype(np.float64)}
     if calibrate_on is not None:
         held_out = calibrate_on(data)
+        held_out_labels, held_out_logits = _numbers(held_out, model.classes), _logits(model, model.embed(held_out))
         try:
-            temperature = fit_temperature(_logits(model, model.embed(held_out)), _numbers(held_out, model.classes))
+            temperature = fit_temperature(held_out_logits, held_out_labels)
         except ValueError:
             temperature = 1.0
         columns |= {"scaled_confidence": softmax(logits, temperature).max(axis=1), "temperature": np.full(len(tested), temperature)}
-    return PerItem(tuple(one.id for one in tested), columns, None, "items")
+    return _per_item(model, tested, columns, None, "items", z, model.classes)
 
 
 def retrieval(
@@ -137,7 +139,7 @@ def retrieval(
         for number in np.flatnonzero(np.bincount(labels) >= 3):  # one value a class, on its first item: their mean is eval.diversity's
             members = np.flatnonzero(labels == number)
             columns["cluster_diversity"][members[0]] = cluster_diversity(z[members], labels[members])
-    return PerItem(tuple(one.id for one in tested), columns, labels.astype(np.int32), "classes")
+    return _per_item(model, tested, columns, labels.astype(np.int32), "classes", z, names)
 
 
 def run_test(recipe: Recipe, out: Path, data: Path) -> PerItem:
@@ -149,6 +151,25 @@ def run_test(recipe: Recipe, out: Path, data: Path) -> PerItem:
 
 
 TEST = "test.npz"
+
+
+def _per_item(
+    model: Model, items: Sequence[Item], columns: dict[str, Floats], groups: NDArray[np.int32] | None, over: str, z: Floats, classes: Sequence[str]
+) -> PerItem:
+    """With what a report shows of the items."""
+    where = {one.id: one for one in items}
+
+    def show(id: str) -> Path | NDArray[np.uint8] | None:
+        item = where.get(id)
+        if item is None or item.span is None:
+            return None if item is None else item.path
+        pixels = model.read(item)
+        if not isinstance(pixels, np.ndarray) or pixels.ndim != 3 or pixels.shape[0] not in (1, 3):
+            return None
+        levels = np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
+        return levels[0] if len(levels) == 1 else np.ascontiguousarray(levels.transpose(1, 2, 0))
+
+    return PerItem(tuple(one.id for one in items), columns, groups, over, embeddings=z, classes=tuple(classes), show=show)
 
 
 @torch.no_grad()
