@@ -56,7 +56,7 @@ RECIPES = {
     "standard": BASE,
     "cosine": replace(BASE, loss=partial(Cosine, tau=2.0)),
     "arcface": replace(BASE, loss=partial(ArcFace, margin=0.2, scale=16.0)),
-    "vmf": replace(BASE, loss=partial(VMF, resultant=0.4, tau=2.0)),
+    "vmf": replace(BASE, loss=partial(VMF, resultant=0.7, tau=2.0), optim=replace(BASE.optim, proxy_lr_scale=10.0)),
     "open": replace(
         BASE,
         loss=partial(ArcFace, margin=0.2, scale=16.0),
