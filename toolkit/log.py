@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from eval.files import atomic_path
+from toolkit.batch import Bad, Batch
 
 LOG = "log.jsonl"
 LOGGERS = ("tensorboard", "wandb")
@@ -91,3 +93,34 @@ def run_id(out: Path) -> str:
         with atomic_path(path) as partial_path:
             partial_path.write_text(secrets.token_hex(4), encoding="utf-8")
     return path.read_text(encoding="utf-8").strip()
+
+
+class Clock:
+    """Where the time goes: waiting for data, and the rest of a step."""
+
+    def __init__(self) -> None:
+        self.first = self.since = time.perf_counter()
+        self.waited, self.steps = 0.0, 0
+
+    def waiting(self, loader: Iterable[tuple[Batch | None, list[Bad]]]) -> Iterator[tuple[Batch | None, list[Bad]]]:
+        batches = iter(loader)
+        while True:
+            asked = time.perf_counter()
+            one = next(batches, None)
+            self.waited += time.perf_counter() - asked
+            if one is None:
+                return
+            yield one
+
+    def read(self, batch_size: int) -> dict[str, float]:
+        """Seconds since the start; of the steps since the last call: items per second, mean seconds a step, and of these the seconds spent waiting for data."""
+        now = time.perf_counter()
+        taken, steps = now - self.since, max(1, self.steps)
+        numbers = {
+            "seconds": now - self.first,
+            "items_per_second": steps * batch_size / taken,
+            "step_seconds": taken / steps,
+            "data_seconds": self.waited / steps,
+        }
+        self.since, self.waited, self.steps = now, 0.0, 0
+        return {name: float(f"{value:.4g}") for name, value in numbers.items()}

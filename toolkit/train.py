@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,15 +15,16 @@ from eval.provenance import digest
 from eval.similarity import score_trials
 from eval.types import Trials, name_first
 from toolkit import checkpoint, distributed, measure, sharding
-from toolkit.batch import Bad, Batch, Draw, Item, Views, check_unique, collate_views, label_numbers
+from toolkit.batch import Batch, Draw, Item, Views, check_unique, label_numbers
 from toolkit.build import build, half, start_from
-from toolkit.console import BadItems, Bar, Interrupted, console, ignore_ctrl_c, interruptible
+from toolkit.console import BadItems, Bar, Interrupted, console, interruptible
 from toolkit.embed import TorchEmbedder, embed_on_all_ranks, pick_device
-from toolkit.log import LOG, Log, check_loggers
+from toolkit.loading import estimate, loader_of, on_device, part_of
+from toolkit.log import LOG, Clock, Log, check_loggers
 from toolkit.memory import update_encoder
 from toolkit.recipe import Recipe, check, describe
 from toolkit.run import Run, load_run, prepare_folder, save_run
-from toolkit.sampling import Index, Sampling, draws
+from toolkit.sampling import Index, draws
 from toolkit.sampling import check as check_sampling
 from toolkit.shards import shard_numbers
 
@@ -101,11 +99,11 @@ def fit(
     if not (resume and load_run(out, run, classes)):
         if recipe.init:
             start_from(recipe, run, classes)
-        _estimate(run, recipe, items, labels)
+        estimate(run, recipe, items, labels)
     if main:
         checkpoint.remove_stale(out, run.plateau.kept)
     schedule, sampling = recipe.schedule, recipe.sampling
-    loader = _loader(views, _part(draws(labels, sampling, seed=recipe.seed, start=run.step, stop=schedule.steps, shards=shards)), recipe, device)
+    loader = loader_of(views, part_of(draws(labels, sampling, seed=recipe.seed, start=run.step, stop=schedule.steps, shards=shards)), recipe, device)
     autocast = torch.autocast(device.type, dtype=half(recipe, device), enabled=half(recipe, device) is not torch.float32)
     bad = BadItems(recipe.max_bad_share)
     size = sum(parameter.numel() for parameter in run.embedder.parameters())
@@ -115,7 +113,7 @@ def fit(
         console.print(told, highlight=False)
     if schedule.stop_after and run.plateau.since_best >= schedule.stop_after:
         return checkpoint.find_model(out)  # resumed after its early stop
-    clock = _Clock()
+    clock = Clock()
     with (
         _lost_processes(run, out),
         interruptible() as interrupted,
@@ -132,7 +130,7 @@ def fit(
             short = batch is None or len(batch.labels) < max(recipe.accumulate, 2 if distributed.world() == 1 else 1)
             if not distributed.any_rank(short):  # a step for which one process could read nothing is left out by all
                 assert batch is not None
-                batch = _to(batch, device, recipe)
+                batch = on_device(batch, device, recipe)
                 run.optimizer.zero_grad(set_to_none=True)
                 with autocast:
                     loss = step(run, batch, recipe)
@@ -245,98 +243,6 @@ class _Watch:
         return self.value
 
 
-class _Clock:
-    """Where the time goes: waiting for data, and the rest of a step."""
-
-    def __init__(self) -> None:
-        self.first = self.since = time.perf_counter()
-        self.waited, self.steps = 0.0, 0
-
-    def waiting(self, loader: Iterable[tuple[Batch | None, list[Bad]]]) -> Iterator[tuple[Batch | None, list[Bad]]]:
-        batches = iter(loader)
-        while True:
-            asked = time.perf_counter()
-            one = next(batches, None)
-            self.waited += time.perf_counter() - asked
-            if one is None:
-                return
-            yield one
-
-    def read(self, batch_size: int) -> dict[str, float]:
-        """Seconds since the start; of the steps since the last call: items per second, mean seconds a step, and of these the seconds spent waiting for data."""
-        now = time.perf_counter()
-        taken, steps = now - self.since, max(1, self.steps)
-        numbers = {
-            "seconds": now - self.first,
-            "items_per_second": steps * batch_size / taken,
-            "step_seconds": taken / steps,
-            "data_seconds": self.waited / steps,
-        }
-        self.since, self.waited, self.steps = now, 0.0, 0
-        return {name: float(f"{value:.4g}") for name, value in numbers.items()}
-
-
-def _part(batches: Iterator[list[Draw]]) -> Iterator[list[Draw]]:
-    """This process's part of every batch: parts differ by one item at most and make up the batch in rank order."""
-    rank, world = distributed.rank(), distributed.world()
-    for batch in batches:
-        yield batch[len(batch) * rank // world : len(batch) * (rank + 1) // world]
-
-
-def _loader(views: Views, order: Iterator[list[Draw]], recipe: Recipe, device: torch.device) -> Any:
-    """Batches of views in the given order, read in recipe.workers processes."""
-    return torch.utils.data.DataLoader(
-        views,
-        batch_sampler=order,
-        collate_fn=collate_views,
-        num_workers=recipe.workers,
-        prefetch_factor=recipe.prefetch if recipe.workers else None,
-        worker_init_fn=ignore_ctrl_c if recipe.workers else None,
-        pin_memory=device.type == "cuda",
-        generator=torch.Generator().manual_seed(recipe.seed),  # its own, so that making the loader draws nothing from the run's generator
-    )
-
-
-@torch.no_grad()
-def _estimate(run: Run, recipe: Recipe, items: Sequence[Item], labels: Index) -> None:
-    """Let a backbone or a loss that learns constants from the training data before the first step do so, from recipe.estimate_views views of every item.
-
-    A backbone's estimate gets batches (features, lengths, labels); a loss's gets the embeddings (N, D) that the network then gives. Every rank does all of it.
-    """
-    backbone, loss = (getattr(one, "estimate", None) for one in (run.embedder.backbone, run.loss))
-    if recipe.init:  # its constants came with the weights
-        backbone = None
-    if backbone is None and loss is None:
-        return
-    device = next(iter(run.embedder.parameters())).device
-    views = Views(
-        items, labels, recipe.train_read or recipe.read, recipe.augment, seed=recipe.seed + 1_000_003, cache=recipe.cache
-    )  # other random numbers than the training views
-    size = min(64, len(items))
-    batches_wanted = recipe.estimate_views * (len(items) // size)
-
-    def batches(most: int) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
-        order = draws(labels, Sampling(size), seed=recipe.seed, start=0, stop=most)
-        for batch, _ in _loader(views, order, recipe, device):
-            if batch is not None:
-                batch = _to(batch, device, recipe)
-                features, lengths = run.embedder.frontend(batch.inputs, batch.lengths)
-                yield features, None if batch.lengths is None else lengths, batch.labels
-
-    run.embedder.eval()
-    if backbone is not None:
-        backbone(batches(batches_wanted))
-    if loss is not None:
-        run.embedder.train()  # batch norm has no statistics yet; as in the first steps, embeddings come from batch statistics
-        state = {name: value.clone() for name, value in run.embedder.state_dict().items()}
-        with torch.random.fork_rng(devices=[device.index] if device.type == "cuda" else []):
-            torch.manual_seed(recipe.seed)  # dropout is the same in every process
-            loss(torch.cat([run.embedder.backbone(features, lengths).float() for features, lengths, _ in islice(batches(batches_wanted), 64)]))
-        run.embedder.load_state_dict(state)
-    if run.encoder is not None:
-        run.encoder.load_state_dict(run.embedder.state_dict())
-
-
 def _set_rate(run: Run, recipe: Recipe) -> float:
     """Set every group's rate for this step from the schedule; returns the backbone's."""
     schedule = recipe.schedule
@@ -345,15 +251,6 @@ def _set_rate(run: Run, recipe: Recipe) -> float:
     for group in run.optimizer.param_groups:
         group["lr"] = group["base_lr"] * factor
     return recipe.optim.lr * factor
-
-
-def _to(batch: Batch, device: torch.device, recipe: Recipe) -> Batch:
-    inputs, labels, lengths = (None if one is None else one.to(device, non_blocking=True) for one in batch)
-    assert inputs is not None
-    assert labels is not None
-    if recipe.channels_last and inputs.ndim == 4:
-        inputs = inputs.contiguous(memory_format=torch.channels_last)
-    return Batch(inputs, labels, lengths)
 
 
 def _keep(run: Run, recipe: Recipe, out: Path, metrics: dict[str, float], classes: Sequence[str]) -> None:

@@ -1,0 +1,87 @@
+"""Batches of a run: this process's part of each, read in processes of their own, on the device; and what a network learns from them before the first step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from toolkit import distributed
+from toolkit.batch import Batch, Draw, Item, Views, collate_views
+from toolkit.console import ignore_ctrl_c
+from toolkit.recipe import Recipe
+from toolkit.run import Run
+from toolkit.sampling import Index, Sampling, draws
+
+
+def part_of(batches: Iterator[list[Draw]]) -> Iterator[list[Draw]]:
+    """This process's part of every batch: parts differ by one item at most and make up the batch in rank order."""
+    rank, world = distributed.rank(), distributed.world()
+    for batch in batches:
+        yield batch[len(batch) * rank // world : len(batch) * (rank + 1) // world]
+
+
+def loader_of(views: Views, order: Iterator[list[Draw]], recipe: Recipe, device: torch.device) -> Any:
+    """Batches of views in the given order, read in recipe.workers processes."""
+    return torch.utils.data.DataLoader(
+        views,
+        batch_sampler=order,
+        collate_fn=collate_views,
+        num_workers=recipe.workers,
+        prefetch_factor=recipe.prefetch if recipe.workers else None,
+        worker_init_fn=ignore_ctrl_c if recipe.workers else None,
+        pin_memory=device.type == "cuda",
+        generator=torch.Generator().manual_seed(recipe.seed),  # its own, so that making the loader draws nothing from the run's generator
+    )
+
+
+def on_device(batch: Batch, device: torch.device, recipe: Recipe) -> Batch:
+    inputs, labels, lengths = (None if one is None else one.to(device, non_blocking=True) for one in batch)
+    assert inputs is not None
+    assert labels is not None
+    if recipe.channels_last and inputs.ndim == 4:
+        inputs = inputs.contiguous(memory_format=torch.channels_last)
+    return Batch(inputs, labels, lengths)
+
+
+@torch.no_grad()
+def estimate(run: Run, recipe: Recipe, items: Sequence[Item], labels: Index) -> None:
+    """Let a backbone or a loss that learns constants from the training data before the first step do so, from recipe.estimate_views views of every item.
+
+    A backbone's estimate gets batches (features, lengths, labels); a loss's gets the embeddings (N, D) that the network then gives. Every rank does all of it.
+    """
+    backbone, loss = (getattr(one, "estimate", None) for one in (run.embedder.backbone, run.loss))
+    if recipe.init:  # its constants came with the weights
+        backbone = None
+    if backbone is None and loss is None:
+        return
+    device = next(iter(run.embedder.parameters())).device
+    views = Views(
+        items, labels, recipe.train_read or recipe.read, recipe.augment, seed=recipe.seed + 1_000_003, cache=recipe.cache
+    )  # other random numbers than the training views
+    size = min(64, len(items))
+    batches_wanted = recipe.estimate_views * (len(items) // size)
+
+    def batches(most: int) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
+        order = draws(labels, Sampling(size), seed=recipe.seed, start=0, stop=most)
+        for batch, _ in loader_of(views, order, recipe, device):
+            if batch is not None:
+                batch = on_device(batch, device, recipe)
+                features, lengths = run.embedder.frontend(batch.inputs, batch.lengths)
+                yield features, None if batch.lengths is None else lengths, batch.labels
+
+    run.embedder.eval()
+    if backbone is not None:
+        backbone(batches(batches_wanted))
+    if loss is not None:
+        run.embedder.train()  # batch norm has no statistics yet; as in the first steps, embeddings come from batch statistics
+        state = {name: value.clone() for name, value in run.embedder.state_dict().items()}
+        with torch.random.fork_rng(devices=[device.index] if device.type == "cuda" else []):
+            torch.manual_seed(recipe.seed)  # dropout is the same in every process
+            loss(torch.cat([run.embedder.backbone(features, lengths).float() for features, lengths, _ in islice(batches(batches_wanted), 64)]))
+        run.embedder.load_state_dict(state)
+    if run.encoder is not None:
+        run.encoder.load_state_dict(run.embedder.state_dict())
