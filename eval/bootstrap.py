@@ -215,6 +215,8 @@ def percentile_interval(values: Floats, level: float) -> tuple[float, float]:
     """
     if not 0 < level < 1:
         raise ValueError(f"level = {level}: the share that an interval covers must lie strictly between 0 and 1, e.g. 0.95")
+    if np.isnan(values).all():
+        return float("nan"), float("nan")
     low, high = np.nanquantile(values, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
