@@ -165,7 +165,7 @@ KINDS = ("scores", "npz", "ark", "plda", "model", "shards", "gallery")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_kill_leaves_the_old_or_the_new(tmp_path: Path) -> None:
     """Processes that replace a file are killed at some 20 of their calls, those around the renames among them; what is there is then read."""
-    command = [sys.executable, str(Path(__file__).with_name("killed.py")), str(tmp_path), *KINDS]
+    command = [sys.executable, "-P", str(Path(__file__).with_name("killed.py")), str(tmp_path), *KINDS]
     told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert told.returncode == 0, told.stderr[-2000:]
     found = json.loads(told.stdout.splitlines()[-1])

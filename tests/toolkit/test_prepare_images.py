@@ -106,7 +106,7 @@ def test_cifar_is_counted_by_its_reader(server: Server, tmp_path: Path) -> None:
     members = {f"cifar-10-batches-py/{name}": pickle.dumps(whole, protocol=4) for name in [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]}
     members["cifar-10-batches-py/batches.meta"] = pickle.dumps({"label_names": [f"class {i}" for i in range(10)]}, protocol=2)
     _, error = said(served("cifar10", server, {"cifar-10-python.tar.gz": packed(members)}), tmp_path)
-    assert "data_batch_1: 3 images with labels 0 to 2; 10000 with 0 to 9 are needed" in error
+    assert "data_batch_1: 3 images with labels '0', '1', '2'; 10000 with 0 to 9 are needed" in error
     assert "remove 'cifar-10-batches-py' from" in error
     assert len(cifar.items(tmp_path, whole=False)) == 15
 
