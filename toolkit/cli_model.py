@@ -35,6 +35,9 @@ def embed(
     flip: Annotated[
         Literal["none", "sum", "mean", "concat"], typer.Option(help="Images: join with the mirror image's embedding; concat holds both, for every IJB preset.")
     ] = "none",
+    detector: Annotated[
+        Path | None, typer.Option(help="Faces: an SCRFD .onnx file with landmarks; the items are photographs, not aligned crops.", **EXISTING)
+    ] = None,
     workers: Annotated[int, typer.Option(min=0, help="Processes that read files.")] = 0,
     frontend: Annotated[Literal["wespeaker", "3dspeaker"], typer.Option(help="Filterbanks that an .onnx or wespeaker: model was trained with.")] = "wespeaker",
     crops: Annotated[int, typer.Option(min=0, help="Speech: the mean over so many evenly spaced crops; 0 = the whole recording.")] = 0,
@@ -61,6 +64,9 @@ def embed(
     loaded = backends.in_parts(
         backends.load(model, frontend=frontend), crops=crops, crop_seconds=crop_seconds, chunk_seconds=chunk_seconds, only_speech=only_speech
     )
+    if ijb is not None and detector is not None:
+        raise ValueError("--detector finds faces in photographs, and --ijb aligns them by its own landmarks; leave one out")
+    loaded = backends.with_detector(loaded, detector)
     if ijb is not None:
         loaded, listed = extract.ijb_pack(loaded, ijb)
     elif items is not None:

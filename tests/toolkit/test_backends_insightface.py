@@ -309,6 +309,13 @@ def test_verify_from_the_command_line(pack: Path, crops: list[Path], tmp_path: P
     assert likeness("verify", first, second, *one_file, "--detector", pack / "det_tiny.onnx", "--json", tmp_path / "w.json") == 0
     assert json.loads((tmp_path / "w.json").read_text()) == document
     assert likeness("verify", *crops[:2], *one_file) == 0  # aligned already
+    (tmp_path / "photos.txt").write_text("a.png\nb.png\nempty.png\n")
+    detected = ("--items", tmp_path / "photos.txt", *one_file, "--detector", pack / "det_tiny.onnx", "--out", tmp_path / "photos.npz")
+    assert likeness("embed", *detected) == 0
+    assert "skipped empty.png" in capsys.readouterr().err
+    held = embeddings.read(tmp_path / "photos.npz")
+    assert held.meta["faces"] == document["faces"]
+    assert float(held.unit()[0] @ held.unit()[1]) == pytest.approx(document["score"], abs=1e-6)
     for arguments, says in [
         (("verify", first, nobody, "--model", f"insightface:{pack}"), f"1 of 2 items cannot be read: {nobody}: no face found"),
         (("verify", first, second, *one_file), "128 x 128 pixels, but 112 x 112 are wanted"),
