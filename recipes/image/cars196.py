@@ -74,7 +74,9 @@ BASE = Recipe(
     estimate_views=1,
     workers=8,
 )
-HYPERBOLIC = replace(BASE, loss=partial(Hyperbolic, c=1e-5), similarity="", optim=Optim(lr=0.01, momentum=0.9, nesterov=True, weight_decay=5e-4))
+HYPERBOLIC = replace(
+    BASE, loss=partial(Hyperbolic, c=1e-5, riemannian=True), similarity="", optim=Optim(lr=0.01, momentum=0.9, nesterov=True, weight_decay=5e-4)
+)
 COSINE = replace(BASE, loss=partial(Cosine, tau=3.466, tau_lr=1e-3), similarity="cosine", optim=Optim(lr=0.005, momentum=0.9, nesterov=True, weight_decay=5e-4))
 ARCFACE = replace(
     BASE,

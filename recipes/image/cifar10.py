@@ -76,7 +76,7 @@ BASE = Recipe(
 
 RECIPES = {
     "standard": BASE,
-    "hyperbolic": replace(BASE, loss=partial(Hyperbolic, c=1e-5), optim=Optim(lr=0.01, momentum=0.99, nesterov=True, weight_decay=5e-4)),
+    "hyperbolic": replace(BASE, loss=partial(Hyperbolic, c=1e-5, riemannian=True), optim=Optim(lr=0.01, momentum=0.99, nesterov=True, weight_decay=5e-4)),
     "cosine": replace(BASE, loss=partial(Cosine, tau=0.0, tau_lr=1e-3), optim=Optim(lr=0.5, momentum=0.8, weight_decay=5e-4)),
     "arcface": replace(
         BASE,

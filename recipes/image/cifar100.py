@@ -88,7 +88,7 @@ VMF_LOSS = replace(BASE, loss=partial(VMF, resultant=0.4, tau=0.0, tau_lr=1e-2),
 
 RECIPES = {
     "standard": BASE,
-    "hyperbolic": replace(BASE, loss=partial(Hyperbolic, c=1e-5), optim=Optim(lr=0.01, momentum=0.99, nesterov=True, weight_decay=5e-4)),
+    "hyperbolic": replace(BASE, loss=partial(Hyperbolic, c=1e-5, riemannian=True), optim=Optim(lr=0.01, momentum=0.99, nesterov=True, weight_decay=5e-4)),
     "cosine": COSINE,
     "arcface": ARCFACE,
     "vmf": VMF_LOSS,

@@ -70,7 +70,7 @@ BASE = Recipe(
     estimate_views=1,
     workers=8,
 )
-HYPERBOLIC = replace(BASE, loss=partial(Hyperbolic, c=1e-5), similarity="", optim=Optim(lr=0.005, momentum=0.9, weight_decay=5e-4))
+HYPERBOLIC = replace(BASE, loss=partial(Hyperbolic, c=1e-5, riemannian=True), similarity="", optim=Optim(lr=0.005, momentum=0.9, weight_decay=5e-4))
 
 RECIPES = {
     "standard": BASE,

@@ -72,7 +72,7 @@ BASE = Recipe(
 
 RECIPES = {
     "standard": BASE,
-    "hyperbolic": replace(BASE, loss=partial(Hyperbolic, c=1e-5), optim=Optim(lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.0)),
+    "hyperbolic": replace(BASE, loss=partial(Hyperbolic, c=1e-5, riemannian=True), optim=Optim(lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.0)),
     "cosine": replace(BASE, loss=partial(Cosine, tau=0.0, tau_lr=1e-3), optim=Optim(lr=0.5, momentum=0.9, nesterov=True, weight_decay=0.0)),
     "arcface": replace(
         BASE,

@@ -70,7 +70,7 @@ BASE = Recipe(
     estimate_views=1,
     workers=8,
 )
-HYPERBOLIC = replace(BASE, loss=partial(Hyperbolic, c=1e-5), similarity="", optim=Optim(lr=5e-4, momentum=0.99, weight_decay=1e-4))
+HYPERBOLIC = replace(BASE, loss=partial(Hyperbolic, c=1e-5, riemannian=True), similarity="", optim=Optim(lr=5e-4, momentum=0.99, weight_decay=1e-4))
 
 RECIPES = {
     "standard": BASE,
