@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
 from eval import embeddings as embedding_files
 from eval import groups, report, report_media, trials
-from eval.files import atomic_path
 from eval.provenance import likeness_version, sha256
 from eval.subjects import read_mapping, subjects_of
 from eval.types import Ints, Scores, Trials
@@ -74,9 +74,7 @@ def evaluate_files(
     files = [*score_files, *(one for one in (trial_list, subject_list, group_list) if one), *embeddings, *([media] if media and media.is_file() else [])]
     inputs = {str(path): sha256(path) for path in files}
     if json_file:
-        with atomic_path(json_file) as temporary:
-            document = report.to_json(results, inputs, likeness_version())
-            temporary.write_text(groups.with_groups(document, grouped) if grouped else document, encoding="utf-8")
+        report.write_json(json_file, results, inputs, **({"groups": [asdict(one) for one in grouped]} if grouped else {}))
     if report_folder:
         from eval import report_page  # slow to import, needed here only
 

@@ -7,9 +7,8 @@ threshold that a system runs with ("global": set on all trials), and how well ea
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -187,11 +186,6 @@ def _ratio(metric: str, rows: Sequence[Row], drawn: Sequence[Mapping[str, Floats
             low, high = np.quantile(quotients, [(1 - level) / 2, (1 + level) / 2], method="nearest").tolist()
             interval = (low if np.isfinite(low) else None, high if np.isfinite(high) else None)
     return Ratio(rows[worst].group, rows[best].group, errors[worst] / errors[best] if errors[best] > 0 else None, interval)
-
-
-def with_groups(document: str, grouped: Sequence[Grouped]) -> str:
-    """The JSON text of `report.to_json` with the key "groups" added (docs/protocols.md)."""
-    return json.dumps(json.loads(document) | {"groups": [asdict(one) for one in grouped]}, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def blocks(grouped: Grouped) -> Iterator[tuple[str, list[str], list[list[str]]]]:

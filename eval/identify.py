@@ -12,9 +12,8 @@ from numpy.typing import ArrayLike
 
 from eval import embeddings, report
 from eval.bootstrap import percentile_interval
-from eval.files import atomic_path
 from eval.identification import RULES, Counts, Protocol, Searched, rank_hits, search_embeddings, tpir
-from eval.provenance import likeness_version, sha256
+from eval.provenance import sha256
 from eval.report import Result
 from eval.subjects import read_mapping
 from eval.types import Bools, Embeddings, Floats, name_first
@@ -70,8 +69,7 @@ def identify_files(
     found = identified("probes", enrolled, subjects, searched, wanted, name, fpirs, ranks, protocol, conventions, num_resamples)
     inputs = {str(path): sha256(path) for path in [*files, probes, *(one for one in (gallery_subjects, probe_subjects) if one)]}
     if json_file:
-        with atomic_path(json_file) as temporary:
-            temporary.write_text(report.to_json(found.results, inputs, likeness_version()), encoding="utf-8")
+        report.write_json(json_file, found.results, inputs)
     return table(found)
 
 

@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval import embeddings, identify, report
-from eval.files import atomic_path
 from eval.ijb import FARS, Switches, identification_1_n, templates, verification_1_1
 from eval.ijb_files import MetaFiles, Side, meta_files, read_detector_scores, read_faces, read_side, read_template_pairs
-from eval.provenance import likeness_version, sha256
+from eval.provenance import sha256
 from eval.report import Result
 from eval.types import Embeddings, Trials, name_first
 
@@ -101,8 +100,7 @@ def _subjects(files: MetaFiles, pairs: Trials) -> NDArray[np.int64]:
 
 def _write(json_file: Path | None, results: Sequence[Result], inputs: Sequence[Path]) -> None:
     if json_file:
-        with atomic_path(json_file) as temporary:
-            temporary.write_text(report.to_json(results, {str(path): sha256(path) for path in inputs}, likeness_version()), encoding="utf-8")
+        report.write_json(json_file, results, {str(path): sha256(path) for path in inputs})
 
 
 def _notes(presets: Mapping[str, Switches]) -> str:

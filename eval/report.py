@@ -9,11 +9,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from eval.bootstrap import Metric, percentile_interval, resample
+from eval.files import atomic_path
+from eval.provenance import likeness_version
 from eval.types import Floats, Scores
 from eval.verification import (
     EerMethod,
@@ -140,10 +144,16 @@ def _metrics(target: Floats, nontarget: Floats, switches: Switches) -> tuple[dic
     return measured, metrics, conventions
 
 
-def to_json(results: Sequence[Result], inputs: Mapping[str, str], version: str) -> str:
+def to_json(results: Sequence[Result], inputs: Mapping[str, str], version: str, **more: Any) -> str:
     """The results as JSON text of schema "likeness.results/1" (docs/protocols.md). inputs: name -> SHA-256 of every file read; version: of Likeness."""
-    document = {"schema": SCHEMA, "version": version, "inputs": dict(inputs), "results": [asdict(result) for result in results]}
+    document = {"schema": SCHEMA, "version": version, "inputs": dict(inputs), "results": [asdict(result) for result in results], **more}
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def write_json(path: Path, results: Sequence[Result], inputs: Mapping[str, str], **more: Any) -> None:
+    """`to_json` of this version into a file, replaced in one step."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(to_json(results, inputs, likeness_version(), **more), encoding="utf-8")
 
 
 def metric_label(metric: str) -> str:

@@ -9,10 +9,9 @@ import numpy as np
 
 from eval import embeddings as embedding_files
 from eval.bootstrap import percentile_interval
-from eval.files import atomic_path
-from eval.provenance import likeness_version, sha256
+from eval.provenance import sha256
 from eval.ranks import Counts
-from eval.report import Result, to_json
+from eval.report import Result, write_json
 from eval.retrieval import Lone, query_metrics
 from eval.subjects import read_mapping
 from eval.types import Embeddings, Floats, name_first
@@ -90,8 +89,7 @@ def retrieve_files(
     ]
     if json_file:
         read = [one for one in (embeddings, labels, gallery, gallery_labels) if one]
-        with atomic_path(json_file) as temporary:
-            temporary.write_text(to_json(results, {str(path): sha256(path) for path in read}, likeness_version()), encoding="utf-8")
+        write_json(json_file, results, {str(path): sha256(path) for path in read})
     return _table(results)
 
 

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eval.files import atomic_path
 from eval.types import name_first
 
 Floats = NDArray[np.float32]
@@ -169,6 +170,13 @@ def read_items(path: Path, root: Path | None = None) -> list[Item]:
         raise ValueError(f"{path}: no items; each line must be `path` or `id path [label]`")
     check_unique(items, str(path))
     return items
+
+
+def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> None:
+    """A LIST that `read_items` reads, `id path` parted by a tab, replaced in one step. Paths are relative to `root`, below which they lie, or as they are."""
+    with atomic_path(path) as temporary:
+        lines = (f"{item.id}\t{(item.path if root is None else item.path.relative_to(root)).as_posix()}\n" for item in items)
+        temporary.write_text("".join(lines), encoding="utf-8")
 
 
 def check_unique(items: Sequence[Item], where: str) -> None:

@@ -12,9 +12,8 @@ import numpy as np
 from eval import embeddings, similarity
 from eval import trials as trial_lists
 from eval.evaluate import evaluate_files
-from eval.files import atomic_path
 from eval.types import Embeddings
-from toolkit.batch import Item
+from toolkit.batch import Item, read_items, write_items
 from toolkit.checkpoint import load_model
 from toolkit.embed import embed
 from toolkit.recipe import Part, Recipe
@@ -50,8 +49,7 @@ def run(
     part = trials or recipe.trials
     assert part is not None
     items, pairs = part(data)
-    with atomic_path(out / "items.txt") as temporary:
-        temporary.write_text("".join(f"{item.id} {item.path.relative_to(data)}\n" for item in items), encoding="utf-8")
+    write_items(out / "items.txt", items, data)
     trial_lists.write_trials(out / "trials.txt", pairs)
     (out / "scores").mkdir()
     ours, _ = embed(model.embedder, items, model.read, meta=model.meta)
@@ -90,9 +88,7 @@ def report(demos: Sequence[Made], out: Path) -> str:
     media = demos[0].media
     if len(demos) > 1:  # the ids of all
         media = out / "media.txt"
-        listed = [(made.media, line.split(" ", 1)) for made in demos for line in (made.media.parent / "items.txt").read_text(encoding="utf-8").splitlines()]
-        with atomic_path(media) as temporary:
-            temporary.write_text("".join(f"{id}\t{(folder / path).resolve()}\n" for folder, (id, path) in listed), encoding="utf-8")
+        write_items(media, [item for made in demos for item in read_items(made.media.parent / "items.txt", made.media.resolve())])
     shown = " ".join([*map(str, scores), *(f"--embeddings {one}" for one in embedded), f"--media {media}"])
     command = f"likeness evaluate {shown} --report {out / 'report'}"
     return evaluate_files(scores, report_folder=out / "report", json_file=out / "results.json", embeddings=embedded, media=media, command=command)

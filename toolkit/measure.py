@@ -26,6 +26,7 @@ from toolkit.losses.vmf import VMF
 from toolkit.recipe import Part, Recipe
 from toolkit.vmf_sampling import sample
 
+TEST = "test.npz"  # what a run's test measured, in its folder
 _SEED = 0  # of what a test draws: equal for every model
 
 
@@ -148,9 +149,6 @@ def run_test(recipe: Recipe, out: Path, data: Path) -> PerItem:
     measured: PerItem = recipe.test(load_model(out, recipe), data)
     per_item.write(out / TEST, measured)
     return measured
-
-
-TEST = "test.npz"
 
 
 def _per_item(

@@ -113,6 +113,7 @@ def fit(
         console.print(told, highlight=False)
     if schedule.stop_after and run.plateau.since_best >= schedule.stop_after:
         return checkpoint.find_model(out)  # resumed after its early stop
+    measured = trials is not None or (recipe.validation or recipe.test) is not None
     clock = Clock()
     with (
         _lost_processes(run, out),
@@ -150,7 +151,6 @@ def fit(
             if run.step % max(1, schedule.steps // 200) == 0 or last:
                 log.write(run.step, loss=watch.read(), lr=rate, **clock.read(sampling.batch_size))
             bar.show(run.step, watch.value, rate)
-            measured = trials is not None or (recipe.validation or recipe.test) is not None
             if measured and (last or (schedule.eval_every and run.step % schedule.eval_every == 0)):
                 watch.read()
                 metrics = _metrics(recipe, run, classes, trials, data)

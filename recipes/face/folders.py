@@ -17,7 +17,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from eval.files import atomic_path
 from eval.trials import write_trials
 from eval.verification import eer, tar_at_far
 from modalities.face import align, folders, images
@@ -25,6 +24,7 @@ from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW, geometric_view
 from modalities.face.pixels import PixelScale
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.sfnet import SFNet
+from toolkit.batch import write_items
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.simple import SimPLE
 from toolkit.memory import Memory
@@ -78,8 +78,7 @@ def write_lists(data: Path, out: Path) -> None:
     """Write out/items.txt and out/trials.txt of the held-out subjects."""
     items, trials = folders.trials(data, split="test", test_share=0.2)
     out.mkdir(parents=True, exist_ok=True)
-    with atomic_path(out / "items.txt") as temporary:
-        temporary.write_text("".join(f"{item.id}\t{item.path.relative_to(data)}\n" for item in items), encoding="utf-8")
+    write_items(out / "items.txt", items, data)
     write_trials(out / "trials.txt", trials)
     print(f"{len(items)} items and {len(trials)} trials in {out}")
 

@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from eval.files import atomic_path
 from eval.trials import write_trials
 from eval.verification import eer, min_dcf
 from modalities.speaker import audio, folders
@@ -22,6 +21,7 @@ from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.ecapa import ECAPA
 from toolkit.backbones.resnet import ResNet34
 from toolkit.backbones.statistics import OrderStatistics
+from toolkit.batch import write_items
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.simple import SimPLE
 from toolkit.memory import Memory
@@ -70,8 +70,7 @@ def write_lists(data: Path, out: Path) -> None:
     """Write out/items.txt and out/trials.txt of the held-out speakers."""
     items, trials = folders.trials(data, split="test", test_share=0.2)
     out.mkdir(parents=True, exist_ok=True)
-    with atomic_path(out / "items.txt") as temporary:
-        temporary.write_text("".join(f"{item.id}\t{item.path.relative_to(data)}\n" for item in items), encoding="utf-8")
+    write_items(out / "items.txt", items, data)
     write_trials(out / "trials.txt", trials)
     print(f"{len(items)} items and {len(trials)} trials in {out}")
 

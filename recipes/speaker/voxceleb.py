@@ -34,7 +34,6 @@ from functools import partial
 from pathlib import Path
 from typing import get_args
 
-from eval.files import atomic_path
 from eval.trials import write_trials
 from eval.verification import eer, min_dcf
 from modalities.speaker import audio, voxceleb
@@ -42,6 +41,7 @@ from modalities.speaker.augment import WESPEAKER_VIEW, train_view
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.ecapa import WeSpeakerECAPA
 from toolkit.backbones.resnet import ResNet34
+from toolkit.batch import write_items
 from toolkit.losses.margin import ArcFace, CosFace
 from toolkit.losses.simple import SimPLE
 from toolkit.losses.softmax import Softmax
@@ -116,8 +116,7 @@ def write_lists(data: Path, out: Path, protocol: voxceleb.Protocol) -> None:
     """Write out/items.txt and out/trials.txt of a VoxCeleb1 protocol."""
     items, trials = voxceleb.trials(data, protocol=protocol)
     out.mkdir(parents=True, exist_ok=True)
-    with atomic_path(out / "items.txt") as temporary:
-        temporary.write_text("".join(f"{item.id}\t{item.path.relative_to(data).as_posix()}\n" for item in items), encoding="utf-8")
+    write_items(out / "items.txt", items, data)
     write_trials(out / "trials.txt", trials)
     print(f"{len(items)} items and {len(trials)} trials of VoxCeleb1-{protocol} in {out}")
 
