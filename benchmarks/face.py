@@ -41,6 +41,7 @@ from modalities import synthetic_faces
 from modalities.face import align, images, recordio
 from modalities.face.augment import ADAFACE_VIEW
 from toolkit.batch import Item
+from toolkit.images import decode_bytes, encode, to_floats
 
 FACES, SIDES, PAIRS, DIM = 469_375, (1_772, 1_759, 19_593), 15_658_489, 512
 
@@ -75,7 +76,7 @@ def align_rows(num: int, repeats: int) -> None:
         picture[y : y + 128, x : x + 128] = image
         pictures.append(picture)
         points.append(landmarks + np.array((x, y)))
-    files = [images.encode(one, ".jpg") for one in pictures]
+    files = [encode(one, ".jpg") for one in pictures]
     matrices = [align.transform(one) for one in points]
     pipeline = albumentations.Compose(
         [
@@ -88,7 +89,7 @@ def align_rows(num: int, repeats: int) -> None:
     )
 
     def ours(k: int) -> object:
-        view = images.to_floats(align.crop(images.decode_bytes(files[k], ""), points[k]))
+        view = to_floats(align.crop(decode_bytes(files[k], ""), points[k]))
         return ADAFACE_VIEW(view, np.random.default_rng(k), rng)
 
     def peer(k: int) -> object:
@@ -96,7 +97,7 @@ def align_rows(num: int, repeats: int) -> None:
         return pipeline(image=np.ascontiguousarray(aligned[..., ::-1]))["image"].transpose(2, 0, 1).astype(np.float32)
 
     def limit(k: int) -> object:
-        return cv2.warpAffine(images.decode_bytes(files[k], ""), matrices[k], (112, 112), borderValue=0.0)
+        return cv2.warpAffine(decode_bytes(files[k], ""), matrices[k], (112, 112), borderValue=0.0)
 
     def over(work: Callable[[int], object]) -> Callable[[], None]:
         def every() -> None:
@@ -127,7 +128,7 @@ def recordio_rows(num: int, repeats: int) -> None:
         listed = []
         for k in range(num):
             path = Path(folder) / f"{k}.jpg"
-            path.write_bytes(images.encode(synthetic_faces.face(k % 50, k // 50).image, ".jpg"))
+            path.write_bytes(encode(synthetic_faces.face(k % 50, k // 50).image, ".jpg"))
             listed.append(Item(str(k), path, str(k % 50)))
         rec = recordio.write(listed, folder)
         found = recordio.items(rec)
@@ -146,12 +147,12 @@ def recordio_rows(num: int, repeats: int) -> None:
                 for k in order:
                     offset, size = found[k].span or (0, 0)
                     file.seek(offset)
-                    images.decode_bytes(file.read(size), "")
+                    decode_bytes(file.read(size), "")
 
         def limit_files() -> None:
             for k in order:
                 with listed[k].path.open("rb") as file:
-                    images.decode_bytes(file.read(), "")
+                    decode_bytes(file.read(), "")
 
         def listing() -> None:
             recordio.items(rec)

@@ -44,6 +44,7 @@ from modalities.image import images, mnist
 from modalities.image.transforms import REVISITING, VMF_CIFAR10, VMF_CUB, warp_view
 from toolkit.batch import Batch, Item
 from toolkit.build import build
+from toolkit.images import to_floats
 from toolkit.recipe import Recipe
 from toolkit.run import Run
 from toolkit.train import fit, step
@@ -84,7 +85,7 @@ def ours(view: View, held: Sequence[NDArray[np.float32]]) -> None:
 
 def peers(pipeline: Any, held: Sequence[Pixels]) -> None:
     for one in held:
-        images.planes(pipeline(image=one)["image"])
+        to_floats(pipeline(image=one)["image"])
 
 
 def pipelines() -> dict[str, Any]:
@@ -112,7 +113,7 @@ def resized(held: Sequence[Pixels]) -> None:
     for one in held:
         height, width = one.shape[:2]
         edge = int((height * width / 2) ** 0.5)
-        images.planes(as_pixels(cv2.resize(one[:edge, :edge], (224, 224), interpolation=cv2.INTER_AREA if edge > 224 else cv2.INTER_LINEAR)))
+        to_floats(as_pixels(cv2.resize(one[:edge, :edge], (224, 224), interpolation=cv2.INTER_AREA if edge > 224 else cv2.INTER_LINEAR)))
 
 
 def padded(held: Sequence[NDArray[np.float32]]) -> None:
@@ -123,7 +124,7 @@ def padded(held: Sequence[NDArray[np.float32]]) -> None:
 def warped(held: Sequence[Pixels]) -> None:
     matrix = np.array([[0.98, -0.1, 2.0], [0.1, 0.98, 1.0]])
     for one in held:
-        images.planes(as_pixels(cv2.warpAffine(one, matrix, one.shape[1::-1], flags=cv2.INTER_LINEAR)))
+        to_floats(as_pixels(cv2.warpAffine(one, matrix, one.shape[1::-1], flags=cv2.INTER_LINEAR)))
 
 
 def view_rows(count: int, rounds: int) -> None:
@@ -137,7 +138,7 @@ def view_rows(count: int, rounds: int) -> None:
         ("shift_view with a square painted over (vMF paper, CIFAR)", VMF_CIFAR10, "shift", padded, small),
         ("warp_view, 28 x 28", partial(warp_view), "warp", warped, characters),
     ):
-        levels = [images.planes(one) for one in held]
+        levels = [to_floats(one) for one in held]
         bare: Sequence[Any] = levels if limit is padded else held
         seconds = in_turn([partial(ours, view, levels), partial(peers, made[peer], held), partial(limit, bare)], rounds)
         rates = [len(held) / one for one in seconds]

@@ -1,6 +1,7 @@
 """Omniglot: raw pixels, and pytorch-metric-learning's losses in the loop of recipes/image/omniglot.py: same batches, views, network, start and optimiser.
 
     python benchmarks/omniglot_peers.py --data ../shared/data --seeds 3 --out runs/omniglot-peers
+    python benchmarks/omniglot_peers.py --data ../shared/data --peers "" --out runs/omniglot-peers        raw pixels alone: seconds
 
 The step's loss is PML's, computed on our class vectors (so that they start and are optimised as in the recipe), everything else is `likeness train`'s. Prints a
 row a system: mean over seeds, standard error, and the interval of that mean over characters. Finished runs in --out are not done again.
@@ -78,12 +79,21 @@ def step_with(make: Callable[[int, int], tuple[torch.nn.Module, str]], mined: bo
     return step
 
 
-def pixels(data: Path, edge: int) -> PerItem:
-    """Cosine of the raw pixels, as the network reads them."""
+def pixels(data: Path, edge: int, *, apart: bool = False) -> PerItem:
+    """Cosine of the raw pixels at edge x edge. apart: an image is searched among those of its own alphabet, a job of 14 to 55 characters instead of 331."""
     items = omniglot.items(data, split="test")
     rows = np.stack([omniglot.read(one, edge=edge).ravel() for one in items])
     labels = np.unique([str(one.label) for one in items], return_inverse=True)[1]
-    return PerItem(tuple(one.id for one in items), query_metrics(rows, labels, ks=(1,)), labels.astype(np.int32), "classes")
+    if not apart:
+        return PerItem(tuple(one.id for one in items), query_metrics(rows, labels, ks=(1,)), labels.astype(np.int32), "classes")
+    alphabets = np.array([str(one.label).partition("/")[0] for one in items])
+    columns = {name: np.zeros(len(items)) for name in METRICS}
+    for alphabet in np.unique(alphabets):
+        members = np.flatnonzero(alphabets == alphabet)
+        found = query_metrics(rows[members], labels[members], ks=(1,))
+        for name, values in columns.items():
+            values[members] = found[name]
+    return PerItem(tuple(one.id for one in items), columns, labels.astype(np.int32), "classes")
 
 
 def row(name: str, runs: Sequence[PerItem]) -> str:
@@ -103,12 +113,13 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--peers", default=",".join(PEERS))
+    parser.add_argument("--peers", default=",".join(PEERS), help="names of our variants, separated by commas; empty: raw pixels alone (default: all)")
     given = parser.parse_args()
     print("| system | seeds | R@1 % | MAP@R % | R-precision % |\n|---|---|---|---|---|", flush=True)
-    for edge in (32, 105):
+    for edge in (10, 32, 105):
         print(row(f"raw pixels {edge} x {edge}", [pixels(given.data, edge)]), flush=True)
-    for name in given.peers.split(","):
+    print(row("raw pixels 16 x 16, each alphabet by itself", [pixels(given.data, 16, apart=True)]), flush=True)
+    for name in filter(None, given.peers.split(",")):
         recipe, _ = load(f"{RECIPE}:{name}")
         runs = []
         for seed in range(given.seeds):

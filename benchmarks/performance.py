@@ -1,8 +1,9 @@
-"""Runs the benchmarks one after the other and writes docs/performance.md from the rows that they print.
+"""Runs the benchmarks one after the other and writes the rows that they print into docs/performance.md, whose remarks stay.
 
     python benchmarks/performance.py                    all of them (make bench): about half an hour of one core
     python benchmarks/performance.py eval_scoring       only this one; the rows of the others stay as they are
 
+A section is the line with its command, which begins with "`", the rows of its tables, and remarks: all other lines, written by hand.
 Every row is measured in one run: ours, the peer where it installs, and the bare limit; what counts is their ratio.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import re
 import subprocess
 import sys
 from datetime import date
@@ -19,6 +21,13 @@ from pathlib import Path
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "performance.md"
 SCRIPTS = [*sorted(path.stem for path in HERE.glob("eval_*.py")), "face", "image", "losses", "speaker", "train", "use", "use_gallery", "use_serve"]
+
+
+HEAD = """# Performance
+
+Tables are printed by the command of each section, some with more columns; `make bench` runs all with their defaults. CPU time, the least of repeated runs (of
+losses: the median); ours, the peer and the bare limit in one run. The ratios are what travels to another machine. What is not in a table was not measured.
+"""
 
 
 def machine() -> str:
@@ -36,6 +45,15 @@ def sections() -> dict[str, str]:
     return {part.partition("\n")[0].strip(): part.partition("\n")[2].strip() for part in parts}
 
 
+def section(script: str, printed: str, before: str) -> str:
+    """The text of a script's section: its command today, the rows among what it printed, and the remarks that were there before."""
+    rows = "\n".join(line for line in printed.splitlines() if line.startswith("|") or not line)  # an empty line parts two tables
+    by_hand = "\n".join(line for line in before.splitlines() if not line.startswith(("|", "`")))
+    remarks = [one.strip("\n") for one in re.split(r"\n{2,}", by_hand) if one.strip()]
+    command = f"`python benchmarks/{script}.py`, {date.today().isoformat()}, {machine()}, one thread."
+    return "\n\n".join([command, re.sub(r"\n{3,}", "\n\n", rows).strip(), *remarks])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scripts", nargs="*", metavar="SCRIPT", help=f"of {', '.join(SCRIPTS)}")
@@ -48,14 +66,8 @@ def main() -> None:
     for script in given.scripts or SCRIPTS:
         done = subprocess.run([sys.executable, str(HERE / f"{script}.py")], env=environment, stdout=subprocess.PIPE, text=True, check=True)
         print(done.stdout, flush=True)
-        rows = "\n".join(line for line in done.stdout.splitlines() if line.startswith("|") or not line)  # an empty line parts two tables
-        made[script] = f"`python benchmarks/{script}.py`, {date.today().isoformat()}, {machine()}, one thread.\n\n{rows.strip()}"
-        head = """# Performance
-
-Written by `make bench`. CPU time, the least of repeated runs (of losses: the median); ours, the peer and the bare limit in one run. The ratios are what
-travels to another machine. What is not in a table was not measured.
-"""
-        PAGE.write_text(head + "".join(f"\n## {name}\n\n{text}\n" for name, text in sorted(made.items())), encoding="utf-8")
+        made[script] = section(script, done.stdout, made.get(script, ""))
+        PAGE.write_text(HEAD + "".join(f"\n## {name}\n\n{text}\n" for name, text in sorted(made.items())), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -28,9 +28,7 @@ import torch
 
 from modalities.face import images as face_images
 from modalities.face.augment import FLIP_VIEW
-from modalities.face.pixels import PixelScale
 from modalities.image import images as image_images
-from modalities.image.pixels import IMAGENET
 from modalities.image.transforms import shift_view
 from modalities.speaker import audio
 from modalities.speaker.augment import train_view
@@ -45,6 +43,7 @@ from toolkit.build import build
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.simple import SimPLE
 from toolkit.memory import Memory
+from toolkit.pixels import IMAGENET, INSIGHTFACE
 from toolkit.recipe import Optim, Recipe, Schedule
 from toolkit.run import Run
 from toolkit.sampling import Sampling
@@ -88,7 +87,7 @@ STATISTICS = replace(
 FACE = replace(
     RESNET,
     modality="face",
-    frontend=PixelScale,
+    frontend=INSIGHTFACE,
     backbone=partial(IResNet, depth=18),
     read=face_images.read,
     augment=FLIP_VIEW,

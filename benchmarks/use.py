@@ -27,10 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from modalities.face import images as faces
-from modalities.face.pixels import PixelScale
 from modalities.image import images
-from modalities.image.pixels import IMAGENET
-from modalities.image.pixels import PixelScale as ImagePixels
 from modalities.speaker import audio
 from modalities.speaker.features import WESPEAKER_FBANK
 from modalities.speaker.speechbrain_fbank import SpeechBrainFbank
@@ -50,6 +47,7 @@ from toolkit.backbones.vit import FaceViT, ViT
 from toolkit.backbones.xvector import XVector
 from toolkit.checkpoint import Loaded
 from toolkit.embed import TorchEmbedder
+from toolkit.pixels import IMAGENET, INSIGHTFACE, PixelScale
 
 BATCH, SECONDS = 8, 3.0
 
@@ -71,11 +69,11 @@ SPEECH = {
 }
 _CROP_224, _CROP_227 = partial(images.read, short_edge=256, crop=224), partial(images.read, short_edge=256, crop=227)
 IMAGES = {
-    "SmallCNN": Kind(partial(ImagePixels, (0.0,), (1.0,)), SmallCNN, images.read),
-    "MobileFaceNet": Kind(PixelScale, MobileFaceNet, faces.read),
-    "SFNet20": Kind(PixelScale, SFNet, faces.read),
-    "IResNet50": Kind(PixelScale, IResNet, faces.read),
-    "FaceViT": Kind(PixelScale, FaceViT, faces.read),
+    "SmallCNN": Kind(partial(PixelScale, (0.0,), (1.0,)), SmallCNN, images.read),
+    "MobileFaceNet": Kind(INSIGHTFACE, MobileFaceNet, faces.read),
+    "SFNet20": Kind(INSIGHTFACE, SFNet, faces.read),
+    "IResNet50": Kind(INSIGHTFACE, IResNet, faces.read),
+    "FaceViT": Kind(INSIGHTFACE, FaceViT, faces.read),
     "ImageResNet50": Kind(IMAGENET, ImageResNet, _CROP_224),
     "BNInception": Kind(IMAGENET, BNInception, _CROP_227),
     "ViT-S/16": Kind(IMAGENET, ViT, _CROP_224),

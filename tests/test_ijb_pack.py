@@ -25,20 +25,21 @@ from eval.ijb_files import meta_files, read_faces
 from eval.types import Embeddings
 from modalities import synthetic_faces
 from modalities.face import folders, images
-from modalities.face.pixels import INSIGHTFACE_PIXELS
 from toolkit import checkpoint, extract
 from toolkit.backbones.sfnet import SFNet
 from toolkit.batch import Item
 from toolkit.cli import main
 from toolkit.embed import TorchEmbedder
+from toolkit.images import encode
 from toolkit.losses.margin import ArcFace
+from toolkit.pixels import INSIGHTFACE
 from toolkit.recipe import Recipe
 
 ROOT = Path(__file__).parents[1]
 SUBJECTS = 6
 RECIPE = Recipe(
     modality="face",
-    frontend=INSIGHTFACE_PIXELS,
+    frontend=INSIGHTFACE,
     backbone=partial(SFNet, dim=12, depth=4, width=8, batch_norm=True),
     loss=ArcFace,
     items=folders.items,
@@ -88,7 +89,7 @@ class Small:
                 loose = np.full((150, 140, 3), 90, dtype=np.uint8)
                 loose[before[1] : before[1] + 96, before[0] : before[0] + 96] = image
                 self.names.append(f"{len(self.names) + 1}.png")
-                (root / "loose_crop" / self.names[-1]).write_bytes(images.encode(loose))
+                (root / "loose_crop" / self.names[-1]).write_bytes(encode(loose))
                 self.template.append(template)
                 self.medium.append(int(rng.integers(1, 3)))
                 self.points.append(np.round(landmarks + before, 3))

@@ -14,9 +14,10 @@ import pytest
 
 from eval.types import Trials
 from modalities import synthetic_faces
-from modalities.face import images, pickled, recordio
+from modalities.face import pickled, recordio
 from toolkit import recipe as recipes
 from toolkit.batch import Item
+from toolkit.images import encode
 from toolkit.recipe import Recipe
 from toolkit.train import fit
 
@@ -68,7 +69,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def _draw(path: Path, subject: int, shot: int) -> Item:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(images.encode(synthetic_faces.face(subject, shot).image, ".jpg"))
+    path.write_bytes(encode(synthetic_faces.face(subject, shot).image, ".jpg"))
     return Item(f"{path.parent.name}/{path.name}", path, path.parent.name)
 
 

@@ -37,6 +37,7 @@ from toolkit.backbones.xvector import XVector
 from toolkit.batch import Read
 from toolkit.checkpoint import Loaded, load_model
 from toolkit.embed import TorchEmbedder
+from toolkit.pixels import PixelScale
 from toolkit.recipe import restore
 
 Frontend = Literal["wespeaker", "3dspeaker"]
@@ -247,7 +248,7 @@ def _load_insightface(source: str) -> Loaded:
     read = restore({"call": "modalities.face.images.read", "args": {"size": [size, size]}}, "read", kind="read")
     summed = digest([sha256(path), f"{mean} {std}"]) if pack.stated else sha256(path)  # unless a manifest says it, the scale follows from the file
     backends_insightface.say(pack)
-    return Loaded(TorchEmbedder(_frontend("face.pixels.PixelScale", mean=mean, std=std), network).eval(), read, "face", "cosine", summed, 0)
+    return Loaded(TorchEmbedder(PixelScale((mean,) * 3, (std,) * 3, scale=1.0), network).eval(), read, "face", "cosine", summed, 0)
 
 
 def _load_onnx(path: Path, frontend: Frontend) -> Loaded:

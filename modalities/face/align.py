@@ -24,9 +24,10 @@ from rich.progress import track
 
 from eval.files import atomic_path
 from eval.types import name_first
-from modalities.face.images import SUFFIXES, BadImage, Pixels, decode, encode, to_floats
+from modalities.face.images import decode
 from toolkit.batch import Bad, Item
 from toolkit.console import console
+from toolkit.images import SUFFIXES, BadImage, Pixels, encode, to_floats
 
 Choose = Literal["largest", "central"]
 Floats = NDArray[np.float64]

@@ -19,7 +19,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageEnhance, ImageOps
 
-from modalities.face.images import Floats, Pixels, to_floats, to_pixels
+from modalities.face.images import to_pixels
+from toolkit.batch import Floats
+from toolkit.images import Pixels, to_floats
 
 Matrix = NDArray[np.float64]
 

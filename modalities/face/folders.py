@@ -11,9 +11,9 @@ from eval.files import text_lines
 from eval.types import Trials, name_first
 from modalities.face import recordio
 from modalities.face.align import find_images
-from modalities.face.images import SUFFIXES
 from toolkit import shards
 from toolkit.batch import Item, check_unique
+from toolkit.images import SUFFIXES
 from toolkit.pairs import draw_pairs, hold_out
 
 Split = Literal["train", "test", "all"]

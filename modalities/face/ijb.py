@@ -18,8 +18,9 @@ from eval.files import at_lines, text_lines
 from eval.ijb_files import Faces, meta_files, read_detector_scores, read_faces
 from eval.types import Floats, name_first
 from modalities.face.align import crop
-from modalities.face.images import BadImage, decode, to_floats
+from modalities.face.images import decode
 from toolkit.batch import Item
+from toolkit.images import BadImage, to_floats
 
 
 class Pack(NamedTuple):

@@ -15,8 +15,8 @@ import numpy as np
 from eval import lfw
 from eval.files import at_lines, text_lines
 from eval.types import Ints, Trials, name_first
-from modalities.face.images import SUFFIXES
 from toolkit.batch import Item
+from toolkit.images import SUFFIXES
 
 _MAX_MAT = 2**28
 

@@ -13,10 +13,10 @@ import numpy as np
 from PIL import Image
 
 from eval.types import Trials
-from modalities.image import images, packed
-from modalities.image.images import BadImage, Floats
+from modalities.image import packed
 from modalities.image.splits import Split, check_split, stratified
-from toolkit.batch import Item
+from toolkit.batch import Floats, Item
+from toolkit.images import BadImage, to_floats
 from toolkit.pairs import draw_pairs
 
 EDGE = 8
@@ -73,7 +73,7 @@ def read(item: Item, *, edge: int = EDGE) -> Floats:
     except (OSError, ValueError, OverflowError) as error:
         raise BadImage(f"{item.name}: no line of 64 levels from 0 to 16 ({str(error)[:100]}); list the digits anew") from error
     pixels = np.round(levels * (255 / 16)).astype(np.uint8).reshape(EDGE, EDGE)
-    return images.planes(pixels if edge == EDGE else np.asarray(Image.fromarray(pixels).resize((edge, edge), Image.Resampling.BILINEAR)))
+    return to_floats(pixels if edge == EDGE else np.asarray(Image.fromarray(pixels).resize((edge, edge), Image.Resampling.BILINEAR)))
 
 
 def write(root: Path) -> None:

@@ -9,10 +9,10 @@ from typing import Literal
 import numpy as np
 
 from eval.types import Trials, name_first
-from modalities.image.images import SUFFIXES
 from modalities.image.splits import Protocol, Split, check_split, of_classes
 from toolkit import shards
 from toolkit.batch import Item
+from toolkit.images import SUFFIXES
 from toolkit.pairs import draw_pairs
 
 

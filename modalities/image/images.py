@@ -1,34 +1,22 @@
 """Image files and packed pixels to float32 arrays (C, H, W), RGB or grey, 0 to 255; what cannot be used is refused with its reason.
 
 0 to 255 because every file holds 8-bit levels: arrays stay exact, and what a network sees of them (mean, standard deviation, BGR) is its front-end's business
-(pixels.PixelScale), which is saved with it. Resizing is Pillow's antialiased one, as in torchvision's Resize of Pillow images, which the papers used.
+(toolkit/pixels.py), which is saved with it. Resizing is Pillow's antialiased one, as in torchvision's Resize of Pillow images, which the papers used. Decoding
+and its bounds are toolkit/images.py's.
 """
 
 from __future__ import annotations
 
-import io
 import re
-from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image
 
 from modalities.image import packed
-from toolkit.batch import Item
+from toolkit.batch import Floats, Item
+from toolkit.images import MAX_PIXELS, BadImage, Pixels, decode_bytes, file_bytes, to_floats
 
-Pixels = NDArray[np.uint8]  # (H, W) or (H, W, 3)
-Floats = NDArray[np.float32]
-
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".pgm", ".ppm", ".pbm")
-MAX_PIXELS = 2**26  # of one image, as its header states them: a decompression bomb is refused before it is decoded
-_MAX_BYTES = 2**28
-_FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF", "PPM")  # Pillow's other readers may start programs (EPS) or are rarely tested
 _RAW = re.compile(r"\.u8(?:s([1-9]\d{0,8}))?_([1-9]\d{0,4})x([1-9]\d{0,4})x([1-9]\d{0,4})(?:" + packed.COMPRESSED + ")?")
-
-
-class BadImage(ValueError):
-    """One image cannot be used. The message names the file, what is wrong, the value and what is allowed; callers count such files and skip or refuse."""
 
 
 def read(item: Item, *, short_edge: int = 0, size: tuple[int, int] | None = None, crop: int = 0, grey: bool = False, bicubic: bool = False) -> Floats:
@@ -41,7 +29,7 @@ def read(item: Item, *, short_edge: int = 0, size: tuple[int, int] | None = None
     """
     if short_edge and size is not None:
         raise ValueError(f"read: short_edge {short_edge} and size {size} are both set; give one of them")
-    image = Image.fromarray(_unpack(item)) if item.span is not None and _RAW.fullmatch(item.suffix) else _decode(item)
+    image = Image.fromarray(_unpack(item) if item.span is not None and _RAW.fullmatch(item.suffix) else decode_bytes(file_bytes(item), item.name))
     if grey and image.mode != "L":
         image = image.convert("L")
     height, width = image.height, image.width
@@ -52,13 +40,7 @@ def read(item: Item, *, short_edge: int = 0, size: tuple[int, int] | None = None
             raise BadImage(f"{item.name}: {height} x {width} pixels would become {size[0]} x {size[1]}; 1 to {MAX_PIXELS} pixels are allowed; change the size")
         image = image.resize((size[1], size[0]), Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR)
     pixels = np.asarray(image)
-    return planes(centre_crop(pixels, crop, item.name) if crop else pixels)
-
-
-def planes(pixels: Pixels) -> Floats:
-    """(H, W) or (H, W, C) levels -> (C, H, W) float32."""
-    stacked = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-    return np.ascontiguousarray(stacked, dtype=np.float32)
+    return to_floats(centre_crop(pixels, crop, item.name) if crop else pixels)
 
 
 def centre_crop(pixels: Pixels, crop: int, name: str = "image") -> Pixels:
@@ -92,37 +74,3 @@ def _unpack(item: Item) -> Pixels:
         raise BadImage(f"{item.name}: {len(held)} bytes for {item.suffix}; {channels} x {height} x {width} with 1 or 3 channels are needed; list the data anew")
     pixels: Pixels = np.frombuffer(held, dtype=np.uint8).reshape(channels, height, width)
     return pixels[0] if channels == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0))
-
-
-def _decode(item: Item) -> Image.Image:
-    """An image file as mode L or RGB."""
-    name = item.name
-    try:
-        if item.span is None and not Path(item.path).is_file():
-            raise BadImage(f"{name}: no such file; check the list of items and its root folder")
-        with item.open() as file:
-            held = file.read(_MAX_BYTES + 1)
-        if len(held) > _MAX_BYTES:
-            raise BadImage(f"{name}: over {_MAX_BYTES} bytes; no image is that large: remove it")
-        with Image.open(io.BytesIO(held), formats=_FORMATS) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise BadImage(f"{name}: {image.height} x {image.width} pixels; at most {MAX_PIXELS} are allowed; make it smaller")
-            image.load()
-            return _levels(ImageOps.exif_transpose(image), name)
-    except BadImage:
-        raise
-    except (OSError, ValueError, SyntaxError, OverflowError, ArithmeticError, LookupError, MemoryError, TypeError, Image.DecompressionBombError) as error:
-        reason = "not one of the formats " + ", ".join(_FORMATS) if isinstance(error, UnidentifiedImageError) else str(error) or type(error).__name__
-        raise BadImage(f"{name}: cannot be decoded ({reason}); fetch or write the file again, or remove it") from error
-
-
-def _levels(image: Image.Image, name: str) -> Image.Image:
-    """Any mode -> L or RGB. 16-bit levels are divided by 257, where Pillow's own conversion would cut them off at 255."""
-    if image.mode.startswith("I"):
-        deep = np.asarray(image).astype(np.int64)
-        if deep.min() < 0 or deep.max() > 65535:
-            raise BadImage(f"{name}: levels from {deep.min()} to {deep.max()}; 0 to 65535 are allowed; write it with 8 or 16 bits")
-        return Image.fromarray(((deep + 128) // 257).astype(np.uint8)).convert("RGB")
-    if image.mode == "F":
-        raise BadImage(f"{name}: floating-point levels, whose range is not stated; write it with 8 or 16 bits")
-    return image.convert("RGB")

@@ -62,13 +62,17 @@ def items(data: str | Path, *, split: Split = "train", validation_share: float =
     if split == "test":
         return _file(folder, "t10k", name)
     every = _file(folder, "train", name)
-    train, validation = stratified([str(one.label) for one in every], validation_share, seed=seed)
+    number = {label: i for i, label in enumerate(CLASSES[name])}  # the release splits by number, and Fashion-MNIST's names sort otherwise
+    train, validation = stratified(np.array([number[str(one.label)] for one in every]), validation_share, seed=seed)
     return [every[i] for i in (train if split == "train" else validation)]
 
 
 def check(data: Path, *, name: Name = "mnist") -> list[Count]:
-    """What `likeness prepare mnist` counts. Raises as items()."""
-    return [Count(f"{name}: {split}ing images", len(items(data, split=split, name=name)), number) for split, number in _COUNTS]
+    """What `likeness prepare mnist` counts. Raises as items(), and as verify() where the counts are right: others say more than a sum does."""
+    counts = [Count(f"{name}: {split}ing images", len(items(data, split=split, name=name)), number) for split, number in _COUNTS]
+    if all(one.found == one.expected for one in counts):
+        verify(data, name=name)
+    return counts
 
 
 def check_fashion(data: Path) -> list[Count]:
@@ -77,8 +81,13 @@ def check_fashion(data: Path) -> list[Count]:
 
 
 def verify(data: str | Path, *, name: Name = "mnist") -> None:
-    """ValueError unless the four .gz files are the published ones, by their MD5 sums."""
-    packed.verify(_folder(Path(data), name), MD5 if name == "mnist" else FASHION_MD5, decompressed=name == "mnist")
+    """ValueError unless the four files are the published ones, by their MD5 sums. FashionMNIST's are of its .gz files: unpacked ones are passed over."""
+    folder = _folder(Path(data), name)
+    there = {name: _there(folder, name.removesuffix(".gz")) for name in MD5}
+    if name == "mnist":
+        packed.verify(folder, {path.name if path else gz: MD5[gz] for gz, path in there.items()}, decompressed=True)
+    else:
+        packed.verify(folder, {path.name if path else gz: FASHION_MD5[gz] for gz, path in there.items() if path is None or path.suffix == ".gz"})
 
 
 def _folder(data: Path, name: str) -> Path:
@@ -107,12 +116,16 @@ def _file(folder: Path, part: str, name: str) -> list[Item]:
 
 
 def _find(folder: Path, stem: str, name: str) -> Path:
+    path = _there(folder, stem)
+    if path is None:
+        raise FileNotFoundError(f"{folder}: neither {stem}.gz nor {stem} is there; {FETCH[name]}")
+    return path
+
+
+def _there(folder: Path, stem: str) -> Path | None:
     """The file, plain or .gz, also with the dot that some copies have: train-images.idx3-ubyte."""
     wanted = [folder / f"{one}{end}" for one in (stem, stem.replace("-idx", ".idx")) for end in (".gz", "")]
-    for path in wanted:
-        if path.is_file():
-            return path
-    raise FileNotFoundError(f"{folder}: neither {stem}.gz nor {stem} is there; {FETCH[name]}")
+    return next((path for path in wanted if path.is_file()), None)
 
 
 def _header(held: bytes, magic: int, num_sizes: int, path: Path, total: int | None = None) -> tuple[int, ...]:

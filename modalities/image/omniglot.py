@@ -18,10 +18,10 @@ from PIL import Image
 from eval import npz
 from eval.types import name_first
 from modalities.image import images, packed
-from modalities.image.images import BadImage, Floats
 from modalities.image.splits import Split, check_split
-from toolkit.batch import Item
+from toolkit.batch import Floats, Item
 from toolkit.datasets import Count
+from toolkit.images import BadImage, to_floats
 
 FETCH = "fetch images_background.zip and images_evaluation.zip (MIT) from https://github.com/brendenlake/omniglot (python) and unpack them in DATA/omniglot"
 EDGE, NUM_TRAIN_ALPHABETS = 105, 20
@@ -98,7 +98,7 @@ def read(item: Item, *, edge: int = EDGE) -> Floats:
         ink = (255 - images.read(item, grey=True)[0]).astype(np.uint8)
     if ink.shape != (edge, edge):
         ink = np.asarray(Image.fromarray(ink).resize((edge, edge), Image.Resampling.BILINEAR))
-    return images.planes(np.rot90(ink, int(turn) // 90) if mark else ink)
+    return to_floats(np.rot90(ink, int(turn) // 90) if mark else ink)
 
 
 def _alphabet(item: Item) -> str:

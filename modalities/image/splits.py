@@ -92,7 +92,8 @@ def stratified(labels: Sequence[str] | NDArray[np.int64], share: float, *, seed:
     """(train, validation) positions, ascending: a share of each class held out by scikit-learn's train_test_split(test_size, random_state=seed, stratify).
 
     With seed 1234 and share .15 on the training images of MNIST, FashionMNIST and CIFAR the split of the vMF paper (App. D.2; vmf_embeddings,
-    datasets/mnist_dataset.py). share 0: none. ValueError for a share outside 0 to 1, or too few items of a class.
+    datasets/mnist_dataset.py). labels: class numbers, as there, or names that sort as those do: which items are drawn depends on the classes' order.
+    share 0: none. ValueError for a share outside 0 to 1, or too few items of a class.
     """
     places = np.arange(len(labels))
     if not 0.0 <= share < 1.0:

@@ -18,11 +18,11 @@ from eval.verification import eer, tar_at_far
 from modalities import synthetic_faces
 from modalities.face import folders, images
 from modalities.face.augment import geometric_view
-from modalities.face.pixels import PixelScale
 from toolkit import demo
 from toolkit.backbones.sfnet import SFNet
 from toolkit.batch import Item
 from toolkit.losses.margin import ArcFace
+from toolkit.pixels import INSIGHTFACE
 from toolkit.recipe import Optim, Recipe, Schedule
 from toolkit.sampling import Sampling
 
@@ -32,7 +32,7 @@ SIZE = 48
 RECIPES = {
     "arcface": Recipe(
         modality="face",
-        frontend=partial(PixelScale),
+        frontend=INSIGHTFACE,
         backbone=partial(SFNet, dim=64, depth=10, width=16, image_size=SIZE, batch_norm=True),
         loss=partial(ArcFace, margin=0.2, scale=16.0),
         items=partial(folders.items, split="train", test_share=0.25),

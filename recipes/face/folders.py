@@ -21,20 +21,20 @@ from eval.trials import write_trials
 from eval.verification import eer, tar_at_far
 from modalities.face import align, folders, images
 from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW, geometric_view
-from modalities.face.pixels import PixelScale
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.sfnet import SFNet
 from toolkit.batch import write_items
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.simple import SimPLE
 from toolkit.memory import Memory
+from toolkit.pixels import INSIGHTFACE
 from toolkit.recipe import Optim, Recipe, Schedule
 from toolkit.sampling import Sampling
 from toolkit.schedules import multistep
 
 SMALL = Recipe(
     modality="face",
-    frontend=partial(PixelScale),
+    frontend=INSIGHTFACE,
     backbone=partial(SFNet, dim=128, depth=10, width=16, image_size=64, batch_norm=True),
     loss=partial(ArcFace, margin=0.2, scale=16.0),
     items=partial(folders.items, split="train", test_share=0.2),

@@ -45,7 +45,6 @@ from functools import partial
 from eval.verification import eer, tar_at_far
 from modalities.face import folders, images, validation
 from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW
-from modalities.face.pixels import PixelScale
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.sfnet import SFNet
 from toolkit.losses.adaptive import AdaFace, CircleSoftmax, CurricularFace, MagFace
@@ -56,6 +55,7 @@ from toolkit.losses.softmax import NormFace
 from toolkit.losses.sphereface import SphereFace2, SphereFaceR
 from toolkit.losses.vmf import SCF
 from toolkit.memory import Memory
+from toolkit.pixels import INSIGHTFACE
 from toolkit.recipe import Optim, Part, Recipe, Schedule
 from toolkit.sampling import Sampling
 from toolkit.schedules import multistep, polynomial
@@ -84,7 +84,7 @@ ABLATION = {
 
 ARCFACE = Recipe(
     modality="face",
-    frontend=partial(PixelScale),
+    frontend=INSIGHTFACE,
     backbone=partial(IResNet, dim=512, depth=100, opensphere=True),
     loss=LOSSES["arcface"],
     items=partial(folders.items, split="all"),

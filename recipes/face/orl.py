@@ -29,7 +29,6 @@ from eval.types import Embeddings, Scores
 from eval.verification import eer, tar_at_far
 from modalities.face import images, orl
 from modalities.face.augment import geometric_view
-from modalities.face.pixels import PixelScale
 from toolkit.backbones.gradients import GradientHistograms
 from toolkit.backbones.sfnet import SFNet
 from toolkit.batch import Item
@@ -38,6 +37,7 @@ from toolkit.embed import embed
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.simple import SimPLE
 from toolkit.memory import Memory
+from toolkit.pixels import INSIGHTFACE
 from toolkit.recipe import Optim, Recipe, Schedule
 from toolkit.sampling import Sampling
 from toolkit.train import fit
@@ -48,7 +48,7 @@ Drawn = tuple[float, Floats]  # EER, and its draws over subjects
 
 ARCFACE = Recipe(
     modality="face",
-    frontend=partial(PixelScale),
+    frontend=INSIGHTFACE,
     backbone=partial(GradientHistograms, dim=256, image_size=64),
     loss=partial(ArcFace, margin=0.2, scale=16.0),
     items=partial(orl.items, split="train", fold=0),

@@ -40,7 +40,6 @@ from functools import partial
 from eval.verification import eer, tar_at_far
 from modalities.face import folders, images, validation
 from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW
-from modalities.face.pixels import PixelScale
 from toolkit.backbones.sfnet import SFNet
 from toolkit.losses.adaptive import CircleSoftmax, CurricularFace
 from toolkit.losses.margin import ArcFace, CosFace
@@ -48,13 +47,14 @@ from toolkit.losses.simple import SimPLE
 from toolkit.losses.softmax import NormFace, Softmax
 from toolkit.losses.sphereface import SphereFace2, SphereFaceR
 from toolkit.memory import Memory
+from toolkit.pixels import INSIGHTFACE
 from toolkit.recipe import Optim, Recipe, Schedule
 from toolkit.sampling import Sampling
 from toolkit.schedules import multistep
 
 ARCFACE = Recipe(
     modality="face",
-    frontend=partial(PixelScale),
+    frontend=INSIGHTFACE,
     backbone=partial(SFNet, dim=512, depth=20, deprecated=True),
     loss=partial(ArcFace, margin=0.5, scale=30.0, grad="detached"),
     items=partial(folders.items, split="all"),

@@ -35,10 +35,10 @@ from functools import partial
 from eval.verification import eer, tar_at_far
 from modalities.face import folders, images, validation
 from modalities.face.augment import FLIP_VIEW
-from modalities.face.pixels import PixelScale
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.vit import FaceViT
 from toolkit.losses.margin import CosFace
+from toolkit.pixels import INSIGHTFACE
 from toolkit.recipe import Optim, Recipe, Schedule
 from toolkit.sampling import Sampling
 from toolkit.schedules import polynomial
@@ -55,7 +55,7 @@ def schedule(images_of: str, batch_size: int, *, epochs: int = 20, warmup_epochs
 
 WEBFACE4M = Recipe(
     modality="face",
-    frontend=partial(PixelScale),
+    frontend=INSIGHTFACE,
     backbone=partial(IResNet, dim=512, depth=100),
     loss=partial(CosFace, margin=0.4, scale=64.0),
     items=partial(folders.items, split="all"),

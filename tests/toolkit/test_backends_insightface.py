@@ -24,6 +24,7 @@ from toolkit import backends
 from toolkit import backends_insightface as insight
 from toolkit.batch import Item
 from toolkit.cli import main
+from toolkit.images import encode, to_floats
 from toolkit.verify import verify
 
 os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"
@@ -99,7 +100,7 @@ def photograph(path: Path, *faces: tuple[int, int], seed: int = 0, size: tuple[i
     shown = cv2.resize(rng.integers(0, 120, (12, 12, 3), dtype=np.uint8), size[::-1], interpolation=cv2.INTER_CUBIC)
     for column, row in faces:
         shown[16 * row : 16 * row + 16, 16 * column : 16 * column + 16] = (255, 30, int(rng.integers(0, 255)))
-    path.write_bytes(images.encode(np.asarray(shown, np.uint8)))
+    path.write_bytes(encode(np.asarray(shown, np.uint8)))
     return path
 
 
@@ -340,7 +341,7 @@ def test_a_detector_serves_face_models_only_and_keeps_their_size(pack: Path, cro
     shot = photograph(tmp_path / "a.png", (3, 3))
     found = backends.with_detector(model, pack / "det_tiny.onnx").read(Item("a", shot))
     expected, _ = align.align_one(align.load_detector(pack / "det_tiny.onnx"), images.decode(Item("a", shot)), size=224)
-    assert np.array_equal(np.asarray(found), images.to_floats(expected))
+    assert np.array_equal(np.asarray(found), to_floats(expected))
     assert backends.with_detector(model, None) is model
     with pytest.raises(ValueError, match="modality 'speaker'"):
         backends.with_detector(replace(model, modality="speaker"), pack / "det_tiny.onnx")

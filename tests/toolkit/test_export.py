@@ -14,9 +14,7 @@ import torch
 
 from eval import embeddings
 from modalities.face import images as faces
-from modalities.face.pixels import PixelScale as FacePixels
 from modalities.image import images
-from modalities.image.pixels import PixelScale
 from modalities.speaker import audio, folders
 from modalities.speaker.features import MFCC, KaldiFbank, RawWave
 from modalities.speaker.speechbrain_fbank import SpeechBrainFbank
@@ -32,6 +30,7 @@ from toolkit.batch import Item
 from toolkit.checkpoint import Loaded
 from toolkit.cli import main
 from toolkit.embed import TorchEmbedder, embed
+from toolkit.pixels import ADAFACE, INSIGHTFACE, PixelScale
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
@@ -124,11 +123,11 @@ def test_pixel_scaling_crop_and_polarlike_features_are_in_the_graph(tmp_path: Pa
     assert made.embedder.dim == 8
     with pytest.raises(ValueError, match=r"inputs of 1 x 28 x 30; this \.onnx model takes 1 x 28 x 28"):
         made.embedder(torch.zeros(2, 1, 28, 30))
-    face = picture_model(FacePixels(bgr=True), partial(SmallCNN, dim=8, image_size=32), partial(faces.read, size=(32, 32)))
+    face = picture_model(ADAFACE(), partial(SmallCNN, dim=8, image_size=32), partial(faces.read, size=(32, 32)))
     assert export.export(face, tmp_path / "face.onnx").distance < 1e-6
     with pytest.raises(ValueError, match="size 30 x 30: the model's images have 32 x 32"):
         export.export(face, tmp_path / "x.onnx", size=(30, 30))
-    any_size = picture_model(FacePixels(), partial(ImageResNet, dim=8, width=4, depth=18, blocks=(1, 1, 1, 1)), images.read)
+    any_size = picture_model(INSIGHTFACE(), partial(ImageResNet, dim=8, width=4, depth=18, blocks=(1, 1, 1, 1)), images.read)
     with pytest.raises(ValueError, match="images of any size"):
         export.export(any_size, tmp_path / "x.onnx")
 

@@ -20,12 +20,12 @@ import torch
 from eval.calibration import Calibration
 from modalities import synthetic_faces
 from modalities.face import images
-from modalities.face.pixels import PixelScale
 from toolkit import recipe
 from toolkit.backbones.sfnet import SFNet
 from toolkit.checkpoint import Loaded, load_model, save_model
 from toolkit.embed import TorchEmbedder
 from toolkit.gallery import ExactGallery
+from toolkit.pixels import INSIGHTFACE
 
 playwright = pytest.importorskip("playwright.sync_api")
 uvicorn = pytest.importorskip("uvicorn")
@@ -37,7 +37,7 @@ SPEAKER = recipe.load(str(Path(__file__).parent / "tiny.py"))[0]
 FACE = replace(
     SPEAKER,
     modality="face",
-    frontend=partial(PixelScale),
+    frontend=INSIGHTFACE,
     backbone=partial(SFNet, dim=8, depth=10, width=4, image_size=48, batch_norm=True),
     read=partial(images.read, size=(48, 48), fit="resize"),
 )

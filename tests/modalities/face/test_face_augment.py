@@ -14,6 +14,7 @@ from scipy.stats import binom
 from modalities.face import augment, images
 from toolkit import recipe
 from toolkit.batch import Draw, Item, Views
+from toolkit.images import encode, to_floats
 
 RNG = np.random.default_rng(3)
 FACE = cv2.GaussianBlur(RNG.integers(0, 256, (112, 112, 3), dtype=np.uint8), (0, 0), 3)
@@ -65,7 +66,7 @@ def test_photometric_agrees_with_pillow_as_torchvision_uses_it(name: str, enhanc
 
 
 def test_each_happens_with_its_probability() -> None:
-    image = images.to_floats(FACE)
+    image = to_floats(FACE)
     counts = dict.fromkeys(("crop", "low", "photo", "flip"), 0)
     trials = 1500
     for name in counts:
@@ -79,7 +80,7 @@ def test_each_happens_with_its_probability() -> None:
 
 
 def test_they_are_independent_of_each_other() -> None:
-    image = images.to_floats(FACE)
+    image = to_floats(FACE)
     black = flipped = both = 0
     for seed in range(2000):
         view = augment.train_view(image, rng(seed), rng(0), crop_prob=0.3)
@@ -92,7 +93,7 @@ def test_they_are_independent_of_each_other() -> None:
 
 @pytest.mark.parametrize("view", [augment.FLIP_VIEW, augment.ADAFACE_VIEW, augment.CVLFACE_VIEW])
 def test_views_depend_on_seed_step_and_position_alone(view: object, tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(images.encode(FACE))
+    (tmp_path / "a.png").write_bytes(encode(FACE))
     item = Item("a", tmp_path / "a.png", "a")
 
     def views(order: list[Draw]) -> dict[Draw, images.Floats]:
@@ -139,21 +140,21 @@ def test_cvlface_warp_is_the_published_product_of_matrices() -> None:
 
 
 def test_cvlface_view_without_changes_is_the_image_and_each_part_acts() -> None:
-    image = images.to_floats(FACE)
+    image = to_floats(FACE)
     none = {"scale": (1.0, 1.0), "rotate_prob": 0.0, "flip_prob": 0.0, "extra_offset": 0.0, "cutout_prob": 0.0, "blur_prob": 0.0, "num_photo": 0}
     assert np.array_equal(augment.geometric_view(image, rng(0), rng(0), **none), image)  # type: ignore[arg-type]
     for name, value in [("scale", (0.8, 0.8)), ("rotate_prob", 1.0), ("flip_prob", 1.0), ("cutout_prob", 1.0), ("blur_prob", 1.0)]:
         changed = sum(not np.array_equal(augment.geometric_view(image, rng(seed), rng(0), **(none | {name: value})), image) for seed in range(20))  # type: ignore[arg-type]
         assert changed >= 17, name
     seen = {augment.geometric_view(image, rng(seed), rng(0), **(none | {"num_photo": 1})).tobytes() for seed in range(600)}  # type: ignore[arg-type]
-    equalized = images.to_floats(np.asarray(ImageOps.equalize(Image.fromarray(FACE))))
-    grey = images.to_floats(cv2.cvtColor(cv2.cvtColor(FACE, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB))
+    equalized = to_floats(np.asarray(ImageOps.equalize(Image.fromarray(FACE))))
+    grey = to_floats(cv2.cvtColor(cv2.cvtColor(FACE, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB))
     assert {image.tobytes(), equalized.tobytes(), grey.tobytes()} <= seen
     assert len(seen) > 20
 
 
 def test_bad_settings_are_refused() -> None:
-    image = images.to_floats(FACE)
+    image = to_floats(FACE)
     for wrong, reason in [
         ({"crop_prob": 1.5}, "crop_prob is 1.5"),
         ({"flip_prob": math.nan}, "flip_prob"),

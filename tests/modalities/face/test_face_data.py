@@ -15,11 +15,11 @@ from eval import lfw
 from eval.trials import read_trials
 from eval.types import Trials
 from modalities.face import align, folders, ijb, images, orl, pairs
-from modalities.face.images import BadImage
 from toolkit.batch import Item
+from toolkit.images import BadImage, encode, to_floats
 from toolkit.pairs import draw_pairs
 
-TINY = images.encode(np.full((112, 112, 3), 7, np.uint8))
+TINY = encode(np.full((112, 112, 3), 7, np.uint8))
 
 
 def touch(path: Path) -> Path:
@@ -138,7 +138,7 @@ def make_pack(root: Path) -> None:
     (root / "meta").mkdir()
     names = ["1.jpg", "2.jpg", "3.jpg"]
     for name in names:
-        (root / "loose_crop" / name).write_bytes(images.encode(rng.integers(0, 256, (150, 130, 3), dtype=np.uint8)))
+        (root / "loose_crop" / name).write_bytes(encode(rng.integers(0, 256, (150, 130, 3), dtype=np.uint8)))
     points = np.array([[40, 50], [80, 52], [60, 75], [45, 95], [78, 96.5]])
     (root / "meta" / "ijbc_face_tid_mid.txt").write_text("1.jpg 5 1\n2.jpg 5 2\n3.jpg 6 1\n")
     lines = [f"{name} {' '.join(f'{value:.3f}' for value in (points + i).ravel())} 0.{9 - i}\n" for i, name in enumerate(names)]
@@ -153,7 +153,7 @@ def test_ijb_pack_and_its_aligned_faces(tmp_path: Path) -> None:
     assert pack.scores.tolist() == [0.9, 0.8, 0.7]
     where = str(ijb.landmarks_file(tmp_path))
     points = np.array([[41, 51], [81, 53], [61, 76], [46, 96], [79, 97.5]])
-    assert np.array_equal(ijb.read(pack.items[1], landmarks=where), images.to_floats(align.crop(images.decode(pack.items[1]), points)))
+    assert np.array_equal(ijb.read(pack.items[1], landmarks=where), to_floats(align.crop(images.decode(pack.items[1]), points)))
     with pytest.raises(BadImage, match="no landmarks"):
         ijb.read(pack.items[0]._replace(id="9.jpg"), landmarks=where)
 

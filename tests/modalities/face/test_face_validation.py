@@ -11,6 +11,7 @@ from eval.types import Trials
 from modalities import synthetic_faces
 from modalities.face import images, pickled, validation
 from toolkit.batch import Item
+from toolkit.images import encode
 
 PEOPLE = ("Ann_A", "Bob_B")
 
@@ -23,7 +24,7 @@ def data(tmp_path: Path) -> Path:
         for shot in (1, 2):
             path = tmp_path / "lfw" / name / f"{name}_{shot:04d}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(images.encode(synthetic_faces.face(subject, shot, size=32).image, ".jpg"))
+            path.write_bytes(encode(synthetic_faces.face(subject, shot, size=32).image, ".jpg"))
             items.append(Item(path.name, path))
     (tmp_path / "lfw" / "pairs.txt").write_text("2\t1\nAnn_A\t1\t2\nAnn_A\t1\tBob_B\t2\nBob_B\t1\t2\nBob_B\t1\tAnn_A\t2\n", encoding="utf-8")
     ids = tuple(item.id for item in items)

@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modalities.image import cifar, digits, images, mnist, omniglot, pickled
-from modalities.image.images import BadImage
 from toolkit import shards
 from toolkit.batch import Item
+from toolkit.images import BadImage
 
 NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 
@@ -60,6 +60,20 @@ def test_mnist_files(tmp_path: Path, compressed: bool, folder: str) -> None:
         np.testing.assert_array_equal([read[one.id] for one in every], pixels)
 
 
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
+def test_the_held_out_share_is_drawn_by_class_number(tmp_path: Path, name: mnist.Name) -> None:
+    """As the vMF paper's release draws it, which knows numbers alone: Fashion-MNIST's names sort otherwise, and would hold out other images."""
+    from sklearn.model_selection import train_test_split
+
+    labels = np.random.default_rng(3).permutation(np.repeat(np.arange(10, dtype=np.uint8), np.arange(20, 40, 2)))
+    write_idx(tmp_path / name, "train", np.zeros((labels.size, 2, 2), dtype=np.uint8), labels, compressed=False)
+    drawn = train_test_split(np.arange(labels.size), test_size=0.15, random_state=1234, stratify=labels)
+    for split, places in zip(("train", "validation"), drawn, strict=True):
+        found = mnist.items(tmp_path, split=split, validation_share=0.15, name=name)  # type: ignore[arg-type]
+        assert [int(one.id.removeprefix("train/")) for one in found] == sorted(places.tolist())
+        assert [one.label for one in found] == [mnist.CLASSES[name][labels[place]] for place in sorted(places)]
+
+
 def test_mnist_damage(tmp_path: Path) -> None:
     pixels, labels = np.zeros((9, 5, 6), dtype=np.uint8), np.arange(9, dtype=np.uint8)
     write_idx(tmp_path, "train", pixels, labels, compressed=True)
@@ -77,8 +91,10 @@ def test_mnist_damage(tmp_path: Path) -> None:
     write_idx(tmp_path, "train", pixels, labels[:8], compressed=True)
     with pytest.raises(ValueError, match=r"9 images.*8 labels"):
         mnist.items(tmp_path)
-    with pytest.raises(ValueError, match=r"4 files are missing|2 of 4 files are missing"):
+    with pytest.raises(ValueError, match=r"2 of 4 files are missing \('t10k-images-idx3-ubyte.gz', 't10k-labels"):
         mnist.verify(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"neither t10k-images-idx3-ubyte.gz nor t10k-images-idx3-ubyte is there; fetch the four files of MNIST"):
+        mnist.items(tmp_path, split="test")
 
 
 def test_real_mnist(shared: Path) -> None:
@@ -173,6 +189,10 @@ def test_cifar_distributions_agree(tmp_path: Path) -> None:
         cifar.items(packed, split="test")
     with pytest.raises(FileNotFoundError, match=r"cifar-100-python.tar.gz"):
         cifar.items(binary, num_classes=100)
+    batch = py / "cifar-10-batches-py" / "test_batch"
+    batch.write_bytes(batch.read_bytes()[: 10_000 * 3072 // 2])
+    with pytest.raises(ValueError, match=r"test_batch.*damaged or cut short.*; fetch it again$"):
+        cifar.items(py, split="test")
 
 
 def test_real_omniglot(shared: Path) -> None:

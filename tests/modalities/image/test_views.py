@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.testing import assert_close
 
-from modalities.image import pixels, transforms
-from modalities.image.images import Floats
-from toolkit.recipe import describe, restore
+from modalities.image import transforms
+from toolkit import pixels
+from toolkit.batch import Floats
+from toolkit.recipe import describe
 
 
 def smooth_image(height: int, width: int) -> Floats:
@@ -129,33 +129,6 @@ def test_settings_out_of_range() -> None:
     ):
         with pytest.raises(ValueError, match=reason):
             view(image, rng, rng, **settings)  # type: ignore[operator]
-
-
-def test_pixel_scale() -> None:
-    image = torch.randint(0, 256, (2, 3, 6, 9), generator=torch.Generator().manual_seed(0)).double()
-    scale = pixels.BN_INCEPTION().double()
-    scaled, lengths = scale(image)
-    assert lengths is None
-    expected = image.flip(1) - torch.tensor([104.0, 117.0, 128.0], dtype=torch.float64).view(3, 1, 1)  # Caffe's: BGR less its means
-    assert_close(scaled, expected, atol=2e-4, rtol=0)
-    cropped, _ = pixels.PixelScale(crop=4, mean=(0.0,) * 3, std=(1.0,) * 3)(image)
-    assert_close(cropped, (image[:, :, 1:5, 2:6] / 255).float())
-    described = describe(partial(pixels.PixelScale, mean=pixels.CIFAR10_MEAN, std=(1.0, 1.0, 1.0)), "frontend")
-    assert restore(described, "frontend", kind="module")().dim == 3
-    assert not scale.state_dict()  # its numbers are in the description
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert pixels.IMAGENET()(image.float())[0].dtype == torch.float32
-    for wrong, reason in ((lambda: scale(image[:, :1]), "as many means"), (lambda: scale(image, torch.ones(2)), "different widths")):
-        with pytest.raises(ValueError, match=reason):
-            wrong()
-    for settings, reason in (
-        ({"mean": (0.1, 0.2)}, "as many of each"),
-        ({"std": (0.0,)}, "above 0"),
-        ({"bgr": True}, "3 channels"),
-        ({"crop": -1}, "crop is -1"),
-    ):
-        with pytest.raises(ValueError, match=reason):
-            pixels.PixelScale(**settings)  # type: ignore[arg-type]
 
 
 def test_views_ask_no_network() -> None:

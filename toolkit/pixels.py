@@ -1,7 +1,10 @@
-"""What a network sees of an image: scaled, shifted, in the channel order it was trained with. A front-end, so that it is saved with the model."""
+"""PixelScale, the front-end of image networks: the scale and order of colours that their weights were made for, saved with the model as KaldiFbank is with a
+speaker's; and what the field feeds, as parts that differ by little numbers and cost much where they are mixed up.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -26,8 +29,8 @@ class PixelScale(nn.Module):
 
     def __init__(self, mean: Sequence[float] = (0.0,), std: Sequence[float] = (1.0,), *, scale: float = 255.0, bgr: bool = False, crop: int = 0) -> None:
         super().__init__()
-        if not mean or len(mean) != len(std) or not all(one > 0 for one in std) or not scale > 0:
-            raise ValueError(f"PixelScale: mean {tuple(mean)}, std {tuple(std)}, scale {scale}; as many of each, std and scale above 0, are needed")
+        if not mean or len(mean) != len(std) or not all(map(math.isfinite, (*mean, *std, scale))) or min(*std, scale) <= 0:
+            raise ValueError(f"PixelScale: mean {tuple(mean)}, std {tuple(std)}, scale {scale}; as many of each, all finite, std and scale above 0, are needed")
         if crop < 0 or (bgr and len(mean) != 3):
             raise ValueError(
                 f"PixelScale: crop is {crop} and bgr {bgr} with {len(mean)} channels; a crop of 0 or more, and bgr for 3 channels only, are allowed"
@@ -38,7 +41,7 @@ class PixelScale(nn.Module):
 
     def forward(self, inputs: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, None]:
         if lengths is not None:
-            raise ValueError("PixelScale: images of different widths are in one batch; read them with size= or short_edge= and crop=, or train on crops")
+            raise ValueError("PixelScale: images of different widths are in one batch; read them all in one size, or train on crops")
         if inputs.dim() != 4 or inputs.shape[1] != self.dim:
             raise ValueError(
                 f"PixelScale: images of shape {tuple(inputs.shape)}; (B, {self.dim}, H, W) is needed, give as many means as channels or read them grey"
@@ -53,8 +56,17 @@ class PixelScale(nn.Module):
             scaled = (inputs.to(self.mean.dtype) / self.scale - self.mean) / self.std
         return scaled.flip(1) if self.bgr else scaled, None
 
+    def extra_repr(self) -> str:
+        return f"mean={self.mean.flatten().tolist()}, std={self.std.flatten().tolist()}, scale={self.scale}, bgr={self.bgr}, crop={self.crop}"
 
-# Means and deviations of the field. vMF paper, App. D.2 with vmf_embeddings, datasets/*.py: ImageNet's for CUB, Cars and SOP; [0, 1] for MNIST.
+
+# Faces (field-face 1.2). Weights made for one lose little by / 128 in place of / 127.5 and much by the other order of colours.
+INSIGHTFACE = partial(PixelScale, mean=(127.5,) * 3, std=(127.5,) * 3, scale=1.0)  # arcface_torch, OpenSphere, CVLface's models
+ADAFACE = partial(PixelScale, mean=(127.5,) * 3, std=(127.5,) * 3, scale=1.0, bgr=True)
+IJB_EVALS = partial(PixelScale, mean=(127.5,) * 3, std=(128.0,) * 3, scale=1.0)  # insightface's ijb_evals.py, and many ONNX files
+MXNET = partial(PixelScale, mean=(0.0,) * 3, std=(1.0,) * 3, scale=1.0)  # insightface's old MXNet models, whose first layers scale
+
+# Images. vMF paper, App. D.2 with vmf_embeddings, datasets/*.py: ImageNet's for CUB, Cars and SOP; [0, 1] for MNIST, which is PixelScale's default.
 IMAGENET = partial(PixelScale, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR10 = partial(PixelScale, mean=CIFAR10_MEAN, std=(0.2470, 0.2435, 0.2616))
