@@ -23,8 +23,10 @@ from modalities.image import digits as digits_as_files
 from modalities.image.splits import Protocol, divide_classes
 from toolkit import recipe as recipes
 from toolkit.backbones.image_resnet import ImageResNet
+from toolkit.batch import label_numbers, read_items
 from toolkit.measure import metrics_of, run_test
 from toolkit.recipe import Part, Recipe
+from toolkit.sampling import check as check_sampling
 from toolkit.train import fit
 
 FOLDER = Path(__file__).parents[1] / "recipes" / "image"
@@ -206,6 +208,44 @@ def test_describes_and_restores(name: str, variant: str) -> None:
     assert sum(len(group["params"]) for group in groups) == sum(one.requires_grad for one in loss.parameters())
     if recipe.schedule.watch:
         assert recipe.schedule.watch in recipe.metrics
+
+
+def folders_of(root: Path, num_classes: int) -> Path:
+    """Two images in each folder, in name only; a blank in every path."""
+    for i in range(num_classes):
+        (root / f"class {i:02d}").mkdir(parents=True)
+        for shot in "ab":
+            (root / f"class {i:02d}" / f"{shot} 1.jpg").touch()
+    return root
+
+
+def test_the_list_of_own_images_is_of_classes_that_nobody_trains_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = folders_of(tmp_path / "my images", 20)
+    MODULES["folders"].write_lists(data, tmp_path / "lists")
+    assert capsys.readouterr().out == f"8 items of 4 classes in {tmp_path / 'lists'}\n"
+    listed = read_items(tmp_path / "lists" / "items.txt", data)
+    assert all(one.path == data / one.id and one.path.is_file() for one in listed)
+    for recipe in MODULES["folders"].RECIPES.values():
+        assert [one.id for one in recipe.test.keywords["items"](data)] == [one.id for one in listed]
+        assert not {str(one.label) for one in recipe.items(data)} & {one.id.partition("/")[0] for one in listed}
+
+
+@pytest.mark.parametrize(("num_classes", "batch_size"), [(20, 64), (19, 60), (4, 8)])
+def test_how_many_classes_own_images_need(num_classes: int, batch_size: int, tmp_path: Path) -> None:
+    """20 with the recipe's batches; 4 times the training classes is the most that fewer allow (docs/own_data.md)."""
+    recipe = MODULES["folders"].RECIPES["small"]
+    labels = label_numbers(recipe.items(folders_of(tmp_path, num_classes)))[1]
+    check_sampling(labels, replace(recipe.sampling, batch_size=batch_size))
+    with pytest.raises(ValueError, match="lower batch_size"):
+        check_sampling(labels, replace(recipe.sampling, batch_size=batch_size + 4))
+    assert (batch_size == recipe.sampling.batch_size) == (num_classes == 20)
+
+
+def test_what_watches_accuracy_or_recall_knows_that_higher_is_better() -> None:
+    for module in MODULES.values():
+        for recipe in module.RECIPES.values():
+            if set(recipe.metrics) & {"accuracy", "recall@1", "map@r"}:
+                assert recipe.schedule.higher_is_better
 
 
 @pytest.mark.parametrize(("name", "variant", "own_network"), to_train())

@@ -11,12 +11,19 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+from eval import per_item
+from eval.diversity import cluster_diversity, feature_diversity
+from toolkit import compare, measure
 from toolkit import recipe as recipes
 from toolkit.backbones.image_resnet import ImageResNet
+from toolkit.losses.probabilistic import ProbabilisticNCA
 from toolkit.measure import load_model
 from toolkit.recipe import Recipe
+from toolkit.train import fit
+from toolkit.tune import on_validation_classes
 
 
 def load(name: str) -> ModuleType:
@@ -72,10 +79,92 @@ def test_rates_drop_where_the_release_drops_them(module: ModuleType, variant: st
         assert schedule.decay(epoch * per_epoch / schedule.steps) == pytest.approx(rate)
 
 
+@pytest.mark.parametrize(
+    ("module", "variant", "released"),
+    [  # example_runs.sh: rates of proxies and concentrations, the concentration, the factor on the last layer, the weight of ProxyAnchor
+        (CUB, "r_128", (5_000, 20_000, 6, 30, 3)),
+        (CUB, "r_512", (5_000, 20_000, 18, 50, 5)),
+        (CARS, "r_128", (7_500, 7_500, 9, 12, 0.3)),
+        (CARS, "r_512", (5_000, 20_000, 22, 10, 0.1)),
+    ],
+)
+def test_settings_are_the_release_s(module: ModuleType, variant: str, released: tuple[float, ...]) -> None:
+    recipe = module.RECIPES[variant]
+    joint = recipe.loss.keywords
+    first = joint["first"](8, 3)
+    assert isinstance(first, ProbabilisticNCA)
+    assert first.kappas is not None
+    assert (first.num_samples, float(first.temperature.detach()), first.temperature_lr_scale) == (5, pytest.approx(0.003), 200)
+    assert first.proxies.norm(dim=1).tolist() == pytest.approx(3 * [released[2]], rel=1e-5)
+    start = first.kappas.unique().tolist()
+    assert (recipe.optim.proxy_lr_scale, first.kappa_lr_scale, *start, recipe.backbone.keywords["head_scale"], joint["weight"]) == released
+
+
+@pytest.mark.parametrize("module", [CUB, CARS])
+def test_figure_5_has_the_rates_of_512_dimensions_and_multiplies_where_the_release_does(module: ModuleType) -> None:
+    """architectures/resnet50.py looks for 'proxyvmf' in the loss's name; cos, l2 and nivMF are proxynca_cos, proxynca_l2, proxynca_nivmf there."""
+    factor = module.RECIPES["r_512"].backbone.keywords["head_scale"]
+    assert factor > 1
+    for name, recipe in module.FIGURE_5.items():
+        assert recipe.optim == module.RECIPES["r_512"].optim
+        assert recipe.backbone.keywords["head_scale"] == (1 if name in ("cos", "l2", "nivmf") else factor)
+        assert recipe.backbone.keywords["dim"] == 512
+        euclidean = module.RECIPES[f"{name}_euclidean"]
+        assert replace(euclidean, similarity=recipe.similarity) == recipe
+        assert euclidean.similarity == "euclidean"
+
+
+@pytest.mark.parametrize("module", [CUB, CARS, SOP, SIMPLE])
+def test_batch_norm_trains_its_weights_but_not_its_statistics(module: ModuleType) -> None:
+    """Both codebases call eval() on batch norm and leave requires_grad alone."""
+    assert {recipe.backbone.keywords["batch_norm"] for recipe in module.RECIPES.values()} == {"fixed"}
+
+
+@pytest.mark.parametrize("module", [CUB, CARS, SOP])
+def test_margin_has_a_boundary_for_each_class(module: ModuleType) -> None:
+    assert module.RECIPES["margin"].loss(8, 5).beta.tolist() == pytest.approx(5 * [1.2])
+
+
+def test_class_vectors_turn_at_their_releases_rates() -> None:
+    """A step turns a row by about rate / size: [48]'s rates (docs/papers/mlrc.md) beside its network's 1e-6, and its sizes; oproxy.py's randn / 8."""
+    unit_normal = dict.fromkeys(("proxynca", "normsoftmax", "cosface", "arcface"), 1.0)
+    sizes = {**unit_normal, "softtriple": float(torch.nn.init.kaiming_uniform_(torch.empty(128, 750), a=5**0.5).std())}
+    rates = {"proxynca": 6.04e-3, "normsoftmax": 4.46e-3, "cosface": 2.53e-3, "arcface": 5.13e-3, "softtriple": 5.37e-5}
+    for name, size in sizes.items():
+        recipe = SIMPLE.RECIPES[name]
+        ours = recipe.loss(128, 75).proxies.detach().std().item()
+        assert recipe.optim.proxy_lr_scale / ours == pytest.approx(rates[name] / 1e-6 / size, rel=0.03)
+    panc = SOP.RECIPES["panc"]
+    assert panc.optim.proxy_lr_scale / panc.loss(128, 11_318).proxies.detach().std().item() == pytest.approx(2_000 / 0.125, rel=0.01)
+
+
+def test_softtriple_has_the_regulariser_of_its_codebase() -> None:
+    """There it is .3754 times the mean distance of a class's pairs of centres: what our tau adds to the loss."""
+    part = SIMPLE.RECIPES["softtriple"].loss
+    torch.manual_seed(0)
+    loss = part(16, 3).double()
+    centres = torch.nn.functional.normalize(torch.cat([loss.proxies[None], loss.centres]), dim=2)
+    pairs = [(2 + 1e-5 - 2 * centres[s, c] @ centres[t, c]) ** 0.5 for c in range(3) for s in range(10) for t in range(s)]
+    z, y = torch.randn(4, 16).double(), torch.tensor([0, 1, 2, 0])
+    with_it, loss.tau = loss(z, y).item(), 0.0
+    assert with_it - loss(z, y).item() == pytest.approx(0.3754 * float(torch.stack(pairs).mean().detach()), rel=1e-9)
+
+
+@pytest.mark.parametrize(("module", "column"), [(CARS, 0), (CUB, 1)])
+def test_table_5_is_quoted(module: ModuleType, column: int, shared: Path) -> None:
+    text = (shared / "papers" / "nivmf.txt").read_text(encoding="utf-8")
+    text = text[text.index("Dataset\tMetric\t$d_{\\cos}") : text.index("Table 5: Metrics on how")]
+    numbers = re.findall(r"\+(\d+)\\?%", text)  # Cars: to EL-vMF (clusters, features), to EL-nivMF; then CUB
+    assert len(numbers) == 8
+    quoted = re.search(r"el_vmf \+(\d+) % / \+(\d+) %, elk_nivmf \+(\d+) % / \+(\d+) %", module.__doc__ or "")
+    assert quoted is not None
+    assert list(quoted.groups()) == numbers[4 * column : 4 * column + 4]
+
+
 def test_what_is_compared_differs_in_method_alone() -> None:
     """Variants of one table share data, batches, budget and views, so that `likeness compare` takes them."""
     for module in (CUB, CARS, SOP):
-        for table in ("TABLE_1", "TABLE_2", "FIGURE_4", "FIGURE_5"):
+        for table in ("TABLE_1", "TABLE_2", "FIGURE_4", "FIGURE_5", "TABLE_5"):
             listed = list(getattr(module, table, {}).values())
             for name in ("items", "test", "read", "train_read", "augment", "sampling", "metrics"):
                 described = [recipes.describe({"one": getattr(one, name)} if name != "sampling" else one.sampling) for one in listed]
@@ -86,7 +175,7 @@ def test_what_is_compared_differs_in_method_alone() -> None:
 def test_the_heads_name_every_variant() -> None:
     for module in (CUB, CARS, SOP, SIMPLE):
         head = module.__doc__ or ""
-        stems = {one: re.sub(r"=.*|_(euclidean|released|heuristic)$", "", one) for one in module.RECIPES}
+        stems = {one: re.sub(r"=.*|_(euclidean|diversity|released|heuristic)$", "", one) for one in module.RECIPES}
         unnamed = [one for one, stem in stems.items() if stem not in head]
         assert unnamed == []
 
@@ -106,6 +195,46 @@ def birds(tmp_path_factory: pytest.TempPathFactory) -> Path:
             lines.append(f"{len(lines) + 1} {name}\n")
     (data / "CUB_200_2011" / "images.txt").write_text("".join(lines))
     return data
+
+
+SHRUNK = ["schedule.steps=2", "schedule.eval_every=0", "sampling.batch_size=4", "sampling.items_per_class=2", "workers=0", "threads=1"]
+SHRUNK += ["items.whole=false", "test.items.whole=false", "augment.size=32", "read.short_edge=36", "read.crop=32"]
+TINY = partial(ImageResNet, dim=8, depth=18, blocks=(1, 1, 1, 1), width=4)
+
+
+def test_figure_5_is_tuned_on_held_out_classes(birds: Path, tmp_path: Path) -> None:
+    """The search of the head's command: trials fit some training classes and retrieve among the others; the run they choose for has all, and the test's."""
+    pytest.importorskip("optuna")
+    chosen = {name: replace(recipes.override(CUB.RECIPES[name], SHRUNK), backbone=TINY) for name in ("cos", "elk_nivmf")}
+    ranges = {name: CUB.RANGES[name] for name in chosen}
+    result = compare.compare(chosen, num_seeds=1, data=birds, out=tmp_path, ranges=ranges, num_tuning_trials=2, say=str)
+    assert [run.failed for run in result.runs] == ["", ""]
+    train, test = ({str(one.label) for one in part(birds)} for part in (chosen["cos"].items, chosen["cos"].test.keywords["items"]))  # type: ignore[union-attr]
+    for name, tuned in (result.tuned or {}).items():
+        inner = on_validation_classes(chosen[name])
+        fitted = {str(one.label) for one in inner.items(birds)}
+        for number in range(2):
+            folder = tmp_path / "tune" / name / f"trial-{number}"
+            measured = per_item.read(folder / measure.TEST)
+            retrieved = {one.split("/")[-2] for one in measured.ids}
+            assert set(load_model(folder, inner).classes) == fitted
+            assert fitted | retrieved == train
+            assert not fitted & retrieved
+            assert tuned.trials[number]["score"] == pytest.approx(measured.columns["recall@1"].mean())
+        final = tmp_path / name / "seed-0"
+        assert set(load_model(final, chosen[name]).classes) == train
+        assert {one.split("/")[-2] for one in per_item.read(final / measure.TEST).ids} == test
+
+
+def test_diversity_is_that_of_the_training_images(birds: Path, tmp_path: Path) -> None:
+    recipe = replace(recipes.override(CUB.RECIPES["el_vmf_diversity"], SHRUNK), backbone=TINY)
+    fit(recipe, data=birds, out=tmp_path)
+    measured = measure.run_test(recipe, tmp_path, birds)
+    assert measured.ids == tuple(one.id for one in recipe.items(birds))
+    z = load_model(tmp_path, recipe).embed(recipe.items(birds))
+    labels = np.unique([one.label for one in recipe.items(birds)], return_inverse=True)[1]
+    expected = {"cluster_diversity": cluster_diversity(z, labels), "feature_diversity": feature_diversity(z)}
+    assert measure.metrics_of(recipe, measured) == pytest.approx(expected, rel=1e-6)
 
 
 def test_four_folds_are_joined(birds: Path, tmp_path: Path) -> None:

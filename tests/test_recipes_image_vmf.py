@@ -99,19 +99,44 @@ def test_heads_state_the_map_at_r_of_the_paper(name: str, column: int, shared: P
 
 
 @pytest.mark.parametrize("name", ["cars196", "cub200", "sop"])
-def test_cosine_at_test_changes_the_similarity_alone(name: str) -> None:
+def test_cosine_at_test_changes_the_similarity_of_the_test_alone(name: str) -> None:
+    """Table 4's rows of one model: trained, validated, halved and stopped as without it."""
     listed = MODULES[name].RECIPES
     for loss, own in (("standard", "euclidean"), ("hyperbolic", "")):
         assert listed[loss].similarity == own
-        assert listed[f"{loss}_cosine"] == replace(listed[loss], similarity="cosine")
+        by_cosine, own_test = listed[f"{loss}_cosine"], recipes.describe(listed[loss].test)
+        assert replace(by_cosine, test=listed[loss].test) == listed[loss]
+        assert recipes.describe(by_cosine.test) == {**own_test, "args": {**own_test["args"], "similarity": "cosine"}}
     assert listed["hyperbolic"].loss(4, 3).similarity == "poincare:1e-05"
     assert listed["vmf"].test.keywords["num_samples"] == 10  # the expected metrics
 
 
 @pytest.mark.parametrize("name", NAMES.values())
 def test_variants_differ_in_the_method_alone(name: str) -> None:
-    """So that `likeness compare` takes them all: one test, one validation, one budget."""
-    compare._check(MODULES[name].RECIPES, 1, "", ())
+    """So that `likeness compare` takes them all: one test but for "+ cosine at test", one validation, one budget."""
+    listed = MODULES[name].RECIPES
+    compare._check({variant: one for variant, one in listed.items() if not variant.endswith("_cosine")}, 1, "", ())
+    if "standard_cosine" in listed:
+        compare._check(listed, 1, "", ("test",))
+        with pytest.raises(ValueError, match=r"the variants differ in test, .* --allow-different test$"):
+            compare._check(listed, 1, "", ())
+        assert "--allow-different test" in str(MODULES[name].__doc__)
+
+
+@pytest.mark.parametrize("name", NAMES.values())
+def test_class_vectors_start_as_the_release_s(name: str) -> None:
+    """Uniform within +-sqrt(6 / (dim + classes)) (App. D.1) or +-1/sqrt(dim) (nn.Linear's own); hyperbolic's always the latter, vmf's normal (Eq 19)."""
+    dim, classes = {"mnist": (3, 10), "fashion_mnist": (3, 10), "cifar10": (128, 10), "cifar100": (128, 100)}.get(name, (512, 85))
+    for variant, recipe in MODULES[name].RECIPES.items():
+        torch.manual_seed(0)
+        w = recipe.loss(dim, classes).proxies.detach()
+        bound = (6 / (dim + classes)) ** 0.5 if dim == 3 and not variant.startswith("hyperbolic") else dim**-0.5
+        if variant.startswith("vmf"):
+            resultant = 0.4 if dim < 512 else 0.7
+            assert float(w.std()) == pytest.approx(resultant / (1 - resultant**2) * (dim - 1) / dim**0.5, rel=0.2)
+        else:
+            assert 0.9 * bound < float(w.abs().max()) <= bound, variant
+            assert float(w.abs().mean()) == pytest.approx(bound / 2, abs=5 * bound / (12 * w.numel()) ** 0.5), variant
 
 
 @pytest.mark.parametrize("name", ["cifar100", "cars196"])

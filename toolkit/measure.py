@@ -17,10 +17,11 @@ from eval.diversity import cluster_diversity, feature_diversity
 from eval.per_item import PerItem
 from eval.retrieval import clusters as find_clusters
 from eval.retrieval import query_metrics
+from eval.similarity import matrix
 from eval.types import Floats, name_first
 from toolkit import checkpoint
 from toolkit.batch import Item, Read, check_unique
-from toolkit.embed import ReadParts, TorchEmbedder, embed_on_all_ranks, pick_device
+from toolkit.embed import ReadParts, TorchEmbedder, embed_all, pick_device
 from toolkit.losses.common import unit
 from toolkit.losses.vmf import VMF
 from toolkit.recipe import Part, Recipe
@@ -43,10 +44,7 @@ class Model(NamedTuple):
     def embed(self, items: Sequence[Item]) -> Floats:
         """(N, D) raw embeddings. All processes share the work and get the same rows. ValueError counts the items that cannot be read."""
         check_unique(items, "test items")
-        embeddings, bad = embed_on_all_ranks(self.embedder, items, self.read, workers=self.workers)
-        if bad:
-            raise ValueError(f"{len(bad)} of {len(items)} test items cannot be read ({name_first(one.id for one in bad)}): {bad[0].reason}")
-        return embeddings.matrix.astype(np.float64)
+        return embed_all(self.embedder, items, self.read, what="test", workers=self.workers).matrix.astype(np.float64)
 
 
 def load_model(path: Path, recipe: Recipe) -> Model:
@@ -71,6 +69,13 @@ def metrics_of(recipe: Recipe, measured: PerItem, *, only: str = "") -> dict[str
                     f"metric {name!r} needs the column {error}, but measured are {there}; give test and validation what it takes (calibrate_on, clusters, ks)"
                 ) from None
     return found
+
+
+def check_items(part: Part | None, data: Path) -> None:
+    """List what a test or validation will measure, so that missing or damaged files of a split are said before hours of training. Errors are the listing's."""
+    for name, listed in getattr(part, "keywords", {}).items():
+        if name in ("items", "calibrate_on") and listed is not None:
+            check_unique(listed(data), "test items")
 
 
 def classification(model: Model, data: Path, *, items: Part, calibrate_on: Part | None = None) -> PerItem:
@@ -107,9 +112,10 @@ def retrieval(
     clusters: bool = False,
     diversity: bool = False,
     num_samples: int = 0,
+    similarity: str = "",
     disjoint: bool = True,
 ) -> PerItem:
-    """Retrieval among items(data) by the model's similarity, each item a query against all others; a group is a class.
+    """Retrieval among items(data) by `similarity`, "" = the model's, each item a query against all others; a group is a class.
 
     Columns: recall@K, precision@1, r_precision, map@r, map@1000 (eval.retrieval; NaN for a query alone in its class), norm, label; with `clusters` k-means's
     cluster of each, as many as classes, for NMI; with `diversity` (nivMF paper, Supp. L) cluster_diversity, a class's on its first item and NaN elsewhere, so
@@ -117,7 +123,13 @@ def retrieval(
     embeddings that are distributions (VMF) the expected metrics of the vMF paper, Sec. 3.2, the mean over S draws of every embedding from
     vMF(z/|z|, |alpha z|), by cosine; of any other loss, whose embeddings are points, the same as S=0, so that
     variants share one test. disjoint: refuse labels that were trained on (ValueError): retrieval is of unseen classes.
+    ValueError also for a similarity that eval.similarity does not know, or another than cosine with draws.
     """
+    drawn = isinstance(model.loss, VMF) and num_samples > 0
+    if drawn and similarity not in ("", "cosine"):
+        raise ValueError(f"similarity is {similarity!r}, but draws are unit vectors and are compared by cosine; leave it out, or set num_samples to 0")
+    compared = "cosine" if drawn else similarity or model.similarity
+    matrix(np.ones((1, 2)), np.ones((1, 2)), compared)  # an unknown name is refused before anything is embedded
     tested = items(data)
     names = sorted({str(one.label) for one in tested})
     both = sorted(set(names) & set(model.classes))
@@ -126,9 +138,8 @@ def retrieval(
     labels = _numbers(tested, names)
     z = model.embed(tested)
     columns: dict[str, Floats] = {}
-    drawn = isinstance(model.loss, VMF) and num_samples > 0
     for rows in _draws(model.loss, z, num_samples) if drawn else [z]:
-        values = query_metrics(rows, labels, ks=ks, similarity="cosine" if drawn else model.similarity)
+        values = query_metrics(rows, labels, ks=ks, similarity=compared)
         for name, one in values.items():
             columns[name] = columns.get(name, 0.0) + one / (num_samples if drawn else 1)
     columns |= {"norm": np.linalg.norm(z, axis=1), "label": labels.astype(np.float64)}

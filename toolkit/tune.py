@@ -1,4 +1,4 @@
-"""Hyper-parameters picked on validation classes: the classes of the training items are divided, never the test trials touched. Optuna, an extra, searches.
+"""Hyper-parameters picked on validation classes: the classes of the training items are divided, the test is never touched. Optuna, an extra, searches.
 
 A recipe file states what may be searched, variant by variant, with the dotted names of the command line:
 
@@ -7,7 +7,6 @@ A recipe file states what may be searched, variant by variant, with the dotted n
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,7 +17,9 @@ from typing import Any
 import numpy as np
 
 from eval.comparison import Tuned
+from eval.provenance import digest
 from eval.types import Trials
+from toolkit import measure
 from toolkit.batch import Item
 from toolkit.pairs import draw_pairs
 from toolkit.recipe import Recipe, describe, override
@@ -55,40 +56,43 @@ Ranges = Mapping[str, Range | Choice]
 Score = Callable[[Recipe, Path], float]  # trains a recipe in a folder, going on where it was stopped, and gives the first metric on the recipe's trials
 
 
-def divide(items: Sequence[Item], *, share: float = VALIDATION_SHARE, seed: int = 0) -> tuple[list[Item], list[Item]]:
-    """(fit items, validation items): max(4, round(share x classes)) classes are held out, drawn with `seed`.
+def divide(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
+    """(fit items, validation items): max(4, a quarter) of the classes are held out, the same ones whatever the order of the items.
 
     Labels that agree up to '#' are one class and its augmentations (speaker, speaker#speed=0.9): they stay together, and validation holds only the
     class itself, as test trials do. ValueError if fewer than 2 classes are left to fit.
     """
     base = {item.id: str(item.label).partition("#")[0] or str(item.label) for item in items}
     classes = sorted(set(base.values()))
-    num = max(LEAST_CLASSES, round(share * len(classes)))
+    num = max(LEAST_CLASSES, round(VALIDATION_SHARE * len(classes)))
     if len(classes) - num < 2:
         raise ValueError(
             f"tuning: {len(classes)} classes to train on, of which {num} would be for validation; at least {LEAST_CLASSES + 2} are needed, so do not tune"
         )
-    held_out = {classes[i] for i in np.random.default_rng(seed).permutation(len(classes))[:num]}
+    held_out = {classes[i] for i in np.random.default_rng(0).permutation(len(classes))[:num]}
     kept = [item for item in items if base[item.id] not in held_out]
     validation = [item for item in items if base[item.id] in held_out]
     plain = {base[item.id] for item in validation if item.label == base[item.id]}
     return kept, [item for item in validation if item.label == base[item.id] or base[item.id] not in plain]
 
 
-def fit_items(data: Path, *, items: Callable[[Path], Sequence[Item]], share: float = VALIDATION_SHARE, seed: int = 0) -> list[Item]:
+def fit_items(data: Path, *, items: Callable[[Path], Sequence[Item]]) -> list[Item]:
     """The training items of a recipe without the validation classes: a recipe part, so that a run states what it was trained on."""
-    return divide(items(data), share=share, seed=seed)[0]
+    return divide(items(data))[0]
 
 
-def validation_trials(
-    data: Path, *, items: Callable[[Path], Sequence[Item]], share: float = VALIDATION_SHARE, seed: int = 0, num_pairs: int = MOST_PAIRS
-) -> tuple[list[Item], Trials]:
-    """All pairs among the validation items; of more than num_pairs a seeded draw of distinct ones, half target as far as there are so many.
+def held_out_items(data: Path, *, items: Callable[[Path], Sequence[Item]]) -> list[Item]:
+    """The validation items among the training items of a recipe: a part of its test while it is tuned."""
+    return divide(items(data))[1]
+
+
+def validation_trials(data: Path, *, items: Callable[[Path], Sequence[Item]]) -> tuple[list[Item], Trials]:
+    """All pairs among the validation items; of more than MOST_PAIRS a seeded draw of distinct ones, half target as far as there are so many.
 
     Returns the items that occur and the trials. ValueError if no validation class has two items.
     """
-    held_out = sorted(divide(items(data), share=share, seed=seed)[1], key=lambda item: str(item.label))
-    drawn = draw_pairs(held_out, num_pairs, np.random.default_rng(seed))
+    held_out = sorted(held_out_items(data, items=items), key=lambda item: str(item.label))
+    drawn = draw_pairs(held_out, MOST_PAIRS, np.random.default_rng(0))
     assert drawn.target is not None
     if drawn.target.all() or not drawn.target.any():
         raise ValueError(f"tuning: {len(held_out)} validation items give {int(drawn.target.sum())} target trials of {len(drawn)}; both kinds are needed")
@@ -100,15 +104,19 @@ def validation_trials(
 
 
 def on_validation_classes(recipe: Recipe) -> Recipe:
-    """The recipe trained on the fit classes and evaluated on the validation classes of its training items; its own trials do not occur.
+    """The recipe trained on the fit classes and evaluated on the validation classes of its training items; its own trials or test items do not occur.
 
-    A recipe with a `test` is evaluated by its own `validation` instead. ValueError if it has none.
+    A recipe with a `validation` is evaluated by that instead, trained as it is. ValueError for a test without one that is no retrieval: classification knows
+    no unseen classes.
     """
-    if recipe.test is not None:
-        if recipe.validation is None:
-            raise ValueError("tuning: the recipe has a test but no validation to tune on; give it one, on items that are neither trained nor tested on")
+    if recipe.test is None:
+        return replace(recipe, items=partial(fit_items, items=recipe.items), trials=partial(validation_trials, items=recipe.items))
+    if recipe.validation is not None:
         return replace(recipe, test=recipe.validation)
-    return replace(recipe, items=partial(fit_items, items=recipe.items), trials=partial(validation_trials, items=recipe.items))
+    if not isinstance(recipe.test, partial) or recipe.test.func is not measure.retrieval:
+        raise ValueError("tuning: the recipe has a test but no validation to tune on; give it one, on items that are neither trained nor tested on")
+    test = partial(recipe.test, items=partial(held_out_items, items=recipe.items))
+    return replace(recipe, items=partial(fit_items, items=recipe.items), test=test)
 
 
 def check_ranges(recipe: Recipe, ranges: Ranges, variant: str, overridden: Sequence[str] = ()) -> None:
@@ -123,12 +131,15 @@ def check_ranges(recipe: Recipe, ranges: Ranges, variant: str, overridden: Seque
             override(recipe, [f"{field}={_text(value)}"])
 
 
-def tune(recipe: Recipe, ranges: Ranges, *, variant: str, num_trials: int, out: Path, score: Score, say: Callable[[str], None] = print) -> tuple[Recipe, Tuned]:
+def tune(
+    recipe: Recipe, ranges: Ranges, *, variant: str, num_trials: int, out: Path, score: Score, data: str = "", say: Callable[[str], None] = print
+) -> tuple[Recipe, Tuned]:
     """The recipe with the settings that score best on the validation classes, after num_trials trials in all (earlier calls' included).
 
     out: keeps the study (Optuna's journal, study.log) and a run folder per trial; an interrupted search goes on with the trial that was stopped. Trial k
     proposes from a sampler seeded with k, so that an interrupted search proposes what an uninterrupted one would. Ties go to the earlier trial.
-    ModuleNotFoundError without Optuna; ValueError if the folder holds a search of another recipe or ranges; RuntimeError if every trial failed.
+    data: a digest of what is trained on.
+    ModuleNotFoundError without Optuna; ValueError if the folder holds a search of another recipe, ranges or data; RuntimeError if every trial failed.
     """
     try:
         import optuna
@@ -142,11 +153,10 @@ def tune(recipe: Recipe, ranges: Ranges, *, variant: str, num_trials: int, out: 
     storage = optuna.storages.JournalStorage(JournalFileBackend(str(out / "study.log")))
     direction = "maximize" if recipe.schedule.higher_is_better else "minimize"
     study = optuna.create_study(storage=storage, study_name=variant, direction=direction, load_if_exists=True)
-    stated = json.dumps([describe(inner), {field: [type(one).__name__, asdict(one)] for field, one in ranges.items()}], sort_keys=True)
-    digest = hashlib.sha256(stated.encode()).hexdigest()
-    if study.user_attrs.get("stated", digest) != digest:
-        raise ValueError(f"{out} holds a search of another recipe or of other RANGES for {variant}; choose another --out")
-    study.set_user_attr("stated", digest)
+    stated = digest([json.dumps([describe(inner), {field: [type(one).__name__, asdict(one)] for field, one in ranges.items()}], sort_keys=True), data])
+    if study.user_attrs.get("stated", stated) != stated:
+        raise ValueError(f"{out} holds a search of another recipe, on other data or of other RANGES for {variant}; choose another --out")
+    study.set_user_attr("stated", stated)
     distributions = {field: _distribution(one) for field, one in ranges.items()}
     for number in range(num_trials):
         before = study.trials[number] if number < len(study.trials) else None

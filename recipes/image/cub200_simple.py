@@ -7,9 +7,9 @@ are no longer better: half an hour to two hours a fold on one GPU, an estimate f
 
 Sec. 5.2: "the codebase in [48]", which is KevinMusgrave/powerful-benchmarker, "nearly the same, except the loss functions". There (Musgrave et al., ECCV 2020;
 src/powerful_benchmarker/configs, docs/papers/mlrc.md): the first 100 species in four class-disjoint folds, three to train on and one to validate (MAP@R), the
-other 100 to test; 128-D; batch norm frozen; 32 images, 4 of a class, or 1 for classification losses; the four models' unit embeddings joined (512-D), or their
-mean result (128-D). The second command joins them, by cosine; a single model is compared by its loss's own similarity. Protocol "mlrc" is that paper's folds;
-"benchmarker" its later releases': items.protocol=benchmarker validation.items.protocol=benchmarker.
+other 100 to test; 128-D; statistics of batch norm fixed; 32 images, 4 of a class, or 1 for classification losses; the four models' unit embeddings joined
+(512-D), or their mean result (128-D). The second command joins them, by cosine; a single model is compared by its loss's own similarity. Protocol "mlrc" is
+that paper's folds; "benchmarker" its later releases': items.protocol=benchmarker validation.items.protocol=benchmarker.
 
 Published, P@1 / R-precision / MAP@R %, nothing of it measured by us:
   simple 68.58 / 37.62 / 26.84, contrastive 68.13 / 37.24 / 26.53, multisimilarity_miner 67.73 / 37.37 / 26.52, arcface 67.50 / 37.31 / 26.45,
@@ -21,7 +21,8 @@ They have the size of [48]'s joined 512-D embeddings; single models of 128-D rea
 Hyper-parameters: [48]'s for CUB200 (docs/papers/mlrc.md, 50 steps of Bayesian optimisation each). Of SimPLE the paper gives none for this table: b_theta .3 and
 r 1 as its appendix A advises, alpha the share of positive pairs in a batch, no memory; ours.
 Differences: [48] has RMSprop (1e-6, momentum .9, whose steps are about those of Adam at 1e-5) and looks every second epoch of 100 batches, 9 epochs without
-gain; here Adam 1e-5 and five looks. Class vectors move as much faster than the network as there, betas at its rate.
+gain; here Adam 1e-5 and five looks. Class vectors turn as much faster than the network as there (proxy_lr_scale is [48]'s ratio of rates times that of their
+sizes at the start, ours to theirs), betas move at its rate.
 `likeness compare` asks for --allow-different sampling, as classification losses see one image a class.
 """
 
@@ -38,7 +39,6 @@ from eval import per_item
 from eval.per_item import PerItem
 from eval.retrieval import query_metrics
 from modalities.image import cub, images
-from modalities.image.pixels import BN_INCEPTION
 from modalities.image.transforms import BENCHMARKER
 from toolkit.backbones.bninception import BNInception
 from toolkit.losses.contrast import NTXent
@@ -51,18 +51,20 @@ from toolkit.losses.softmax import NormFace
 from toolkit.losses.triplet import MarginLoss, Triplet
 from toolkit.losses.weighted import MultiSimilarity
 from toolkit.measure import load_model, retrieval
+from toolkit.pixels import BN_INCEPTION
 from toolkit.recipe import Optim, Part, Recipe, Schedule, override
 from toolkit.sampling import Sampling
 from toolkit.schedules import constant
 from toolkit.train import fit
 
 NUM_FOLDS = 4
+XAVIER = (2 / (75 + 128)) ** 0.5  # deviation of class vectors at the start: 75 classes, 128-D
 COLUMNS = ("precision@1", "r_precision", "map@r")
 
 SIMPLE = Recipe(
     modality="image",
     frontend=partial(BN_INCEPTION, crop=227),
-    backbone=partial(BNInception, dim=128, batch_norm="frozen"),
+    backbone=partial(BNInception, dim=128, batch_norm="fixed"),
     loss=partial(SimPLE, b_theta=0.3, r=1.0, alpha=0.1, b=0.0),
     items=partial(cub.items, split="train", protocol="mlrc", fold=0),
     test=partial(retrieval, items=partial(cub.items, split="test", protocol="mlrc")),
@@ -79,9 +81,13 @@ SIMPLE = Recipe(
 )
 
 
-def classified(loss: Part, proxy_lr_scale: float) -> Recipe:
-    """One image of each class in a batch; proxy_lr_scale: [48]'s rate of the class vectors over its 1e-6."""
-    return replace(SIMPLE, loss=loss, sampling=Sampling(batch_size=32, items_per_class=1), optim=replace(SIMPLE.optim, proxy_lr_scale=proxy_lr_scale))
+def classified(loss: Part, rate: float, start: float, their_start: float = 1.0) -> Recipe:
+    """One image of each class in a batch. rate: [48]'s of the class vectors, beside 1e-6 of its network.
+
+    start, their_start: the deviation with which class vectors begin here and there; only their directions count, and a step turns the shorter ones farther.
+    """
+    optim = replace(SIMPLE.optim, proxy_lr_scale=float(f"{rate / 1e-6 * start / their_start:.3g}"))
+    return replace(SIMPLE, loss=loss, sampling=Sampling(batch_size=32, items_per_class=1), optim=optim)
 
 
 RECIPES = {
@@ -89,17 +95,18 @@ RECIPES = {
     "contrastive": replace(SIMPLE, loss=partial(Contrastive, positive_margin=-0.2, negative_margin=0.3841)),
     "triplet": replace(SIMPLE, loss=partial(Triplet, margin=0.0961)),
     "ntxent": replace(SIMPLE, loss=partial(NTXent, temperature=0.0091)),
-    "proxynca": classified(partial(ProxyNCAPlusPlus, temperature=1 / 13.98), 6_040.0),
+    "proxynca": classified(partial(ProxyNCAPlusPlus, temperature=1 / 13.98), 6.04e-3, 1 / 8),
     "margin": replace(SIMPLE, loss=partial(MarginLoss, margin=0.0878, beta=0.7838)),
     "margin_class": replace(SIMPLE, loss=partial(MarginLoss, margin=0.0779, beta=0.9796, per_class=True)),
-    "normsoftmax": classified(partial(NormFace, scale=1 / 0.1087), 4_460.0),
-    "cosface": classified(partial(CosFace, margin=0.6182, scale=100.0), 2_530.0),
-    "arcface": classified(partial(ArcFace, margin=float(np.deg2rad(23.22)), scale=100.0), 5_130.0),
+    "normsoftmax": classified(partial(NormFace, scale=1 / 0.1087), 4.46e-3, XAVIER),
+    "cosface": classified(partial(CosFace, margin=0.6182, scale=100.0), 2.53e-3, XAVIER),
+    "arcface": classified(partial(ArcFace, margin=float(np.deg2rad(23.22)), scale=100.0), 5.13e-3, XAVIER),
     "fastap": replace(SIMPLE, loss=partial(FastAP, num_bins=17)),
     "snr": replace(SIMPLE, loss=partial(SNRContrastive, positive_margin=0.3264, negative_margin=0.8446, zero_mean=0.1382, normalise=True)),
     "multisimilarity": replace(SIMPLE, loss=partial(MultiSimilarity, alpha=0.01, beta=50.6, base=0.56, epsilon=None)),
     "multisimilarity_miner": replace(SIMPLE, loss=partial(MultiSimilarity, alpha=17.97, beta=75.66, base=0.77, epsilon=0.39)),
-    "softtriple": classified(partial(SoftTriple, num_centres=10, scale=78.02, gamma=58.95, tau=0.3754, margin=0.4307), 53.7),
+    # [48]'s regulariser is a mean over a class's pairs of centres, twice Qian et al.'s; its 10 x 75 centres start uniform within 750^-1/2
+    "softtriple": classified(partial(SoftTriple, num_centres=10, scale=78.02, gamma=58.95, tau=2 * 0.3754, margin=0.4307), 5.37e-5, XAVIER, 2250**-0.5),
 }
 
 

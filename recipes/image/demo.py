@@ -16,13 +16,13 @@ import numpy as np
 from eval import per_item
 from eval.types import Embeddings
 from modalities.image import digits, images
-from modalities.image.pixels import PixelScale
 from modalities.image.transforms import warp_view
 from toolkit import demo
 from toolkit.backbones.small import SmallCNN
 from toolkit.batch import Item
 from toolkit.losses.margin import ArcFace
 from toolkit.measure import classification
+from toolkit.pixels import PixelScale
 from toolkit.recipe import Optim, Recipe, Schedule
 from toolkit.sampling import Sampling
 
@@ -41,7 +41,7 @@ RECIPES = {
         metrics={"accuracy": partial(per_item.mean, column="correct")},
         sampling=Sampling(batch_size=80, items_per_class=8),
         optim=Optim(name="adamw", lr=3e-3, weight_decay=1e-2),
-        schedule=Schedule(steps=300, warmup_steps=30, save_every=150),
+        schedule=Schedule(steps=300, warmup_steps=30, save_every=150, higher_is_better=True),
         threads=1,
         cache=True,
     )

@@ -16,13 +16,13 @@ from functools import partial
 
 from eval import per_item
 from modalities.image import digits
-from modalities.image.pixels import PixelScale
 from modalities.image.transforms import warp_view
 from toolkit.backbones.small import SmallCNN
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.softmax import Cosine, Softmax
 from toolkit.losses.vmf import VMF
 from toolkit.measure import classification, retrieval
+from toolkit.pixels import PixelScale
 from toolkit.recipe import Optim, Recipe, Schedule
 from toolkit.sampling import Sampling
 

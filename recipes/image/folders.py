@@ -1,30 +1,34 @@
-"""Anyone's own images: from DATA/CLASS/*.jpg to a retrieval model for classes that it never saw.
+"""Anyone's own images: from DATA/CLASS/**/*.jpg (png, webp, ...), two or more images a class, to a retrieval model for classes that it never saw.
 
     likeness train recipes/image/folders.py --data DATA --out runs/mine
     likeness train recipes/image/folders.py:resnet50 backbone.weights=resnet50.pth --data DATA --out runs/mine        from a local ImageNet file
 
-A fifth of the classes are held out and retrieved from among themselves. `small` learns from nothing, on a CPU in minutes, and is a beginning for a few thousand
-plain images (signs, glyphs, parts); for photographs take resnet50 with ImageNet weights and a GPU. No number of it is in docs/results.md: it depends on the
-data.
+A fifth of the classes, at least 2, are held out and retrieved from among themselves. A batch is 16 of the other classes: with fewer than 20 classes in all add
+sampling.batch_size=N, 4 times the number of training classes or less. Write the item list of the held-out classes for `embed` and `retrieve` with:
+python recipes/image/folders.py DATA OUT
+
+`small` learns from nothing, on a CPU in minutes, and is a beginning for a few thousand plain images (signs, glyphs, parts); for photographs take resnet50 with
+ImageNet weights and a GPU. No number of it is in docs/results.md: it depends on the data.
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from eval import per_item
 from modalities.image import folders, images
-from modalities.image.pixels import PixelScale
 from modalities.image.transforms import crop_view
 from toolkit.backbones.image_resnet import ImageResNet
 from toolkit.backbones.sfnet import SFNet
+from toolkit.batch import write_items
 from toolkit.losses.margin import ArcFace
 from toolkit.measure import retrieval
+from toolkit.pixels import IMAGENET, PixelScale
 from toolkit.recipe import Optim, Recipe, Schedule
 from toolkit.sampling import Sampling
-
-IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
 SMALL = Recipe(
     modality="image",
@@ -48,7 +52,7 @@ RECIPES = {
     "small": SMALL,
     "resnet50": replace(
         SMALL,
-        frontend=partial(PixelScale, **IMAGENET),
+        frontend=IMAGENET,
         backbone=partial(ImageResNet, dim=512, depth=50, batch_norm="frozen"),
         read=partial(images.read, short_edge=256, crop=224),
         train_read=partial(images.read, short_edge=256),
@@ -57,3 +61,17 @@ RECIPES = {
         schedule=Schedule(steps=5000, warmup_steps=250, eval_every=500, higher_is_better=True),
     ),
 }
+
+
+def write_lists(data: Path, out: Path) -> None:
+    """Write out/items.txt of the held-out classes; their ids begin with the class, which `likeness retrieve` takes as the label."""
+    items = folders.items(data, split="test")
+    out.mkdir(parents=True, exist_ok=True)
+    write_items(out / "items.txt", items, data)
+    print(f"{len(items)} items of {len({item.label for item in items})} classes in {out}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python recipes/image/folders.py DATA OUT")
+    write_lists(Path(sys.argv[1]), Path(sys.argv[2]))

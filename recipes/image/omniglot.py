@@ -4,7 +4,8 @@
     likeness compare recipes/image/omniglot.py --seeds 3 --data ../shared/data --out runs/omniglot-compare
 
 DATA holds omniglot/ (images_background of Lake et al., Science 2015, as its folders or packed). 40 seconds a run on one CPU core. Every image of the ten last
-alphabets is a query against all others of them; R@1, R-precision and MAP@R by the loss's own similarity, intervals over characters.
+alphabets is a query against all others of them; R@1, R-precision and MAP@R, intervals over characters: by cosine (softmax: the vMF paper's "+ cosine at test",
+softmax_euclidean: its geometry; vmf: of mean directions, not the expected metrics), simple and el_nivmf by their own similarity.
 
 Losses: softmax, cosine and vmf (vMF paper Eq 1, 3, 8), arcface (Deng et al. 2019), simple (SimPLE paper Eq 8; simple_cosine: the same by cosine at test, since
 ranking by x1.x2 - b|x1||x2| favours long gallery vectors), proxy_anchor (Kim et al. 2020), multi_similarity (Wang et al. 2019), el_nivmf (nivMF paper Eq 5).
@@ -19,7 +20,6 @@ from functools import partial
 
 from eval import per_item
 from modalities.image import omniglot
-from modalities.image.pixels import PixelScale
 from modalities.image.transforms import warp_view
 from toolkit.backbones.sfnet import SFNet
 from toolkit.losses.margin import ArcFace
@@ -31,6 +31,7 @@ from toolkit.losses.vmf import VMF
 from toolkit.losses.weighted import MultiSimilarity
 from toolkit.measure import retrieval
 from toolkit.memory import Memory
+from toolkit.pixels import PixelScale
 from toolkit.recipe import Optim, Recipe, Schedule
 from toolkit.sampling import Sampling
 
@@ -67,6 +68,7 @@ SIMPLE = replace(
 RECIPES = {
     "arcface": ARCFACE,
     "softmax": replace(ARCFACE, loss=Softmax),
+    "softmax_euclidean": replace(ARCFACE, loss=Softmax, similarity="euclidean"),
     "cosine": replace(ARCFACE, loss=partial(Cosine, tau=2.773)),
     "vmf": replace(ARCFACE, loss=partial(VMF, resultant=0.7), optim=replace(ARCFACE.optim, proxy_lr_scale=10.0)),
     "simple": SIMPLE,
@@ -77,5 +79,6 @@ RECIPES = {
         ARCFACE,
         backbone=partial(SFNet, dim=128, depth=4, width=16, image_size=SIZE, batch_norm=True, gain=3.0),
         loss=partial(ProbabilisticNCA, distance="el_nivmf"),
+        optim=replace(ARCFACE.optim, proxy_lr_scale=10.0),  # proxies start at norm 10
     ),
 }

@@ -60,7 +60,12 @@ RECIPES = {
     "cosface": replace(ARCFACE, loss=partial(CosFace, margin=0.2, scale=30.0)),
     "vmf": replace(ARCFACE, loss=partial(VMF, resultant=0.7)),
     "multi_similarity": replace(ARCFACE, loss=MultiSimilarity),
-    "el_nivmf": replace(ARCFACE, backbone=partial(OrderStatistics, dim=128, dropout=0.5, norm=10.0), loss=partial(ProbabilisticNCA, distance="el_nivmf")),
+    "el_nivmf": replace(
+        ARCFACE,
+        backbone=partial(OrderStatistics, dim=128, dropout=0.5, norm=10.0),
+        loss=partial(ProbabilisticNCA, distance="el_nivmf"),
+        optim=replace(ARCFACE.optim, proxy_lr_scale=10.0),  # proxies start at norm 10
+    ),
     "arcface_cmn": replace(ARCFACE, frontend=partial(KaldiFbank, num_mels=80, cmn=True)),
     "ecapa_arcface": replace(
         ARCFACE,
@@ -80,5 +85,5 @@ RANGES = {
     "simple": {"backbone.norm": Range(3.0, 10.0), "loss.b_theta": Range(0.0, 0.4)},
     "vmf": {"loss.resultant": Range(0.3, 0.9), "optim.proxy_lr_scale": Range(1.0, 30.0, log=True)},
     "multi_similarity": {"loss.base": Range(0.2, 0.8), "loss.beta": Range(10.0, 60.0, log=True)},
-    "el_nivmf": {"backbone.norm": Range(3.0, 30.0, log=True), "optim.proxy_lr_scale": Range(1.0, 100.0, log=True)},
+    "el_nivmf": {"backbone.norm": Range(3.0, 30.0, log=True), "optim.proxy_lr_scale": Range(10.0, 1000.0, log=True)},
 }

@@ -17,7 +17,6 @@ from torch import nn
 
 from eval import per_item
 from modalities.image import digits
-from modalities.image.pixels import PixelScale
 from toolkit import compare, measure
 from toolkit.backbones.small import SmallCNN
 from toolkit.batch import Item
@@ -26,6 +25,7 @@ from toolkit.losses.softmax import Cosine, Softmax
 from toolkit.losses.triplet import Triplet
 from toolkit.losses.vmf import VMF
 from toolkit.measure import Model, classification, metrics_of, retrieval, run_test
+from toolkit.pixels import PixelScale
 from toolkit.recipe import Optim, Recipe, Schedule
 from toolkit.sampling import Sampling
 from toolkit.schedules import constant
@@ -200,6 +200,9 @@ def test_retrieval_query_by_query(similarity: str, trained: Callable[[str], tupl
     assert model.similarity == "euclidean"
     few = partial(some, labels={"6": 12, "7": 9, "9": 1, "8": 6})
     measured = retrieval(model._replace(similarity=similarity), NOWHERE, items=few, ks=(1, 3), clusters=True)
+    at_test = retrieval(model._replace(similarity="dot"), NOWHERE, items=few, ks=(1, 3), clusters=True, similarity=similarity)
+    for name, values in measured.columns.items():
+        np.testing.assert_array_equal(at_test.columns[name], values)
     items = few(NOWHERE)
     z = np.array([embedding(model, one) for one in items])
     unit = z / np.linalg.norm(z, axis=1, keepdims=True)
@@ -237,10 +240,15 @@ def test_expected_metrics_are_the_mean_over_draws(trained: Callable[[str], tuple
     assert found["map@r"].mean() == pytest.approx(np.mean(values), abs=error)
     plain = measured(items=few).columns
     assert plain["map@r"].mean() > np.mean(values) + error
+    np.testing.assert_array_equal(measured(items=few, num_samples=400, similarity="cosine").columns["map@r"], found["map@r"])
     once, twice, again = (measured(items=few, num_samples=number).columns["recall@1"] for number in (1, 2, 2))
     np.testing.assert_array_equal(again, twice)  # tests draw alike
     assert set(once) == {0.0, 1.0}
     assert set(2 * twice - once) <= {0.0, 1.0}  # the second draw
+
+
+def unlisted(data: Path) -> list[Item]:
+    raise AssertionError("items were listed before the settings were checked")
 
 
 def rejected(rng: np.random.Generator, nu: np.ndarray, num: int) -> np.ndarray:
@@ -259,6 +267,10 @@ def test_what_cannot_be_measured_is_said(trained: Callable[[str], tuple[Recipe, 
     with pytest.raises(ValueError, match=r"2 classes are both trained and tested on .'4', '5'."):
         retrieval(model, NOWHERE, items=partial(some, labels={"4": 2, "5": 2, "6": 2}))
     assert len(retrieval(model, NOWHERE, items=partial(some, labels={"4": 2, "5": 2}), disjoint=False).ids) == 4
+    with pytest.raises(ValueError, match=r"unknown similarity 'cosin'; did you mean 'cosine'. allowed: cosine, dot"):
+        retrieval(model, NOWHERE, items=unlisted, similarity="cosin")
+    with pytest.raises(ValueError, match=r"similarity is 'euclidean', but draws are unit vectors .* leave it out"):
+        retrieval(model._replace(loss=VMF(8, 6)), NOWHERE, items=unlisted, num_samples=2, similarity="euclidean")
     with pytest.raises(ValueError, match="3 of 5 items have labels that the model was not trained on"):
         classification(model, NOWHERE, items=partial(some, labels={"4": 2, "7": 3}))
     with pytest.raises(ValueError, match="Triplet has no class vectors to predict by"):

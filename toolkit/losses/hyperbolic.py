@@ -61,6 +61,7 @@ class Hyperbolic(nn.Module):
     logit_j = (2 / (1 - c|p_j|^2)) |a_j| / sqrt(c) * asinh(2 sqrt(c) <q, a_j> / ((1 - c|q|^2) |a_j|)).
     z (B, dim) raw, tangent at the origin, y (B,) int64 -> scalar mean. Nothing is normalised. c = 1e-5 in every best setting of the paper, where the logit
     is 4 <z - p, a> to five digits, a linear classifier with bias. Embeddings are compared by poincare:c (or by cosine "at test").
+    Points and normals take no weight decay: the release exempts these two, though no other loss's class vectors.
 
     riemannian=True multiplies the gradient that reaches h by (1 - c|h|^2)^2 / 4, as the paper's training does; the default is the loss's own gradient.
     epsilon=1e-5 reproduces the release: it is added to the denominator of (+) and is the floor of x + sqrt(1 + x^2) in asinh.
@@ -120,4 +121,4 @@ class Hyperbolic(nn.Module):
         return cross_entropy(self.logits(z), y)
 
     def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return [{"params": [self.proxies, self.normals], "lr": optim.lr * optim.proxy_lr_scale, "weight_decay": optim.weight_decay}]
+        return [{"params": [self.proxies, self.normals], "lr": optim.lr * optim.proxy_lr_scale, "weight_decay": 0.0}]

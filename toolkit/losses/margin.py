@@ -96,6 +96,7 @@ class ArcFace(nn.Module):
     grad="exact" differentiates the loss; grad="detached" is what arcface_torch and OpenSphere run: the margin is a constant, d(logit)/d(cos) = scale.
     warmup_steps=N: no margin before step N; (START, STOP): a ramp in between, linear or exponential (MovingMargin). The training loop calls at_step(step).
     learn_scale=True: scale = exp(tau) is learned from the given start at the rate tau_lr, as in the vMF paper (Eq 4, with wrap="none").
+    start: class vectors start uniform within +-start, as that paper's do; 0 is Xavier's normal.
     """
 
     PAPER: ClassVar[str] = "Deng et al. 2019"
@@ -125,6 +126,7 @@ class ArcFace(nn.Module):
         ramp: Ramp = "linear",
         learn_scale: bool = False,
         tau_lr: float = 0.001,
+        start: float = 0.0,
     ):
         super().__init__()
         if not 0 <= margin < math.pi or scale <= 0:
@@ -133,6 +135,8 @@ class ArcFace(nn.Module):
         self.moving = MovingMargin("ArcFace", margin, warmup_steps, ramp)
         self.proxies = nn.Parameter(torch.empty(num_classes, dim))
         nn.init.xavier_normal_(self.proxies)
+        if start:
+            nn.init.uniform_(self.proxies, -start, start)
         self.tau = nn.Parameter(torch.tensor(math.log(scale))) if learn_scale else None
 
     def at_step(self, step: int) -> None:

@@ -23,7 +23,8 @@ class ProbabilisticNCA(nn.Module):
 
     distance: "el_nivmf" -log mean_s rho_c(z_s) over num_samples draws; "nivmf" -log rho_c(z/|z|); "el_vmf", "b_vmf", "kl_vmf": expected likelihood,
     Bhattacharyya, KL(z || proxy) of two vMFs; "l2" |nu_c - nu_z|^2; "cos" -cos. rho_c is a nivMF, the others' proxies are vMFs.
-    Proxies: a direction each (`proxies`, its norm is not used) and concentrations `kappas`, (C, D) for nivMF, (C, 1) for vMF, floored at .1.
+    Proxies: a direction each and concentrations `kappas`, (C, D) for nivMF, (C, 1) for vMF, floored at .1. A direction is that of its row of `proxies`, which
+    starts with the norm `concentration` as in the release; the norm is not used, but the longer a row, the smaller the angle of a step at a given rate.
     z (B, dim) raw, y (B,) int64 -> scalar mean; samples (S, B, dim): unit vectors given instead of drawn.
     temperature t is learned unless learn_temperature=False; temperature_inside=True takes log mean_s rho^(1/t), as Algorithm 1 and the release do, False the
     paper's Eq 6. normalizer="exact" | "paper" | "released", method="debye" | "quadratic": see toolkit.vmf. Draws repeat until a backward pass: see VMF.
@@ -71,7 +72,7 @@ class ProbabilisticNCA(nn.Module):
         self.dim, self.num_classes, self.distance, self.num_samples = dim, num_classes, distance, num_samples
         self.temperature_inside, self.normalizer, self.method = temperature_inside, normalizer, method
         self.kappa_lr_scale, self.temperature_lr_scale = kappa_lr_scale, temperature_lr_scale
-        self.proxies = nn.Parameter(unit(torch.randn(num_classes, dim)))
+        self.proxies = nn.Parameter(float(concentration) * unit(torch.randn(num_classes, dim)))
         width = {"axis": dim, "proxy": 1}.get(CONCENTRATIONS[distance])
         self.kappas = nn.Parameter(torch.full((num_classes, width), float(concentration))) if width else None
         self.temperature = nn.Parameter(torch.tensor(float(temperature))) if learn_temperature else float(temperature)
@@ -124,8 +125,11 @@ class ProbabilisticNCA(nn.Module):
         return move_on(loss, self.noise)
 
     def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        """Directions with the proxies' rate and decay; concentrations and temperature at their own multiples of the base rate, without decay."""
-        groups: list[dict[str, Any]] = [{"params": [self.proxies], "lr": optim.lr * optim.proxy_lr_scale, "weight_decay": optim.weight_decay}]
+        """Directions at the proxies' rate, concentrations and temperature at their own multiples of the base rate; all without decay, as in the release.
+
+        Decay along a row whose norm is not used would only shorten it, and where Adam adds it to the gradient, drown the part that turns the row.
+        """
+        groups: list[dict[str, Any]] = [{"params": [self.proxies], "lr": optim.lr * optim.proxy_lr_scale, "weight_decay": 0.0}]
         for parameter, scale in ((self.kappas, self.kappa_lr_scale), (self.temperature, self.temperature_lr_scale)):
             if isinstance(parameter, nn.Parameter):
                 groups.append({"params": [parameter], "lr": optim.lr * scale, "weight_decay": 0.0})

@@ -43,7 +43,8 @@ def tau_groups(loss: nn.Module, proxies: nn.Parameter, tau: nn.Parameter, tau_lr
 class Softmax(nn.Module):
     """Cross-entropy of z W^T, nothing normalised and no bias: STANDARD, Eq 1 of the vMF paper (bias=True: the usual linear classifier).
 
-    z (B, dim) raw, y (B,) int64 -> scalar mean. Retrieval by Euclidean distance, or by cosine "at test" as the paper's second variant does.
+    z (B, dim) raw, y (B,) int64 -> scalar mean. Pairs are compared by cosine unless a recipe says similarity="euclidean", the paper's geometry of STANDARD.
+    Class vectors start normal with deviation dim^-1/2, or with start > 0 uniform within +-start, as the paper's do (App. D.1; its release).
     product="generalised": CE* of the SimPLE paper's appendix B (Eq 9), logits z.w - b_theta |z| |w|; pairs are then scored by simple:b_theta.
     """
 
@@ -59,13 +60,22 @@ class Softmax(nn.Module):
     proxies: nn.Parameter  # (C, D)
 
     def __init__(
-        self, dim: int, num_classes: int, *, bias: bool = False, product: Literal["inner product", "generalised"] = "inner product", b_theta: float = 0.3
+        self,
+        dim: int,
+        num_classes: int,
+        *,
+        bias: bool = False,
+        product: Literal["inner product", "generalised"] = "inner product",
+        b_theta: float = 0.3,
+        start: float = 0.0,
     ):
         super().__init__()
         self.dim, self.num_classes, self.product = dim, num_classes, product
         self.b_theta = float(b_theta) if product == "generalised" else 0.0
         self.proxies = nn.Parameter(torch.empty(num_classes, dim))
         nn.init.normal_(self.proxies, std=dim**-0.5)
+        if start:
+            nn.init.uniform_(self.proxies, -start, start)
         self.bias = nn.Parameter(torch.zeros(num_classes)) if bias else None
 
     @property
@@ -90,7 +100,7 @@ class Cosine(nn.Module):
     """Cross-entropy of exp(tau) cos(z, w_j), with tau learned: COSINE, Eq 3 of the vMF paper.
 
     z (B, dim) raw, y (B,) int64 -> scalar mean; both sides normalised. tau starts at 0 (fixed sets, SOP), 3.466 = log 32 (Cars196), 2.773 = log 16 (CUB);
-    it is trained at the rate tau_lr (paper: 1e-4 to 1e-2), without momentum and weight decay.
+    it is trained at the rate tau_lr (paper: 1e-4 to 1e-2), without momentum and weight decay. start: as in Softmax; 0 is Xavier's normal.
     """
 
     PAPER: ClassVar[str] = "Zhai & Wu 2019; Scott et al. 2021 (COSINE)"
@@ -104,11 +114,13 @@ class Cosine(nn.Module):
 
     proxies: nn.Parameter  # (C, D)
 
-    def __init__(self, dim: int, num_classes: int, *, tau: float = 0.0, tau_lr: float = 0.001):
+    def __init__(self, dim: int, num_classes: int, *, tau: float = 0.0, tau_lr: float = 0.001, start: float = 0.0):
         super().__init__()
         self.dim, self.num_classes, self.tau_lr = dim, num_classes, tau_lr
         self.proxies = nn.Parameter(torch.empty(num_classes, dim))
         nn.init.xavier_normal_(self.proxies)
+        if start:
+            nn.init.uniform_(self.proxies, -start, start)
         self.tau = nn.Parameter(torch.tensor(float(tau)))
 
     def logits(self, z: Tensor) -> Tensor:

@@ -38,7 +38,8 @@ class VMF(nn.Module):
     VERIFIED: ClassVar[str] = "vmf__vmf_embeddings, vmf_n3__vmf_embeddings (method='bounds', given samples); loops over an independent series"
     NOTES: ClassVar[str] = (
         "Exact A and C_n where paper and release have the mean of two bounds (up to 25 % off in A at n = 3). The release's sampler is wrong for kappa > 10 "
-        "unless kappa >> n, and its gradient ignores the rejection: not reproduced. alpha from E|x| (Eq 15), not sqrt(n) E|x_i| (Eq 16: 1.25 times too large)."
+        "unless kappa >> n, and its gradient ignores the rejection: not reproduced. "
+        "alpha from E|x| (Eq 15); Eq 16's sqrt(n) E|x_i|, of which 1.25 times as much comes, is alpha_from='absolute'."
     )
 
     proxies: nn.Parameter  # (C, D)
@@ -57,13 +58,14 @@ class VMF(nn.Module):
         method: Literal["debye", "bounds"] = "debye",
         noise: Literal["shared", "independent"] = "shared",
         family: Family = "vmf",
+        alpha_from: Literal["norm", "absolute"] = "norm",
     ):
         super().__init__()
         if dim < 2 or not 0 < resultant < 1 or num_samples < 1:
             raise ValueError(f"VMF: dim={dim} must be 2 or more, resultant={resultant} in (0, 1) and num_samples={num_samples} at least 1")
         self.dim, self.num_classes, self.num_samples, self.tau_lr = dim, num_classes, num_samples, tau_lr
         self.method: Method = method
-        self.sharing, self.family = noise, family
+        self.sharing, self.family, self.alpha_from = noise, family, alpha_from
         self.concentration = resultant * (dim - 1) / (1 - resultant**2)  # Eq 14
         self.proxies = nn.Parameter(torch.empty(num_classes, dim))
         nn.init.normal_(self.proxies, std=self.concentration / sqrt(dim))  # Eq 19
@@ -72,13 +74,13 @@ class VMF(nn.Module):
         self.register_buffer("noise", torch.randint(2**62, ()))
 
     @torch.no_grad()
-    def estimate(self, embeddings: Tensor, *, mean: Literal["norm", "absolute"] = "norm") -> float:
+    def estimate(self, embeddings: Tensor) -> float:
         """Set and return alpha from the (N, dim) embeddings of the training set before training, so that the mean of |alpha z| is Eq 14's concentration.
 
-        mean="norm": E|z|, Eq 15. "absolute": sqrt(n) E|z_i|, Eq 16 and the release. alpha stays fixed from then on and is saved with the weights.
+        alpha_from="norm": E|z|, Eq 15. "absolute": sqrt(n) E|z_i|, Eq 16 and the release. alpha stays fixed from then on and is saved with the weights.
         """
         embeddings = full(embeddings)
-        size = embeddings.norm(dim=1).mean() if mean == "norm" else sqrt(self.dim) * embeddings.abs().mean()
+        size = embeddings.norm(dim=1).mean() if self.alpha_from == "norm" else sqrt(self.dim) * embeddings.abs().mean()
         if embeddings.ndim != 2 or embeddings.shape[1] != self.dim or not bool(torch.isfinite(size) & (size > 0)):
             shape = tuple(embeddings.shape)
             raise ValueError(f"VMF.estimate: embeddings must be (N, {self.dim}), finite and not all 0, but are {shape} of mean size {float(size)}")
@@ -92,14 +94,17 @@ class VMF(nn.Module):
 
     @torch.no_grad()
     def posterior(self, z: Tensor, *, num_samples: int | None = None, generator: torch.Generator | None = None) -> Tensor:
-        """(B, C) class probabilities: the mean over draws of z AND of the class vectors, drawn once for the batch, of softmax_j(beta w_j.z)."""
+        """(B, C) class probabilities: the mean over num_samples draws of z and of the class vectors, anew for every row, of softmax_j(beta w_j.z): Sec. 2.3."""
         nu, w = full(z) * self.alpha.to(full(z).dtype), self.proxies.to(full(z).dtype)
-        num = num_samples or self.num_samples
-        total = torch.zeros(len(nu), len(w), dtype=nu.dtype, device=nu.device)
-        for _ in range(num):  # one draw of C class vectors at a time bounds the memory
-            drawn, classes = (sample(unit(x), x.norm(dim=1), 1, generator=generator)[0] for x in (nu, w))
-            total += torch.softmax(self.tau.to(nu.dtype).exp() * drawn @ classes.T, dim=1)
-        return total / num
+        num, beta = num_samples or self.num_samples, self.tau.to(nu.dtype).exp()
+        found = torch.zeros(len(nu), len(w), dtype=nu.dtype, device=nu.device)
+        size = max(1, 2**22 // w.numel())  # rows at a time: (size, C, D) numbers are held
+        for rows, total in zip(torch.split(nu, size), torch.split(found, size), strict=True):
+            for _ in range(num):  # draws that all rows shared would not average out over a test set
+                drawn = sample(unit(rows), rows.norm(dim=1), 1, generator=generator)[0]
+                classes = sample(unit(w), w.norm(dim=1), len(rows), generator=generator)
+                total += torch.softmax(beta * torch.einsum("bd,bcd->bc", drawn, classes), dim=1) / num
+        return found
 
     def _mean(self, nu: Tensor) -> Tensor:
         return resultant_ratio(nu.square().sum(1, keepdim=True), self.dim, method=self.method) * nu

@@ -405,6 +405,36 @@ def test_learned_scales_have_their_own_rate() -> None:
     assert ArcFace(5, 4, learn_scale=True, scale=20.0).tau.exp().item() == pytest.approx(20.0, rel=1e-6)  # type: ignore[union-attr]
 
 
+def test_hyperbolic_class_vectors_take_no_decay() -> None:
+    """vmf_embeddings, utils.get_parameter_list: mlr.p_vals and mlr.a_vals are without it; of the other losses the class vectors have it."""
+    optim = Optim(lr=0.1, weight_decay=0.3, proxy_lr_scale=2.0)
+    loss = Hyperbolic(5, 4)
+    (group,) = loss.param_groups(optim)
+    assert (group["lr"], group["weight_decay"]) == (0.2, 0.0)
+    assert {id(one) for one in group["params"]} == {id(loss.proxies), id(loss.normals)}
+    assert [make(5, 4).param_groups(optim)[0]["weight_decay"] for make in (Softmax, Cosine, ArcFace)] == [0.3] * 3
+
+
+@pytest.mark.parametrize(("make", "deviation"), [(Softmax, 128**-0.5), (Cosine, (2 / 528) ** 0.5), (ArcFace, (2 / 528) ** 0.5)])
+def test_class_vectors_start_uniform_or_as_before(make: Any, deviation: float) -> None:
+    """start: uniform on all of +-start, whose mean |w| is half of it (within 5 standard errors) and whose mean square a third; 0: normal, as without it."""
+    start, num = 0.3, 128 * 400
+    w = make(128, 400, start=start).proxies.detach().double()
+    assert float(w.abs().max()) <= start
+    assert float(w.max()) > 0.999 * start
+    assert float(w.min()) < -0.999 * start
+    assert float(w.abs().mean()) == pytest.approx(start / 2, abs=5 * start / (12 * num) ** 0.5)
+    assert float(w.square().mean()) == pytest.approx(start**2 / 3, rel=0.02)
+    found = []
+    for options in ({}, {"start": 0.0}):
+        torch.manual_seed(3)
+        found.append(make(128, 400, **options).proxies.detach())
+    torch.manual_seed(3)
+    expected = torch.randn(400, 128) * deviation
+    for one in found:
+        torch.testing.assert_close(one, expected)
+
+
 def test_wrong_settings_get_a_sentence() -> None:
     wrong: list[tuple[Any, dict[str, Any]]] = [
         (ArcFace, {"margin": 4.0}),

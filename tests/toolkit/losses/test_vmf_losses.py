@@ -191,7 +191,7 @@ def test_vmf_starts_at_the_concentration_of_eq_14() -> None:
     z = torch.randn(500, 128, generator=torch.Generator().manual_seed(0)) * 7
     alpha = loss.estimate(z)
     assert float((alpha * z).norm(dim=1).mean()) == pytest.approx(kappa, rel=1e-5)
-    assert loss.estimate(z, mean="absolute") == pytest.approx(1.25 * alpha, rel=0.01)
+    assert VMF(loss.dim, 10, alpha_from="absolute").estimate(z) == pytest.approx(1.25 * alpha, rel=0.01)
     assert "alpha" in loss.state_dict()
     assert "alpha" not in dict(loss.named_parameters())
     with pytest.raises(ValueError, match="not all 0"):
@@ -209,6 +209,43 @@ def test_vmf_logits_are_expected_cosines_and_posterior_agrees_when_certain() -> 
     torch.testing.assert_close(loss.logits(z).detach(), expected)
     set_(loss.proxies, loss.proxies * 1e5)
     torch.testing.assert_close(loss.posterior(z * 1e5), loss.logits(z * 1e5).softmax(1).detach(), rtol=0.02, atol=0.01)
+
+
+def vmf_draws(rng: np.random.Generator, nu: np.ndarray, num: int) -> np.ndarray:
+    """(num, D) draws of vMF(nu/|nu|, |nu|): cosines by the distribution function summed on a grid, directions by Gaussians less what lies along nu."""
+    dim, kappa = nu.size, float(np.linalg.norm(nu))
+    grid = np.linspace(-1, 1, 20_001)
+    density = (1 - grid**2) ** ((dim - 3) / 2) * np.exp(kappa * (grid - 1))
+    cosine = np.interp(rng.random(num), np.cumsum(density) / density.sum(), grid)
+    across = rng.normal(size=(num, dim))
+    across -= np.outer(across @ nu, nu) / kappa**2
+    across *= (np.sqrt(1 - cosine**2) / np.linalg.norm(across, axis=1))[:, None]
+    drawn: np.ndarray = np.outer(cosine, nu / kappa) + across
+    return drawn
+
+
+def test_vmf_posterior_draws_class_vectors_for_each_row() -> None:
+    """One embedding in 40,000 rows (two blocks): one draw each, so that their mean is that of 40,000 draws of z and of the class vectors together."""
+    torch.manual_seed(0)
+    loss = VMF(16, 8, tau=2.0).double()
+    z = 4 * torch.randn(16, dtype=torch.float64)
+    num = 40_000
+    assert 2**22 // loss.proxies.numel() < num  # rows that posterior takes at a time
+    found = loss.posterior(z.expand(num, 16), num_samples=1, generator=torch.Generator().manual_seed(1))
+    assert found.shape == (num, 8)
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found.sum(1), torch.ones(num, dtype=torch.float64))
+    assert len(set(found[:, 0].tolist())) > 0.999 * num
+    rng = np.random.default_rng(0)
+    embeddings = vmf_draws(rng, z.numpy(), num)
+    logits = math.exp(2.0) * np.stack([(embeddings * vmf_draws(rng, w, num)).sum(1) for w in loss.proxies.detach().numpy()], axis=1)
+    expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    error = 5 * expected.std(axis=0) * (2 / num) ** 0.5
+    assert error.max() < 0.01
+    assert (np.abs(found.mean(0).numpy() - expected.mean(axis=0)) < error).all()
+    np.testing.assert_allclose(found.std(0).numpy(), expected.std(axis=0), rtol=0.05)
+    certain = loss.posterior(1e9 * z.expand(2, 16), num_samples=3)  # z is drawn at its mean, so that only the class vectors can differ
+    assert float((certain[0] - certain[1]).abs().max()) > 1e-3
 
 
 def test_scf_is_its_closed_form() -> None:
@@ -294,6 +331,26 @@ def test_joint_equals_the_release_up_to_how_often_a_class_counts(case: str) -> N
     close(inner.temperature.grad, a["grad_temp"], 1e-8)
 
 
+@pytest.mark.parametrize("distance", ["el_nivmf", "el_vmf", "cos"])
+def test_the_longer_proxies_start_the_slower_they_turn(distance: Any) -> None:
+    """weight_v of the release starts at the norm `concentration` and has no decay: Adam turns a row by about rate x sqrt(dim) / norm, whatever the gradient."""
+    turned = {}
+    for concentration in (2.0, 20.0):
+        torch.manual_seed(0)
+        loss = ProbabilisticNCA(16, 6, distance=distance, concentration=concentration)
+        assert loss.proxies.detach().norm(dim=1).tolist() == pytest.approx(6 * [concentration], rel=1e-5)
+        start = normalize(loss.proxies.detach(), dim=1)
+        optim = Optim(name="adam", lr=1e-3, weight_decay=0.1, proxy_lr_scale=5.0)
+        groups = loss.param_groups(optim)
+        assert [(group["lr"], group["weight_decay"]) for group in groups if any(one is loss.proxies for one in group["params"])] == [(0.005, 0.0)]
+        stepper = torch.optim.Adam(groups)
+        loss(3 * torch.randn(12, 16), torch.arange(12) % 6).backward()
+        stepper.step()
+        turned[concentration] = torch.linalg.vector_norm(normalize(loss.proxies.detach(), dim=1) - start, dim=1).mean().item()
+    assert turned[2.0] == pytest.approx(0.005 * 16**0.5 / 2.0, rel=0.2)
+    assert turned[20.0] == pytest.approx(0.005 * 16**0.5 / 20.0, rel=0.2)
+
+
 @pytest.mark.parametrize("inside", [True, False])
 @pytest.mark.parametrize("normalizer", ["exact", "paper", "released"])
 def test_el_nivmf_in_blocks_equals_the_cross_entropy_of_its_logits(normalizer: Any, inside: bool) -> None:
@@ -348,11 +405,12 @@ def test_el_nivmf_of_isotropic_proxies_tends_to_the_closed_form() -> None:
     """With K = c I the nivMF is a vMF, so that many samples approach d_EL-vMF; and the gradient in the embedding passes through the draws."""
     z, _ = batch(size=4)
     drawn = ProbabilisticNCA(5, 4, concentration=4.0, num_samples=5000).double()
-    expected = d_el_vmf(z, 4 * drawn.proxies.detach(), relative=True)
+    nu = 4 * normalize(drawn.proxies.detach(), dim=1)
+    expected = d_el_vmf(z, nu, relative=True)
     torch.testing.assert_close(drawn.distances(z).detach(), expected, rtol=0, atol=0.12)
     z.requires_grad_()
     ours = torch.autograd.grad(drawn.distances(z).sum(), z)[0]
-    theirs = torch.autograd.grad(d_el_vmf(z, 4 * drawn.proxies.detach()).sum(), z)[0]
+    theirs = torch.autograd.grad(d_el_vmf(z, nu).sum(), z)[0]
     assert float((ours - theirs).norm() / theirs.norm()) < 0.16
 
 
