@@ -189,7 +189,7 @@ def _blocks(order: _Order, sides: tuple[Any, Any, Any], n: int, num_resamples: i
 
 
 def resample(metrics: Mapping[str, Metric], scores: Scores, subjects: ArrayLike | None, *, num_resamples: int = 1000, seed: int = 0) -> Resamples:
-    """Values of several metrics on the same resamples; the draws depend on nothing but the seed and the number of subjects. See `intervals`."""
+    """Values of several metrics on the same resamples; equal seeds, subjects and labels give equal draws. See `intervals`."""
     if num_resamples < 1:
         raise ValueError(f"num_resamples = {num_resamples}: draw at least 1; 1000 is usual for a 95 % interval")
     order = _Order(scores)

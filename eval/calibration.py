@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from eval.files import atomic_path
 from eval.normalization import cohort_statistics
 from eval.types import Bools, Floats
-from eval.verification import eer
+from eval.verification import check_costs, eer
 
 FORMAT = "likeness calibration 1"
 FRACTIONS = tuple(k / 20 for k in range(10))
@@ -96,8 +96,7 @@ def fit_calibration(
     names = tuple(names) if names else tuple(f"quality{k}" for k in range(measures.shape[1]))
     if len(names) != measures.shape[1]:
         raise ValueError(f"calibration: {len(names)} names for {measures.shape[1]} quality measures; one each is needed")
-    if not 0 < p_target < 1:
-        raise ValueError(f"p_target = {p_target}: the prior of a target trial must lie strictly between 0 and 1")
+    check_costs(p_target, 1, 1)
     columns = np.column_stack([values, measures])
     centre, spread = columns.mean(axis=0), columns.std(axis=0)
     flat = [name for name, one, size in zip(("scores", *names), spread, np.abs(columns).max(axis=0), strict=True) if one <= 1e-12 * size]

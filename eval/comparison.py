@@ -220,6 +220,7 @@ def _difference(metric: str, runs: Mapping[int, Outcome], against: Mapping[int, 
         return None
     each = np.array([runs[seed].values[metric] - against[seed].values[metric] for seed in seeds])
     drawn = _mean_replicates(metric, runs, seeds) - _mean_replicates(metric, against, seeds)
+    drawn = drawn[~np.isnan(drawn)]  # resamples on which the metric has no value
     low, high = percentile_interval(drawn, LEVEL)
     tail = min(int((drawn <= 0).sum()), int((drawn >= 0).sum()))
     p = min(1.0, 2 * (tail + 1) / (drawn.size + 1))

@@ -72,7 +72,12 @@ def z_norm(
 ) -> Floats:
     """Scores normalised on the enrolment side. Arguments, shapes and errors as for `as_norm`; top_n=None takes the whole cohort."""
     scores = _scores(scores)
-    return _half(scores, "enrolment", _side(enrol, cohort, top_n, similarity, False), _index(scores, "i", i, len(np.asarray(enrol)), 0))
+    return _half(
+        scores,
+        "enrolment",
+        cohort_statistics(enrol, cohort, top_n=top_n, similarity=similarity, as_probe=False),
+        _index(scores, "i", i, len(np.asarray(enrol)), 0),
+    )
 
 
 def t_norm(
@@ -86,7 +91,9 @@ def t_norm(
 ) -> Floats:
     """Scores normalised on the probe side. Arguments, shapes and errors as for `as_norm`; top_n=None takes the whole cohort."""
     scores = _scores(scores)
-    return _half(scores, "probe", _side(probe, cohort, top_n, similarity, True), _index(scores, "j", j, len(np.asarray(probe)), 1))
+    return _half(
+        scores, "probe", cohort_statistics(probe, cohort, top_n=top_n, similarity=similarity, as_probe=True), _index(scores, "j", j, len(np.asarray(probe)), 1)
+    )
 
 
 def s_norm(
@@ -103,9 +110,9 @@ def s_norm(
     """The mean of z_norm and t_norm. Arguments, shapes and errors as for `as_norm`; top_n=None takes the whole cohort."""
     scores = _scores(scores)
     at_i, at_j = _index(scores, "i", i, len(np.asarray(enrol)), 0), _index(scores, "j", j, len(np.asarray(probe)), 1)
-    of_enrol = _side(enrol, cohort, top_n, similarity, False)
+    of_enrol = cohort_statistics(enrol, cohort, top_n=top_n, similarity=similarity, as_probe=False)
     shared = probe is enrol and not similarity.startswith("vmf_kl")
-    of_probe = of_enrol if shared else _side(probe, cohort, top_n, similarity, True)
+    of_probe = of_enrol if shared else cohort_statistics(probe, cohort, top_n=top_n, similarity=similarity, as_probe=True)
     normed = _half(scores, "enrolment", of_enrol, at_i)
     normed += _half(scores, "probe", of_probe, at_j)
     normed /= 2
@@ -150,10 +157,6 @@ def subtract_mean(embeddings: ArrayLike, cohort: ArrayLike) -> Floats32:
         raise ValueError(f"subtract_mean: shapes {rows.shape} and {others.shape} must be (N, D) and (C >= 1, D) with one D")
     centred: Floats32 = (rows - others.mean(axis=0, dtype=np.float64)).astype(np.float32)
     return centred
-
-
-def _side(embeddings: ArrayLike, cohort: ArrayLike, top_n: int | None, similarity: str, as_probe: bool) -> CohortStatistics:
-    return cohort_statistics(embeddings, cohort, top_n=top_n, similarity=similarity, as_probe=as_probe)
 
 
 def _half(scores: Floats, side: str, statistics: CohortStatistics, at: NDArray[np.intp] | tuple[slice | None, ...]) -> Floats:

@@ -207,17 +207,37 @@ def test_links_lead_somewhere_and_no_page_names_a_machine(page: Path) -> None:
     assert not re.findall(r"(?<![\w.])/(?:work|tmp|home|root|Users|mnt)/\S*", text)
 
 
+def test_measuring_again_keeps_what_was_written_by_hand() -> None:
+    performance = module_of(ROOT / "benchmarks" / "performance.py")
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    assert page.startswith(performance.HEAD)
+    for script, text in performance.sections().items():
+        printed = "loading\n| work | ours |\n|---|---|\n| new | 1 s |\n\n| more |\n|---|\n"
+        made = performance.section(script, printed, text)
+        told = [line for line in text.splitlines() if line and line[0] not in "|`"]
+        lines = made.splitlines()
+        assert lines[0].startswith(f"`python benchmarks/{script}.py`, ")
+        assert lines[1:9] == ["", "| work | ours |", "|---|---|", "| new | 1 s |", "", "| more |", "|---|", *([""] if told else [])], script
+        assert [line for line in lines[8:] if line] == told
+        assert performance.section(script, printed, made) == made
+    assert sum(line.startswith("FaissGallery") for line in page.splitlines()) == 1  # a remark that begins with "`" would be lost
+
+
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 200
 
 
-def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_losses", ROOT / "docs" / "make_losses.py")
+def module_of(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def generator() -> ModuleType:
+    return module_of(ROOT / "docs" / "make_losses.py")
 
 
 def test_losses_page_is_what_the_classes_say() -> None:

@@ -71,9 +71,12 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
         raise ValueError(
             f"accumulate={recipe.accumulate} and prefetch={recipe.prefetch} must be at least 1, and proxy_rate={recipe.proxy_rate} above 0 and at most 1"
         )
-    rows = recipe.sampling.batch_size // distributed.world()
-    if recipe.accumulate > rows:  # an empty piece has no mean, and its batch statistics are NaN
-        raise ValueError(f"accumulate={recipe.accumulate} cuts the {rows} items that a process takes of a batch into empty pieces; at most {rows} is allowed")
+    rows, least = recipe.sampling.batch_size // distributed.world(), least_rows(recipe)
+    if rows < least:
+        raise ValueError(
+            f"sampling.batch_size={recipe.sampling.batch_size} gives each of {distributed.world()} processes {rows} items of a batch, and accumulate="
+            f"{recipe.accumulate} needs {least}; raise batch_size or lower accumulate"
+        )
     if recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(recipe.deterministic)
@@ -101,8 +104,7 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     layout = None
     if recipe.shard_proxies or recipe.proxy_rate < 1:
         layout = sharding.shard(loss, sharding.class_axes(recipe.loss, backbone.dim))
-    trained = any(parameter.requires_grad for parameter in frontend.parameters())
-    network: nn.Module = Network(frontend if trained else None, embedder.backbone, pieces=recipe.accumulate, compiled=recipe.compile)
+    network: nn.Module = Network(frontend if embedder.trains_frontend else None, embedder.backbone, pieces=recipe.accumulate, compiled=recipe.compile)
     if many:
         network = nn.parallel.DistributedDataParallel(
             network, device_ids=[device.index] if device.type == "cuda" else None, broadcast_buffers=False, gradient_as_bucket_view=True
@@ -115,13 +117,21 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     return run
 
 
+def least_rows(recipe: Recipe) -> int:
+    """How many items of a batch a process needs: an empty piece has no mean, and one item alone no batch statistics."""
+    return max(recipe.accumulate, 2 if distributed.world() == 1 else 1)
+
+
 def half(recipe: Recipe, device: torch.device) -> torch.dtype:
     """The network's precision: bfloat16 wherever it exists; float16 with loss scaling on older GPUs; float32 on CPUs unless asked otherwise."""
     if recipe.precision == "auto":
         if device.type != "cuda":
             return torch.float32
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[recipe.precision]
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if recipe.precision not in known:
+        raise ValueError(f"precision is {recipe.precision!r}; choose one of auto, {', '.join(known)}")
+    return known[recipe.precision]
 
 
 def optimizer(optim: Optim, embedder: nn.Module, loss: Any, device: torch.device) -> torch.optim.Optimizer:
@@ -135,32 +145,37 @@ def optimizer(optim: Optim, embedder: nn.Module, loss: Any, device: torch.device
     fused = device.type == "cuda"
     if optim.name == "sgd":
         return torch.optim.SGD(groups, lr=optim.lr, momentum=optim.momentum, nesterov=optim.nesterov, fused=fused)
+    if optim.name not in ("adam", "adamw"):
+        raise ValueError(f"optim.name is {optim.name!r}; choose one of sgd, adam, adamw")
     return (torch.optim.AdamW if optim.name == "adamw" else torch.optim.Adam)(groups, lr=optim.lr, fused=fused)
 
 
-def start_from(recipe: Recipe, run: Run, classes: tuple[str, ...]) -> None:
-    """Fine-tuning: weights of recipe.init, a run folder or a model file; of a run with the same classes and loss the loss's state (class proxies) too.
+def start_from(recipe: Recipe, run: Run, classes: tuple[str, ...]) -> bool:
+    """Fine-tuning: weights of recipe.init, a run folder or a model file; whether the loss's state (class proxies) came along.
 
+    It does from a run with the same classes and loss: then network and loss are of the run's last step. Else the network alone is taken, the run's best.
     ValueError if the network is another one. What was taken and what is made anew is said.
     """
     path = Path(recipe.init)
-    loaded = checkpoint.load_model(path)
+    found = runs.latest(path) if path.is_dir() else None
+    anew, tensors = f"{path} keeps no state of a loss", dict[str, Tensor]()
+    if found is not None:
+        folder, state = found
+        tensors = {name: value for name, value in run.tensors().items() if name.startswith("loss.") and not name.startswith("loss.bank.")}
+        stored = {name: size for name, size in runs.read_metadata(folder).items() if name.startswith("loss.") and not name.startswith("loss.bank.")}
+        anew = ""
+        if state["classes"] != digest(classes):
+            anew = f"{state['num_classes']} classes before, {len(classes)} (or others) now"
+        elif {name: value.shape for name, value in tensors.items()} != stored:
+            anew = "that run's loss was another one"
+    loaded = checkpoint.load_model(path if anew else path / checkpoint.LAST)
     checkpoint.put(run.embedder, dict(loaded.embedder.state_dict()), f"init={path}")
     if run.encoder is not None:
         run.encoder.load_state_dict(run.embedder.state_dict())
-    taken = f"init: network weights of {path} ({loaded.digest[:12]}, step {loaded.step})"
-    found = runs.latest(path) if path.is_dir() else None
-    if found is None:
-        console.print(f"{taken}; {type(run.loss).__name__} is made anew for {len(classes)} classes: {path} keeps no state of a loss", highlight=False)
-        return
-    folder, state = found
-    tensors = {name: value for name, value in run.tensors().items() if name.startswith("loss.") and not name.startswith("loss.bank.")}
-    stored = {name: size for name, size in runs.read_metadata(folder).items() if name.startswith("loss.") and not name.startswith("loss.bank.")}
-    if state["classes"] != digest(classes):
-        before = state["num_classes"]
-        console.print(f"{taken}; class proxies are made anew: {before} classes before, {len(classes)} (or others) now", highlight=False)
-    elif {name: value.shape for name, value in tensors.items()} != stored:
-        console.print(f"{taken}; {type(run.loss).__name__} is made anew: that run's loss was another one", highlight=False)
-    else:
-        runs.read(folder, tensors)
-        console.print(f"{taken}, and its class proxies: the {len(classes)} classes are the same", highlight=False)
+    told = f"init: network weights of {path} ({loaded.digest[:12]}, step {loaded.step})"
+    loss = type(run.loss).__name__
+    told += f"; {loss} is made anew for {len(classes)} classes: {anew}" if anew else f", and its class proxies: the {len(classes)} classes are the same"
+    console.print(told, highlight=False)
+    if found is not None and not anew:
+        runs.read(found[0], tensors)
+    return not anew

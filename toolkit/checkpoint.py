@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from eval.files import atomic_path
 from eval.provenance import likeness_version, sha256
+from toolkit.backbones.weights import first_names
 from toolkit.batch import Read
 from toolkit.embed import ReadParts, TorchEmbedder
 from toolkit.recipe import Part, Recipe, describe, restore
@@ -30,6 +31,8 @@ BEST, LAST = "best.safetensors", "last.safetensors"
 _HEADER_LIMIT = 16 * 2**20
 _FREE_SIZE = 2**18  # sampling rates, lengths of windows and such are below
 _LOSS = "loss."  # tensors of the loss beside "frontend." and "backbone."
+_DAMAGED = "they are not those of its own description: copy or train it again"
+_FOREIGN = "weights of another project start an image network by backbone.weights=FILE"
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ def load_model(path: Path) -> Loaded:
         raise
     except Exception as error:  # arguments of other types than a part takes lead to errors of any kind
         raise ValueError(f"{path}: its description cannot be built ({type(error).__name__}: {str(error)[:200]}); it is damaged, copy it again") from None
-    put(embedder, {name: value for name, value in tensors.items() if not name.startswith(_LOSS)}, str(path))
+    put(embedder, {name: value for name, value in tensors.items() if not name.startswith(_LOSS)}, str(path), _DAMAGED)
     read = restore(description["read"], "read", kind="read")
     if "detector" in getattr(read, "keywords", {}):
         raise ValueError(f"{path}: its reading names a detector file, and no checkpoint chooses a file to be opened; give --detector instead")
@@ -162,10 +165,13 @@ def find_model(path: Path) -> Path:
 
 def save(path: Path, tensors: dict[str, Tensor], state: dict[str, Any], kind: str) -> None:
     """Write tensors and JSON as one safetensors file in one step. OSError (a full disk, say) leaves the file that was there before."""
+    text = json.dumps(state)
+    if len(text) > _HEADER_LIMIT // 2:  # beside it, the header names every tensor
+        raise ValueError(f"{path}: its description has {len(text)} characters; at most {_HEADER_LIMIT // 2} can be read back: shorten the names of classes")
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic_path(path) as partial_path:
         try:
-            save_file(whole, partial_path, metadata={"format": kind, "state": json.dumps(state)})
+            save_file(whole, partial_path, metadata={"format": kind, "state": text})
         except SafetensorError as error:  # safetensors wraps the operating system's errors
             raise OSError(f"writing {path} failed: {error}") from error
 
@@ -176,14 +182,15 @@ def load(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with path.open("rb") as file:
             header = int.from_bytes(file.read(8), "little")
         if header > _HEADER_LIMIT:
-            raise ValueError(f"{path} is no safetensors file of Likeness: its header would be {header} bytes")
+            raise ValueError(f"{path} is no safetensors file of Likeness: its header would be {header} bytes; {_FOREIGN}")
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             found = metadata.get("format", "")
             if found != kind:
                 family = kind.partition("/")[0]
                 what = f"of version {found!r}" if found.startswith(f"{family}/") else "of another kind" if found else "without a description by Likeness"
-                raise ValueError(f"{path} is a checkpoint {what}; this version of Likeness ({likeness_version()}) reads {kind!r}")
+                todo = "" if found.startswith("likeness.") else f"; {_FOREIGN}"
+                raise ValueError(f"{path} is a checkpoint {what}; this version of Likeness ({likeness_version()}) reads {kind!r}{todo}")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
     except SafetensorError as error:
         raise ValueError(f"{path} is no whole safetensors file: {error}") from None
@@ -196,31 +203,18 @@ def load(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, state
 
 
-def put(module: nn.Module, tensors: dict[str, Tensor], where: str) -> None:
-    """load_state_dict, strictly, with one sentence instead of a page."""
-    wanted = module.state_dict()
-    missing, extra = sorted(set(wanted) - set(tensors)), sorted(set(tensors) - set(wanted))
-    shapes = [name for name in wanted if name in tensors and wanted[name].shape != tensors[name].shape]
-    if missing or extra or shapes:
-        first = (missing or extra or shapes)[0]
-        raise ValueError(f"{where}: weights do not fit: {len(missing)} missing, {len(extra)} unknown, {len(shapes)} of another shape (first: {first})")
+def put(module: nn.Module, tensors: dict[str, Tensor], where: str, todo: str = "take the recipe and settings that the weights were trained with") -> None:
+    """load_state_dict, strictly, with one sentence instead of a page. todo: what it ends with where they do not fit."""
+    if found := misfits(*({name: one.shape for name, one in some.items()} for some in (module.state_dict(), tensors))):
+        raise ValueError(f"{where}: weights do not fit: {found}; {todo}")
     module.load_state_dict(tensors)
 
 
-def flatten_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """An optimiser's state as tensors named `index.key` and JSON values."""
-    state = optimizer.state_dict()["state"]
-    tensors = {f"{index}.{key}": value for index, values in state.items() for key, value in values.items() if torch.is_tensor(value)}
-    plain = {f"{index}.{key}": value for index, values in state.items() for key, value in values.items() if not torch.is_tensor(value)}
-    return tensors, plain
-
-
-def restore_optimizer_numbers(optimizer: torch.optim.Optimizer, plain: dict[str, Any]) -> None:
-    """Put back the JSON values of `flatten_optimizer`; rates are set anew by the schedule at every step."""
-    places = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for name, value in plain.items():
-        index, _, key = name.partition(".")
-        optimizer.state[places[int(index)]][key] = value
+def misfits(wanted: Mapping[str, torch.Size], stored: Mapping[str, torch.Size]) -> str:
+    """What is missing, unknown or of another shape, counted, three of each named; "" if nothing is."""
+    shapes = [f"{name} {tuple(stored[name])} for {tuple(one)}" for name, one in wanted.items() if name in stored and one != stored[name]]
+    kinds = (("missing", sorted(wanted.keys() - stored.keys())), ("unknown", sorted(stored.keys() - wanted.keys())), ("of another shape", shapes))
+    return ", ".join(f"{len(names)} {what} ({first_names(names)})" for what, names in kinds if names)
 
 
 def best_of(step: int) -> str:

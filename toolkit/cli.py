@@ -54,7 +54,7 @@ def demo(
         say(f"A model as a web page and REST service: likeness serve --model {out / 'speaker' / 'run'}")
 
 
-@app.command(epilog="Example: likeness train recipes/speaker/an4.py:arcface optim.lr=0.05 --data ../shared/data --out runs/an4")
+@app.command(epilog="Example: likeness train recipes/speaker/an4.py:arcface optim.lr=0.05 --data data --out runs/an4")
 def train(
     context: typer.Context,
     recipe: Annotated[str, typer.Argument(help="RECIPE.py or RECIPE.py:VARIANT.")],
@@ -93,7 +93,7 @@ def train(
             say(f"report: {page}")
 
 
-@app.command(epilog="Example: likeness compare recipes/speaker/an4.py --variants arcface,simple --seeds 3 --data ../shared/data --out runs/an4-compare")
+@app.command(epilog="Example: likeness compare recipes/speaker/an4.py --variants arcface,simple --seeds 3 --data data --out runs/an4-compare")
 def compare(
     context: typer.Context,
     recipe: Annotated[str, typer.Argument(help="RECIPE.py.")],

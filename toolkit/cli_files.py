@@ -199,7 +199,7 @@ def retrieve(
     gallery: Annotated[Path | None, typer.Option(help="Embeddings to search in.", **EMBEDDINGS)] = None,
     gallery_labels: Annotated[Path | None, typer.Option(help="`id label` list of the gallery (default: --labels).", **EXISTING)] = None,
     similarity: Annotated[str | None, typer.Option(help="A name of docs/protocols.md (default: what the embeddings say, else cosine).")] = None,
-    k: Annotated[list[int] | None, typer.Option("--k", help="K of recall@K and precision@K; repeatable (default 1, 2, 4, 8).")] = None,
+    k: Annotated[list[int] | None, typer.Option("--k", help="K of recall@K; repeatable (default 1, 2, 4, 8).")] = None,
     lone: Annotated[Literal["exclude", "zero", "error"], typer.Option(help="Queries without any relevant item.")] = "exclude",
     resamples: Annotated[int, typer.Option(min=0, help="Bootstrap resamples of the intervals; 0 = no intervals.")] = 1000,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the results as JSON.")] = None,

@@ -13,7 +13,6 @@ import json
 import math
 import os
 import re
-import runpy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -33,7 +32,8 @@ from toolkit import recipe as recipes
 from toolkit.batch import Item
 from toolkit.checkpoint import load_model
 from toolkit.console import Interrupted
-from toolkit.embed import embed, pick_device
+from toolkit.embed import embed_all, pick_device
+from toolkit.log import read_log
 from toolkit.measure import TEST, metrics_of, run_test
 from toolkit.recipe import Recipe, Schedule, describe
 from toolkit.train import fit
@@ -43,7 +43,7 @@ from toolkit.tune import Ranges, check_ranges, on_validation_classes, tune
 # fields that are added to Recipe later count as such until they are named here.
 METHOD = ("frontend", "backbone", "loss", "similarity", "memory", "optim", "schedule.warmup_steps", "schedule.decay", "schedule.halve_after", "estimate_views")
 INDIFFERENT = ("seed", "schedule.save_every", "schedule.keep_best", "workers", "prefetch", "threads", "cache")
-_LOG, _RESULT, _SCORES = "log.jsonl", "result.json", "scores.txt"
+_RESULT, _SCORES = "result.json", "scores.txt"
 _FAILURES = (ValueError, RuntimeError, OSError)  # of one run: a loss that is NaN, unreadable items, memory or disk that is full
 
 
@@ -64,11 +64,10 @@ def load_variants(file: str, names: Sequence[str] = (), overrides: Sequence[str]
     """The variants of RECIPE.py (all, or those named) with the overrides applied, and its RANGES. ValueError as toolkit.recipe.load and override say."""
     if ":" in file and not Path(file).is_file():
         raise ValueError(f"recipe {file!r}: compare takes RECIPE.py alone; name variants with --variants {file.rpartition(':')[2]}")
-    recipes.load(file)  # for its errors: no such file, no RECIPES
-    found = runpy.run_path(file)
+    found = recipes.read(file)
     if any(one.partition("=")[0].strip() == "seed" for one in overrides):
         raise ValueError("override seed: compare runs the seeds 0 to N - 1; say how many with --seeds N")
-    chosen = {name: recipes.override(recipes.load(f"{file}:{name}")[0], list(overrides)) for name in dict.fromkeys(names or found["RECIPES"])}
+    chosen = {name: recipes.override(recipes.choose(file, found["RECIPES"], name)[0], list(overrides)) for name in dict.fromkeys(names or found["RECIPES"])}
     return chosen, dict(found.get("RANGES", {}))
 
 
@@ -103,18 +102,18 @@ def compare(
         _refuse([field for field in one if not _within(field, METHOD)], allow_different, f"RANGES of {name} change")
         on_validation_classes(variants[name]).items(data)  # too few classes for a validation split
     measured = _data(variants, data)
-    out.mkdir(parents=True, exist_ok=True)
+    _keep_plan(out / "plan.json", {name: one for name, one in variants.items() if name not in searched}, measured)
     chosen, tuned, runs = dict(variants), dict[str, Tuned](), list[Run]()
     untunable: dict[str, str] = {}
+    search = partial(tune, num_trials=num_tuning_trials, out=out / "tune", score=partial(_score, data=data), say=say)
     plan = [(name, seed) for seed in range(num_seeds) for name in variants]  # seed by seed, so that a stopped comparison has some of all
     try:
         for name, one in searched.items():
             try:
-                score = partial(_score, data=data)
-                chosen[name], tuned[name] = tune(variants[name], one, variant=name, num_trials=num_tuning_trials, out=out / "tune", score=score, say=say)
+                chosen[name], tuned[name] = search(variants[name], one, variant=name, data=measured[name].digest)
             except RuntimeError as error:
                 untunable[name] = str(error)
-        _check_plan(out / "plan.json", {name: one for name, one in chosen.items() if name not in untunable}, measured)
+        _keep_plan(out / "plan.json", {name: one for name, one in chosen.items() if name not in untunable}, measured)
         for number, (name, seed) in enumerate(plan, 1):
             run = Run(name, seed, f"{name}/seed-{seed}", failed=untunable.get(name, ""))
             told = f"run {number} of {len(plan)}: {name} seed {seed}"
@@ -131,7 +130,7 @@ def compare(
         tuned=tuned,
         definitions={name: describe(metric, name) for one in chosen.values() for name, metric in one.metrics.items()},
     )
-    logs = {(one.variant, one.seed): _read_log(out / one.folder / _LOG) for one in runs}
+    logs = {(one.variant, one.seed): read_log(out / one.folder) for one in runs}
     shown = {name: found for name in chosen if (found := _first_scores(name, runs, measured, out)) is not None}
     comparison_report.write(out, result, logs, command=command, version=likeness_version(), scores=shown)
     return result
@@ -152,9 +151,7 @@ def score_model(model: Path, items: Sequence[Item], trials: Trials, *, workers: 
     """(P,) scores of the trials by a run's model and the similarity that it was trained for. ValueError if trial items cannot be read."""
     loaded = load_model(model)
     loaded.embedder.to(pick_device())
-    embeddings, bad = embed(loaded.embedder, items, loaded.read, workers=workers)
-    if bad:
-        raise ValueError(f"{len(bad)} of {len(items)} trial items cannot be read ({name_first(one.id for one in bad)}): {bad[0].reason}")
+    embeddings = embed_all(loaded.embedder, items, loaded.read, what="trial", workers=workers)
     return score_trials(trials, embeddings, similarity=loaded.similarity)
 
 
@@ -223,7 +220,7 @@ def _data(variants: Mapping[str, Recipe], data: Path) -> dict[str, Data]:
     return found
 
 
-def _check_plan(path: Path, variants: Mapping[str, Recipe], measured: Mapping[str, Data]) -> None:
+def _keep_plan(path: Path, variants: Mapping[str, Recipe], measured: Mapping[str, Data]) -> None:
     """Refuse to mix two comparisons in one folder; variants may be added."""
     stated = {name: {"recipe": json.loads(json.dumps(describe(replace(one, seed=0)))), "data": measured[name].digest} for name, one in variants.items()}
     before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -239,6 +236,7 @@ def _check_plan(path: Path, variants: Mapping[str, Recipe], measured: Mapping[st
             f"{path.parent} holds runs of other recipes or data: {len(changed)} variants differ ({first}: {', '.join(changed[first])}); "
             "compare with the same recipes, overrides and data, or choose another --out"
         )
+    path.parent.mkdir(parents=True, exist_ok=True)
     _write_json(path, before | stated)
 
 
@@ -266,7 +264,7 @@ def _run(run: Run, recipe: Recipe, measured: Data, data: Path, folder: Path, tel
         return replace(run, failed=str(error))
     finally:
         torch.set_num_threads(threads)
-    log = _read_log(folder / _LOG)
+    log = read_log(folder)
     seconds = _seconds(log)
     rate = log[-1]["step"] * recipe.sampling.batch_size / seconds if seconds else None
     run = replace(run, values=values, scores=sha256(scores_file), seconds=seconds, items_per_second=rate)
@@ -323,12 +321,18 @@ def _summary(variants: Mapping[str, Recipe], runs: Sequence[Run], measured: Mapp
             outcomes[run.variant][run.seed] = measure(Scores(values, listed.target), recipe.metrics, data.subjects, num_resamples=num_resamples)
             targets = int(listed.target.sum())
             counts[run.variant] = {"targets": targets, "nontargets": len(listed) - targets, "subjects": data.subjects.num_subjects}
+    mixed = [name for name, one in outcomes.items() if len({each.trial_list for each in one.values()}) > 1]
+    if mixed:
+        raise ValueError(
+            f"the seeds of {len(mixed)} variants were measured on different items ({name_first(mixed)}): the test's data has changed since the first; "
+            "compare into another --out"
+        )
     better = next(iter(variants.values())).schedule.higher_is_better
     cells, chosen = summarise(outcomes, metrics, reference=reference, higher_is_better=better)
     against = measured[chosen or next(iter(variants))]
     found_from = "" if against.subjects is None else against.subjects.found
     seeds = sorted({one.seed for one in runs})
-    told = counts.get(chosen, {})
+    told = counts.get(chosen) or next(iter(counts.values()), {})
     return Comparison(list(variants), metrics, seeds, runs, cells, chosen, not reference, told, found_from, num_resamples=num_resamples, varied=(), allowed=())
 
 
@@ -340,10 +344,6 @@ def _seconds(log: Sequence[Mapping[str, Any]]) -> float | None:
             total += before if entry["seconds"] < before else 0.0  # the clock began anew
             before = entry["seconds"]
     return total + before or None
-
-
-def _read_log(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}")] if path.is_file() else []
 
 
 def _write_json(path: Path, value: Any) -> None:

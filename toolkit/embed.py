@@ -12,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from eval.types import Embeddings
+from eval.types import Embeddings, name_first
 from toolkit import distributed
 from toolkit.batch import Bad, Floats, Item, Read, collate
+from toolkit.console import ignore_ctrl_c
 from toolkit.losses.simple import polarlike
 
 Flip = Literal["none", "sum", "mean", "concat"]
@@ -38,6 +39,11 @@ class TorchEmbedder(nn.Module):
         self.frontend, self.backbone, self.features, self.flip = frontend, backbone, features, flip
         backbone_dim = cast(int, backbone.dim)
         self.dim = (backbone_dim - 1 if features == "polarlike" else backbone_dim) * (2 if flip == "concat" else 1)
+
+    @property
+    def trains_frontend(self) -> bool:
+        """Whether the front-end has parameters that are trained."""
+        return any(parameter.requires_grad for parameter in self.frontend.parameters())
 
     @property
     def pads_exactly(self) -> bool:
@@ -75,7 +81,6 @@ def embed(
     batch_size: int = 16,
     workers: int = 0,
     meta: dict[str, str] | None = None,
-    progress: bool = False,
 ) -> tuple[Embeddings, list[Bad]]:
     """Embed every readable item, in the items' order; the unreadable ones come back with their reasons.
 
@@ -83,7 +88,7 @@ def embed(
     Where `read` gives an item in several inputs (ReadParts), its embedding is the mean of theirs, weighted by length; no more than 256 MB of them are held.
     The embedder's training mode is restored. ValueError if no item can be read.
     """
-    rows, bad = _rows(embedder, items, read, batch_size=batch_size, workers=workers, progress=progress)
+    rows, bad = _rows(embedder, items, read, batch_size=batch_size, workers=workers)
     return _collect(rows, items, bad, meta)
 
 
@@ -95,15 +100,21 @@ def embed_where_readable(
     return (_collect(rows, items, bad, None)[0] if rows else None), bad
 
 
-def embed_on_all_ranks(
-    embedder: TorchEmbedder, items: Sequence[Item], read: Read | ReadParts, *, batch_size: int = 16, workers: int = 0
-) -> tuple[Embeddings, list[Bad]]:
+def embed_all(embedder: TorchEmbedder, items: Sequence[Item], read: Read | ReadParts, *, what: str, workers: int = 0) -> Embeddings:
+    """As embed_on_all_ranks, of items of which none may be missing: ValueError counts those that cannot be read. what: what the error calls them."""
+    embeddings, bad = embed_on_all_ranks(embedder, items, read, workers=workers)
+    if bad:
+        raise ValueError(f"{len(bad)} of {len(items)} {what} items cannot be read ({name_first(one.id for one in bad)}): {bad[0].reason}")
+    return embeddings
+
+
+def embed_on_all_ranks(embedder: TorchEmbedder, items: Sequence[Item], read: Read | ReadParts, *, workers: int = 0) -> tuple[Embeddings, list[Bad]]:
     """As embed, each process taking its part of the items; all of them get the whole result, the same in the same order."""
     rank, world = distributed.rank(), distributed.world()
     if world == 1:
-        return embed(embedder, items, read, batch_size=batch_size, workers=workers)
+        return embed(embedder, items, read, workers=workers)
     first = len(items) * rank // world
-    rows, bad = _rows(embedder, items[first : len(items) * (rank + 1) // world], read, batch_size=batch_size, workers=workers)
+    rows, bad = _rows(embedder, items[first : len(items) * (rank + 1) // world], read, workers=workers)
     matrix = torch.from_numpy(np.stack([rows[i] for i in sorted(rows)]) if rows else np.zeros((0, embedder.dim), np.float32))
     places = torch.tensor([first + i for i in sorted(rows)], dtype=torch.int64)
     told = torch.frombuffer(bytearray(json.dumps(bad).encode() + b"\n"), dtype=torch.uint8)
@@ -114,7 +125,7 @@ def embed_on_all_ranks(
 
 @torch.no_grad()
 def _rows(
-    embedder: TorchEmbedder, items: Sequence[Item], read: Read | ReadParts, *, batch_size: int, workers: int, progress: bool = False
+    embedder: TorchEmbedder, items: Sequence[Item], read: Read | ReadParts, *, batch_size: int = 16, workers: int = 0, progress: bool = False
 ) -> tuple[dict[int, Floats], list[Bad]]:
     """Position -> embedding of every readable item, and the others."""
     from rich.progress import Progress
@@ -124,7 +135,7 @@ def _rows(
     embedder.eval()
     sums: dict[int, tuple[NDArray[np.float64], int]] = {}  # position -> sum of length x embedding, sum of lengths
     bad: list[tuple[int, Bad]] = []
-    reader = torch.utils.data.DataLoader(_Inputs(items, read), batch_size=None, num_workers=workers, generator=torch.Generator())
+    reader = torch.utils.data.DataLoader(_Inputs(items, read), batch_size=None, num_workers=workers, worker_init_fn=ignore_ctrl_c, generator=torch.Generator())
     window: list[tuple[int, Floats]] = []
     held = 0
 

@@ -41,7 +41,7 @@ def extract(
     listed = digest([f"{item.id}\0{item.path}\0{item.span}" for item in items])
     plan: dict[str, str | int] = {"model": model.digest, "items": listed, "settings": json.dumps(dict(model.settings)), "shard_items": shard_items}
     distributed.agree(**plan)
-    if distributed.is_main() and len(shards) > 1:
+    if distributed.is_main() and (len(shards) > 1 or distributed.world() > 1 or folder.is_dir()):
         _prepare(folder, plan, len(shards))
     distributed.wait()
     found: list[tuple[Embeddings | None, list[Bad]]] = []
@@ -50,9 +50,8 @@ def extract(
         if number % distributed.world() == distributed.rank() and not path.is_file():
             made = embed_where_readable(model.embedder, shard, model.read, batch_size=batch_size, workers=workers, progress=progress)
             if len(shards) == 1 and distributed.world() == 1:
-                found.append(made)
+                found.append(made)  # nothing that a next call could go on from
             else:
-                folder.mkdir(parents=True, exist_ok=True)
                 _write(path, *made)
                 if len(shards) > 1:
                     console.print(f"shard {number + 1} of {len(shards)}: {len(shard) - len(made[1])} embeddings", highlight=False)

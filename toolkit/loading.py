@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from typing import Any
 
 import torch
@@ -15,6 +14,11 @@ from toolkit.console import ignore_ctrl_c
 from toolkit.recipe import Recipe
 from toolkit.run import Run
 from toolkit.sampling import Index, Sampling, draws
+
+
+def views_of(recipe: Recipe, items: Sequence[Item], labels: Index, *, seed: int) -> Views:
+    """The recipe's training views."""
+    return Views(items, labels, recipe.train_read or recipe.read, recipe.augment, seed=seed, cache=recipe.cache)
 
 
 def part_of(batches: Iterator[list[Draw]]) -> Iterator[list[Draw]]:
@@ -32,7 +36,7 @@ def loader_of(views: Views, order: Iterator[list[Draw]], recipe: Recipe, device:
         collate_fn=collate_views,
         num_workers=recipe.workers,
         prefetch_factor=recipe.prefetch if recipe.workers else None,
-        worker_init_fn=ignore_ctrl_c if recipe.workers else None,
+        worker_init_fn=ignore_ctrl_c,
         pin_memory=device.type == "cuda",
         generator=torch.Generator().manual_seed(recipe.seed),  # its own, so that making the loader draws nothing from the run's generator
     )
@@ -48,20 +52,18 @@ def on_device(batch: Batch, device: torch.device, recipe: Recipe) -> Batch:
 
 
 @torch.no_grad()
-def estimate(run: Run, recipe: Recipe, items: Sequence[Item], labels: Index) -> None:
+def estimate(run: Run, recipe: Recipe, items: Sequence[Item], labels: Index, *, network: bool = True, loss: bool = True) -> None:
     """Let a backbone or a loss that learns constants from the training data before the first step do so, from recipe.estimate_views views of every item.
 
-    A backbone's estimate gets batches (features, lengths, labels); a loss's gets the embeddings (N, D) that the network then gives. Every rank does all of it.
+    A backbone's estimate gets batches (features, lengths, labels); a loss's gets the embeddings (N, D), 4,096 at most, that the network then gives. Every rank
+    does all of it. network, loss: False where its constants came with its weights.
     """
-    backbone, loss = (getattr(one, "estimate", None) for one in (run.embedder.backbone, run.loss))
-    if recipe.init:  # its constants came with the weights
-        backbone = None
-    if backbone is None and loss is None:
+    of_backbone = getattr(run.embedder.backbone, "estimate", None) if network else None
+    of_loss = getattr(run.loss, "estimate", None) if loss else None
+    if of_backbone is None and of_loss is None:
         return
     device = next(iter(run.embedder.parameters())).device
-    views = Views(
-        items, labels, recipe.train_read or recipe.read, recipe.augment, seed=recipe.seed + 1_000_003, cache=recipe.cache
-    )  # other random numbers than the training views
+    views = views_of(recipe, items, labels, seed=recipe.seed + 1_000_003)  # other random numbers than the training views
     size = min(64, len(items))
     batches_wanted = recipe.estimate_views * (len(items) // size)
 
@@ -74,14 +76,14 @@ def estimate(run: Run, recipe: Recipe, items: Sequence[Item], labels: Index) -> 
                 yield features, None if batch.lengths is None else lengths, batch.labels
 
     run.embedder.eval()
-    if backbone is not None:
-        backbone(batches(batches_wanted))
-    if loss is not None:
+    if of_backbone is not None:
+        of_backbone(batches(batches_wanted))
+    if of_loss is not None:
         run.embedder.train()  # batch norm has no statistics yet; as in the first steps, embeddings come from batch statistics
         state = {name: value.clone() for name, value in run.embedder.state_dict().items()}
         with torch.random.fork_rng(devices=[device.index] if device.type == "cuda" else []):
             torch.manual_seed(recipe.seed)  # dropout is the same in every process
-            loss(torch.cat([run.embedder.backbone(features, lengths).float() for features, lengths, _ in islice(batches(batches_wanted), 64)]))
+            of_loss(torch.cat([run.embedder.backbone(features, lengths).float() for features, lengths, _ in batches(min(64, batches_wanted))]))
         run.embedder.load_state_dict(state)
     if run.encoder is not None:
         run.encoder.load_state_dict(run.embedder.state_dict())

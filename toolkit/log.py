@@ -27,7 +27,7 @@ class Log:
         self.file = self.board = self.wandb = None
         if out is None:
             return
-        cut(out / LOG, step)
+        cut(out, step)
         self.file = (out / LOG).open("a", encoding="utf-8")
         if "tensorboard" in loggers:
             from torch.utils.tensorboard import SummaryWriter
@@ -50,12 +50,13 @@ class Log:
             self.wandb.finish()
 
     def write(self, step: int, **entry: Any) -> None:
-        """Write one entry; its numbers also go to the loggers."""
+        """Write one entry; its numbers also go to the loggers. What is NaN or infinite is left out: JSON has no such numbers."""
         if self.file is None:
             return
+        entry = {name: value for name, value in entry.items() if not isinstance(value, float) or math.isfinite(value)}
         self.file.write(json.dumps({"step": step, **entry}) + "\n")
         self.file.flush()
-        numbers = {name: value for name, value in entry.items() if isinstance(value, (int, float)) and math.isfinite(value)}
+        numbers = {name: value for name, value in entry.items() if isinstance(value, (int, float))}
         if self.board is not None:
             for name, value in numbers.items():
                 self.board.add_scalar(name, value, step)
@@ -75,13 +76,18 @@ def check_loggers(loggers: Sequence[str]) -> None:
             raise ValueError(f"logger {name!r} is not installed; install it with: pip install {name}")
 
 
-def cut(path: Path, step: int) -> None:
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """The entries of a run's log.jsonl; none without one. A line that a kill cut short is left out."""
+    file = folder / LOG
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.endswith("}")] if file.is_file() else []
+
+
+def cut(folder: Path, step: int) -> None:
     """Drop what a killed run logged after the checkpoint that is resumed."""
-    if path.is_file():
-        lines = path.read_text(encoding="utf-8").splitlines()
-        kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
-        with atomic_path(path) as partial_path:
-            partial_path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+    if (folder / LOG).is_file():
+        kept = [entry for entry in read_log(folder) if entry["step"] <= step]
+        with atomic_path(folder / LOG) as partial_path:
+            partial_path.write_text("".join(f"{json.dumps(entry)}\n" for entry in kept), encoding="utf-8")
 
 
 def run_id(out: Path) -> str:

@@ -1,7 +1,8 @@
 """`likeness prepare`: data sets with an open download are fetched, verified, unpacked where the modalities look for them, and counted.
 
 What needs an agreement is not fetched: it is said what to get from where; archives put into DATA/downloads are verified and unpacked, and what is there is
-counted. Nothing half-written lies under a final name at any time, and what was interrupted goes on. The data sets: toolkit/datasets.py.
+counted. Files that are there already are summed, where they are the published ones and not what was unpacked from them. Nothing half-written lies under a
+final name at any time, and what was interrupted goes on. The data sets: toolkit/datasets.py.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from toolkit.datasets import Archive, Count, Dataset
 from toolkit.fetch import differs, download, is_archive, unpack
 
 Say = Callable[[str], None]
+_SUMMED_AGAIN = 2**32  # bytes; larger archives were summed when they were unpacked, and take minutes
 
 
 def prepare(dataset: Dataset, data: Path, *, keep: bool = False, say: Say = print, wait_seconds: float = 1.0) -> list[Count]:
@@ -65,7 +67,7 @@ def _one(archive: Archive, data: Path, *, keep: bool, say: Say, wait_seconds: fl
     """Bring one archive to its place. One that has to be fetched by hand and is not there is passed over: counting will miss it."""
     final, downloads = data / archive.makes, data / "downloads"
     if final.is_file() or (final.is_dir() and any(final.iterdir())):
-        say(f"{archive.makes} is there already")
+        say(f"{archive.makes} is there already{_summed(archive, data, final)}")
         return
     ours: list[Path] = []
     if archive.urls:
@@ -79,12 +81,10 @@ def _one(archive: Archive, data: Path, *, keep: bool, say: Say, wait_seconds: fl
                     download(url, path, size=size, verified=bool(archive.sha256 or archive.md5), wait_seconds=wait_seconds, advance=advance)
                 ours.append(path)
     else:
-        sets = [names for names in (archive.names, (archive.joined,)) if names != ("",)]
-        sides = [[folder / name for name in names] for names in sets for folder in (downloads, data) if all((folder / name).is_file() for name in names)]
-        if not sides:
+        paths = _parts(archive, data)
+        if not paths:
             return
-        paths = sides[0]
-    label = paths[0].name if len(paths) == 1 else f"{paths[0].name} ... {paths[-1].name[-2:]}"
+    label = _label(paths)
     wrong = differs(paths, sha256=archive.sha256, md5=archive.md5)
     held = sum(path.stat().st_size for path in paths)
     if not wrong and archive.size and held != archive.size:
@@ -102,6 +102,34 @@ def _one(archive: Archive, data: Path, *, keep: bool, say: Say, wait_seconds: fl
     for path in ours if not keep else []:
         path.unlink(missing_ok=True)
     say(f"{archive.makes} is ready")
+
+
+def _summed(archive: Archive, data: Path, final: Path) -> str:
+    """What is said of the sum of an archive that is there already. ValueError if it is a file, or lies beside what was unpacked from it, and is another one."""
+    known = "SHA-256" if archive.sha256 else "MD5" if archive.md5 else ""
+    unpacked = "; unpacked files are counted, not summed" if final.is_dir() else ""
+    paths = _parts(archive, data) if unpacked else [final]
+    content = final.is_file() and final.suffix == ".gz"  # compressed in several ways: what reads it sums what it holds
+    if not known or not paths or content or sum(path.stat().st_size for path in paths) > _SUMMED_AGAIN:
+        return unpacked
+    if wrong := differs(paths, sha256=archive.sha256, md5=archive.md5):
+        both = f"it and {archive.makes}" if unpacked else "it"
+        raise ValueError(f"{_label(paths)}: {wrong}; remove {both} from {data} and run the command again")
+    return f"; {known} of {_label(paths)} is right{unpacked}" if unpacked else f"; {known} is right"
+
+
+def _parts(archive: Archive, data: Path) -> list[Path]:
+    """Its parts, or the one file that they make up, where all of them lie in DATA/downloads or DATA; else none."""
+    sets = [names for names in (archive.names, (archive.joined,)) if names != ("",)]
+    for names in sets:
+        for folder in (data / "downloads", data):
+            if all((folder / name).is_file() for name in names):
+                return [folder / name for name in names]
+    return []
+
+
+def _label(paths: list[Path]) -> str:
+    return paths[0].name if len(paths) == 1 else f"{paths[0].name} ... {paths[-1].name[-2:]}"
 
 
 def _place(archive: Archive, label: str, paths: list[Path], final: Path, downloads: Path) -> None:

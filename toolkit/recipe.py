@@ -44,7 +44,7 @@ class Schedule:
     """How long, how the rate moves, when to look.
 
     lr(step) = optim.lr * min(1, (step + 1) / warmup_steps) * decay(step / steps) * 2^-halvings; decay is a function of toolkit.schedules.
-    eval_every: steps between evaluations on `trials`, 0 = only at the end. watch: a metric's name; with it the best checkpoint is kept
+    eval_every: steps between evaluations on `trials` (or `validation`, or `test`), 0 = only at the end. watch: a metric's name; with it the best is kept
     (and used as the model), the rate is halved after `halve_after` evaluations without a better value and training ends after `stop_after` (0 = never).
     keep_best: how many of the best checkpoints stay on disk, as best-STEP.safetensors beside best.safetensors, when more than one.
     """
@@ -70,7 +70,8 @@ class Recipe:
     test(model, data) -> PerItem (toolkit.measure): instead of trials, for classification and retrieval; metrics are then name -> f(columns) (eval.per_item).
     It is applied to the finished model; validation, of the same kind, to the model as it trains (default: test), for schedule.watch alone if that is set.
     similarity: how embeddings are compared, "" = the loss's own or cosine. threads: CPU threads of training, 0 = torch's choice.
-    estimate_views: training views of every item from which a backbone or loss with `estimate` learns its constants before the first step.
+    estimate_views: training views of every item from which a backbone or loss with `estimate` learns its constants before the first step (a loss of at
+    most 4,096 views).
     train_read: what training views start from, where it is not what is tested on (an uncropped image, say); None = read.
     max_bad_share: the share of unreadable items that is skipped (and named) before the run stops.
     precision: of the network; losses are float32 always. "auto" = bfloat16 on a GPU that has it, else float16 there (with loss scaling), float32 on a CPU.
@@ -118,10 +119,20 @@ class Recipe:
     shard_proxies: bool = False
     proxy_rate: float = 1.0
 
+    @property
+    def measures_items(self) -> bool:
+        """Whether its metrics are of items that a test or validation measured, not of trials."""
+        return self.test is not None or self.validation is not None
+
 
 def load(spec: str) -> tuple[Recipe, str]:
-    """`RECIPE.py[:VARIANT]` -> (recipe, variant). The file is the user's own code and is run; it must define RECIPES: dict[str, Recipe]."""
+    """`RECIPE.py[:VARIANT]` -> (recipe, variant), the file's first without one. ValueError as read() and choose() say."""
     file, _, variant = spec.partition(":")
+    return choose(file, read(file)["RECIPES"], variant)
+
+
+def read(file: str) -> dict[str, Any]:
+    """What a recipe file defines. The file is the user's own code and is run; it must define RECIPES: dict[str, Recipe]."""
     path = Path(file)
     if path.suffix != ".py" or not path.is_file():
         raise ValueError(f"recipe {file!r} is no Python file; give RECIPE.py or RECIPE.py:VARIANT, as in recipes/speaker/an4.py:simple")
@@ -133,6 +144,11 @@ def load(spec: str) -> tuple[Recipe, str]:
     recipes = getattr(module, "RECIPES", None)
     if not isinstance(recipes, dict) or not recipes:
         raise ValueError(f"{file} defines no RECIPES; a recipe file ends with RECIPES = {{'name': Recipe(...), ...}}")
+    return vars(module)
+
+
+def choose(file: str, recipes: Mapping[str, Recipe], variant: str) -> tuple[Recipe, str]:
+    """(recipe, variant) among a file's RECIPES, the first where variant is "". ValueError for an unknown one, and as check()."""
     variant = variant or next(iter(recipes))
     if variant not in recipes:
         raise ValueError(f"{file} has no variant {variant!r}{_suggest(variant, recipes)}; it has {', '.join(recipes)}")
@@ -195,9 +211,10 @@ def _parse(text: str, hint: Any, name: str) -> Any:
             return None
         return _parse(text, next(one for one in args if one is not type(None)), name)
     if origin is Literal:
-        if text not in args:
-            raise ValueError(f"override {name}={text!r}: must be one of {', '.join(map(str, args))}")
-        return text
+        known = {str(one): one for one in args}
+        if text not in known:
+            raise ValueError(f"override {name}={text!r}: must be one of {', '.join(known)}")
+        return known[text]
     if origin is tuple:
         kinds = [one for one in args if one is not Ellipsis]
         values = [one for one in text.strip("()[]").split(",") if one.strip()]

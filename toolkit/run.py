@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import warnings
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ from toolkit.embed import TorchEmbedder
 RECIPE = "recipe.json"
 RESUME = "resume"
 STATE = "state.json"
-FORMAT = "likeness.resume/2"
+FORMAT = "likeness.resume/3"
 
 
 @dataclass
@@ -39,8 +40,8 @@ class Plateau:
     kept: list[tuple[float, int]] = field(default_factory=list)
 
     def update(self, value: float, higher_is_better: bool, halve_after: int) -> bool:
-        """Take one evaluation's value; True if it is the best so far."""
-        if self.best is None or (value > self.best if higher_is_better else value < self.best):
+        """Take one evaluation's value; True if it is the best so far, which NaN never is."""
+        if not math.isnan(value) and (self.best is None or (value > self.best if higher_is_better else value < self.best)):
             self.best, self.since_best, self.since_halving = value, 0, 0
             return True
         self.since_best += 1
@@ -51,6 +52,8 @@ class Plateau:
 
     def keep(self, value: float, step: int, higher_is_better: bool, num: int) -> bool:
         """Whether this evaluation is among the `num` best; of equal values the earlier goes first."""
+        if math.isnan(value):
+            return False
         ranked = sorted([*self.kept, (value, step)], key=lambda one: (-one[0] if higher_is_better else one[0], one[1]))
         self.kept = ranked[:num]
         return (value, step) in self.kept
@@ -86,10 +89,9 @@ class Run:
                 held.add(value.data_ptr())
                 found[f"{name}.{key}"] = self._whole(value, key) if name == "loss" else value
         axes = self._sharded_parameters()
-        optimizer, _ = checkpoint.flatten_optimizer(self.optimizer)
-        for key, value in optimizer.items():
-            index = int(key.partition(".")[0])
-            found[f"optimizer.{key}"] = self._whole(value, axes[index]) if index in axes and value.ndim else value
+        for index, values in self.optimizer.state_dict()["state"].items():  # of SGD and Adam all are tensors; rates are set anew at every step
+            for key, value in values.items():
+                found[f"optimizer.{index}.{key}"] = self._whole(value, axes[index]) if index in axes and value.ndim else value
         return found
 
     def _whole(self, value: Tensor, key: str) -> Tensor:
@@ -106,8 +108,11 @@ class Run:
         return {index: names[id(parameter)] for index, parameter in enumerate(places) if id(parameter) in names}
 
 
-def save_run(out: Path, run: Run, classes: Sequence[str]) -> None:
-    """Write out/resume/STEP, then remove the one before; all ranks call it. It counts once its state.json is there: a kill at any moment leaves a whole one."""
+def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
+    """Write out/resume/STEP, then remove the one before; all ranks call it. It counts once its state.json is there: a kill at any moment leaves a whole one.
+
+    items: a digest of what is trained on, which load_run compares.
+    """
     folder = out / RESUME / f"{run.step:09d}"
     main = distributed.is_main()
     if main:
@@ -127,16 +132,14 @@ def save_run(out: Path, run: Run, classes: Sequence[str]) -> None:
         if main:
             shutil.rmtree(folder, ignore_errors=True)
         raise OSError(f"writing {folder} failed, the checkpoint before it is kept: {error}") from error
-    _, plain = checkpoint.flatten_optimizer(run.optimizer)
     state = {
         "format": FORMAT,
         "step": run.step,
-        "world": distributed.world(),
         "plateau": vars(run.plateau),
-        "optimizer": plain,
         "scaler": run.scaler.state_dict(),
         "num_classes": len(classes),
         "classes": digest(classes),
+        "items": items,
     }
     distributed.wait()
     if main:
@@ -159,22 +162,25 @@ def latest(out: Path) -> tuple[Path, dict[str, Any]] | None:
     return whole[-1], state
 
 
-def load_run(out: Path, run: Run, classes: Sequence[str]) -> bool:
+def load_run(out: Path, run: Run, classes: Sequence[str], items: str) -> bool:
     """Go on from the newest whole checkpoint in `out`, False if there is none; all ranks call it. Another number of ranks deals sharded classes out anew."""
-    found = latest(out)
-    if found is None:
+    newest = latest(out)
+    if newest is None:
         return False
-    folder, state = found
+    folder, state = newest
     if state["classes"] != digest(classes):
         raise ValueError(
             f"{out} was trained on {state['num_classes']} classes, the data now has {len(classes)} or others; start a new run in another folder "
             f"(init={out} takes the network's weights along)"
         )
+    if state["items"] != items:
+        raise ValueError(f"{out} was trained on other items of the same classes; resume with the same data and lists, or start a new run in another folder")
     stored = read_metadata(folder)
     _make_optimizer_state(run, stored)
-    checkpoint.restore_optimizer_numbers(run.optimizer, state["optimizer"])
     wanted = run.tensors()
-    check_names({name: value.shape for name, value in wanted.items()}, {n: s for n, s in stored.items() if not n.startswith("random.")}, str(folder))
+    kept = {name: size for name, size in stored.items() if not name.startswith("random.")}
+    if found := checkpoint.misfits({name: value.shape for name, value in wanted.items()}, kept):
+        raise ValueError(f"{folder}: the state does not fit: {found}; resume with the same recipe and version of Likeness")
     random = {f"random.{kind}.{distributed.rank()}": value for kind, value in _random_states().items()}
     wanted |= {name: value for name, value in random.items() if name in stored}
     read(folder, wanted)
@@ -182,8 +188,8 @@ def load_run(out: Path, run: Run, classes: Sequence[str]) -> bool:
         if (key := f"{name}.{distributed.rank()}") in wanted:
             (torch.set_rng_state if name == "random.cpu" else torch.cuda.set_rng_state)(wanted[key])
     run.scaler.load_state_dict(state["scaler"])
-    kept = [(float(value), int(step)) for value, step in state["plateau"].pop("kept")]
-    run.plateau, run.step = Plateau(**state["plateau"], kept=kept), int(state["step"])
+    best = [(float(value), int(step)) for value, step in state["plateau"].pop("kept")]
+    run.plateau, run.step = Plateau(**state["plateau"], kept=best), int(state["step"])
     return True
 
 
@@ -204,15 +210,6 @@ def read_metadata(folder: Path) -> dict[str, torch.Size]:
     return {name: getattr(one, "size", torch.Size()) for name, one in metadata.items()}
 
 
-def check_names(wanted: Mapping[str, torch.Size], stored: Mapping[str, torch.Size], where: str) -> None:
-    """ValueError counts what is missing, unknown or of another shape."""
-    missing, extra = sorted(set(wanted) - set(stored)), sorted(set(stored) - set(wanted))
-    shapes = [name for name in wanted if name in stored and wanted[name] != stored[name]]
-    if missing or extra or shapes:
-        first = (missing or extra or shapes)[0]
-        raise ValueError(f"{where}: the state does not fit: {len(missing)} missing, {len(extra)} unknown, {len(shapes)} of another shape (first: {first})")
-
-
 def _random_states() -> dict[str, Tensor]:
     return {"cpu": torch.get_rng_state()} | ({"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {})
 
@@ -226,7 +223,8 @@ def _make_optimizer_state(run: Run, stored: Mapping[str, torch.Size]) -> None:
             index, _, key = rest.partition(".")
             if int(index) < len(places):
                 parameter = places[int(index)]
-                run.optimizer.state[parameter][key] = torch.zeros_like(parameter) if stored[name] else torch.zeros(())
+                alone = key == "step"  # fused optimisers want it, too, where the parameter is
+                run.optimizer.state[parameter][key] = torch.zeros((), device=parameter.device) if alone else torch.zeros_like(parameter)
 
 
 def prepare_folder(out: Path, description: dict[str, Any], resume: bool) -> None:

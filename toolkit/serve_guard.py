@@ -2,7 +2,7 @@
 
     Host        only the addresses that are served: a page elsewhere cannot reach the server by pointing its own name at it (DNS rebinding) -> 421
     Origin      requests that change or upload must come from the page itself, or from no page (CSRF) -> 403
-    token       enrolling, replacing and removing need it; where other machines can connect, everything but the page and /health -> 401
+    token       enrolling, replacing and removing need it; where other machines can connect, everything but the page, /health, /docs and /openapi.json -> 401
     rate        a token bucket for each client address -> 429; failed tokens have a smaller one
     size, time  bodies over the limit -> 413, that arrive too slowly -> 408
     queue       so many uploads at once, worked on or waiting -> 503

@@ -15,11 +15,11 @@ from eval.provenance import digest
 from eval.similarity import score_trials
 from eval.types import Trials, name_first
 from toolkit import checkpoint, distributed, measure, sharding
-from toolkit.batch import Batch, Draw, Item, Views, check_unique, label_numbers
-from toolkit.build import build, half, start_from
+from toolkit.batch import Batch, Draw, Item, check_unique, label_numbers
+from toolkit.build import build, half, least_rows, start_from
 from toolkit.console import BadItems, Bar, Interrupted, console, interruptible
-from toolkit.embed import TorchEmbedder, embed_on_all_ranks, pick_device
-from toolkit.loading import estimate, loader_of, on_device, part_of
+from toolkit.embed import TorchEmbedder, embed_all, pick_device
+from toolkit.loading import estimate, loader_of, on_device, part_of, views_of
 from toolkit.log import LOG, Clock, Log, check_loggers
 from toolkit.memory import update_encoder
 from toolkit.recipe import Recipe, check, describe
@@ -36,7 +36,7 @@ def step(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
     batch's own embeddings (cross-batch memory). Front-ends without parameters run once for both encoders. Losses run in float32.
     """
     inputs, lengths = batch.inputs, batch.lengths
-    shared = not any(parameter.requires_grad for parameter in run.embedder.frontend.parameters())
+    shared = not run.embedder.trains_frontend
     if shared:
         with torch.no_grad():
             inputs, frames = run.embedder.frontend(inputs, lengths)
@@ -63,14 +63,13 @@ def fit(
     resume: bool = False,
     loggers: Sequence[str] = (),
     items: Sequence[Item] | None = None,
-    trials: tuple[Sequence[Item], Trials] | None = None,
     step: Callable[[Run, Batch, Recipe], Tensor] = step,
 ) -> Path:
     """Train `recipe` on the data in folder `data` into folder `out`; returns the model file to use.
 
     resume=True goes on from out/resume; on CPU the weights then equal an uninterrupted run's bit for bit (a run killed before its first checkpoint starts
     again). Ctrl-C finishes the step, saves, and raises Interrupted. Under torchrun every process calls it with the same arguments.
-    loggers: "tensorboard", "wandb" beside log.jsonl. items, trials: instead of the recipe's own.
+    loggers: "tensorboard", "wandb" beside log.jsonl. items: instead of the recipe's own.
     ValueError for anything wrong with recipe, data or folder, before the first step.
     """
     check(recipe)
@@ -81,25 +80,27 @@ def fit(
     classes, labels = label_numbers(items)
     shards = shard_numbers(items) if recipe.sampling.open_shards else None
     check_sampling(labels, recipe.sampling, shards)
-    trials = recipe.trials(data) if trials is None and recipe.trials is not None else trials
-    if (recipe.test or recipe.validation) is not None and (trials is not None or recipe.shard_proxies or recipe.proxy_rate < 1):
+    trials: tuple[Sequence[Item], Trials] | None = recipe.trials(data) if recipe.trials is not None else None
+    if recipe.measures_items and (trials is not None or recipe.shard_proxies or recipe.proxy_rate < 1):
         raise ValueError("test and validation measure instead of trials, and with all class vectors: leave trials out, shard_proxies false and proxy_rate 1")
     _check_watch(recipe, trials, classes)
+    for part in (recipe.validation, recipe.test):
+        measure.check_items(part, data)
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
     device = distributed.start() or pick_device()
     main = distributed.is_main()
-    distributed.agree(recipe=json.dumps(description, sort_keys=True), seed=recipe.seed, classes=len(classes), items=digest([item.id for item in items]))
+    listed = digest([f"{item.id}\0{item.label}" for item in items])
+    distributed.agree(recipe=json.dumps(description, sort_keys=True), seed=recipe.seed, classes=len(classes), items=listed)
     run = build(recipe, len(classes), device)
-    views = Views(items, labels, recipe.train_read or recipe.read, recipe.augment, seed=recipe.seed, cache=recipe.cache)
+    views = views_of(recipe, items, labels, seed=recipe.seed)
     views[Draw(0, 0, 0)]  # what an augmentation refuses (a missing folder of noise, say) it refuses here
     if main:
         prepare_folder(out, description, resume)  # after everything that may refuse the recipe, so that a refused run leaves no folder behind
     distributed.wait()
-    if not (resume and load_run(out, run, classes)):
-        if recipe.init:
-            start_from(recipe, run, classes)
-        estimate(run, recipe, items, labels)
+    if not (resume and load_run(out, run, classes, listed)):
+        taken = bool(recipe.init) and start_from(recipe, run, classes)
+        estimate(run, recipe, items, labels, network=not recipe.init, loss=not taken)
     if main:
         checkpoint.remove_stale(out, run.plateau.kept)
     schedule, sampling = recipe.schedule, recipe.sampling
@@ -113,7 +114,8 @@ def fit(
         console.print(told, highlight=False)
     if schedule.stop_after and run.plateau.since_best >= schedule.stop_after:
         return checkpoint.find_model(out)  # resumed after its early stop
-    measured = trials is not None or (recipe.validation or recipe.test) is not None
+    measured = trials is not None or recipe.measures_items
+    left_out = 0
     clock = Clock()
     with (
         _lost_processes(run, out),
@@ -128,8 +130,9 @@ def fit(
             rate = _set_rate(run, recipe)
             if (at_step := getattr(run.loss, "at_step", None)) is not None:  # margins and annealings that move
                 at_step(run.step)
-            short = batch is None or len(batch.labels) < max(recipe.accumulate, 2 if distributed.world() == 1 else 1)
-            if not distributed.any_rank(short):  # a step for which one process could read nothing is left out by all
+            if distributed.any_rank(batch is None or len(batch.labels) < least_rows(recipe)):  # too little could be read: all processes leave the step out
+                left_out += 1
+            else:
                 assert batch is not None
                 batch = on_device(batch, device, recipe)
                 run.optimizer.zero_grad(set_to_none=True)
@@ -153,7 +156,11 @@ def fit(
             bar.show(run.step, watch.value, rate)
             if measured and (last or (schedule.eval_every and run.step % schedule.eval_every == 0)):
                 watch.read()
-                metrics = _metrics(recipe, run, classes, trials, data)
+                try:
+                    metrics = _metrics(recipe, run, classes, trials, data)
+                except ValueError:  # what cannot be measured costs no training
+                    _save(out, run, recipe, classes, listed)
+                    raise
                 log.write(run.step, **metrics)
                 bar.note(f"step {run.step}: " + ", ".join(f"{name} {number:.4f}" for name, number in metrics.items()))
                 if schedule.watch:
@@ -161,24 +168,24 @@ def fit(
                 last = last or bool(schedule.stop_after and run.plateau.since_best >= schedule.stop_after)
             if last or stop or run.step % schedule.save_every == 0:
                 watch.read()  # nothing is saved after a loss that is no number
-                _save_model(out / checkpoint.LAST, run, recipe, {}, classes)
-                save_run(out, run, classes)
+                _save(out, run, recipe, classes, listed)
             if last:
                 break
             if stop:
                 distributed.wait()
                 raise Interrupted(f"stopped after step {run.step} of {schedule.steps}; {out} is whole, go on with --resume")
     bad.report()
-    distributed.wait()
+    if left_out and main:
+        console.print(f"{left_out} steps were left out, as too few of their items could be read", highlight=False)
+    if distributed.any_rank(interrupted()):
+        raise Interrupted(f"stopped after the last step; {out} is whole")
     return checkpoint.find_model(out)
 
 
 def evaluate(recipe: Recipe, embedder: TorchEmbedder, loss: nn.Module, trials: tuple[Sequence[Item], Trials]) -> dict[str, float]:
     """Embed the trial items, score the trials with the recipe's similarity, and apply its metrics. All ranks share the work and get the same numbers."""
     trial_items, pairs = trials
-    embeddings, bad = embed_on_all_ranks(embedder, trial_items, recipe.read, workers=recipe.workers)
-    if bad:
-        raise ValueError(f"{len(bad)} of {len(trial_items)} evaluation items cannot be read ({name_first(one.id for one in bad)}): {bad[0].reason}")
+    embeddings = embed_all(embedder, trial_items, recipe.read, what="trial", workers=recipe.workers)
     scores = score_trials(pairs, embeddings, similarity=similarity_of(recipe, loss))
     assert pairs.target is not None
     return {name: float(metric(scores[pairs.target], scores[~pairs.target])) for name, metric in recipe.metrics.items()}
@@ -186,6 +193,7 @@ def evaluate(recipe: Recipe, embedder: TorchEmbedder, loss: nn.Module, trials: t
 
 def _metrics(recipe: Recipe, run: Run, classes: Sequence[str], trials: tuple[Sequence[Item], Trials] | None, data: Path) -> dict[str, float]:
     """The recipe's metrics of the model as it is: of its trials, or of what its validation (or test) measures on each item."""
+    _same_statistics(run, recipe)
     if trials is not None:
         return evaluate(recipe, run.embedder, run.loss, trials)
     part = recipe.validation or recipe.test
@@ -261,13 +269,28 @@ def _keep(run: Run, recipe: Recipe, out: Path, metrics: dict[str, float], classe
         _save_model(out / checkpoint.BEST, run, recipe, metrics, classes)
     if schedule.keep_best > 1 and run.plateau.keep(value, run.step, schedule.higher_is_better, schedule.keep_best):
         _save_model(out / checkpoint.best_of(run.step), run, recipe, metrics, classes)
-        if distributed.is_main():
-            checkpoint.remove_stale(out, run.plateau.kept)
+
+
+def _same_statistics(run: Run, recipe: Recipe) -> None:
+    """Without synced batch norm every process has running statistics of its own: what is measured and saved is the first one's."""
+    if not recipe.sync_batch_norm:
+        for module in (run.embedder, run.encoder):
+            for buffer in () if module is None else module.buffers():
+                distributed.broadcast(buffer)
+
+
+def _save(out: Path, run: Run, recipe: Recipe, classes: Sequence[str], listed: str) -> None:
+    """The last model and the state to go on from; then the best checkpoints that this state no longer names go."""
+    _same_statistics(run, recipe)
+    _save_model(out / checkpoint.LAST, run, recipe, {}, classes)
+    save_run(out, run, classes, listed)
+    if distributed.is_main():
+        checkpoint.remove_stale(out, run.plateau.kept)
 
 
 def _save_model(path: Path, run: Run, recipe: Recipe, metrics: dict[str, float], classes: Sequence[str]) -> None:
     if distributed.is_main():
-        loss = run.loss if (recipe.test or recipe.validation) is not None else None
+        loss = run.loss if recipe.measures_items else None
         similarity = similarity_of(recipe, run.loss)
         checkpoint.save_model(path, run.embedder, recipe, similarity=similarity, step=run.step, metrics=metrics, loss=loss, classes=classes)
 
@@ -276,11 +299,13 @@ def _check_watch(recipe: Recipe, trials: tuple[Sequence[Item], Trials] | None, c
     schedule = recipe.schedule
     if schedule.steps < 1 or schedule.save_every < 1 or schedule.keep_best < 1:
         raise ValueError(f"schedule: steps={schedule.steps}, save_every={schedule.save_every} and keep_best={schedule.keep_best} must be at least 1")
-    measured = trials is not None or recipe.validation is not None or recipe.test is not None
+    measured = trials is not None or recipe.measures_items
     if schedule.watch and (not measured or schedule.watch not in recipe.metrics):
         known = ", ".join(recipe.metrics) or "none"
         raise ValueError(f"schedule.watch={schedule.watch!r} needs trials (or a test or validation) and must be one of the recipe's metrics: {known}")
     if trials is not None:
+        if trials[1].target is None:
+            raise ValueError("the trials have no labels; evaluation while training needs target and nontarget trials: label them, or set trials to None")
         both = sorted({str(item.label) for item in trials[0]} & set(classes))
         if both:
             raise ValueError(

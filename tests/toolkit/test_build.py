@@ -128,7 +128,7 @@ def test_fine_tuning_takes_the_network_and_the_proxies_of_the_same_classes(voice
         assert torch.equal(_stored(tmp_path / "first", name), _stored(tmp_path / "again", name))
     fewer = partial(recipe().items.func, split="train", test_share=0.5)  # type: ignore[attr-defined]
     fit(recipe("arcface", *still, items=fewer, trials=None, schedule=Schedule(steps=1)), data=voices, out=tmp_path / "fewer")
-    assert "class proxies are made anew: 6 classes before, 4 (or others) now" in " ".join(capsys.readouterr().err.split())
+    assert "ArcFace is made anew for 4 classes: 6 classes before, 4 (or others) now" in " ".join(capsys.readouterr().err.split())
     assert _stored(tmp_path / "fewer", "loss.proxies").shape[0] == 4
     assert torch.equal(_stored(tmp_path / "first", "embedder.backbone.conv1.weight"), _stored(tmp_path / "fewer", "embedder.backbone.conv1.weight"))
     fit(recipe("arcface", *still, loss=Cosine, schedule=Schedule(steps=1)), data=voices, out=tmp_path / "softmax")

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 
@@ -83,8 +82,40 @@ def test_truncated_and_foreign_weights_are_refused(tmp_path: Path) -> None:
     tensors.pop("backbone.conv1.weight")
     tensors["backbone.seg_1.bias"] = torch.zeros(9)
     checkpoint.save(path, tensors, description, checkpoint.FORMAT)
-    with pytest.raises(ValueError, match="1 missing, 0 unknown, 1 of another shape"):
+    with pytest.raises(ValueError, match=r"1 missing \(backbone.conv1.weight\), 1 of another shape \(backbone.seg_1.bias \(9,\) for \(8,\)\); .*copy or train"):
         checkpoint.load_model(path)
+
+
+def test_weights_of_another_architecture_are_counted_and_named_with_what_to_do() -> None:
+    wanted = torch.nn.ModuleDict({name: torch.nn.Linear(2, 3) for name in "abcde"})
+    before = {name: value.clone() for name, value in wanted.state_dict().items()}
+    other = {f"{name}.weight": torch.zeros(3, 2) for name in "ab"} | {f"{name}.bias": torch.zeros(4) for name in "abcde"} | {"z": torch.zeros(1)}
+    with pytest.raises(ValueError, match="weights do not fit") as caught:
+        checkpoint.put(wanted, other, "runs/x")
+    assert str(caught.value) == (
+        "runs/x: weights do not fit: 3 missing (c.weight, d.weight, e.weight), 1 unknown (z), "
+        "5 of another shape (a.bias (4,) for (3,), b.bias (4,) for (3,), c.bias (4,) for (3,), ...); "
+        "take the recipe and settings that the weights were trained with"
+    )
+    assert all(torch.equal(value, before[name]) for name, value in wanted.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("name", "metadata", "said"),
+    [
+        ("resnet50.pth", None, "no safetensors file of Likeness"),
+        ("resnet50.safetensors", {"format": "pt"}, "of another kind"),  # as the hub's files are
+        ("resnet50.safetensors", None, "without a description by Likeness"),
+    ],
+)
+def test_weights_of_other_projects_are_told_where_they_go(name: str, metadata: dict[str, str] | None, said: str, tmp_path: Path) -> None:
+    state = torch.nn.Linear(2, 3).state_dict()
+    if name.endswith(".pth"):
+        torch.save(state, tmp_path / name)
+    else:
+        save_file(state, tmp_path / name, metadata=metadata)
+    with pytest.raises(ValueError, match=rf"{said}.*; weights of another project start an image network by backbone.weights=FILE$"):
+        checkpoint.load_model(tmp_path / name)
 
 
 def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
@@ -112,31 +143,3 @@ def test_a_failed_write_leaves_the_file_before(tmp_path: Path, monkeypatch: pyte
     tensors, state = checkpoint.load(path, "t/1")
     assert state == {"n": 1}
     assert torch.equal(tensors["a"], torch.zeros(3))
-
-
-@pytest.mark.parametrize("name", ["sgd", "adam"])
-def test_optimiser_state_survives_without_pickle(tmp_path: Path, name: str) -> None:
-    def make() -> tuple[torch.nn.Linear, torch.optim.Optimizer]:
-        torch.manual_seed(0)
-        layer = torch.nn.Linear(3, 2)
-        return layer, torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9) if name == "sgd" else torch.optim.Adam(layer.parameters(), lr=0.1)
-
-    def advance(layer: torch.nn.Linear, optimizer: torch.optim.Optimizer) -> None:
-        optimizer.zero_grad()
-        layer(torch.ones(1, 3)).square().sum().backward()
-        optimizer.step()
-
-    layer, optimizer = make()
-    advance(layer, optimizer)
-    tensors, plain = checkpoint.flatten_optimizer(optimizer)
-    checkpoint.save(tmp_path / "o.safetensors", tensors, {"plain": plain}, "t/1")
-    tensors, state = checkpoint.load(tmp_path / "o.safetensors", "t/1")
-    other, again = make()
-    other.load_state_dict(layer.state_dict())
-    for key, value in tensors.items():
-        index, _, name_of_state = key.partition(".")
-        again.state[[*other.parameters()][int(index)]][name_of_state] = value
-    checkpoint.restore_optimizer_numbers(again, json.loads(json.dumps(state["plain"])))
-    advance(layer, optimizer)
-    advance(other, again)
-    assert torch.equal(layer.weight, other.weight)

@@ -22,6 +22,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eval import per_item
 from eval.comparison import Cell, Comparison, Outcome, Run, holm, measure, subjects_behind, summarise
 from eval.comparison_report import html, latex, markdown, table, to_json
 from eval.trials import write_scores
@@ -337,6 +338,34 @@ def test_pairs_are_equal_seeds_and_equal_trial_lists() -> None:
     assert summarise({"a": {}, "b": {}}, ["eer"]) == ([], "")
     with pytest.raises(ValueError, match="none of the variants"):
         summarise({"a": ours}, ["eer"], reference="x")
+
+
+def test_resamples_without_a_value_count_neither_in_p_nor_in_the_interval() -> None:
+    """By hand: of 1000 differences 600 are NaN and the 400 others above 0, so that p is 2 (0 + 1) / (400 + 1)."""
+    drawn = [float("nan")] * 600 + [0.1] * 400
+    for replicates, p in ((drawn, 2 / 401), ([float("nan")] * 1000, 1.0)):
+        cells, _ = summarise({"a": {0: outcome(0.2, [0.2] * 1000)}, "b": {0: outcome(0.3, [0.2 + one for one in replicates])}}, ["eer"], reference="a")
+        difference = cells[1].difference
+        assert difference is not None
+        assert difference.p == pytest.approx(p)
+        assert difference.distinguishable == (p < 1)
+
+
+def test_seeds_measured_on_other_items_are_refused_and_counts_are_of_what_finished(tmp_path: Path) -> None:
+    measured = replace(recipes.load(f"{TINY}:arcface")[0], metrics={"accuracy": partial(per_item.mean, column="correct")})
+    data = {name: compare.Data("d", (), None, None) for name in ("a", "b")}
+
+    def summary(*ids: tuple[str, ...]) -> Comparison:
+        for seed, one in enumerate(ids):
+            (tmp_path / f"a/seed-{seed}").mkdir(parents=True, exist_ok=True)
+            per_item.write(tmp_path / f"a/seed-{seed}/test.npz", per_item.PerItem(one, {"correct": np.array([1.0, 0.0, 1.0])}, None, "images"))
+        runs = [Run("a", seed, f"a/seed-{seed}") for seed in range(len(ids))] + [Run("b", 0, "b/seed-0", failed="the loss is nan")]
+        return compare._summary({"a": measured, "b": measured}, runs, data, tmp_path, "b")
+
+    found = summary(("x", "y", "z"), ("x", "y", "z"))
+    assert found.counts == {"items": 3, "images": 3}
+    with pytest.raises(ValueError, match=r"the seeds of 1 variants were measured on different items \('a'\): .*; compare into another --out"):
+        summary(("x", "y", "z"), ("x", "y", "w"))
 
 
 def awkward() -> Comparison:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -110,3 +111,18 @@ def test_two_processes_write_the_same_file_as_one(model: Path, items: list[Item]
     assert made[0].ids == made[1].ids
     assert np.array_equal(made[0].matrix, made[1].matrix)
     assert made[0].meta == made[1].meta
+
+
+def test_shards_of_another_extraction_are_never_taken_for_a_short_list(model: Path, items: list[Item], tmp_path: Path) -> None:
+    """A short list needs no shards of its own; those that a killed, longer one left behind at the same place hold other items."""
+    loaded, out = checkpoint.load_model(model), tmp_path / "out.npz"
+
+    def stopping(item: Item) -> np.ndarray:  # type: ignore[type-arg]
+        if item.id == items[5].id:
+            raise KeyboardInterrupt
+        return audio.read(item)
+
+    with pytest.raises(KeyboardInterrupt):
+        extract.extract(replace(loaded, read=stopping), items, out, shard_items=3)
+    with pytest.raises(ValueError, match=r"holds shards of another extraction \(items differ\); remove that folder"):
+        extract.extract(loaded, items[-3:], out, shard_items=3)

@@ -57,8 +57,31 @@ def test_fetches_verifies_unpacks_counts_and_does_it_once(server: Server, tmp_pa
     assert (tmp_path / "set/wav/3.wav").read_bytes() == WAVS["set-1.0/recordings/3.wav"]
     assert "set.tar.gz: SHA-256 is right" in said
     assert said[-1] == "ok       files in set/wav: 5 of 5"
-    assert "set/wav is there already" in run(one, tmp_path)
+    assert "set/wav is there already; unpacked files are counted, not summed" in run(one, tmp_path)
     assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("folder", ["", "downloads"])
+def test_files_that_are_there_already_are_summed(server: Server, tmp_path: Path, folder: str) -> None:
+    body = packed(WAVS)
+    one = dataset(server, body, md5=hashlib.md5(body).hexdigest())
+    run(one, tmp_path)
+    beside = tmp_path / folder / "set.tar.gz"
+    beside.write_bytes(body)
+    assert "set/wav is there already; MD5 of set.tar.gz is right; unpacked files are counted, not summed" in run(one, tmp_path)
+    beside.write_bytes(body[:-1] + bytes([body[-1] ^ 1]))
+    with pytest.raises(
+        ValueError, match=r"^set.tar.gz: its md5 is [0-9a-f]{32}, but [0-9a-f]{32} is expected; remove it and set/wav from .* and run the command again$"
+    ):
+        run(one, tmp_path)
+    assert (tmp_path / "set/wav/3.wav").is_file()  # what somebody put there is removed by nobody else
+    whole = Dataset("list", "a list", "none", "here", (Archive(makes="meta/list.txt", urls=(server.url("list.txt"),), md5=hashlib.md5(b"a b").hexdigest()),))
+    (tmp_path / "meta").mkdir()
+    (tmp_path / "meta/list.txt").write_bytes(b"a b")
+    assert "meta/list.txt is there already; MD5 is right" in run(whole, tmp_path)
+    (tmp_path / "meta/list.txt").write_bytes(b"a c")
+    with pytest.raises(ValueError, match=r"^list.txt: its md5 is .* is expected; remove it from .* and run the command again$"):
+        run(whole, tmp_path)
 
 
 def test_broken_connections_are_resumed_where_they_broke(server: Server, tmp_path: Path) -> None:

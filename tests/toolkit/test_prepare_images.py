@@ -68,6 +68,47 @@ def test_four_files_are_fetched_to_where_they_are_read(name: str, server: Server
     assert len(server.requests) == 4
 
 
+def test_mnist_of_the_right_size_and_other_pixels_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mnist").mkdir()
+    for part, number in (("train", 60_000), ("t10k", 10_000)):
+        (tmp_path / "mnist" / f"{part}-images-idx3-ubyte.gz").write_bytes(idx(number, 28, 28))
+        (tmp_path / "mnist" / f"{part}-labels-idx1-ubyte.gz").write_bytes(idx(number))
+    _, error = said(named("mnist"), tmp_path)
+    assert f"mnist: {tmp_path / 'mnist'}: 4 of 4 files have a wrong MD5 sum ('train-images-idx3-ubyte.gz has " in error
+    assert error.endswith(f"from {tmp_path} and run the command again")
+
+
+@pytest.mark.parametrize("end", [".gz", ""])
+def test_mnist_is_summed_by_what_its_files_hold(end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another compression of the same bytes, or none, is right; one pixel more is wrong."""
+    held = {
+        f"{part}-{kind}-ubyte": gzip.decompress(idx(*sizes))
+        for part in ("train", "t10k")
+        for kind, sizes in (("images-idx3", (4, 2, 3)), ("labels-idx1", (4,)))
+    }
+    monkeypatch.setattr(mnist, "_COUNTS", (("train", 4), ("test", 4)))
+    monkeypatch.setattr(mnist, "MD5", {f"{name}.gz": hashlib.md5(body).hexdigest() for name, body in held.items()})
+    for name, body in held.items():
+        (tmp_path / f"{name}{end}").write_bytes(gzip.compress(body, compresslevel=1, mtime=7) if end else body)
+    assert [one.found for one in mnist.check(tmp_path)] == [4, 4]
+    name = "t10k-images-idx3-ubyte"
+    changed = held[name][:-1] + b"\1"
+    (tmp_path / f"{name}{end}").write_bytes(gzip.compress(changed) if end else changed)
+    with pytest.raises(ValueError, match=rf"1 of 4 files have a wrong MD5 sum \('{name}{end} has {hashlib.md5(changed).hexdigest()} instead of"):
+        mnist.check(tmp_path)
+
+
+def test_fashion_mnist_is_summed_as_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = {f"{part}-{kind}-ubyte.gz": idx(*sizes) for part in ("train", "t10k") for kind, sizes in (("images-idx3", (4, 2, 3)), ("labels-idx1", (4,)))}
+    monkeypatch.setattr(mnist, "_COUNTS", (("train", 4), ("test", 4)))
+    for name, body in held.items():
+        (tmp_path / name).write_bytes(body)
+    with pytest.raises(ValueError, match="4 of 4 files have a wrong MD5 sum"):
+        mnist.check_fashion(tmp_path)
+    monkeypatch.setattr(mnist, "FASHION_MD5", {name: hashlib.md5(body).hexdigest() for name, body in held.items()})
+    assert [one.found for one in mnist.check_fashion(tmp_path)] == [4, 4]
+
+
 def test_a_published_sum_refuses_what_is_served_instead(server: Server, tmp_path: Path) -> None:
     body = packed({"CUB_200_2011/images.txt": b"1 001.a/b.jpg\n"})
     _, error = said(served("cub200", server, {"CUB_200_2011.tgz": body}, sums=False), tmp_path)

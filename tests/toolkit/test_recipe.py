@@ -15,6 +15,7 @@ from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.resnet import ResNet34
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.simple import SimPLE
+from toolkit.losses.sphereface import SphereFaceR
 from toolkit.memory import Memory
 from toolkit.recipe import Recipe, check, describe, load, override, restore
 from toolkit.schedules import cosine, multistep
@@ -53,6 +54,10 @@ def test_overrides_are_typed() -> None:
     assert changed.cache is True
     assert changed.items.keywords["split"] == "all"  # type: ignore[attr-defined]
     assert BASE.optim.lr == 0.1
+    sphere = override(replace(BASE, loss=partial(SphereFaceR)), ["loss.version=1"])
+    assert sphere.loss.keywords == {"version": 1}  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="must be one of 1, 2"):
+        override(sphere, ["loss.version=3"])
 
 
 @pytest.mark.parametrize(
