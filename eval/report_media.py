@@ -22,16 +22,16 @@ from numpy.typing import NDArray
 from eval.files import text_lines
 from eval.types import Floats, name_first
 
-IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".pgm", ".ppm")
+IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".pgm", ".ppm", ".pbm")
 SOUNDS = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif", ".sph")
-MAX_PIXELS = 2**26  # of an image, known before it is decoded: 67 megapixels
+MAX_PIXELS = 2**26  # of an image, known before it is decoded: 67 megapixels, 192 MiB decoded; larger ones are scans or attacks
 MAX_BYTES = 2**28  # of an image file
 MAX_VALUES = 2**24  # samples x channels decoded of a recording
 MAX_PAGE = 2**25  # bytes of all media of a page: 32 MiB
 SIDE = 160  # pixels of a thumbnail's longer side
 SECONDS = 10.0
 RATE_HZ = 16_000  # higher rates are lowered to this
-_FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "PPM")  # nothing else is tried, whatever the file says it is
+FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF", "PPM")  # nothing else is tried, whatever the file says it is: Pillow's reader of EPS starts a program
 
 Pixels = NDArray[np.uint8]  # (H, W) grey or (H, W, 3) RGB
 Found = Path | Pixels | None
@@ -137,7 +137,7 @@ def thumbnail(source: Path | Pixels) -> bytes:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what Pillow warns of is refused here
-            with Image.open(source, formats=_FORMATS) as image:
+            with Image.open(source, formats=FORMATS) as image:
                 if not 1 <= image.width * image.height <= MAX_PIXELS:
                     raise ValueError(f"{image.width} x {image.height} pixels, over {MAX_PIXELS} in all")
                 image.draft("RGB", (2 * SIDE, 2 * SIDE))  # a large JPEG is decoded at an eighth of its size

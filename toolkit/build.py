@@ -118,8 +118,8 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
 
 
 def least_rows(recipe: Recipe) -> int:
-    """How many items of a batch a process needs: an empty piece has no mean, and one item alone no batch statistics."""
-    return max(recipe.accumulate, 2 if distributed.world() == 1 else 1)
+    """How many items of a batch a process needs: two in each piece, as one alone has no batch statistics; one where these are of all processes."""
+    return recipe.accumulate * (1 if distributed.world() > 1 and recipe.sync_batch_norm else 2)
 
 
 def half(recipe: Recipe, device: torch.device) -> torch.dtype:
@@ -168,14 +168,15 @@ def start_from(recipe: Recipe, run: Run, classes: tuple[str, ...]) -> bool:
             anew = f"{state['num_classes']} classes before, {len(classes)} (or others) now"
         elif {name: value.shape for name, value in tensors.items()} != stored:
             anew = "that run's loss was another one"
-    loaded = checkpoint.load_model(path if anew else path / checkpoint.LAST)
+    loaded = checkpoint.load_model(path)
     checkpoint.put(run.embedder, dict(loaded.embedder.state_dict()), f"init={path}")
+    told = f"init: network weights of {path} ({loaded.digest[:12]}, step {loaded.step})"
+    if found is not None and not anew:
+        runs.read(found[0], tensors | {name: value for name, value in run.tensors().items() if name.startswith("embedder.")})
+        told = f"init: network weights of {path} (step {found[1]['step']})"
     if run.encoder is not None:
         run.encoder.load_state_dict(run.embedder.state_dict())
-    told = f"init: network weights of {path} ({loaded.digest[:12]}, step {loaded.step})"
     loss = type(run.loss).__name__
     told += f"; {loss} is made anew for {len(classes)} classes: {anew}" if anew else f", and its class proxies: the {len(classes)} classes are the same"
     console.print(told, highlight=False)
-    if found is not None and not anew:
-        runs.read(found[0], tensors)
     return not anew

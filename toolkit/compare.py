@@ -34,7 +34,7 @@ from toolkit.checkpoint import load_model
 from toolkit.console import Interrupted
 from toolkit.embed import embed_all, pick_device
 from toolkit.log import read_log
-from toolkit.measure import TEST, metrics_of, run_test
+from toolkit.measure import TEST, listed, metrics_of, run_test
 from toolkit.recipe import Recipe, Schedule, describe
 from toolkit.train import fit
 from toolkit.tune import Ranges, check_ranges, on_validation_classes, tune
@@ -209,7 +209,9 @@ def _data(variants: Mapping[str, Recipe], data: Path) -> dict[str, Data]:
         if stated not in known:
             trained = json.dumps([[item.id, item.label] for item in recipe.items(data)])
             if recipe.trials is None:
-                known[stated] = Data(hashlib.sha256((trained + json.dumps(describe(recipe.test), sort_keys=True)).encode()).hexdigest(), (), None, None)
+                tested = [[[item.id, item.label] for item in items] for items in listed(recipe.test, data).values()]
+                stands_for = trained + json.dumps([describe(recipe.test), tested], sort_keys=True)
+                known[stated] = Data(hashlib.sha256(stands_for.encode()).hexdigest(), (), None, None)
             else:
                 items, trials = recipe.trials(data)
                 if trials.target is None:

@@ -27,6 +27,10 @@ _BATCH_VALUES = 2**24  # a batch of long inputs is smaller: what a network keeps
 _LONGEST_PADDING = 1.2  # a batch holds no input this much shorter than its longest
 
 
+class Diverged(ValueError):
+    """A network gives embeddings that are no numbers."""
+
+
 class TorchEmbedder(nn.Module):
     """Front-end and backbone as one module: inputs (B, ...), lengths (B,) relative -> (B, dim) raw embeddings.
 
@@ -192,6 +196,11 @@ def _collect(rows: dict[int, Floats], items: Sequence[Item], bad: list[Bad], met
     if not rows:
         raise ValueError(f"none of {len(items)} items could be read; the first: {bad[0].id}: {bad[0].reason}" if bad else "there are no items to embed")
     order = sorted(rows)
+    if wrong := [items[i].id for i in order if not np.isfinite(rows[i]).all()]:
+        raise Diverged(
+            f"the network gives NaN or infinity for {len(wrong)} of {len(order)} items ({name_first(wrong)}): its weights have diverged; "
+            "take an earlier checkpoint, and lower optim.lr or set optim.grad_clip where it is trained"
+        )
     return Embeddings(tuple(items[i].id for i in order), np.stack([rows[i] for i in order]), meta or {}), bad
 
 

@@ -13,15 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from eval.report_media import FORMATS, IMAGES, MAX_BYTES, MAX_PIXELS
 from toolkit.batch import Floats, Item
 
 Pixels = NDArray[np.uint8]  # (H, W, 3) RGB; where a function says so also (H, W), grey
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".pgm", ".ppm", ".pbm")
-MAX_PIXELS = 2**26  # 67 megapixels, 192 MiB decoded: larger ones are scans or attacks
-MAX_BYTES = 2**28  # of one file
+SUFFIXES = IMAGES
 _FIRST_BYTES = 2**16  # most aligned crops are smaller
-_FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF", "PPM")  # nothing else is tried, whatever the file says it is: Pillow's reader of EPS starts a program
 
 
 class BadImage(ValueError):
@@ -51,7 +49,7 @@ def decode_bytes(held: bytes, name: str) -> Pixels:
     Raises BadImage for another format, damaged or truncated data, and more than 67 megapixels (seen before decoding).
     """
     try:
-        with Image.open(io.BytesIO(held), formats=_FORMATS) as image:
+        with Image.open(io.BytesIO(held), formats=FORMATS) as image:
             if not 1 <= image.width * image.height <= MAX_PIXELS:
                 raise BadImage(f"{name}: {image.height} x {image.width} pixels; at most {MAX_PIXELS} in all are read; shrink the image")
             image.load()
@@ -64,7 +62,7 @@ def decode_bytes(held: bytes, name: str) -> Pixels:
         raise BadImage(f"{name}: over {MAX_PIXELS} pixels; at most so many are read; shrink the image") from error
     except Exception as error:  # Pillow's decoders raise OSError, SyntaxError, struct.error, EOFError, IndexError and more for damaged files
         unknown = isinstance(error, UnidentifiedImageError)
-        reason = f"in none of the formats {', '.join(_FORMATS)}" if unknown else f"{error or type(error).__name__}".rstrip(". ")
+        reason = f"in none of the formats {', '.join(FORMATS)}" if unknown else f"{error or type(error).__name__}".rstrip(". ")
         raise BadImage(f"{name}: cannot be decoded, {reason}; fetch or write the file again, or remove it") from error
 
 

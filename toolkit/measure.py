@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -71,11 +72,20 @@ def metrics_of(recipe: Recipe, measured: PerItem, *, only: str = "") -> dict[str
     return found
 
 
-def check_items(part: Part | None, data: Path) -> None:
-    """List what a test or validation will measure, so that missing or damaged files of a split are said before hours of training. Errors are the listing's."""
-    for name, listed in getattr(part, "keywords", {}).items():
-        if name in ("items", "calibrate_on") and listed is not None:
-            check_unique(listed(data), "test items")
+def listed(part: Part | None, data: Path) -> dict[str, list[Item]]:
+    """The items that a test or validation takes, by the argument that lists them: "items", and "calibrate_on" where it is given. Errors are the listing's."""
+    given = {name: one for name, one in getattr(part, "keywords", {}).items() if name in ("items", "calibrate_on") and one is not None}
+    return {name: list(one(data)) for name, one in given.items()}
+
+
+def check_part(part: Part | None, data: Path, classes: Sequence[str]) -> None:
+    """What a test or validation would refuse after hours of training on `classes`, refused before: missing or damaged split files, labels, a similarity."""
+    for items in listed(part, data).values():
+        check_unique(items, "test items")
+        if isinstance(part, partial) and part.func is classification:
+            _numbers(items, classes)
+        if isinstance(part, partial) and part.func is retrieval:
+            _check_retrieval(items, classes, part.keywords.get("similarity") or "cosine", part.keywords.get("disjoint", True))
 
 
 def classification(model: Model, data: Path, *, items: Part, calibrate_on: Part | None = None) -> PerItem:
@@ -129,12 +139,8 @@ def retrieval(
     if drawn and similarity not in ("", "cosine"):
         raise ValueError(f"similarity is {similarity!r}, but draws are unit vectors and are compared by cosine; leave it out, or set num_samples to 0")
     compared = "cosine" if drawn else similarity or model.similarity
-    matrix(np.ones((1, 2)), np.ones((1, 2)), compared)  # an unknown name is refused before anything is embedded
     tested = items(data)
-    names = sorted({str(one.label) for one in tested})
-    both = sorted(set(names) & set(model.classes))
-    if disjoint and both:
-        raise ValueError(f"{len(both)} classes are both trained and tested on ({name_first(both)}); give `items` and `test` disjoint classes")
+    names = _check_retrieval(tested, model.classes, compared, disjoint)
     labels = _numbers(tested, names)
     z = model.embed(tested)
     columns: dict[str, Floats] = {}
@@ -152,6 +158,16 @@ def retrieval(
             members = np.flatnonzero(labels == number)
             columns["cluster_diversity"][members[0]] = cluster_diversity(z[members], labels[members])
     return _per_item(model, tested, columns, labels.astype(np.int32), "classes", z, names)
+
+
+def _check_retrieval(items: Sequence[Item], classes: Sequence[str], similarity: str, disjoint: bool) -> list[str]:
+    """The sorted labels of the items."""
+    matrix(np.ones((1, 2)), np.ones((1, 2)), similarity)  # for its error
+    names = sorted({str(one.label) for one in items})
+    both = sorted(set(names) & set(classes))
+    if disjoint and both:
+        raise ValueError(f"{len(both)} classes are both trained and tested on ({name_first(both)}); give `items` and `test` disjoint classes")
+    return names
 
 
 def run_test(recipe: Recipe, out: Path, data: Path) -> PerItem:

@@ -72,6 +72,7 @@ class Run:
     layout: sharding.Layout | None = None  # the classes that this process holds, if they are sharded
     plateau: Plateau = field(default_factory=Plateau)
     step: int = 0
+    owed: bool = False  # the evaluation after `step` failed, and is made up when the run goes on
 
     @property
     def modules(self) -> dict[str, nn.Module]:
@@ -135,6 +136,7 @@ def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
     state = {
         "format": FORMAT,
         "step": run.step,
+        "owed": run.owed,
         "plateau": vars(run.plateau),
         "scaler": run.scaler.state_dict(),
         "num_classes": len(classes),
@@ -189,7 +191,7 @@ def load_run(out: Path, run: Run, classes: Sequence[str], items: str) -> bool:
             (torch.set_rng_state if name == "random.cpu" else torch.cuda.set_rng_state)(wanted[key])
     run.scaler.load_state_dict(state["scaler"])
     best = [(float(value), int(step)) for value, step in state["plateau"].pop("kept")]
-    run.plateau, run.step = Plateau(**state["plateau"], kept=best), int(state["step"])
+    run.plateau, run.step, run.owed = Plateau(**state["plateau"], kept=best), int(state["step"]), bool(state["owed"])
     return True
 
 

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,7 +19,7 @@ from toolkit import checkpoint, distributed, measure, sharding
 from toolkit.batch import Batch, Draw, Item, check_unique, label_numbers
 from toolkit.build import build, half, least_rows, start_from
 from toolkit.console import BadItems, Bar, Interrupted, console, interruptible
-from toolkit.embed import TorchEmbedder, embed_all, pick_device
+from toolkit.embed import Diverged, TorchEmbedder, embed_all, pick_device
 from toolkit.loading import estimate, loader_of, on_device, part_of, views_of
 from toolkit.log import LOG, Clock, Log, check_loggers
 from toolkit.memory import update_encoder
@@ -85,7 +86,7 @@ def fit(
         raise ValueError("test and validation measure instead of trials, and with all class vectors: leave trials out, shard_proxies false and proxy_rate 1")
     _check_watch(recipe, trials, classes)
     for part in (recipe.validation, recipe.test):
-        measure.check_items(part, data)
+        measure.check_part(part, data, classes)
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
     device = distributed.start() or pick_device()
@@ -112,7 +113,7 @@ def fit(
         processes = f", {distributed.world()} processes" if distributed.world() > 1 else ""
         told = f"{len(items)} items of {len(classes)} classes, {size:,} parameters, {schedule.steps} steps on {device.type}{processes}"
         console.print(told, highlight=False)
-    if schedule.stop_after and run.plateau.since_best >= schedule.stop_after:
+    if _stopped(run, recipe):
         return checkpoint.find_model(out)  # resumed after its early stop
     measured = trials is not None or recipe.measures_items
     left_out = 0
@@ -124,6 +125,13 @@ def fit(
         Log(out if main else None, step=run.step, loggers=loggers, description=description) as log,
     ):
         watch = _Watch(recipe, items, labels, shards, log, every=1 if device.type == "cpu" else 16)
+        look = partial(_look, run, recipe, out, classes, trials, data, log, bar)
+        if run.owed:
+            look()
+            run.owed = False
+            _save(out, run, recipe, classes, listed)
+            if _stopped(run, recipe):
+                return checkpoint.find_model(out)
         run.embedder.train()
         for batch, unreadable in clock.waiting(loader):
             bad.count(unreadable, sampling.batch_size // distributed.world())
@@ -157,15 +165,14 @@ def fit(
             if measured and (last or (schedule.eval_every and run.step % schedule.eval_every == 0)):
                 watch.read()
                 try:
-                    metrics = _metrics(recipe, run, classes, trials, data)
+                    look()
+                except Diverged:  # then the checkpoint before is the one to keep
+                    raise
                 except ValueError:  # what cannot be measured costs no training
+                    run.owed = True
                     _save(out, run, recipe, classes, listed)
                     raise
-                log.write(run.step, **metrics)
-                bar.note(f"step {run.step}: " + ", ".join(f"{name} {number:.4f}" for name, number in metrics.items()))
-                if schedule.watch:
-                    _keep(run, recipe, out, metrics, classes)
-                last = last or bool(schedule.stop_after and run.plateau.since_best >= schedule.stop_after)
+                last = last or _stopped(run, recipe)
             if last or stop or run.step % schedule.save_every == 0:
                 watch.read()  # nothing is saved after a loss that is no number
                 _save(out, run, recipe, classes, listed)
@@ -189,6 +196,20 @@ def evaluate(recipe: Recipe, embedder: TorchEmbedder, loss: nn.Module, trials: t
     scores = score_trials(pairs, embeddings, similarity=similarity_of(recipe, loss))
     assert pairs.target is not None
     return {name: float(metric(scores[pairs.target], scores[~pairs.target])) for name, metric in recipe.metrics.items()}
+
+
+def _stopped(run: Run, recipe: Recipe) -> bool:
+    """Whether the watched metric has not been better for so long that training ends."""
+    return bool(recipe.schedule.stop_after and run.plateau.since_best >= recipe.schedule.stop_after)
+
+
+def _look(run: Run, recipe: Recipe, out: Path, classes: Sequence[str], trials: tuple[Sequence[Item], Trials] | None, data: Path, log: Log, bar: Bar) -> None:
+    """Measure the model as it is, tell it, and keep it if it is the best."""
+    metrics = _metrics(recipe, run, classes, trials, data)
+    log.write(run.step, **metrics)
+    bar.note(f"step {run.step}: " + ", ".join(f"{name} {number:.4f}" for name, number in metrics.items()))
+    if recipe.schedule.watch:
+        _keep(run, recipe, out, metrics, classes)
 
 
 def _metrics(recipe: Recipe, run: Run, classes: Sequence[str], trials: tuple[Sequence[Item], Trials] | None, data: Path) -> dict[str, float]:

@@ -12,9 +12,10 @@ import re
 import numpy as np
 from PIL import Image
 
+from eval.report_media import MAX_PIXELS
 from modalities.image import packed
 from toolkit.batch import Floats, Item
-from toolkit.images import MAX_PIXELS, BadImage, Pixels, decode_bytes, file_bytes, to_floats
+from toolkit.images import BadImage, Pixels, decode_bytes, file_bytes, to_floats
 
 _RAW = re.compile(r"\.u8(?:s([1-9]\d{0,8}))?_([1-9]\d{0,4})x([1-9]\d{0,4})x([1-9]\d{0,4})(?:" + packed.COMPRESSED + ")?")
 

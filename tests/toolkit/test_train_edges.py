@@ -28,7 +28,7 @@ from toolkit.console import Interrupted
 from toolkit.log import Log, read_log
 from toolkit.losses.softmax import Cosine, Softmax
 from toolkit.losses.vmf import VMF
-from toolkit.measure import classification
+from toolkit.measure import classification, retrieval
 from toolkit.pixels import PixelScale
 from toolkit.recipe import Optim, Recipe, Schedule
 from toolkit.run import Plateau, Run
@@ -58,6 +58,15 @@ def test_missing_files_of_the_test_are_said_before_the_first_step(tmp_path: Path
         with pytest.raises((ValueError, FileNotFoundError), match="train and t10k"):
             fit(replace(lacking, test=test), data=tmp_path, out=tmp_path / "run")
         assert not (tmp_path / "run").exists()
+    unknown = partial(digits.items, split="train", protocol="open")
+    for test, says in (
+        (partial(retrieval, items=part), "10 classes are both trained and tested on"),
+        (partial(retrieval, items=part, similarity="cosin", disjoint=False), "unknown similarity 'cosin'"),
+        (partial(classification, items=partial(digits.items, split="test")), "items have labels that the model was not trained on"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            fit(replace(lacking, test=test, items=unknown if test.func is classification else part), data=tmp_path, out=tmp_path / "run")
+        assert not (tmp_path / "run").exists()
 
 
 def test_a_damaged_trial_item_costs_no_training(voices: Path, tmp_path: Path) -> None:
@@ -70,7 +79,22 @@ def test_a_damaged_trial_item_costs_no_training(voices: Path, tmp_path: Path) ->
         fit(recipe(schedule=Schedule(steps=5, save_every=100)), data=data, out=tmp_path / "run")
     assert checkpoint.load_model(tmp_path / "run").step == 5
     item.path.write_bytes(held)
+    assert not any("eer" in one for one in read_log(tmp_path / "run"))
     assert fit(recipe(schedule=Schedule(steps=5, save_every=100)), data=data, out=tmp_path / "run", resume=True) == tmp_path / "run" / checkpoint.LAST
+    assert [one["step"] for one in read_log(tmp_path / "run") if "eer" in one] == [5]  # the evaluation is made up
+
+
+def test_a_network_that_diverged_overwrites_no_checkpoint(voices: Path, tmp_path: Path) -> None:
+    def explodes(run: Run, batch: Any, recipe: Recipe) -> Tensor:
+        loss = step(run, batch, recipe)
+        return loss * 1e30 if run.step == 4 else loss
+
+    with pytest.raises(ValueError, match=r"the network gives NaN or infinity for \d+ of \d+ items \(.*its weights have diverged; take an earlier checkpoint"):
+        fit(recipe(schedule=Schedule(steps=5, save_every=2)), data=voices, out=tmp_path / "run", step=explodes)
+    found = run.latest(tmp_path / "run")
+    assert found is not None
+    assert found[1]["step"] == 4
+    assert checkpoint.load_model(tmp_path / "run").step == 4
 
 
 def blind(data: Path) -> tuple[list[Item], Trials]:
@@ -86,6 +110,7 @@ def test_settings_that_would_fail_late_are_refused_early(voices: Path, tmp_path:
         ({"sampling": replace(recipe().sampling, batch_size=1, items_per_class=1)}, "gives each of 1 processes 1 items of a batch, and accumulate=1 needs 2"),
         ({"optim": Optim(name="AdamW")}, "optim.name is 'AdamW'; choose one of sgd, adam, adamw"),  # type: ignore[arg-type]
         ({"precision": "fp16"}, "precision is 'fp16'; choose one of auto, float32"),
+        ({"accumulate": 6}, "gives each of 1 processes 8 items of a batch, and accumulate=6 needs 12"),
     ]
     for changes, says in cases:
         with pytest.raises(ValueError, match=says):
