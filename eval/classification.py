@@ -62,18 +62,32 @@ def ece(
     if outside:
         raise ValueError(f"confidence: {outside} of {values.size} values lie outside [0, 1]; give probabilities, e.g. softmax(logits).max(axis=1)")
     if bins == "mass":
-        order = np.argsort(values, kind="stable")
-        if ties == "shared":
-            _, group = np.unique(values, return_inverse=True)
-            right = (np.bincount(group, weights=right) / np.bincount(group))[group]
-        values, right = values[order], right[order]
-        place = np.arange(values.size) * num_bins // values.size
+        size, mean, accuracy_of = equal_mass(values, right, num_bins, ties=ties)
     else:
-        place = np.minimum((values * num_bins).astype(np.int64), num_bins - 1)
-    size, gap = np.bincount(place, minlength=num_bins), np.abs(np.bincount(place, weights=right - values, minlength=num_bins))
+        size, mean, accuracy_of = _binned(values, right, np.minimum((values * num_bins).astype(np.int64), num_bins - 1))
+    return float((size / values.size @ np.abs(accuracy_of - mean) ** power) ** (1 / power))
+
+
+def equal_mass(values: Floats, correct: Floats, num_bins: int, *, ties: Literal["shared", "row"] = "shared") -> tuple[NDArray[np.int64], Floats, Floats]:
+    """(K,) size, mean of values (N,) and mean of correct (N,) of K = min(N, num_bins) bins: rank r of 0..N-1 by rising value goes to floor(num_bins r / N).
+
+    Equal values may be parted over bins; ties as in `ece`.
+
+    >>> [one.tolist() for one in equal_mass(np.array([1.0, 1.0, 2.0, 4.0]), np.array([0.0, 1.0, 1.0, 1.0]), 2)]
+    [[2, 2], [1.0, 3.0], [0.5, 1.0]]
+    """
+    order = np.argsort(values, kind="stable")
+    if ties == "shared":
+        _, group = np.unique(values, return_inverse=True)
+        correct = (np.bincount(group, weights=correct) / np.bincount(group))[group]
+    return _binned(values[order], correct[order], np.arange(values.size) * num_bins // values.size)
+
+
+def _binned(values: Floats, correct: Floats, place: NDArray[np.int64]) -> tuple[NDArray[np.int64], Floats, Floats]:
+    size = np.bincount(place)
     filled = size > 0
-    share = size[filled] / values.size
-    return float((share @ (gap[filled] / size[filled]) ** power) ** (1 / power))
+    mean, share = (np.bincount(place, weights=one)[filled] / size[filled] for one in (values, correct))
+    return size[filled], mean, share
 
 
 def softmax(logits: ArrayLike, temperature: float = 1.0) -> Floats:

@@ -171,7 +171,8 @@ def summarise(
 ) -> tuple[list[Cell], str]:
     """Cells of every variant and metric with differences to the reference, and the reference's name.
 
-    outcomes: variant -> seed -> Outcome, empty for a variant without a finished run. reference: a variant, or "" for the best mean of the first metric.
+    outcomes: variant -> seed -> Outcome, empty for a variant without a finished run. reference: a variant, or "" for the best mean of the first metric; a
+    mean that is NaN is no best one.
     Variants that were measured on another trial list than the reference get no difference: nothing pairs them. ValueError for an unknown reference.
 
     >>> one = Outcome({"eer": 0.1}, {"eer": np.array([0.1, 0.2])}, "list")
@@ -183,7 +184,7 @@ def summarise(
     if reference and reference not in outcomes:
         raise ValueError(f"reference {reference!r} is none of the variants compared; they are {name_first(outcomes)}")
     cells = [_cell(variant, metric, runs) for variant, runs in outcomes.items() for metric in metrics if any(metric in one.values for one in runs.values())]
-    first = {one.variant: one.mean for one in cells if metrics and one.metric == metrics[0]}
+    first = {one.variant: one.mean for one in cells if metrics and one.metric == metrics[0] and not np.isnan(one.mean)}
     if not reference and first:
         reference = (max if higher_is_better else min)(first, key=first.__getitem__)
     against = outcomes.get(reference, {})

@@ -55,7 +55,8 @@ def evaluate_files(
     for name, path in zip(_names(score_files), score_files, strict=True):
         listed, values = trials.read_scores(path, labels)
         if listed.target is None:
-            raise ValueError(f"{path} holds no labels; give the trial list that has them with --trials")
+            neither = f"neither {path} nor {trial_list} holds labels; give a trial list that has them with --trials"
+            raise ValueError(neither if trial_list else f"{path} holds no labels; give the trial list that has them with --trials")
         scores[name], lists[name] = Scores(values, listed.target), listed
         if of_each:
             from eval.report_scores import embedded_sides  # slow to import, needed here only
@@ -96,10 +97,15 @@ def evaluate_files(
 
 
 def _named(listed: Trials, subjects: tuple[Ints, Ints], found: str) -> Mapping[str, str]:
-    """id -> subject, by the ids' first folder where that is what was found, else numbered."""
+    """id -> subject, by the ids' first folder where that is what was found, else by the first of its ids: numbers begin anew in each list."""
     by_folder = found.startswith("first path component")
     sides = ((listed.enrol_ids, subjects[0]), (listed.probe_ids, subjects[1]))
-    return {one: one.split("/", 1)[0] if by_folder else f"subject {number + 1}" for ids, numbers in sides for one, number in zip(ids, numbers, strict=True)}
+    first: dict[int, str] = {}
+    return {
+        one: one.split("/", 1)[0] if by_folder else f"subject of {first.setdefault(number, one)}"
+        for ids, numbers in sides
+        for one, number in zip(ids, numbers.tolist(), strict=True)
+    }
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

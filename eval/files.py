@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from eval.types import Floats, Ints
 
 MAX_LINE = 65_536  # bytes
+MAX_FIELDS = 8  # of a line of a table: twice those of the widest, so that a file of another kind does not fill the memory
 EXPANSION = 100  # a gzip file may expand to this many times its size,
 FREE_EXPANSION = 1 << 28  # or to 256 MB if that is more: lists of short lines compress well
 
@@ -30,17 +32,21 @@ _SAMPLE = 1_000  # lines that decide how fields are separated; all later lines h
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """A temporary path beside `path`; it replaces `path` when the block ends, and vanishes if the block raises: `path` is never half-written.
 
-    A device or pipe such as /dev/stdout cannot be replaced and is yielded as it is. A link keeps pointing to the same, now new, file.
+    A device or pipe (/dev/stdout of a pipeline, say) cannot be replaced and is yielded as it is. A link keeps pointing to the same, now new, file.
+    IsADirectoryError for a folder, FileNotFoundError where its folder is missing; ValueError for /dev/stdout sent to a file.
 
     >>> with atomic_path("/dev/null") as temporary:
     ...     _ = temporary.write_text("scores")
     """
-    path = Path(os.path.realpath(path))
-    if path.exists() and not path.is_file():
-        if path.is_dir():
-            raise IsADirectoryError(f"{path} is a folder; name a file in it")
-        yield path
+    given = Path(path)
+    if given.exists() and not given.is_file():  # asked of the name as given: what /dev/stdout of a pipeline leads to has no name of its own
+        if given.is_dir():
+            raise IsADirectoryError(f"{given} is a folder; name a file in it")
+        yield given
         return
+    path = Path(os.path.realpath(given))
+    if _is_descriptor(given):  # whoever holds it open would go on writing to the file that was replaced
+        raise ValueError(f"{given} leads to {path}, which is already open and cannot be replaced; name the file itself")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it first")
     temporary = path.with_name(f".{uuid4().hex[:12]}.{path.name[-200:]}")  # the suffix stays: some writers go by it
@@ -52,6 +58,18 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     finally:
         with suppress(FileNotFoundError):
             temporary.unlink()
+
+
+def _is_descriptor(path: Path) -> bool:
+    """Whether the way to the file leads through one that a process holds open, as that of /dev/stdout or /dev/fd/3 does."""
+    for _ in range(40):  # links, at most as many as the kernel follows
+        folder = os.path.realpath(path.parent)
+        if re.fullmatch(r"/dev/fd|/proc/\d+(/task/\d+)?/fd", folder):
+            return True
+        if not path.is_symlink():
+            break
+        path = Path(folder) / os.readlink(path)
+    return False
 
 
 class Column(NamedTuple):
@@ -87,7 +105,8 @@ def read_table(path: str | Path, fits: Callable[[Sequence[bytes]], bool], header
     fits: whether the fields look like a line of the kind that is read; the separator that fits most of the first lines is taken.
     header: the layout (one letter for each column) if the first line is a header, else None.
     fractions: keep columns of decimal fractions (scores, mostly distinct) as numbers; with a header only its column "s".
-    Memory: about the result and 200 MB. ValueError: empty, binary, too long lines, lines that differ in their number of fields (all counted).
+    Where several columns are fractions and no header says which is "s", all are kept as text: ids may be fractions too, and the caller has to tell.
+    Memory: about the result and 200 MB. ValueError: empty, binary, too long lines, over MAX_FIELDS fields, lines that differ in their number (all counted).
     """
     path = Path(path)
     started = False
@@ -117,9 +136,13 @@ def read_table(path: str | Path, fits: Callable[[Sequence[bytes]], bool], header
         if len(tally) > 1:
             continue  # only counting from here on, for the message
         width = int(counts[0])
+        if width > MAX_FIELDS:
+            raise ValueError(f"{path}: {width} fields in each line, but at most {MAX_FIELDS} are read; is this the right file?")
         tokens = found_lines.fields(block, separator)
         if not parts:
             numeric = [fractions and (layout[c : c + 1] == "s" if layout else all_fractions(tokens[c::width])) for c in range(width)]
+            if layout is None and sum(numeric) > 1:
+                numeric = [False] * width
             indices = [None if is_numeric else defaultdict(count().__next__) for is_numeric in numeric]  # a new key takes the next number
             parts = [[] for _ in range(width)]
         for c, index in enumerate(indices):
@@ -197,7 +220,7 @@ def _separator(
     """The separator (None: blanks and tabs) under which the sample makes most sense, and the header's layout. Ties: the earlier one."""
     best: tuple[tuple[int, ...], bytes | None, str | None] | None = None
     for separator in (b"\t", None, b","):
-        rows = [line.split() if separator is None else [field.strip() for field in line.split(separator)] for line in sample]
+        rows = [[field.strip() for field in line.split(separator, MAX_FIELDS)] for line in sample]  # the last field holds all that are too many
         layout = header(rows[0])
         wanted = None if layout is None else len(layout)
         good = [row for row in rows[layout is not None :] if fits(row) and len(row) == (wanted or len(row))]

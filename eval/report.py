@@ -121,7 +121,7 @@ def _metrics(target: Floats, nontarget: Floats, switches: Switches) -> tuple[dic
         conventions[f"min_dcf({p:g})"] = {"p_target": p, **costs, "normalised_by": "min(c_miss p_target, c_fa (1 - p_target))"}
     for far in switches.fars:
         metrics[f"tar_at_far({far:g})"] = partial(tar_at_far, far=far, rule=switches.tar_rule)
-        allowed = {"nontargets_allowed": num_allowed(far, nontarget.size)}
+        allowed = {"nontargets_allowed": num_allowed(far, nontarget.size)} if switches.tar_rule == "strict" else {}  # the other rules keep to no number
         conventions[f"tar_at_far({far:g})"] = {"far": far, "rule": _TAR[switches.tar_rule], **allowed}
     if switches.eer_method != "interpolated":
         measured["eer"] = Measured(metrics["eer"](target, nontarget), measured["eer"].threshold)

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.classification import auroc
+from eval.classification import auroc, equal_mass
 from eval.page import COLOURS, GREY, drawn, legend, plot, prose
 from eval.report_media import Media
+from eval.report_scores import histogram_edges
 from eval.types import Bools, Embeddings, Floats
 
 _NUM_NAMED = 12  # classes that a legend can hold
@@ -64,23 +65,19 @@ def norms_by_correct(norms: ArrayLike, correct: ArrayLike, *, num_bins: int = 10
 
 
 def accuracy_by_norm(norms: ArrayLike, correct: ArrayLike, *, num_bins: int = 10) -> tuple[Floats, Floats]:
-    """(K,) mean norm and share of right answers of K <= num_bins groups of about equal size by rising norm; equal norms share a group.
+    """(K,) mean norm and share of right answers of K = min(N, num_bins) groups of about equal size by rising norm: the bins of classification.equal_mass.
 
     >>> accuracy_by_norm([1.0, 1.0, 2.0, 4.0], [False, True, True, True], num_bins=2)
     (array([1., 3.]), array([0.5, 1. ]))
     """
     values = _finite("norms", norms, np.size(correct))
-    edges = np.unique(np.sort(values)[(np.arange(1, num_bins) * values.size) // num_bins])
-    place = np.searchsorted(edges, values, side="right")
-    sizes = np.bincount(place)
-    filled = sizes > 0
-    sums = [np.bincount(place, weights=np.asarray(one, dtype=np.float64))[filled] for one in (values, correct)]
-    return sums[0] / sizes[filled], sums[1] / sizes[filled]
+    _, mean, share = equal_mass(values, np.asarray(correct, dtype=np.float64), num_bins)
+    return mean, share
 
 
 def _norms_figure(norms: Floats, right: Bools) -> Any:
     figure, axes = plot(4.5, 3.0)
-    edges = np.histogram_bin_edges(norms, bins=36)
+    edges = histogram_edges(norms, 36)
     for label, values, colour in (("wrong", norms[~right], COLOURS[1]), ("right", norms[right], COLOURS[0])):
         share = 100 * np.histogram(values, edges)[0] / values.size
         axes.stairs(share, edges, fill=True, color=colour, alpha=0.28)

@@ -38,7 +38,7 @@ def html(path: Path, measured: PerItem, metrics: Mapping[str, Metric], *, comman
     sections = {
         "Results": _metrics(measured, metrics, num_resamples),
         "Calibration": _calibration(measured),
-        "Norms": "" if norms is None or right is None or known is None else norms_by_correct(norms[known], right[known].astype(np.bool_)),
+        "Norms": "" if norms is None or right is None or known is None or not known.any() else norms_by_correct(norms[known], right[known].astype(np.bool_)),
         "Lowest and highest norms": "" if norms is None else norm_grid(measured.ids, norms, media),
         "The space of the embeddings": "" if embeddings is None else (space_3d if embeddings.matrix.shape[1] == 3 else embedding_map)(embeddings, labels),
         "The surest mistakes": _mistakes(measured, classes, media),

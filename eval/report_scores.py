@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from eval.calibration import Curve, by_side, error_versus_reject
-from eval.classification import ece
+from eval.classification import ece, equal_mass
 from eval.page import COLOURS, GREY, STYLES, drawn, legend, plot, prose
 from eval.types import Embeddings, Floats, Ints, Scores, Trials, name_first
 from eval.verification import det, eer, sort_scores
@@ -106,10 +106,25 @@ def trade_off(scores: Mapping[str, Scores]) -> str:
     return prose(told) + f'<div class="two">{curves}</div>' if curves else ""
 
 
+def histogram_edges(values: Floats, num_bins: int) -> Floats:
+    """(num_bins + 1,) edges of bins of equal width over the values (N,), also where these are nearly equal, which numpy refuses to part.
+
+    >>> bool(np.all(np.diff(histogram_edges(np.array([1.0, 1.0 + 2**-52]), 72)) > 0))
+    True
+    """
+    low, high = float(values.min()), float(values.max())
+    room = 2 * num_bins * float(np.spacing(max(abs(low), abs(high))))
+    if high - low < room:
+        middle, half = low + (high - low) / 2, max(room, 0.5 if high == low else 0.0)
+        low, high = middle - half, middle + half
+    edges: Floats = np.linspace(low, high, num_bins + 1)
+    return edges
+
+
 def histogram_figure(scores: Scores, threshold: float | None) -> Any:
     """matplotlib Figure: how the target and the nontarget scores of one system are distributed, each class adding up to 100 %."""
     figure, axes = plot(4.5, 2.4)
-    edges = np.histogram_bin_edges(scores.values, bins=72)
+    edges = histogram_edges(scores.values, 72)
     for label, values, colour in (("nontarget", scores.nontargets, COLOURS[1]), ("target", scores.targets, COLOURS[0])):
         share: Floats = 100 * np.histogram(values, edges)[0] / values.size
         axes.stairs(share, edges, fill=True, color=colour, alpha=0.28)
@@ -176,15 +191,11 @@ def reliability_figure(scores: Mapping[str, Scores]) -> Any:
 def reliability(confidence: ArrayLike, correct: ArrayLike, *, num_bins: int = 15) -> str:
     """HTML fragment for classifiers: confidence (N,) in [0, 1] against the share of correct (N,) answers in bins of equal mass, with the ECE over these bins.
 
-    Equal confidences share a bin. Errors: those of eval.classification.ece.
+    Equal confidences that bins part have the mean of their answers in each (classification.equal_mass). Errors: those of eval.classification.ece.
     """
     values, right = np.asarray(confidence, dtype=np.float64), np.asarray(correct)
     error = ece(values, right, num_bins=num_bins)
-    edges = np.unique(np.sort(values)[(np.arange(1, num_bins) * values.size) // num_bins])
-    place = np.searchsorted(edges, values, side="right")
-    sizes = np.bincount(place)
-    filled = sizes > 0
-    mean, share = (np.bincount(place, weights=one)[filled] / sizes[filled] for one in (values, right.astype(np.float64)))
+    _, mean, share = equal_mass(values, right.astype(np.float64), num_bins)
     told = f"Expected calibration error {100 * error:.2f} % ({num_bins} bins of equal mass). Below the diagonal the model is surer than it is right."
     return prose(told) + drawn(_confidence_figure, mean, share, alt="Reliability of the confidence")
 

@@ -73,6 +73,7 @@ def read_scores(path: str | Path, trials: Trials | None = None) -> tuple[Trials,
     With `trials`, the scores come in the order of that list and with its labels, matched by (enrol, probe): every trial needs
     one score and every score a trial.
     ValueError: as for `read_trials`; scores that are no finite numbers; pairs that do not match; labels that contradict the list. All counted, the first named.
+    Also for a trial list in place of a score file: its labels would pass for scores, and perfect ones.
     """
     table, fitting = _read(path, _SCORE_LAYOUTS)
     if len(fitting) > 1 and trials is not None:  # ids that are numbers: the list knows which column holds them
@@ -83,6 +84,11 @@ def read_scores(path: str | Path, trials: Trials | None = None) -> tuple[Trials,
     if len(fitting) > 1:
         raise _ambiguous(table, fitting)
     column = table.columns[fitting[0].index("s")]
+    if table.layout is None and "l" not in fitting[0] and isinstance(column, Column) and {b"0", b"1"}.issuperset(column.keys):
+        raise ValueError(
+            f"{table.path}: all {len(table.lines)} scores are 0 or 1, as the labels of a trial list are; give the score file, "
+            f"or put `{_spelt(fitting[0])}` as a header line on top if these are scores"
+        )
     values = as_floats(column.keys)[column.codes] if isinstance(column, Column) else column
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:

@@ -1,4 +1,4 @@
-"""The central types of evaluation: Embeddings, Trials, Scores, Gallery. Checked on construction, then frozen.
+"""The central types of evaluation: Embeddings, Trials, Scores. Checked on construction, then frozen.
 
 One legend for all docstrings: N items, D dims, P trials, Q probes, G gallery, C classes, B batch, T frames, F mel bins.
 """
@@ -141,16 +141,3 @@ class Scores:
     def nontargets(self) -> Floats:
         """Scores of the nontarget trials."""
         return self.values[~self.target]
-
-
-@dataclass(frozen=True, eq=False)
-class Gallery:
-    """G enrolled templates and the subject of each."""
-
-    templates: Embeddings
-    subjects: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "subjects", tuple(self.subjects))
-        if len(self.subjects) != len(self.templates.ids):
-            raise ValueError(f"gallery: {len(self.subjects)} subjects for {len(self.templates.ids)} templates; one each is needed")

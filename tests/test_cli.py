@@ -127,6 +127,32 @@ def test_normalised_and_calibrated_scores(stored: Path, capsys: pytest.CaptureFi
     assert "cohort" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("--norm z", "--norm without --cohort would change nothing; give that too, or leave it out"),
+        ("--top-n 10 --norm as", "--norm and --top-n without --cohort would change nothing; give that too, or leave them out"),
+        ("--cohort-subjects {}/trials.txt", "--cohort-subjects without --cohort would"),
+        ("--cohort {}/cohort.npz --norm z --top-n 10", "--top-n without --norm as would"),
+        ("--pooling mean", "--pooling without --enrolment would"),
+        ("--quality log_norm", "--quality without --calibrate would"),
+        ("--durations {}/trials.txt", "--durations without --calibrate --quality log_duration, or --calibration, would"),
+        ("--durations {}/trials.txt --calibrate --quality log_norm", "--durations without --calibrate --quality log_duration, or --calibration, would"),
+    ],
+)
+def test_options_that_would_change_nothing_are_refused(stored: Path, given: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    base = ["score", "--trials", stored / "trials.txt", "--embeddings", stored / "embeddings.npz", "--out", stored / "out"]
+    assert likeness(*base, *given.format(stored, stored).split()) == 2
+    assert f"likeness: {says}" in capsys.readouterr().err
+    assert not (stored / "out").exists()
+
+
+def test_embed_asks_for_its_folder_before_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "items").write_text("a a.wav\n")
+    assert likeness("embed", "--model", tmp_path / "no model", "--items", tmp_path / "items", "--out", tmp_path / "none" / "e.npz") == 2
+    assert f"there is no folder {tmp_path / 'none'}; make it first" in capsys.readouterr().err
+
+
 def test_models_of_several_utterances(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (stored / "models.txt").write_text("".join(f"m{k} s{k}/0 s{k}/1\n" for k in range(6)))
     (stored / "multi.txt").write_text("".join(f"m{k} s{j}/3 {int(k == j)}\n" for k in range(6) for j in range(6)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -82,6 +83,7 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     torch.use_deterministic_algorithms(recipe.deterministic)
     torch.backends.cudnn.benchmark = not recipe.deterministic
     frontend = recipe.frontend()
+    _check_rates(recipe, frontend)
     backbone = recipe.backbone(frontend.dim)
     loss = recipe.loss(backbone.dim, num_classes).to(device)
     many = distributed.world() > 1
@@ -115,6 +117,19 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     run = Run(embedder, loss, encoder, optimizer(recipe.optim, embedder, loss, device), scaler, network, layout)
     torch.manual_seed(recipe.seed + 1_000_003 * distributed.rank())  # from here on, dropout and dither differ between processes
     return run
+
+
+def _check_rates(recipe: Recipe, frontend: nn.Module) -> None:
+    """ValueError where the parts that state a sampling rate state different ones: read resamples to its own, and the others cannot see which it was."""
+    inside = (one for one in frontend.modules() if hasattr(one, "rate_hz"))  # SpecAugment holds the front-end that states it
+    rates: dict[str, Any] = {"frontend": getattr(next(inside, None), "rate_hz", None)}
+    for name in ("read", "train_read", "augment"):
+        part = getattr(recipe, name)
+        stated = None if part is None else inspect.signature(part).parameters.get("rate_hz")
+        rates[name] = None if stated is None else stated.default
+    rates = {name: rate for name, rate in rates.items() if rate is not None}
+    if len(set(rates.values())) > 1:
+        raise ValueError(f"sampling rates differ: {', '.join(f'{name}.rate_hz={rate}' for name, rate in rates.items())}; set them to one value")
 
 
 def least_rows(recipe: Recipe) -> int:
@@ -178,5 +193,5 @@ def start_from(recipe: Recipe, run: Run, classes: tuple[str, ...]) -> bool:
         run.encoder.load_state_dict(run.embedder.state_dict())
     loss = type(run.loss).__name__
     told += f"; {loss} is made anew for {len(classes)} classes: {anew}" if anew else f", and its class proxies: the {len(classes)} classes are the same"
-    console.print(told, highlight=False)
+    console.print(told)
     return not anew

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -43,15 +45,16 @@ def demo(
     if taken:  # before the first of several trains for nothing
         raise ValueError(f"{' and '.join(taken)} already {'holds a demo' if len(taken) == 1 else 'hold demos'}; choose another --out")
     made = []
-    for name, folder in chosen.items():
-        if not only:
-            say(f"\n{name}: {folder}")
-        made.append(runpy.run_path(str(scripts[name]))["main"](folder))
+    with _stoppable("the demo was stopped, and does not go on where it was; start it again with another --out"):
+        for name, folder in chosen.items():
+            if not only:
+                say(f"\n{name}: {folder}")
+            made.append(runpy.run_path(str(scripts[name]))["main"](folder))
     if len(made) > 1:
-        from toolkit.demo import report
+        from toolkit.demo import command, report
 
         say(f"\nAll of them\n\n{report(made, out)}\nOne report: {out / 'report' / 'index.html'}")
-        say(f"A model as a web page and REST service: likeness serve --model {out / 'speaker' / 'run'}")
+        say(f"A model as a web page and REST service: {command('likeness', 'serve', '--model', out / 'speaker' / 'run')}")
 
 
 @app.command(epilog="Example: likeness train recipes/speaker/an4.py:arcface optim.lr=0.05 --data data --out runs/an4")
@@ -67,16 +70,13 @@ def train(
     """Train a recipe's variant. Many processes: torchrun --nproc-per-node N -m toolkit.cli train ..."""
     from toolkit import distributed
     from toolkit import recipe as recipes
-    from toolkit.console import Interrupted
     from toolkit.train import fit
 
     loaded, variant = recipes.load(recipe)
     chosen = recipes.override(loaded, overrides or [])
     try:
-        model = fit(chosen, data=data, out=out, resume=resume, loggers=log or [])
-    except Interrupted as stopped:
-        say(str(stopped), error=True)
-        raise typer.Exit(130) from None
+        with _stoppable():
+            model = fit(chosen, data=data, out=out, resume=resume, loggers=log or [])
     finally:
         distributed.end()
     if os.environ.get("RANK", "0") == "0":
@@ -109,10 +109,9 @@ def compare(
     """Train variants x seeds under equal data order and budget; a table with standard errors, intervals over subjects and paired differences."""
     from eval.comparison_report import table
     from toolkit import compare as comparing
-    from toolkit.console import Interrupted
 
     chosen, ranges = comparing.load_variants(recipe, [one.strip() for one in variants.split(",") if one.strip()], overrides or [])
-    try:
+    with _stoppable():
         result = comparing.compare(
             chosen,
             num_seeds=seeds,
@@ -126,9 +125,6 @@ def compare(
             command=str(context.obj),
             say=say,
         )
-    except Interrupted as stopped:
-        say(str(stopped), error=True)
-        raise typer.Exit(130) from None
     say(f"\n{table(result)}\nReport: {out / 'report' / 'index.html'}")
     if result.failed:
         raise typer.Exit(1)
@@ -148,6 +144,18 @@ def prepare(
         say(datasets.table())
     else:
         preparing.prepare(datasets.named(dataset), data, keep=keep, say=say)
+
+
+@contextmanager
+def _stoppable(told: str = "") -> Iterator[None]:
+    """Ctrl-C in training ends with one sentence, `told` or what the run says of itself, and exit code 130."""
+    from toolkit.console import Interrupted
+
+    try:
+        yield
+    except Interrupted as stopped:
+        say(told or str(stopped), error=True)
+        raise typer.Exit(130) from None
 
 
 app.add_typer(cli_model.app)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from toolkit.cli_options import EMBEDDINGS, EXISTING, PACK, is_default, say
+from toolkit.cli_options import EMBEDDINGS, EXISTING, PACK, is_default, refuse_idle, say
 
 app = typer.Typer()
 PRESET = "With --ijb: whose conventions, a name of docs/protocols.md such as insightface, adaface or opensphere; repeatable (default likeness)."
@@ -16,6 +16,7 @@ SWITCH = "With --ijb: change one, SWITCH=VALUE, e.g. keep_norm=false or tar_rule
 
 @app.command(epilog="Example: likeness score --trials trials.txt --embeddings embeddings.npz --cohort cohort.npz --out scores.txt")
 def score(
+    context: typer.Context,
     trials: Annotated[Path, typer.Option(help="Trial list; its columns are detected.", **EXISTING)],
     embeddings: Annotated[Path, typer.Option(help="FILE.npz, .ark or .scp; the enrolment side, or both.", **EMBEDDINGS)],
     out: Annotated[Path, typer.Option(help="Score file: `enrol probe score [label]`; with --calibrate the calibration, a .json file.")],
@@ -39,6 +40,12 @@ def score(
     """Score a verification trial list, with models of several utterances, score normalisation and calibration where asked for."""
     from eval.score import calibrate_files, score_files
 
+    refuse_idle(context, ("cohort_subjects", "norm", "top_n"), "--cohort", cohort)
+    refuse_idle(context, ("top_n",), "--norm as", norm == "as")
+    refuse_idle(context, ("pooling",), "--enrolment", enrolment)
+    refuse_idle(context, ("quality",), "--calibrate", calibrate)  # a calibration that is applied names its own measures
+    timed = "log_duration" in (quality or ()) if calibrate else calibration
+    refuse_idle(context, ("durations",), "--calibrate --quality log_duration, or --calibration,", timed)
     shared: dict[str, Any] = {
         "probe_embeddings": probe_embeddings,
         "enrolment": enrolment,
@@ -57,8 +64,6 @@ def score(
             raise ValueError("--calibrate fits a calibration and --calibration applies one; give one of them")
         say(calibrate_files(trials, embeddings, out, quality=tuple(quality or ()), **shared))
     else:
-        if quality:
-            raise ValueError("--quality belongs to --calibrate; a calibration names its own measures when it is applied")
         say(score_files(trials, embeddings, out, calibration=calibration, **shared))
 
 
@@ -238,10 +243,9 @@ def plda(
 
 def refuse_beside_ijb(context: typer.Context, ijb: Path | None, others: tuple[str, ...]) -> None:
     """ValueError for options that --ijb leaves without meaning, and for --preset and --switch without it."""
-    refused = [f"--{name.replace('_', '-')}" for name in (others if ijb is not None else ("preset", "switch")) if not is_default(context, name)]
-    if refused:
+    refuse_idle(context, ("preset", "switch"), "--ijb", ijb)
+    refused = [f"--{name.replace('_', '-')}" for name in others if not is_default(context, name)]
+    if refused and ijb is not None:
         raise ValueError(
             f"{' and '.join(refused)} {'does' if len(refused) == 1 else 'do'} not go with --ijb, whose protocol is set by --preset and --switch; leave it out"
-            if ijb is not None
-            else f"{' and '.join(refused)} {'is' if len(refused) == 1 else 'are'} for --ijb FOLDER; give that too, or leave it out"
         )

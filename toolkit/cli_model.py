@@ -59,6 +59,8 @@ def embed(
     if bad_items not in ("skip", "refuse"):
         raise ValueError(f"--bad-items {bad_items!r}: must be skip or refuse")
     embeddings.check_suffix(out)
+    if not out.parent.is_dir():  # before the work, not after it
+        raise FileNotFoundError(f"{out}: there is no folder {out.parent}; make it first")
     if (items is None) == (ijb is None):
         raise ValueError("embed needs --items LIST or --ijb FOLDER, one of them")
     loaded = backends.in_parts(

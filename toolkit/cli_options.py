@@ -1,7 +1,8 @@
-"""What the command line's modules share: kinds of options, and say()."""
+"""What the command line's modules share: kinds of options, refuse_idle() and say()."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,13 @@ def is_default(context: typer.Context, name: str) -> bool:
     """Whether an option was left out."""
     source = context.get_parameter_source(name)
     return source is None or source.name == "DEFAULT"
+
+
+def refuse_idle(context: typer.Context, names: Sequence[str], other: str, given: object) -> None:
+    """ValueError for options that were given, but would change nothing as the `other` was not."""
+    idle = [f"--{name.replace('_', '-')}" for name in names if not is_default(context, name)]
+    if idle and not given:
+        raise ValueError(f"{' and '.join(idle)} without {other} would change nothing; give that too, or leave {'it' if len(idle) == 1 else 'them'} out")
 
 
 def say(text: str, *, error: bool = False) -> None:

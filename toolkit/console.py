@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from eval.types import name_first
 from toolkit.batch import Bad
 
-console = Console(stderr=True)
+console = Console(stderr=True, markup=False, highlight=False, emoji=False)  # names of files may hold [..] and :..:, which rich reads as its own
 
 
 class Interrupted(Exception):
@@ -43,7 +43,7 @@ class Bar:
 
     def note(self, text: str) -> None:
         if not self.quiet:
-            self.progress.console.print(text, highlight=False)
+            self.progress.console.print(text)
 
 
 class BadItems:
@@ -84,8 +84,9 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         nonlocal asked
         asked = True
         what = "Ctrl-C" if number == signal.SIGINT else "SIGTERM (another process of the run ended, or the machine is wanted)"
-        console.print(f"{what}: finishing this step and saving; press Ctrl-C again to stop at once", highlight=False)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        console.print(f"{what}: finishing this step and saving; press Ctrl-C again to stop at once")
+        for again in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(again, signal.default_int_handler)
 
     before = []
     try:

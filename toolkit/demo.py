@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -51,7 +52,7 @@ def run(
     items, pairs = part(data)
     write_items(out / "items.txt", items, data)
     trial_lists.write_trials(out / "trials.txt", pairs)
-    (out / "scores").mkdir()
+    (out / "scores").mkdir(exist_ok=True)
     ours, _ = embed(model.embedder, items, model.read, meta=model.meta)
     made = Made([], [], data)
     for name, embedded in ((f"{recipe.modality}-likeness", ours), (f"{recipe.modality}-{baseline[0]}", baseline[1](items))):
@@ -64,20 +65,20 @@ def run(
     assert pairs.target is not None
     first = int(np.flatnonzero(pairs.target)[0])
     paths = {item.id: item.path for item in items}
-    example = f"{paths[pairs.enrol_ids[pairs.enrol[first]]]} {paths[pairs.probe_ids[pairs.probe[first]]]}"
-    likeness = sys.argv[0] if Path(sys.argv[0]).name == "likeness" else "likeness"  # as it was called, .venv/bin/likeness say
+    example = paths[pairs.enrol_ids[pairs.enrol[first]]], paths[pairs.probe_ids[pairs.probe[first]]]
+    program = sys.argv[0] if Path(sys.argv[0]).name == "likeness" else "likeness"  # as it was called, .venv/bin/likeness say
     print(
         f"""
 Made: the model {model_folder}, raw embeddings {made.embeddings[0]}, scores {made.scores[0]}, the report {out / "report" / "index.html"}
 Next, the same by hand, on the same files:
-  {likeness} embed --model {model_folder} --items {out / "items.txt"} --root {data} --out mine.npz
-  {likeness} score --trials {out / "trials.txt"} --embeddings mine.npz --out mine.txt
-  {likeness} evaluate mine.txt --embeddings mine.npz --media {data} --report mine-report
-  {likeness} verify {example} --model {model_folder}
+  {command(program, "embed", "--model", model_folder, "--items", out / "items.txt", "--root", data, "--out", "mine.npz")}
+  {command(program, "score", "--trials", out / "trials.txt", "--embeddings", "mine.npz", "--out", "mine.txt")}
+  {command(program, "evaluate", "mine.txt", "--embeddings", "mine.npz", "--media", data, "--report", "mine-report")}
+  {command(program, "verify", *example, "--model", model_folder)}
 as a web page and REST service on this machine:
-  {likeness} serve --model {model_folder}
+  {command(program, "serve", "--model", model_folder)}
 and on your own files:
-  {likeness} {own_data}"""
+  {command(program)} {own_data}"""
     )
     return made
 
@@ -89,6 +90,11 @@ def report(demos: Sequence[Made], out: Path) -> str:
     if len(demos) > 1:  # the ids of all
         media = out / "media.txt"
         write_items(media, [item for made in demos for item in read_items(made.media.parent / "items.txt", made.media.resolve())])
-    shown = " ".join([*map(str, scores), *(f"--embeddings {one}" for one in embedded), f"--media {media}"])
-    command = f"likeness evaluate {shown} --report {out / 'report'}"
-    return evaluate_files(scores, report_folder=out / "report", json_file=out / "results.json", embeddings=embedded, media=media, command=command)
+    each = [part for one in embedded for part in ("--embeddings", one)]
+    again = command("likeness", "evaluate", *scores, *each, "--media", media, "--report", out / "report")
+    return evaluate_files(scores, report_folder=out / "report", json_file=out / "results.json", embeddings=embedded, media=media, command=again)
+
+
+def command(*parts: str | Path) -> str:
+    """What a shell takes for these words, whatever blanks they hold."""
+    return shlex.join(map(str, parts))

@@ -112,7 +112,7 @@ def fit(
     if main:
         processes = f", {distributed.world()} processes" if distributed.world() > 1 else ""
         told = f"{len(items)} items of {len(classes)} classes, {size:,} parameters, {schedule.steps} steps on {device.type}{processes}"
-        console.print(told, highlight=False)
+        console.print(told)
     if _stopped(run, recipe):
         return checkpoint.find_model(out)  # resumed after its early stop
     measured = trials is not None or recipe.measures_items
@@ -183,7 +183,7 @@ def fit(
                 raise Interrupted(f"stopped after step {run.step} of {schedule.steps}; {out} is whole, go on with --resume")
     bad.report()
     if left_out and main:
-        console.print(f"{left_out} steps were left out, as too few of their items could be read", highlight=False)
+        console.print(f"{left_out} steps were left out, as too few of their items could be read")
     if distributed.any_rank(interrupted()):
         raise Interrupted(f"stopped after the last step; {out} is whole")
     return checkpoint.find_model(out)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from eval.classification import accuracy, auroc, ece, fit_temperature, softmax
+from eval.classification import accuracy, auroc, ece, equal_mass, fit_temperature, softmax
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "calibration_metrics__bruteforce.npz")
 
@@ -36,6 +36,19 @@ def test_ece_against_a_loop(items, num_bins, bins, power, random):
     random.shuffle(items)
     confidence, correct = zip(*items, strict=True)
     assert ece(confidence, correct, num_bins=num_bins, bins=bins, power=power) == pytest.approx(found, abs=1e-12)
+
+
+@given(CONFIDENCES, st.integers(1, 16))
+def test_equal_mass_bins_against_a_loop(items, num_bins):
+    values, right = (np.array(one, dtype=np.float64) for one in zip(*items, strict=True))
+    held: dict[int, list[tuple[float, float]]] = {}
+    for rank, i in enumerate(sorted(range(len(items)), key=lambda i: items[i][0])):
+        tied = [right[j] for j in range(len(items)) if values[j] == values[i]]
+        held.setdefault(rank * num_bins // len(items), []).append((values[i], sum(tied) / len(tied)))
+    size, mean, share = equal_mass(values, right, num_bins)
+    assert size.tolist() == [len(one) for one in held.values()]
+    assert mean == pytest.approx([np.mean([a for a, _ in one]) for one in held.values()], abs=1e-12)
+    assert share == pytest.approx([np.mean([b for _, b in one]) for one in held.values()], abs=1e-12)
 
 
 @pytest.mark.parametrize("case", ["c0", "c1", "c2"])

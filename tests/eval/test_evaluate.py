@@ -56,6 +56,29 @@ def test_one_file_serves_all_systems_or_each_has_its_own(folder: Path) -> None:
         assert (folder / "out" / "index.html").read_text().count("Map of the embeddings") == maps
 
 
+def test_a_list_without_labels_is_not_asked_for_again(folder: Path) -> None:
+    (folder / "blind.txt").write_text("a b\na c\n")
+    (folder / "bare.txt").write_text("a b 0.5\na c 0.25\n")
+    with pytest.raises(ValueError, match=r"^\S*bare.txt holds no labels; give the trial list that has them with --trials$"):
+        evaluate_files([folder / "bare.txt"], switches=FAST)
+    with pytest.raises(ValueError, match=r"^neither \S*bare.txt nor \S*blind.txt holds labels; give a trial list that has them with --trials$"):
+        evaluate_files([folder / "bare.txt"], trial_list=folder / "blind.txt", switches=FAST)
+
+
+def test_groups_of_two_lists_do_not_share_a_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Subjects that only target trials tell are found for each list anew."""
+    told: dict[str, str] = {}
+    monkeypatch.setattr("eval.report_page.html", lambda *_, labels, **more: told.update(labels))
+    (folder / "one.txt").write_text("a1 a2 .9 1\na1 b1 .1 0\nb1 b2 .8 1\n")
+    (folder / "two.txt").write_text("c1 c2 .9 1\nc1 b2 .1 0\nb2 b1 .8 1\n")
+    ids = ("a1", "a2", "b1", "b2", "c1", "c2")
+    files.write(folder / "all.npz", Embeddings(ids, np.random.default_rng(0).standard_normal((6, 4))))
+    evaluate_files([folder / "one.txt", folder / "two.txt"], switches=FAST, embeddings=[folder / "all.npz"], report_folder=folder / "out")
+    assert told["a1"] == told["a2"]
+    assert told["c1"] == told["c2"]
+    assert len({told["a1"], told["c1"], told["b2"]}) == 3
+
+
 def test_wrong_input_is_refused_first(folder: Path) -> None:
     scores = [folder / "x.txt", folder / "y.txt"]
     with pytest.raises(ValueError, match="3 embedding files for 2 score files"):

@@ -61,6 +61,15 @@ def test_results_hold_the_metrics_their_intervals_thresholds_and_counts(results,
     assert [r.conventions["nontargets_allowed"] for r in results[3:6]] == [11, 1, 0]
 
 
+@pytest.mark.parametrize("rule", ["nearest", "interpolated"])
+def test_rules_that_keep_to_no_number_of_nontargets_state_none(scores, rule):
+    made = evaluate_scores("one", scores["one"], None, subjects_from="unknown", switches=Switches(num_resamples=0, tar_rule=rule))
+    assert not any("nontargets_allowed" in one.conventions for one in made)
+    assert "none may be accepted" not in table(made)
+    strict = evaluate_scores("one", scores["one"], None, subjects_from="unknown", switches=Switches(num_resamples=0))
+    assert "TAR (%) at FAR 0.001: too few nontarget trials to resolve this FAR; none may be accepted." in table(strict)
+
+
 def test_json_carries_schema_switches_digests_and_version(results):
     document = json.loads(to_json(results, {"scores.txt": "ab" * 32}, "0.1.0"))
     assert (document["schema"], document["version"], document["inputs"]) == (SCHEMA, "0.1.0", {"scores.txt": "ab" * 32})

@@ -39,7 +39,7 @@ def test_the_grid_holds_both_ends_in_order() -> None:
         norm_grid(["a", "b"], [1.0, np.nan], PICTURES)
 
 
-def test_accuracy_by_norm_is_a_groupwise_mean_and_ties_stay_together() -> None:
+def test_accuracy_by_norm_is_a_groupwise_mean_and_ties_share_their_answers() -> None:
     rng = np.random.default_rng(1)
     norms = rng.permutation(60) * 0.5
     correct = rng.random(60) < 0.4
@@ -47,7 +47,7 @@ def test_accuracy_by_norm_is_a_groupwise_mean_and_ties_stay_together() -> None:
     for k, chosen in enumerate(np.split(np.argsort(norms), 6)):
         assert mean[k] == pytest.approx(norms[chosen].mean())
         assert share[k] == pytest.approx(correct[chosen].mean())
-    assert accuracy_by_norm(np.ones(9), correct[:9])[1].tolist() == [pytest.approx(correct[:9].mean())]
+    assert accuracy_by_norm(np.ones(9), correct[:9], num_bins=3)[1].tolist() == [pytest.approx(correct[:9].mean())] * 3
 
 
 def test_right_and_wrong_are_told_with_the_auroc() -> None:
@@ -60,6 +60,11 @@ def test_right_and_wrong_are_told_with_the_auroc() -> None:
     assert "All are of one kind" in norms_by_correct(norms, np.ones(200, bool))
     with pytest.raises(ValueError, match="one boolean for each"):
         norms_by_correct([1.0, 2.0], [0.5, 1.0])
+
+
+@pytest.mark.parametrize("norms", [np.full(8, 3.0), 3.0 + 4.4e-16 * np.arange(8), 1e300 * (1 + 2.3e-16 * np.arange(8)), np.zeros(8)])
+def test_norms_that_hardly_differ_are_drawn(norms: np.ndarray) -> None:
+    assert norms_by_correct(norms, np.arange(8) % 2).count("<svg") == 2
 
 
 def test_a_map_keeps_classes_together() -> None:

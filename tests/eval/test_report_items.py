@@ -65,6 +65,18 @@ def test_the_page_of_retrieval_has_no_calibration_and_a_map(tmp_path: Path) -> N
     assert "Map of the embeddings" in page
 
 
+def test_a_collapsed_model_gets_its_page(tmp_path: Path) -> None:
+    """Every query's neighbours tie, so that no answer is right or wrong: there is nothing to set the norms of against each other."""
+    made = classified()
+    columns = {"recall@1": np.full(60, 1 / 3), "norm": np.ones(60), "label": made.columns["label"]}
+    measured = PerItem(made.ids, columns, made.columns["label"].astype(np.int32), "classes", embeddings=np.ones((60, 8)), classes=made.classes)
+    html(tmp_path / "index.html", measured, {"recall@1": partial(per_item.mean, column="recall@1")}, command="x", version="1", num_resamples=5)
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "0.3333" in page
+    assert ">Norms</h2>" not in page
+    assert ">Lowest and highest norms</h2>" in page
+
+
 def test_all_right_and_nothing_to_show(tmp_path: Path) -> None:
     made = classified()
     columns = {**made.columns, "correct": np.ones(60), "predicted": made.columns["label"]}

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from eval.page import document, drawn
 from eval.report_scores import (
+    histogram_edges,
     histogram_figure,
     llr_points,
     reject_curves,
@@ -85,6 +86,38 @@ def test_the_reliability_of_a_classifier_states_its_error() -> None:
     assert reliability(np.ones(5), np.array([True, False, True, True, True])).startswith("<p>Expected calibration error 20.00 %")
     with pytest.raises(ValueError, match="outside"):
         reliability([1.2], [True])
+
+
+def test_the_drawn_bins_of_a_classifier_are_those_of_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven of ten confidences tied: with them in one bin the points would not add up to the number above them."""
+    kept: list[tuple[np.ndarray, np.ndarray]] = []
+    monkeypatch.setattr("eval.report_scores.drawn", lambda _, mean, share, **more: kept.append((mean, share)) or "")
+    confidence = np.array([0.5, 0.55, 0.6, *[0.9] * 7])
+    right = np.array([0, 1, 0, 1, 0, 1, 0, 0, 1, 0])
+    text = reliability(confidence, right, num_bins=5)
+    mean, share = kept[0]
+    assert mean.size == 5
+    assert f"error {100 * np.mean(np.abs(mean - share)):.2f} %" in text  # every bin holds two of the ten
+
+
+@given(st.floats(-1e300, 1e300), st.integers(0, 200), st.sampled_from([36, 72]))
+def test_histograms_of_nearly_equal_scores_have_edges(start: float, spacings: int, num_bins: int) -> None:
+    values = np.array([start, start + spacings * np.spacing(abs(start))])
+    edges = histogram_edges(values, num_bins)
+    assert edges.shape == (num_bins + 1,)
+    assert np.all(np.diff(edges) > 0)
+    assert np.histogram(values, edges)[0].sum() == 2
+
+
+def test_histograms_of_other_scores_have_the_usual_edges() -> None:
+    values = made(500).values
+    np.testing.assert_allclose(histogram_edges(values, 72), np.histogram_bin_edges(values, bins=72), rtol=1e-12, atol=1e-12)
+
+
+def test_nearly_constant_scores_are_drawn() -> None:
+    values = np.full(40, 0.7)
+    values[0] = np.nextafter(0.7, 1)
+    assert drawn(histogram_figure, Scores(values, np.arange(40) < 3), 0.7, alt="h").count("<svg") == 1
 
 
 def test_quality_is_the_lower_norm_of_what_has_an_embedding() -> None:

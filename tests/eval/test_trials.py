@@ -1,6 +1,7 @@
 """Trial lists and score files: every format of the field, round trips, and the files that must be refused."""
 
 import gzip
+import os
 import resource
 import signal
 from hashlib import md5
@@ -95,6 +96,8 @@ REFUSED = {
     "only comments": ("# a\n\n", "empty"),
     "lines that differ": ("1 a b\n0 a\n1 a c\n0 a d e\n", r"2 with 3 \(first: line 1\); 1 with 2 \(first: line 2\); 1 with 4 \(first: line 4\)"),
     "too many fields": ("1 a b c\n0 a b d\n", "4 fields in each line; expected `enrol probe`"),
+    "far too many fields": (("x " * 9 + "\n") * 3, "9 fields in each line, but at most 8 are read"),
+    "far too many empty fields": ("," * 5_000 + "\n", "5001 fields in each line, but at most 8 are read"),
     "one bad label": ("1 a b\n0 a c\n2 a d\n", r"of 3 lines, as `label enrol probe` 1 do not fit \(line 3\)"),
     "two kinds of label": ("# x\n1 a b\ntarget a c\n0 a d\n", r"`label enrol probe` 1 do not fit \(line 3\)"),
     "no label": ("p a b\nq a c\n", "2 do not fit"),
@@ -217,6 +220,34 @@ def test_integer_scores_of_numeric_ids_need_the_list(put):
     assert read_scores(path, trials)[1].tolist() == [3, 4]
 
 
+def test_ids_that_are_decimals_need_the_list_or_a_header(put):
+    text = "1.1 1.2 0.53 1\n1.1 1.3 -0.2 0\n1.2 1.3 0.1 0\n"
+    wanted = [("1.1", "1.2", True), ("1.1", "1.3", False), ("1.2", "1.3", False)]
+    trials = made(wanted)
+    same, values = read_scores(put(text, "scores"), trials)
+    assert same is trials
+    assert values.tolist() == [0.53, -0.2, 0.1]
+    with pytest.raises(ValueError, match=r"`enrol probe score label` and as `score enrol probe label`; put the right one as a header line on top"):
+        read_scores(put(text, "scores"))
+    found, values = read_scores(put("enrol probe score label\n" + text, "scores"))
+    assert rows(found) == wanted
+    assert values.tolist() == [0.53, -0.2, 0.1]
+    assert read_scores(put("a 1.2 0.5\nb 1.10 -2\n"))[0].probe_ids == ("1.2", "1.10")  # ids, which are kept as they are written
+
+
+@pytest.mark.parametrize("text", ["1 a x\n0 a y\n0 b x\n", "a x 1\na y 0\nb x 0\n", "a,x,1\n"])
+def test_a_trial_list_is_no_score_file(put, text):
+    """Its labels would separate the trials perfectly."""
+    for labels in (None, made(PLAIN)):
+        with pytest.raises(ValueError, match=r"scores are 0 or 1, as the labels of a trial list are; give the score file, or put `.*score.*` as a header line"):
+            read_scores(put(text), labels)
+
+
+def test_decisions_in_place_of_scores_are_read_where_they_are_marked_as_scores(put):
+    for text in ("enrol probe score\na x 1\na y 0\nb x 0\n", "a x 1.0\na y 0.0\nb x 0.0\n", "a x 1 1\na y 0 0\nb x 0 0\n"):
+        assert read_scores(put(text), made(PLAIN))[1].tolist() == [1, 0, 0]
+
+
 def test_scores_follow_the_list(put):
     trials = read_trials(put("1 a x\n0 a y\n1 a x\n0 b x\n"))
     for text in ("0.25 b x\n1.5 a x\n-1 a y\n", "a y -1 0\nb x 0.25 0\na x 1.5 1\na x 1.5 1\n"):
@@ -326,6 +357,27 @@ def test_atomic_path_follows_links_and_spares_devices(tmp_path):
         pass
     with pytest.raises(IsADirectoryError), atomic_path(tmp_path):
         pass
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="needs /dev/fd")
+def test_an_open_pipe_is_written_and_an_open_file_is_not_replaced(tmp_path):
+    """/dev/stdout is either, as the shell has it: /dev/fd/N stands for it here."""
+    reading, writing = os.pipe()
+    try:
+        with atomic_path(f"/dev/fd/{writing}") as temporary:
+            temporary.write_text("scores")
+        assert os.read(reading, 100) == b"scores"
+    finally:
+        os.close(reading)
+        os.close(writing)
+    with (tmp_path / "real").open("w") as held:
+        (tmp_path / "link").symlink_to(f"/dev/fd/{held.fileno()}")
+        for name in (f"/dev/fd/{held.fileno()}", f"/proc/self/fd/{held.fileno()}", tmp_path / "link"):
+            if name == tmp_path / "link" or Path(name).exists():
+                with pytest.raises(ValueError, match="real, which is already open and cannot be replaced; name the file itself"), atomic_path(name):
+                    pass
+        assert os.fstat(held.fileno()).st_nlink == 1  # the file that is open is still the one of that name
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["link", "real"]
 
 
 def test_a_full_disk_leaves_the_old_file(tmp_path):

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from eval.types import Embeddings, Gallery, Scores, Trials, name_first
+from eval.types import Embeddings, Scores, Trials, name_first
 
 
 def test_embeddings_are_raw():
@@ -85,13 +85,6 @@ def test_scores():
         Scores(np.array([0, np.nan, np.inf]), np.ones(3, bool))
     with pytest.raises(ValueError, match=r"\(3,\) and labels \(2,\)"):
         Scores(np.zeros(3), np.ones(2, bool))
-
-
-def test_gallery():
-    templates = Embeddings(("a", "b"), np.ones((2, 2)))
-    assert Gallery(templates, ["s", "t"]).subjects == ("s", "t")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="1 subjects for 2 templates"):
-        Gallery(templates, ("s",))
 
 
 def test_name_first():

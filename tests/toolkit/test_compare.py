@@ -340,6 +340,13 @@ def test_pairs_are_equal_seeds_and_equal_trial_lists() -> None:
         summarise({"a": ours}, ["eer"], reference="x")
 
 
+@pytest.mark.parametrize("higher", [False, True])
+def test_a_mean_without_a_value_is_not_the_best(higher: bool) -> None:
+    runs = {"lost": {0: outcome(np.nan, [np.nan, 0.2, 0.3])}, "low": {0: outcome(0.1, [0.1, 0.2, 0.3])}, "high": {0: outcome(0.4, [0.4, 0.5, 0.6])}}
+    assert summarise(runs, ["eer"], higher_is_better=higher)[1] == ("high" if higher else "low")
+    assert summarise({"lost": runs["lost"]}, ["eer"], higher_is_better=higher)[1] == ""
+
+
 def test_resamples_without_a_value_count_neither_in_p_nor_in_the_interval() -> None:
     """By hand: of 1000 differences 600 are NaN and the 400 others above 0, so that p is 2 (0 + 1) / (400 + 1)."""
     drawn = [float("nan")] * 600 + [0.1] * 400
