@@ -123,7 +123,7 @@ def pairs(enrol: ArrayLike, probe: ArrayLike, i: ArrayLike, j: ArrayLike, simila
     """Similarity of enrol[i[p]] and probe[j[p]] for each trial p.
 
     enrol: (N, D) raw rows. probe: (M, D). i, j: (P,) integers. Returns (P,) float64.
-    Needs at most about 300 MB beside the inputs, a float32 copy of the rows that occur, and the result.
+    Needs at most about 300 MB beside the inputs, a float32 copy of the rows that occur (float64 for euclidean, poincare and vmf_*), and the result.
     ValueError: D differs, i and j differ in length or point outside, unknown similarity.
 
     >>> pairs([[3, 4], [0, 2]], [[1, 0]], [0, 1, 0], [0, 0, 0], "dot")
@@ -255,7 +255,7 @@ def _indices(name: str, index: ArrayLike, num_rows: int) -> NDArray[Any]:
         index = index.astype(np.int64)
     if index.ndim != 1 or index.dtype.kind not in "iu" or (index.size and (index.min() < 0 or index.max() >= num_rows)):
         raise ValueError(f"pairs: {name} must be (P,) integers from 0 to {num_rows - 1}, but got {index.dtype} of shape {index.shape}")
-    return index
+    return index if index.dtype in (np.int32, np.int64) else index.astype(np.int64)  # others overflow, or do not mix with int64, when cells are counted
 
 
 def _occurring(rows: Rows, index: NDArray[Any]) -> tuple[Rows, NDArray[Any]]:
@@ -275,5 +275,5 @@ def _norms(rows: Rows) -> Floats:
 
 def _unit(rows: Rows, norms: Floats) -> Rows:
     """Rows of length 1, whatever their norm; zero rows stay zero."""
-    unit: Rows = np.divide(rows, np.where(norms > 0, norms, 1.0)[:, None]).astype(np.float32)
+    unit: Rows = np.divide(rows, np.where(norms > 0, norms, 1.0)[:, None], out=np.empty_like(rows), casting="same_kind")  # no float64 copy of all rows
     return unit

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from torch import nn
 
+from toolkit.losses.common import unknown_settings
 from toolkit.memory import Memory
 from toolkit.sampling import Sampling
 from toolkit.schedules import cosine
@@ -158,7 +159,7 @@ def choose(file: str, recipes: Mapping[str, Recipe], variant: str) -> tuple[Reci
 
 
 def check(recipe: Recipe) -> None:
-    """Refuse a misspelt argument of any part before anything runs."""
+    """Refuse a misspelt argument of any part, and a value that its Literal does not list, before anything runs."""
     for name, value in _parts(recipe):
         if isinstance(value, partial):
             accepted = inspect.signature(value.func).parameters
@@ -168,6 +169,8 @@ def check(recipe: Recipe) -> None:
                 if keyword not in accepted:
                     known = [one for one in accepted if one != "self"]
                     raise ValueError(f"{name}: {value.func.__name__} does not accept {keyword!r}{_suggest(keyword, known)}; it accepts {', '.join(known)}")
+            if unknown := unknown_settings(value.func, value.keywords):
+                raise ValueError(f"{name}.{unknown[0]}")
 
 
 def override(recipe: Recipe, assignments: list[str]) -> Recipe:
@@ -257,10 +260,11 @@ def describe(value: Any, name: str = "recipe") -> Any:
     return {"call": f"{module}.{qualname}", "args": {key: describe(one, f"{name}.{key}") for key, one in keywords.items()}}
 
 
-def restore(description: Any, name: str, *, kind: Literal["module", "read"]) -> Part:
+def restore(description: Any, name: str, *, kind: Literal["module", "read"], untrusted: bool = False) -> Part:
     """A part from its description: a class of nn.Module ("module") or a modality's function `read` ("read"), nothing else.
 
     Descriptions come with checkpoints from anywhere: only names inside toolkit and modalities are imported, and only these two kinds are returned.
+    untrusted: the description is a file's, which may not choose another file to be opened.
     """
     if not isinstance(description, dict) or set(description) != {"call", "args"} or not isinstance(description["args"], dict):
         raise ValueError(f"{name}: a part must be described as {{'call': ..., 'args': ...}}, but is {json.dumps(description)[:80]}")
@@ -279,6 +283,9 @@ def restore(description: Any, name: str, *, kind: Literal["module", "read"]) -> 
         key: restore(one, f"{name}.{key}", kind="module") if isinstance(one, dict) and "call" in one else _tuples(one)
         for key, one in description["args"].items()
     }
+    files = sorted({"detector", "landmarks"} & arguments.keys())
+    if untrusted and files:
+        raise ValueError(f"{name}: it names {' and '.join(files)} files, and no model chooses a file to be opened; give them by --detector or --ijb instead")
     part = partial(found, **arguments)
     unknown = set(arguments) - set(inspect.signature(found).parameters)
     if unknown:

@@ -65,7 +65,8 @@ def shard(loss: nn.Module, axes: Mapping[str, int]) -> Layout:
     loss.num_classes stay. From then on the loss is called through loss_of(). Every process must have built the same values (same seed), so that any number of
     processes starts equal. ValueError for a loss that does not support it, and for more processes than can have a class each.
     """
-    parts = [one for one in loss.modules() if getattr(one, "PROXY", False)]
+    owners = {name.rpartition(".")[0] for name in axes}  # without PROXY too: MarginLoss keeps a beta per class, which it indexes by y itself
+    parts = [one for path, one in loss.named_modules() if getattr(one, "PROXY", False) or path in owners]
     cannot = [type(one).__name__ for one in parts if not getattr(one, "SHARDS", False)]
     if cannot or not axes:
         what = f"{name_first(cannot)} cannot be sharded by class" if cannot else f"{type(loss).__name__} has nothing to shard: no parameter has a class axis"

@@ -11,7 +11,7 @@ The series itself is eval/directional.py's. Draws: toolkit/vmf_sampling.py.
 from __future__ import annotations
 
 from math import ceil, log
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -39,6 +39,7 @@ __all__ = [
 
 Method = Literal["debye", "bounds", "quadratic"]
 Normalizer = Literal["exact", "paper", "released"]
+METHODS, NORMALIZERS = get_args(Method), get_args(Normalizer)
 QUADRATIC = {128: (127.0, -0.01909, -0.003355), 512: (868.0, -0.0002662, -0.0009685)}  # Eq 12, 13 of the nivMF paper; fitted on kappa 10 ... 50 only
 
 
@@ -121,6 +122,13 @@ class _MeanResultant(torch.autograd.Function):
         return grad * slope.to(grad.dtype), None
 
 
+def _quadratic(method: Method, dim: int) -> tuple[float, float, float]:
+    """The fit for n = dim, once `method` turned out to be none of the others. ValueError if it is not "quadratic" either."""
+    if method != "quadratic":
+        raise ValueError(f"method={method!r} must be one of {', '.join(METHODS)}")
+    return QUADRATIC[128 if dim == 128 else 512]
+
+
 def relative_log_c(square: Tensor, dim: int, *, method: Method = "debye") -> Tensor:
     """lc(k) - lc(0) of k^2 = square (any shape): what losses take differences of, since |lc(0)| is large and cancels.
 
@@ -134,7 +142,7 @@ def relative_log_c(square: Tensor, dim: int, *, method: Method = "debye") -> Ten
         a = (dim - 1) / 2
         rise_a, rise_b = (square / ((square + c * c).sqrt() + c) for c in (a, a + 1))  # sqrt(c^2 + k^2) - c
         return 0.5 * (a * torch.log1p(rise_a / (2 * a)) - rise_a + a * torch.log1p(rise_b / (2 * a + 1)) - rise_b)
-    _, slope, curve = QUADRATIC[128 if dim == 128 else 512]
+    _, slope, curve = _quadratic(method, dim)
     return slope * root(square) + curve * square
 
 
@@ -146,7 +154,7 @@ def resultant_ratio(square: Tensor, dim: int, *, method: Method = "debye") -> Te
     a = (dim - 1) / 2
     if method == "bounds":  # (g + h)/2k: Eq 10 of the vMF paper
         return 0.5 / (a + ((a + 1) ** 2 + square).sqrt()) + 0.5 / (a + (a * a + square).sqrt())
-    _, slope, curve = QUADRATIC[128 if dim == 128 else 512]
+    _, slope, curve = _quadratic(method, dim)
     return -slope / root(square).clamp(min=1e-12) - 2 * curve
 
 
@@ -158,7 +166,7 @@ def log_normalizer(kappa: Tensor, dim: int, *, method: Method = "debye") -> Tens
         a = (dim - 1) / 2
         at_zero = 0.5 * (a * (log(2 * a) + log(2 * a + 1)) - 2 * a - 1)
     elif method == "quadratic":
-        at_zero = QUADRATIC[128 if dim == 128 else 512][0]
+        at_zero = _quadratic(method, dim)[0]
     return relative_log_c(kappa.square(), dim, method=method) + at_zero
 
 
@@ -193,6 +201,8 @@ def nivmf_terms(mu: Tensor, kappas: Tensor, *, normalizer: Normalizer = "exact",
 
     constant_j - (power / 2) log m + (x.first_j) / sqrt(m), m = x^2.second_j; second is None for "released", where m = 1.
     """
+    if normalizer not in NORMALIZERS:
+        raise ValueError(f"normalizer={normalizer!r} must be one of {', '.join(NORMALIZERS)}")
     mu = _unit(mu)
     peak = (kappas * mu).square().sum(-1)
     constant = relative_log_c(peak, mu.shape[-1], method=method)

@@ -110,7 +110,7 @@ def polynomials(square_w: Tensor, log_c_w: Tensor, reach: Tensor, b: float, dim:
     """
     square, far = square_w.double(), reach.double()
     pole = float(((square + b * b + (dim / 2) ** 2) / (2 * b * far)).min())
-    if pole <= 1:
+    if not pole > 1:  # or NaN, of which no degree can be made: the exact series carries it on to the loss
         return None
     degree = max(2, ceil(log(4e7 * max(b, 1.0)) / log(pole + (pole * pole - 1) ** 0.5)))
     if degree > max_degree:

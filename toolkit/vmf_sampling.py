@@ -9,7 +9,7 @@ its mean cosine is -.84, the true one .02. Nothing here reproduces it.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch import Generator, Tensor
 from eval.directional import relative
 
 Family = Literal["vmf", "power_spherical"]
+FAMILIES = get_args(Family)
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(64)
 
 
@@ -40,6 +41,8 @@ def sample(mu: Tensor, kappa: Tensor, num_samples: int, *, generator: Generator 
 
 def cosines(kappa: Tensor, dim: int, num_samples: int, *, generator: Generator | None = None, family: Family = "vmf") -> tuple[Tensor, Tensor]:
     """w and sqrt(1 - w^2) of num_samples draws per concentration: (...) -> two of (num_samples, ...), float64, differentiable in kappa."""
+    if family not in FAMILIES:
+        raise ValueError(f"sample: family={family!r} must be one of {', '.join(FAMILIES)}")
     kappa = kappa.double()
     bad = ~(torch.isfinite(kappa) & (kappa >= 0))
     if bool(bad.any()):

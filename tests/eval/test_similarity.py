@@ -1,5 +1,6 @@
 """Similarities against brute force in float64, along every path: one product, bands of it, gathered rows."""
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -244,6 +245,32 @@ def test_unknown_similarities(similarity, message):
 def test_bad_indices(i, j, message):
     with pytest.raises(ValueError, match=message):
         pairs(np.ones((2, 2)), np.ones((2, 2)), i, j)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8, np.int16, np.uint32, np.uint64, ">i4"])
+@pytest.mark.parametrize("path", ["product", "bands", "gather"])
+def test_any_kind_of_integers_are_indices(monkeypatch, kind, path):
+    """Numbers of rows, columns and cells exceed what the smaller kinds hold; int64 and uint64 do not mix."""
+    x, y, i, j = data(120, 30, 5, 700, seed=5)
+    i[:120], j[:30] = np.arange(120), np.arange(30)  # all rows occur: none is numbered anew
+    if path == "bands":
+        monkeypatch.setattr(module, "_CELLS", 1)
+        monkeypatch.setattr(module, "_BLOCK_CELLS", 70_000 * 30)  # bands of more rows than 16 bits count
+    monkeypatch.setattr(module, "_PRODUCT_GAIN", 0 if path == "gather" else 1e9)
+    expected = [brute(x[a], y[b], "dot") for a, b in zip(i, j, strict=True)]
+    np.testing.assert_allclose(pairs(x, y, i.astype(kind), j.astype(kind), "dot"), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_unit_rows_take_no_memory_beside_themselves():
+    rows = np.random.default_rng(0).standard_normal((4000, 64), dtype=np.float32)
+    norms = np.linalg.norm(rows.astype(np.float64), axis=1)
+    tracemalloc.start()
+    unit = module._unit(rows, norms)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert unit.dtype == np.float32
+    np.testing.assert_array_equal(unit, (rows / norms[:, None]).astype(np.float32))
+    assert peak < 1.5 * rows.nbytes  # with a float64 quotient it would be three times
 
 
 def test_dimension_mismatch():

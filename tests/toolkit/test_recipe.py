@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
+import pkgutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -8,7 +11,9 @@ from typing import Any
 
 import pytest
 
+import modalities
 from eval.verification import eer, min_dcf
+from modalities.image import folders as images
 from modalities.speaker import audio, folders
 from modalities.speaker.augment import train_view
 from modalities.speaker.features import KaldiFbank
@@ -87,6 +92,19 @@ def test_a_misspelt_argument_is_found_before_anything_runs() -> None:
         check(replace(BASE, loss=partial(ArcFace, marginn=0.2)))
 
 
+def test_a_setting_that_its_type_does_not_list_is_found_before_anything_runs() -> None:
+    """In any part: a constructor behind a decorator, a function, a type that is a union of lists."""
+    for change, says in (
+        ({"loss": partial(ArcFace, wrap="sometimes")}, "loss.wrap='sometimes' must be one of monotone, easy, clamp, none"),
+        ({"loss": partial(SphereFaceR, version=3)}, "loss.version=3 must be one of 1, 2"),
+        ({"items": partial(folders.items, split="dev")}, "items.split='dev' must be one of train, test, all"),
+        ({"items": partial(images.items, protocol="closed")}, "items.protocol='closed' must be one of drawn, standard, vmf"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            check(replace(BASE, **change))  # type: ignore[arg-type]
+    check(replace(BASE, loss=partial(SphereFaceR, version=2, margin=None), items=partial(images.items, protocol="vmf")))
+
+
 def test_description_restores_to_the_same_parts() -> None:
     described = json.loads(json.dumps(describe(replace(BASE, loss=SimPLE, memory=Memory(64)))))
     assert described["loss"] == {"call": "toolkit.losses.simple.SimPLE", "args": {}}
@@ -131,6 +149,23 @@ def test_untrusted_read_must_be_a_modality_s_read() -> None:
     for call in ("toolkit.batch.read_items", "modalities.speaker.folders.scan", "eval.trials.read", "modalities.speaker.features.KaldiFbank"):
         with pytest.raises(ValueError, match="read"):
             restore({"call": call, "args": {}}, "read", kind="read")
+
+
+def test_no_description_of_a_file_chooses_another_file() -> None:
+    """Whatever reading of a modality takes a path or a name has it refused; what the command line itself describes may."""
+    seen = set()
+    for one in pkgutil.walk_packages(modalities.__path__, "modalities."):
+        read = getattr(importlib.import_module(one.name), "read", None)
+        if read is None or read.__module__ != one.name:
+            continue
+        for key, parameter in inspect.signature(read).parameters.items():
+            if str(parameter.annotation).startswith(("str", "Path")):
+                seen.add(key)
+                description = {"call": f"{one.name}.read", "args": {key: "/etc/passwd"}}
+                assert restore(description, "read", kind="read").keywords == {key: "/etc/passwd"}  # type: ignore[union-attr]
+                with pytest.raises(ValueError, match=rf"m\.onnx: read: it names {key} files, and no model chooses a file"):
+                    restore(description, "m.onnx: read", kind="read", untrusted=True)
+    assert seen == {"detector", "landmarks"}
 
 
 def test_recipe_files_say_what_they_lack(tmp_path: Path) -> None:

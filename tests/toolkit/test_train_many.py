@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from toolkit import checkpoint, run
+from toolkit import checkpoint, run, sharding
+from toolkit.losses.margin import ArcFace
+from toolkit.losses.probabilistic import Joint
+from toolkit.losses.triplet import MarginLoss
 from toolkit.train import fit
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +40,18 @@ def difference(one: Path, other: Path) -> float:
     a, b = (load_file(folder / checkpoint.LAST) for folder in (one, other))
     assert a.keys() == b.keys()
     return max(float((a[name].double() - b[name].double()).abs().max()) for name in a)
+
+
+def test_a_loss_that_indexes_its_classes_itself_is_not_cut() -> None:
+    """MarginLoss has no class vectors, but a boundary per class: cut, it would be read by global labels. Alone and as a part of another loss."""
+    own = partial(MarginLoss, per_class=True)
+    for part in (own, partial(Joint, first=ArcFace, second=own)):
+        axes = sharding.class_axes(part, 5)
+        assert any(name.endswith("beta") for name in axes)
+        with pytest.raises(ValueError, match="'MarginLoss' cannot be sharded by class; leave it whole in every process"):
+            sharding.shard(part(5, 4), axes)
+    both = partial(Joint, first=ArcFace, second=MarginLoss)  # one boundary for all: nothing of it is cut
+    assert sharding.shard(both(5, 4), sharding.class_axes(both, 5)).axes == {"first.proxies": 0}
 
 
 @pytest.fixture(scope="module")

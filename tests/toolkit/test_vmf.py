@@ -280,8 +280,20 @@ def test_sampler_edges() -> None:
         sample(torch.eye(3), torch.tensor([1.0, -1.0, 2.0]), 2)
     with pytest.raises(ValueError, match="their shapes are"):
         sample(torch.eye(3), torch.ones(2), 2)
+    with pytest.raises(ValueError, match="sample: family='spherical' must be one of vmf, power_spherical"):
+        sample(torch.eye(3), torch.ones(3), 2, family="spherical")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="1 of 2 concentrations"):
         log_normalizer(torch.tensor([1.0, -1.0]), 4)
+
+
+def test_names_that_do_not_exist_are_refused() -> None:
+    one, wrong = torch.ones(1, 4), "deby"
+    given: Any = {"method": wrong}
+    for call in (relative_log_c, resultant_ratio, log_normalizer, mean_resultant):
+        with pytest.raises(ValueError, match="method='deby' must be one of debye, bounds, quadratic"):
+            call(one, 4, **given)
+    with pytest.raises(ValueError, match="normalizer='deby' must be one of exact, paper, released"):
+        log_density_nivmf(one, one, one, normalizer=wrong)  # type: ignore[arg-type]
 
 
 def test_distances_have_right_gradients() -> None:

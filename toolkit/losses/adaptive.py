@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from toolkit.losses.common import Rates, checked, cross_entropy, proxy_groups, target_column, with_target
+from toolkit.losses.common import Rates, checked, cross_entropy, known_settings, proxy_groups, target_column, with_target
 from toolkit.losses.margin import Wrap, angle, cos_plus_margin, margin_softmax
 from toolkit.losses.softmax import norms, scaled_cosine
 
@@ -136,6 +136,7 @@ class MagFace(nn.Module):
 
     proxies: nn.Parameter  # (C, D)
 
+    @known_settings
     def __init__(
         self,
         dim: int,

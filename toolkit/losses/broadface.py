@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from toolkit.losses.common import Rates, checked, class_rows, proxy_groups, unit
+from toolkit.losses.common import Rates, checked, class_rows, known_settings, proxy_groups, unit
 from toolkit.losses.margin import Wrap, angular_margin_softmax
 from toolkit.losses.softmax import norms, scaled_cosine
 
@@ -38,6 +38,7 @@ class BroadFace(nn.Module):
     past_labels: Tensor  # (Q,) -1 = empty slot
     pointer: Tensor
 
+    @known_settings
     def __init__(self, dim: int, num_classes: int, *, margin: float = 0.5, scale: float = 64.0, queue_size: int = 32768, wrap: Wrap = "monotone"):
         super().__init__()
         if not 0 <= margin < math.pi or scale <= 0 or queue_size < 1:
@@ -55,7 +56,7 @@ class BroadFace(nn.Module):
         return scaled_cosine(z, self.proxies, self.scale)
 
     def reads(self, y: Tensor) -> Tensor:
-        """The labels whose proxies a step with labels y reads: the batch's and the queue's. Sampled classes (toolkit.distributed) must hold them."""
+        """The labels whose proxies a step with labels y reads: the batch's and the queue's. Sampled classes (toolkit.sharding) must hold them."""
         return torch.cat([y, self.past_labels[self.past_labels >= 0]]) if self.training else y
 
     @torch.no_grad()

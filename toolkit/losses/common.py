@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -13,6 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 Forward = TypeVar("Forward", bound=Callable[..., Tensor])
+Init = TypeVar("Init", bound=Callable[..., None])
 
 
 class Rates(Protocol):
@@ -33,6 +37,41 @@ class KeyBank(Protocol):
     labels: Tensor  # (Q,) int64, -1 = empty slot
 
     def enqueue(self, z_key: Tensor, y: Tensor) -> Tensor: ...  # -> (B,) slots written
+
+
+def unknown_settings(part: Callable[..., Any], given: Mapping[str, Any]) -> list[str]:
+    """One sentence for each given setting of a class or function that is not among what its type, a Literal, lists; other types are not looked at."""
+    target = inspect.unwrap(part.__init__ if inspect.isclass(part) else part)
+    allowed = {name: _listed(hint) for name, hint in typing.get_type_hints(target).items() if name in given}
+    return [f"{name}={given[name]!r} must be one of {', '.join(map(str, values))}" for name, values in allowed.items() if values and given[name] not in values]
+
+
+def _listed(hint: Any) -> tuple[Any, ...]:
+    """The values of a Literal, or of a union of such or with None; () for any other type."""
+    if typing.get_origin(hint) is typing.Literal:
+        return typing.get_args(hint)
+    if typing.get_origin(hint) not in (typing.Union, types.UnionType):
+        return ()
+    parts = [(None,) if one is types.NoneType else _listed(one) for one in typing.get_args(hint)]
+    return tuple(value for part in parts for value in part) if all(parts) else ()
+
+
+def known_settings(init: Init) -> Init:
+    """Run a loss's __init__ on named settings that its signature lists: a misspelt method would otherwise become whichever comes last. ValueError."""
+
+    @wraps(init)
+    def run(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+        if unknown := unknown_settings(init, kwargs):
+            raise ValueError(f"{type(self).__name__}: {'; '.join(unknown)}")
+        init(self, *args, **kwargs)
+
+    return cast(Init, run)
+
+
+def refuse_angular_bias(owner: str, b_theta: float) -> None:
+    """ValueError for a b_theta that is no cosine, as eval.similarity would refuse it after training."""
+    if not -1 <= b_theta <= 1:
+        raise ValueError(f"{owner}: b_theta={b_theta} is the cosine of an angle and must lie in [-1, 1]; the SimPLE paper uses 0.3")
 
 
 def checked(forward: Forward) -> Forward:
@@ -100,7 +139,7 @@ def proxy_groups(loss: nn.Module, proxies: nn.Parameter, optim: Rates) -> list[d
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """The classes whose columns this process holds, and how they join the other processes' (toolkit.distributed makes it).
+    """The classes whose columns this process holds, and how they join the other processes' (toolkit.sharding makes it).
 
     Every process holds at least one class, no class has two holders, and every label of the batch has one. `sum` and `gather` are differentiable and adjoint to
     what they compute: the backward pass sums the gradients of all processes.

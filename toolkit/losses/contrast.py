@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from toolkit.losses.common import KeyBank, Rates, checked
+from toolkit.losses.common import KeyBank, Rates, checked, known_settings
 from toolkit.losses.margin import sine
 from toolkit.losses.pairing import Pairs, by_anchor, distance, learned, log1p_exp, masked_lse, mean, over, pair_up
 from toolkit.losses.weighted import CirclePair as CirclePair  # their path of old
@@ -76,6 +77,7 @@ class NPair(nn.Module):
     bank: KeyBank | None
     similarity = "dot"
 
+    @known_settings
     def __init__(self, dim: int, num_classes: int = 0, *, pairs: Literal["all", "one"] = "all", l2: float = 0.0):
         super().__init__()
         self.dim, self.pairs, self.l2, self.bank = dim, pairs, l2, None
@@ -88,14 +90,15 @@ class NPair(nn.Module):
             anchors = _first_of_each(y)
             same, _ = Pairs(pairs.x[anchors], pairs.keys, y[anchors], pairs.key_labels, pairs.own[anchors]).masks()
             return n_pair(pairs.x[anchors[same.any(1)]], pairs.keys[same[same.any(1)].to(torch.uint8).argmax(1)]) + penalty
-        return mean(*by_anchor(self._terms, pairs)) + penalty
+        _, group, size = torch.unique(pairs.key_labels, return_inverse=True, return_counts=True)  # once: a bank is sorted for it
+        return mean(*by_anchor(partial(self._terms, size[group].to(pairs.x.dtype).log()), pairs)) + penalty
 
-    def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
+    def _terms(self, log_size: Tensor, pairs: Pairs) -> tuple[Tensor, ...]:
+        """log_size (Q,): the logarithm of how many keys each key's class has."""
         same, other = pairs.masks()
-        _, group, size = torch.unique(pairs.key_labels, return_inverse=True, return_counts=True)
         product = pairs.x @ pairs.keys.T
         row, column = same.nonzero(as_tuple=True)
-        return (log1p_exp(masked_lse(product - size[group].to(product.dtype).log(), other)[row] - product[row, column]),)
+        return (log1p_exp(masked_lse(product - log_size, other)[row] - product[row, column]),)
 
     def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
         return learned(self, optim)
@@ -166,6 +169,7 @@ class SupCon(nn.Module):
     NOTES: ClassVar[str] = "The release counts anchors without positives as 0 (without_positives='zero')."
     bank: KeyBank | None
 
+    @known_settings
     def __init__(self, dim: int, num_classes: int = 0, *, temperature: float = 0.1, without_positives: WithoutPositives = "drop"):
         super().__init__()
         if temperature <= 0:
@@ -206,6 +210,7 @@ class LiftedStructure(nn.Module):
     NOTES: ClassVar[str] = "Rows are normalised, which the paper does not do."
     bank: KeyBank | None
 
+    @known_settings
     def __init__(
         self,
         dim: int,

@@ -30,17 +30,6 @@ def project(x: Tensor, c: float) -> Tensor:
     return torch.where(length > radius, x * (radius / length.clamp(min=radius)), x)
 
 
-def poincare_distance(x: Tensor, y: Tensor, c: float) -> Tensor:
-    """(N, D), (M, D) points of the ball -> (N, M) distances (2 / sqrt c) artanh(sqrt c |-x (+) y|).
-
-    In the form (2 / sqrt c) asinh(sqrt(c) |x - y| / sqrt((1 - c|x|^2)(1 - c|y|^2))), which loses no digits near the rim. c -> 0: 2|x - y|.
-    """
-    apart = (x[:, None, :] - y[None, :, :]).flatten(0, 1)
-    inside = [(1 - c * one.square().sum(dim=1)).clamp(min=torch.finfo(x.dtype).eps) for one in (x, y)]
-    ratio = math.sqrt(c) * norms(apart).view(len(x), len(y)) * (inside[0][:, None] * inside[1][None, :]).rsqrt()
-    return 2 / math.sqrt(c) * torch.asinh(ratio)
-
-
 class _ScaleGrad(torch.autograd.Function):
     """The identity, whose gradient is multiplied row by row."""
 

@@ -9,7 +9,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from toolkit.losses.common import Rates, add_to_target, checked, class_rows, cross_entropy, full, proxy_groups, target_column, unit
+from toolkit.losses.common import (
+    Rates,
+    add_to_target,
+    checked,
+    class_rows,
+    cross_entropy,
+    full,
+    known_settings,
+    proxy_groups,
+    refuse_angular_bias,
+    target_column,
+    unit,
+)
 from toolkit.losses.softmax import generalised_product, norms, scaled_cosine, tau_groups
 
 Wrap = Literal["monotone", "easy", "clamp", "none"]
@@ -113,6 +125,7 @@ class ArcFace(nn.Module):
 
     proxies: nn.Parameter  # (C, D)
 
+    @known_settings
     def __init__(
         self,
         dim: int,
@@ -178,6 +191,7 @@ class CosFace(nn.Module):
 
     proxies: nn.Parameter  # (C, D)
 
+    @known_settings
     def __init__(
         self,
         dim: int,
@@ -193,6 +207,7 @@ class CosFace(nn.Module):
         super().__init__()
         if scale <= 0:
             raise ValueError(f"CosFace: scale={scale} must be positive")
+        refuse_angular_bias("CosFace", b_theta)
         self.moving = MovingMargin("CosFace", margin, warmup_steps, ramp)
         self.dim, self.num_classes, self.margin, self.scale, self.product = dim, num_classes, margin, scale, product
         self.b_theta = float(b_theta) if product == "generalised" else 0.0
@@ -246,6 +261,7 @@ class SubCenterArcFace(nn.Module):
 
     proxies: nn.Parameter  # (C, D)
 
+    @known_settings
     def __init__(
         self,
         dim: int,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from toolkit.losses.common import KeyBank, Rates, against, checked
+from toolkit.losses.common import KeyBank, Rates, against, checked, known_settings
 from toolkit.losses.pairing import Pairs, Reduction, average, by_anchor, distance, learned, mean, pair_up, summed
 from toolkit.losses.simple import count_pairs, logistic_pairs, refuse_negative
 
@@ -65,6 +65,7 @@ class Contrastive(nn.Module):
     NOTES: ClassVar[str] = "The paper squares the hinges and normalises nothing (squared=True gives the squares)."
     bank: KeyBank | None
 
+    @known_settings
     def __init__(
         self,
         dim: int,
@@ -149,6 +150,7 @@ class SNRContrastive(nn.Module):
     NOTES: ClassVar[str] = "pytorch-metric-learning normalises the embeddings (normalise=True); the paper does not."
     bank: KeyBank | None
 
+    @known_settings
     def __init__(
         self,
         dim: int,
@@ -216,6 +218,7 @@ class LogRatio(nn.Module):
     NOTES: ClassVar[str] = "Every row is an anchor; the paper takes one anchor per batch with its nearest neighbours."
     bank: KeyBank | None
     targets: Tensor | None  # (C, T)
+    similarity = "euclidean"
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from toolkit.losses.common import Rates, checked, cross_entropy, full, is_sharded, unit
+from toolkit.losses.common import Rates, checked, cross_entropy, full, is_sharded, known_settings, unit
 from toolkit.losses.proxy import ProxyAnchor
 from toolkit.vmf import Method, Normalizer, d_b_vmf, d_cos, d_el_nivmf, d_el_vmf, d_kl_vmf, d_l2, d_nivmf, root
 from toolkit.vmf_bound import el_nivmf_cross_entropy
@@ -16,6 +16,7 @@ from toolkit.vmf_sampling import generator_of, move_on, ranks, sample
 
 Distance = Literal["el_nivmf", "nivmf", "el_vmf", "b_vmf", "kl_vmf", "l2", "cos"]
 CONCENTRATIONS = {"el_nivmf": "axis", "nivmf": "axis", "el_vmf": "proxy", "b_vmf": "proxy", "kl_vmf": "proxy", "l2": "proxy", "cos": "none"}
+LEAST = 1e-4  # temperature
 
 
 class ProbabilisticNCA(nn.Module):
@@ -47,6 +48,7 @@ class ProbabilisticNCA(nn.Module):
     proxies: nn.Parameter  # (C, D)
     noise: Tensor
 
+    @known_settings
     def __init__(
         self,
         dim: int,
@@ -64,8 +66,6 @@ class ProbabilisticNCA(nn.Module):
         temperature_lr_scale: float = 1.0,
     ):
         super().__init__()
-        if distance not in CONCENTRATIONS:
-            raise ValueError(f"ProbabilisticNCA: distance={distance!r} must be one of {', '.join(CONCENTRATIONS)}")
         if temperature <= 0 or concentration < 0.1 or num_samples < 1:
             given = f"temperature={temperature} must be positive, concentration={concentration} at least .1 and num_samples={num_samples} at least 1"
             raise ValueError(f"ProbabilisticNCA: {given}")
@@ -104,7 +104,7 @@ class ProbabilisticNCA(nn.Module):
         return -distance / self._temperature(distance)
 
     def _temperature(self, like: Tensor) -> Tensor | float:
-        return self.temperature if isinstance(self.temperature, float) else self.temperature.to(like.dtype).clamp(min=1e-4)
+        return self.temperature if isinstance(self.temperature, float) else self.temperature.clamp(min=LEAST).to(like.dtype)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _draw(self, z: Tensor) -> Tensor:
@@ -115,6 +115,8 @@ class ProbabilisticNCA(nn.Module):
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None, *, samples: Tensor | None = None) -> Tensor:
+        if not isinstance(self.temperature, float):  # the parameter itself: below the floor it would have no gradient, and never return
+            self.temperature.data.clamp_(min=LEAST)  # .data: what an earlier forward pass saved for its gradient stays valid
         if self.distance == "el_nivmf" and self.kappas is not None and not is_sharded():  # logits would hold (S, B, C) several times over
             samples = self._draw(z) if samples is None else samples.to(z.dtype)
             mu, kappas = unit(self.proxies).to(z.dtype), self.kappas.to(z.dtype).clamp(min=0.1)
@@ -140,7 +142,8 @@ class Joint(nn.Module):
     """first + weight * second: two losses on the same embeddings. Kirchhof et al. 2022, Eq 7: PANC + EL-nivMF is ProbabilisticNCA + omega ProxyAnchor.
 
     first, second: losses of this package, or functools.partial of one, called with (dim, num_classes). Where both have (C, D) proxies they share the first's
-    (share=False: each its own). z (B, dim) raw, y (B,) int64, z_key for both -> scalar. logits are the first's. Normalisation: as its parts.
+    (share=False: each its own). z (B, dim) raw, y (B,) int64, z_key for both -> scalar. logits and similarity are the first's. Normalisation: as its parts.
+    A part that estimates a constant of the training set (VMF) or trains other features than the raw ones is refused: embeddings are made for both.
     The paper's omega: 3 (CUB, 128-D), 5 (CUB, 512-D), .3 (Cars, 128-D), .1 (Cars, 512-D).
     """
 
@@ -166,11 +169,27 @@ class Joint(nn.Module):
         super().__init__()
         self.dim, self.num_classes, self.weight = dim, num_classes, weight
         self.first, self.second = first(dim, num_classes), second(dim, num_classes)
+        for part in (self.first, self.second):
+            if hasattr(part, "estimate"):
+                raise ValueError(f"Joint: {type(part).__name__} estimates a constant of the training set, which a part cannot; train it alone")
+            if (features := getattr(part, "features", "raw")) != "raw":
+                raise ValueError(f"Joint: {type(part).__name__} has features={features!r}, but its parts share the raw embeddings; pass features='raw'")
         ours, theirs = (getattr(part, "proxies", None) for part in (self.first, self.second))
         if share and isinstance(ours, Tensor) and isinstance(theirs, Tensor):
             if ours.shape != theirs.shape:
                 raise ValueError(f"Joint: proxies of shapes {tuple(ours.shape)} and {tuple(theirs.shape)} cannot be shared; pass share=False")
             self.second.proxies = ours
+
+    def at_step(self, step: int) -> None:
+        """Set what moves in the parts, such as margins, for this step, counted from 0."""
+        for part in (self.first, self.second):
+            if (moves := getattr(part, "at_step", None)) is not None:
+                moves(step)
+
+    @property
+    def similarity(self) -> str:
+        """The name by which eval.similarity scores these embeddings: the first part's."""
+        return str(getattr(self.first, "similarity", "cosine"))
 
     @property
     def proxies(self) -> Tensor:

@@ -19,6 +19,7 @@ from toolkit.losses.common import (
     class_sum,
     cross_entropy,
     full,
+    known_settings,
     proxy_groups,
     target_column,
     unit,
@@ -46,6 +47,7 @@ class CenterLoss(nn.Module):
 
     proxies: nn.Parameter  # (C, D)
 
+    @known_settings
     def __init__(self, dim: int, num_classes: int, *, weight: float = 0.003, classify: bool = True, centre_grad: Literal["paper", "loss"] = "paper"):
         super().__init__()
         self.dim, self.num_classes, self.weight, self.classify, self.centre_grad = dim, num_classes, weight, classify, centre_grad

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from toolkit.losses.common import KeyBank, Rates, checked
+from toolkit.losses.common import KeyBank, Rates, checked, known_settings
 from toolkit.losses.pairing import Pairs, by_anchor, chunks, distance, learned, mean, over, pair_up
 
 
@@ -156,6 +156,7 @@ class RankedList(nn.Module):
     NOTES: ClassVar[str] = "pytorch-metric-learning adds 1e-5 per key to the divisors and ignores negatives at distance 0 (weights='pml')."
     bank: KeyBank | None
 
+    @known_settings
     def __init__(
         self,
         dim: int,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import normalize, softplus
 
-from toolkit.losses.common import KeyBank, Rates, against, checked, full, unit
+from toolkit.losses.common import KeyBank, Rates, against, checked, known_settings, refuse_angular_bias, unit
 
 BLOCK = 1 << 20  # logits alive at a time on a CPU; sixteen times as many elsewhere
 
@@ -17,17 +17,6 @@ BLOCK = 1 << 20  # logits alive at a time on a CPU; sixteen times as many elsewh
 def polarlike(z: Tensor) -> Tensor:
     """(..., D) -> (..., D-1): softplus of the first coordinate times the direction of the others, as the released code has it."""
     return softplus(z[..., :1]) * normalize(z[..., 1:], dim=-1, eps=1e-12)
-
-
-def generalised_inner_product(z: Tensor, keys: Tensor, b_theta: Tensor | float) -> Tensor:
-    """S (B, Q) = z.k - b_theta |z| |k|: Eq 6 of the SimPLE paper."""
-    return z @ keys.T - b_theta * _norm(z) * _norm(keys).T
-
-
-def _norm(z: Tensor) -> Tensor:
-    """(N, 1) norms whose gradient is finite (zero) at a zero row."""
-    square = z.square().sum(dim=1, keepdim=True)
-    return torch.where(square > 0, square.clamp(min=torch.finfo(z.dtype).tiny).sqrt(), square)
 
 
 def refuse_negative(y: Tensor) -> None:
@@ -106,7 +95,7 @@ class LogisticPairs(torch.autograd.Function):
 
 
 def _direction(z: Tensor, norm: Tensor) -> Tensor:
-    """Rows over their norms (N, 1); zero rows stay zero, as _norm's gradient has it."""
+    """Rows over their norms (N, 1); zero rows stay zero: the gradient of the norm that is taken there."""
     return torch.where(norm > 0, z / norm.clamp(min=torch.finfo(z.dtype).tiny), 0.0)
 
 
@@ -135,7 +124,7 @@ class SimPLE(nn.Module):
     The (B, Q) block of scores is never held: the memory beside a bank of any size is one block of logits (LogisticPairs).
 
     b: start value of the bias, learned unless learn_b=False. b_theta is fixed as in the paper's appendix and the release;
-    learn_b_theta=True is the text of Sec. 3.
+    learn_b_theta=True is the text of Sec. 3, held to [-1, 1], as the cosine of an angle is.
     reduction="separate" takes both means apart, as the release does; "joint" is the literal expectation over all pairs of Eq 8.
     features="polarlike" applies the release's softplus-magnitude features first. weight is the release's lw (500).
     product="cosine" is "SimPLE (cosine)" of Tables 3 and 10: S = scale * cos in training, cosine at test; b_theta would only add to b (Sec. 3) and is left
@@ -154,6 +143,7 @@ class SimPLE(nn.Module):
     )
     bank: KeyBank | None
 
+    @known_settings
     def __init__(
         self,
         dim: int,
@@ -175,8 +165,9 @@ class SimPLE(nn.Module):
         super().__init__()
         if not (0 < alpha < 1 and r > 0 and scale > 0):
             raise ValueError(f"SimPLE: alpha={alpha} must be in (0, 1), r={r} and scale={scale} positive")
-        if product not in ("generalised", "cosine") or (product == "cosine" and learn_b_theta):
-            raise ValueError(f"SimPLE: product={product!r}, learn_b_theta={learn_b_theta}; product is 'generalised' or 'cosine', which has no b_theta to learn")
+        refuse_angular_bias("SimPLE", b_theta)
+        if product == "cosine" and learn_b_theta:
+            raise ValueError("SimPLE: learn_b_theta=True needs product='generalised': product='cosine' has no b_theta to learn")
         self.dim, self.r, self.alpha, self.margin, self.weight = dim, r, alpha, margin, weight
         self.reduction, self.features, self.product, self.scale = reduction, features, product, scale
         self.b = nn.Parameter(torch.tensor(float(b)), requires_grad=learn_b)
@@ -188,7 +179,7 @@ class SimPLE(nn.Module):
     @property
     def similarity(self) -> str:
         """The name by which eval.similarity scores these embeddings."""
-        return "cosine" if self.product == "cosine" else f"simple:{float(self.b_theta):.6g}"
+        return "cosine" if self.product == "cosine" else f"simple:{min(max(float(self.b_theta), -1.0), 1.0):.6g}"
 
     def _compared(self, z: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """What the product is taken of."""
@@ -196,14 +187,11 @@ class SimPLE(nn.Module):
             z, keys = polarlike(z), polarlike(keys)
         return (self.scale * unit(z), unit(keys)) if self.product == "cosine" else (z, keys)
 
-    def scores(self, z: Tensor, keys: Tensor) -> Tensor:
-        """(B, Q) similarities S of raw embeddings."""
-        z, keys = self._compared(full(z), full(keys))
-        return generalised_inner_product(z, keys, self.b_theta if isinstance(self.b_theta, float) else self.b_theta.to(z.dtype))
-
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         refuse_negative(y)
+        if not isinstance(self.b_theta, float):  # the parameter itself, so that it returns: no score exists beyond a cosine's -1 and 1
+            self.b_theta.data.clamp_(-1.0, 1.0)  # .data: what an earlier forward pass saved for its gradient stays valid
         keys, key_labels, own = against(self.bank, z, y, z_key)
         num_positive, num_negative = (count.to(z.dtype) for count in count_pairs(y, key_labels, own))
         if self.reduction == "joint":

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from toolkit.losses.common import Rates, checked, cross_entropy, full, proxy_groups, unit
+from toolkit.losses.common import Rates, checked, cross_entropy, full, known_settings, proxy_groups, refuse_angular_bias, unit
 
 
 def norms(x: Tensor) -> Tensor:
@@ -59,6 +59,7 @@ class Softmax(nn.Module):
 
     proxies: nn.Parameter  # (C, D)
 
+    @known_settings
     def __init__(
         self,
         dim: int,
@@ -70,6 +71,7 @@ class Softmax(nn.Module):
         start: float = 0.0,
     ):
         super().__init__()
+        refuse_angular_bias("Softmax", b_theta)
         self.dim, self.num_classes, self.product = dim, num_classes, product
         self.b_theta = float(b_theta) if product == "generalised" else 0.0
         self.proxies = nn.Parameter(torch.empty(num_classes, dim))

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
 
-from toolkit.losses.common import Rates, checked, class_rows, class_sum, cross_entropy, full, proxy_groups, target_column, unit, with_target
-from toolkit.losses.margin import Grad, angle, margin_softmax, sine, straight_through
+from toolkit.losses.common import Rates, checked, class_rows, class_sum, cross_entropy, full, known_settings, proxy_groups, target_column, unit, with_target
+from toolkit.losses.margin import Grad, angle, cos_plus_margin, margin_softmax, straight_through
 from toolkit.losses.softmax import norms, scaled_cosine
 
 
@@ -90,6 +90,7 @@ class SphereFace(nn.Module):
 
     proxies: nn.Parameter  # (C, D)
 
+    @known_settings
     def __init__(
         self,
         dim: int,
@@ -150,11 +151,12 @@ class SphereFaceR(nn.Module):
 
     proxies: nn.Parameter  # (C, D)
 
+    @known_settings
     def __init__(self, dim: int, num_classes: int, *, version: Literal[1, 2] = 1, margin: float | None = None, scale: float = 30.0, grad: Grad = "detached"):
         super().__init__()
         self.margin = margin if margin is not None else 1.7 if version == 1 else 1.4
-        if version not in (1, 2) or self.margin < 1 or scale <= 0:
-            raise ValueError(f"SphereFaceR: version={version} must be 1 or 2, margin={self.margin} at least 1 and scale={scale} positive")
+        if self.margin < 1 or scale <= 0:
+            raise ValueError(f"SphereFaceR: margin={self.margin} must be at least 1 and scale={scale} positive")
         self.dim, self.num_classes, self.version, self.scale, self.grad = dim, num_classes, version, scale, grad
         self.proxies = nn.Parameter(torch.empty(num_classes, dim))
         nn.init.xavier_normal_(self.proxies)
@@ -198,6 +200,7 @@ class SphereFace2(nn.Module):
 
     proxies: nn.Parameter  # (C, D)
 
+    @known_settings
     def __init__(
         self,
         dim: int,
@@ -213,10 +216,8 @@ class SphereFace2(nn.Module):
         grad: Grad = "exact",
     ):
         super().__init__()
-        if not (0 < alpha < 1 and scale > 0 and t >= 1 and 0 <= margin < math.pi and kind in ("A", "C")):
-            raise ValueError(
-                f"SphereFace2: kind={kind!r} must be 'C' or 'A', alpha={alpha} in (0, 1), scale={scale} positive, t={t} >= 1, margin={margin} >= 0"
-            )
+        if not (0 < alpha < 1 and scale > 0 and t >= 1 and 0 <= margin < math.pi):
+            raise ValueError(f"SphereFace2: alpha={alpha} must be in (0, 1), scale={scale} positive, t={t} >= 1 and margin={margin} radians in [0, pi)")
         if num_classes < 2:
             raise ValueError(f"SphereFace2: num_classes={num_classes}, but there must be at least 2: the others are the negatives")
         self.dim, self.num_classes, self.kind, self.alpha, self.scale, self.margin, self.t = dim, num_classes, kind, alpha, scale, margin, t
@@ -236,10 +237,8 @@ class SphereFace2(nn.Module):
     def _bent(self, target: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines with the target and with other classes -> their logits without the bias."""
         shift = self.margin if self.kind == "C" else 0.0
-        if self.kind == "A":  # cos(theta + m) stops at theta = pi - m, cos(theta - m) at theta = m
-            cos_m, sin_m = math.cos(self.margin), math.sin(self.margin)
-            target = torch.where(target > -cos_m, target * cos_m - sine(target) * sin_m, target * 0 - 1)
-            other = torch.where(other < cos_m, other * cos_m + sine(other) * sin_m, other * 0 + 1)
+        if self.kind == "A":  # cos(theta - m) = -cos((pi - theta) + m), and -c is the cosine of pi - theta
+            target, other = cos_plus_margin(target, self.margin, "clamp"), -cos_plus_margin(-other, self.margin, "clamp")
         return self.scale * (self._g(target) - shift), self.scale * (self._g(other) + shift)
 
     def _g(self, cosine: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from toolkit.losses.angular import angular_sum
-from toolkit.losses.common import KeyBank, Rates, checked, unit
+from toolkit.losses.common import KeyBank, Rates, checked, known_settings, unit
 from toolkit.losses.mining import Triplets, mine_batch_hard, mine_distance_weighted, mine_facenet
 from toolkit.losses.pairing import Pairs, by_anchor, chunks, distance, learned, log1p_exp, pair_up, summed
 
@@ -54,11 +54,6 @@ class _TripletSum(torch.autograd.Function):
         return grad * ctx.saved_tensors[0], None, None, None, None, None
 
 
-def triplet_loss(d: Tensor, triplets: Triplets, *, margin: float, smooth: bool = False, reduction: Reduction = "nonzero") -> Tensor:
-    """The triplet loss of given distances (B, Q) at given triplets."""
-    return _reduced(_terms_of(d, triplets, margin, smooth), reduction)
-
-
 def _terms_of(d: Tensor, triplets: Triplets, margin: float, smooth: bool) -> Triplets:
     a, p, n = triplets
     violation = d[a, p] - d[a, n] + margin
@@ -92,6 +87,7 @@ class Triplet(nn.Module):
     )
     bank: KeyBank | None
 
+    @known_settings
     def __init__(
         self,
         dim: int,
@@ -146,6 +142,7 @@ class MarginLoss(nn.Module):
     NOTES: ClassVar[str] = "All triplets by default; the paper draws negatives by distance (mining='distance_weighted') and gives beta its own rate."
     bank: KeyBank | None
 
+    @known_settings
     def __init__(
         self,
         dim: int,
@@ -215,6 +212,7 @@ class Angular(nn.Module):
     NOTES: ClassVar[str] = "pytorch-metric-learning normalises a and p but not n (negatives='raw'). The paper's N-pair + angular is the sum of the two losses."
     bank: KeyBank | None
 
+    @known_settings
     def __init__(self, dim: int, num_classes: int = 0, *, alpha: float = math.radians(40.0), negatives: Literal["unit", "raw"] = "unit"):
         super().__init__()
         if not 0 < alpha < math.pi / 2:

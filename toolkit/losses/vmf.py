@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from eval import directional
-from toolkit.losses.common import Rates, checked, class_logsumexp, class_rows, full, is_sharded, proxy_groups, unit
+from toolkit.losses.common import Rates, checked, class_logsumexp, class_rows, full, is_sharded, known_settings, proxy_groups, unit
 from toolkit.vmf import Method, relative_log_c, resultant_ratio, root
 from toolkit.vmf_bound import bound_logits, expected_logsumexp
 from toolkit.vmf_sampling import Family, cosines, generator_of, move_on, ranks, sample
@@ -26,6 +26,7 @@ class VMF(nn.Module):
     estimate(embeddings) sets alpha so that embeddings start there too. method="bounds" takes A and lc of Eq 10 and 12 instead of the exact ones.
     noise="shared" gives all rows the same S tangent directions (and each its own cosines): every row's draws are exactly vMF, rows are merely not independent
     of each other, and the (S B, dim) x (dim, C) product shrinks to (B + S, dim) x (dim, C). "independent", and always below 16 dimensions: as the release.
+    family="power_spherical" draws z from that distribution instead, and takes its mean, kappa / (n - 1 + kappa), for A(kappa_i); class vectors stay vMF.
     Noise belongs to the buffer `noise`, which a backward pass moves on: a repeated evaluation repeats the value, and a resumed run continues the same noise.
     """
 
@@ -46,6 +47,7 @@ class VMF(nn.Module):
     alpha: Tensor
     noise: Tensor
 
+    @known_settings
     def __init__(
         self,
         dim: int,
@@ -90,7 +92,7 @@ class VMF(nn.Module):
     def logits(self, z: Tensor) -> Tensor:
         """(B, C) beta E[w_j].E[z] = beta A(|w_j|) A(kappa) cos: deterministic. The paper predicts by `posterior`."""
         nu = full(z) * self.alpha.to(full(z).dtype)
-        return self.tau.to(nu.dtype).exp() * self._mean(nu) @ self._mean(self.proxies.to(nu.dtype)).T
+        return self.tau.to(nu.dtype).exp() * self._mean_of_draws(nu) @ self._mean(self.proxies.to(nu.dtype)).T
 
     @torch.no_grad()
     def posterior(self, z: Tensor, *, num_samples: int | None = None, generator: torch.Generator | None = None) -> Tensor:
@@ -101,13 +103,17 @@ class VMF(nn.Module):
         size = max(1, 2**22 // w.numel())  # rows at a time: (size, C, D) numbers are held
         for rows, total in zip(torch.split(nu, size), torch.split(found, size), strict=True):
             for _ in range(num):  # draws that all rows shared would not average out over a test set
-                drawn = sample(unit(rows), rows.norm(dim=1), 1, generator=generator)[0]
+                drawn = sample(unit(rows), rows.norm(dim=1), 1, generator=generator, family=self.family)[0]
                 classes = sample(unit(w), w.norm(dim=1), len(rows), generator=generator)
                 total += torch.softmax(beta * torch.einsum("bd,bcd->bc", drawn, classes), dim=1) / num
         return found
 
     def _mean(self, nu: Tensor) -> Tensor:
         return resultant_ratio(nu.square().sum(1, keepdim=True), self.dim, method=self.method) * nu
+
+    def _mean_of_draws(self, nu: Tensor) -> Tensor:
+        """(B, D) E[z] of the family that embeddings are drawn from; class vectors are vMF in either."""
+        return nu / (self.dim - 1 + root(nu.square().sum(1, keepdim=True))) if self.family == "power_spherical" else self._mean(nu)
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None, *, samples: Tensor | None = None) -> Tensor:
@@ -118,7 +124,7 @@ class VMF(nn.Module):
             own_w = class_rows(w, y)
         else:
             bound, own_w = expected_logsumexp(left, along, across, w, y, beta, self.dim, self.method)
-        own = (self._mean(nu) * self._mean(own_w)).sum(1)
+        own = (self._mean_of_draws(nu) * self._mean(own_w)).sum(1)
         return move_on(bound - beta * own.mean(), self.noise)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -166,6 +172,7 @@ class SCF(nn.Module):
 
     proxies: nn.Parameter
 
+    @known_settings
     def __init__(
         self,
         dim: int,

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from toolkit.losses.common import KeyBank, Rates, checked
+from toolkit.losses.common import KeyBank, Rates, checked, known_settings
 from toolkit.losses.mining import mine_multi_similarity
 from toolkit.losses.pairing import Pairs, by_anchor, learned, log1p_exp, masked_lse, mean, over, pair_up
 
@@ -69,6 +69,7 @@ class CirclePair(nn.Module):
     NOTES: ClassVar[str] = "The release takes all pairs of the batch together (over='batch'), the paper those of one anchor."
     bank: KeyBank | None
 
+    @known_settings
     def __init__(self, dim: int, num_classes: int = 0, *, margin: float = 0.4, scale: float = 80.0, over: Literal["anchor", "batch"] = "anchor"):
         super().__init__()
         if scale <= 0:

@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from eval.similarity import pairs
 from toolkit.losses.adaptive import AdaFace, CircleSoftmax, CurricularFace, MagFace
 from toolkit.losses.broadface import BroadFace
-from toolkit.losses.hyperbolic import Hyperbolic, exp_map, poincare_distance, project
+from toolkit.losses.hyperbolic import Hyperbolic, exp_map, project
 from toolkit.losses.margin import ArcFace, CosFace, SubCenterArcFace, angle
 from toolkit.losses.proxy import HUG, CenterLoss, ProxyAnchor, ProxyNCA, ProxyNCAPlusPlus, SoftTriple
 from toolkit.losses.softmax import Cosine, NormFace, Softmax
@@ -183,14 +184,18 @@ def test_hyperbolic_is_eq_2_by_moebius_addition(c: float) -> None:
 
 
 def test_hyperbolic_tends_to_a_linear_classifier_and_its_distance_to_twice_the_euclidean() -> None:
+    """The distance is the one by which its similarity scores the tangent vectors: between the points that exp_map and project make of them."""
     z, _ = batch()
     loss = Hyperbolic(5, 4, c=1e-8).double()
     linear = 4 * ((z[:, None] - loss.proxies) * loss.normals).sum(dim=2)
     torch.testing.assert_close(loss.logits(z), linear, rtol=1e-6, atol=1e-7)
-    torch.testing.assert_close(poincare_distance(z, z, 1e-8), 2 * torch.cdist(z, z), rtol=1e-6, atol=1e-6)
+    i, j = np.indices((12, 12)).reshape(2, -1)
+    apart = -pairs(z.numpy(), z.numpy(), i, j, loss.similarity).reshape(12, 12)
+    np.testing.assert_allclose(apart, 2 * torch.cdist(z, z).numpy(), rtol=1e-6, atol=1e-6)
     x = project(exp_map(0.3 * z, 0.7), 0.7)
     expected = [[2 / math.sqrt(0.7) * math.atanh(math.sqrt(0.7) * float(np.linalg.norm(moebius(-a, b, 0.7)))) for b in x.numpy()] for a in x.numpy()]
-    np.testing.assert_allclose(poincare_distance(x, x, 0.7).numpy(), expected, rtol=1e-9, atol=1e-12)
+    apart = -pairs(0.3 * z.numpy(), 0.3 * z.numpy(), i, j, Hyperbolic(5, 4, c=0.7).similarity).reshape(12, 12)
+    np.testing.assert_allclose(apart, expected, rtol=1e-9, atol=1e-6)  # of equal rows it is the root of what cancels
     plain, scaled = Hyperbolic(5, 4, c=1e-5).double(), Hyperbolic(5, 4, c=1e-5, riemannian=True).double()
     scaled.load_state_dict(plain.state_dict())
     x, y = batch()

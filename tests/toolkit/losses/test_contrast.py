@@ -25,6 +25,19 @@ def batch(seed: int = 0, size: int = 10, dim: int = 5) -> tuple[Tensor, Tensor]:
     return torch.randn(size, dim, generator=generator, dtype=torch.float64), torch.tensor([0, 1, 2, 3, 0, 1, 2, 3, 0, 4])[:size]
 
 
+def test_n_pair_counts_the_keys_of_each_class_once_for_all_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    z, y = batch(1)
+    expected = NPair(5)(z, y).item()
+    monkeypatch.setattr("toolkit.losses.pairing.BLOCK", 2)
+    counted, unique = [], torch.unique
+    monkeypatch.setattr(torch, "unique", lambda *args, **kwargs: counted.append(1) or unique(*args, **kwargs))
+    x = z.clone().requires_grad_()
+    value = NPair(5)(x, y)
+    value.backward()  # blocks are computed again in it
+    assert value.item() == pytest.approx(expected, rel=1e-12)
+    assert len(counted) == 1
+
+
 def golden(name: str, case: str) -> dict[str, Tensor]:
     with np.load(GOLDEN / f"{name}.npz", allow_pickle=False) as file:
         return {key.split("/")[1]: torch.from_numpy(file[key]) for key in file.files if key.startswith(case)}

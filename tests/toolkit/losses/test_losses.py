@@ -6,6 +6,7 @@ import importlib
 import inspect
 import math
 import pkgutil
+import typing
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import toolkit.losses
-from toolkit.losses.margin import ArcFace
+from toolkit.losses.margin import ArcFace, CosFace
 from toolkit.losses.simple import SimPLE, polarlike
-from toolkit.losses.softmax import Softmax
+from toolkit.losses.softmax import Softmax, generalised_product
 from toolkit.memory import Bank
 from toolkit.recipe import Optim
 
@@ -150,8 +151,35 @@ def test_simple_separates_pairs_of_free_embeddings() -> None:
         loss(z, y).backward()
         optimizer.step()
     pairs = torch.triu(torch.ones(12, 12, dtype=torch.bool), diagonal=1)
-    scores, same = loss.scores(z, z)[pairs], (y[:, None] == y)[pairs]
+    scores, same = generalised_product(z, z, 0.3)[pairs], (y[:, None] == y)[pairs]
     assert bool(scores[same].min() > -loss.b > scores[~same].max())
+
+
+@pytest.mark.parametrize("start", [1.0, -1.0])
+def test_a_learned_angular_bias_stays_a_cosine_and_can_return(start: float) -> None:
+    """Where a step leaves it beyond -1 or 1, the next loss is that of the bound, with its gradient; what is written for scoring is never beyond."""
+    z, y = batch()
+    loss = SimPLE(5, b_theta=start, learn_b_theta=True).double()
+    assert isinstance(loss.b_theta, nn.Parameter)
+    with torch.no_grad():
+        loss.b_theta.mul_(1.7)
+    assert loss.similarity == f"simple:{start:g}"
+    value = loss(z, y)
+    assert value.item() == pytest.approx(float(SimPLE(5, b_theta=start).double()(z, y).detach()), rel=1e-12)
+    value.backward()
+    assert loss.b_theta.grad is not None
+    assert float(loss.b_theta.grad) != 0
+    assert float(loss.b_theta.detach()) == start
+    (loss(z, y) + loss(2 * z, y)).backward()  # two passes before one backward pass
+
+
+@pytest.mark.parametrize("make", [SimPLE, Softmax, CosFace], ids=lambda made: made.__name__)
+def test_an_angular_bias_that_is_no_cosine_is_refused(make: Any) -> None:
+    for b_theta in (1.01, -2.0, math.nan):
+        with pytest.raises(ValueError, match=rf"{make.__name__}: b_theta={b_theta} .* must lie in \[-1, 1\]"):
+            make(5, 4, b_theta=b_theta)
+    for b_theta in (-1, 1):
+        make(5, 4, b_theta=b_theta)
 
 
 def test_polarlike_separates_magnitude_and_direction() -> None:
@@ -256,6 +284,12 @@ class TestContract:
         if hasattr(loss, "proxies"):
             with pytest.raises(ValueError, match=r"3 of 8 labels are outside 0..3 \(first: -1\)"):
                 loss(z, torch.tensor([0, -1, 4, 1, 2, 3, 9, 0]))
+
+    def test_a_setting_that_its_type_does_not_list_is_refused(self, make: Any) -> None:
+        hints = typing.get_type_hints(inspect.unwrap(make.__init__))
+        for name, allowed in ((name, typing.get_args(hint)) for name, hint in hints.items() if typing.get_origin(hint) is typing.Literal):
+            with pytest.raises(ValueError, match=f"{make.__name__}: {name}='nonsense' must be one of {', '.join(map(str, allowed))}"):
+                make(5, 4, **{name: "nonsense"})
 
     def test_states_its_parameter_groups(self, make: Any) -> None:
         loss = make(5, 4)

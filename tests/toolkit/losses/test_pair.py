@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from eval.similarity import pairs
 from toolkit.losses.contrast import CirclePair, LiftedStructure, MultiSimilarity, NPair, NTXent, SupCon, TupletMargin
 from toolkit.losses.pair import AMC, Contrastive, LogRatio, PairBCE, SNRContrastive, log_ratio
 from toolkit.losses.pairing import distance
@@ -150,6 +151,15 @@ def batch(seed: int = 0, size: int = 9, dim: int = 5, classes: int = 4) -> tuple
     """Classes of unequal sizes (for size 9: 3, 2, 2, 2)."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(size, dim, generator=generator, dtype=torch.float64), torch.arange(size) % classes
+
+
+def test_distances_that_a_loss_trains_are_what_its_embeddings_are_scored_by() -> None:
+    """Ages on one ray at distances in proportion have no log-ratio loss: the scores order them so, where cosine would hold them all equal."""
+    ages = [1.0, 2.0, 4.0, 8.0]
+    loss, z = LogRatio(2, targets=ages).double(), torch.tensor([[3.0, 4.0]], dtype=torch.float64) * torch.tensor(ages, dtype=torch.float64)[:, None]
+    assert float(loss(z, torch.arange(4))) == pytest.approx(0.0, abs=1e-6)
+    i, j = np.indices((4, 4)).reshape(2, -1)
+    np.testing.assert_allclose(pairs(z.numpy(), z.numpy(), i, j, loss.similarity), [-5 * abs(ages[a] - ages[b]) for a, b in zip(i, j, strict=True)], atol=1e-6)
 
 
 @pytest.mark.parametrize("name", LOSSES)

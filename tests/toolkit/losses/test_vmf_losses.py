@@ -16,8 +16,11 @@ from scipy.special import ive
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from toolkit.losses.margin import ArcFace
 from toolkit.losses.probabilistic import Joint, ProbabilisticNCA
 from toolkit.losses.proxy import ProxyAnchor
+from toolkit.losses.simple import SimPLE
+from toolkit.losses.softmax import Softmax
 from toolkit.losses.vmf import SCF, VMF
 from toolkit.recipe import Optim
 from toolkit.vmf import d_el_vmf, mean_resultant
@@ -100,6 +103,38 @@ def test_vmf_is_eq_13_by_loops() -> None:
     assert loss(z, y, samples=samples).item() == pytest.approx(total / 8, rel=1e-8)
 
 
+def test_power_spherical_embeddings_have_their_own_mean() -> None:
+    """kappa / (n - 1 + kappa) for the embeddings, drawn from that density; A for the class vectors, which stay vMF."""
+    z, y = batch()
+    of_vmf, loss = VMF(5, 4).double(), VMF(5, 4, family="power_spherical").double()
+    loss.proxies = of_vmf.proxies
+    samples = normalize(torch.randn(3, 8, 5, dtype=torch.float64), dim=-1)
+    w, own, changed = loss.proxies.detach().numpy(), 0.0, 0.0
+    for x, label in zip(z.numpy(), y.tolist(), strict=True):
+        kappa, kw = float(np.linalg.norm(x)), float(np.linalg.norm(w[label]))
+        along = ratio(kw, 5) * float(w[label] @ x) / kappa / kw
+        own, changed = own + ratio(kappa, 5) * along / 8, changed + kappa / (4 + kappa) * along / 8
+    assert loss(z, y, samples=samples).item() - of_vmf(z, y, samples=samples).item() == pytest.approx(own - changed, rel=1e-9)
+    expected = [[ratio(kw, 5) / kw * float(one @ x) / (4 + float(np.linalg.norm(x))) for one in w for kw in [float(np.linalg.norm(one))]] for x in z.numpy()]
+    np.testing.assert_allclose(loss.logits(z).detach().numpy(), expected, rtol=1e-9)
+    z[0] = 0.0
+    (grad,) = torch.autograd.grad(loss(z.requires_grad_(), y), z)
+    assert bool(torch.isfinite(grad).all())
+
+
+@pytest.mark.parametrize("family", ["vmf", "power_spherical"])
+def test_posterior_draws_from_the_family(family: Any) -> None:
+    """Two certain and opposite class vectors: the first one's probability is E[1 / (1 + e^-2c)], c the draw's cosine, here by a sum over its density."""
+    loss = VMF(16, 2, family=family, num_samples=1).double()
+    set_(loss.proxies, torch.stack([torch.eye(16)[0], -torch.eye(16)[0]]) * 1e9)
+    c = np.linspace(-1, 1, 20001)[1:-1]
+    log_density = 6.5 * np.log(1 - c * c) + (20 * c if family == "vmf" else 20 * np.log1p(c))
+    density = np.exp(log_density - log_density.max())
+    expected = float((density / (1 + np.exp(-2 * c))).sum() / density.sum())
+    found = loss.posterior(20 * torch.eye(16, dtype=torch.float64)[:1].expand(4000, 16), generator=torch.Generator().manual_seed(0))[:, 0]
+    assert float(found.mean()) == pytest.approx(expected, abs=5 * float(found.std()) / 4000**0.5)
+
+
 def test_vmf_bounds_the_expected_cross_entropy() -> None:
     """Eq 7, with class vectors drawn as well, lies below Eq 8."""
     z, y = batch(dim=6, size=4)
@@ -138,6 +173,16 @@ def test_polynomials_are_taken_where_they_converge() -> None:
     assert found is not None
     assert len(found[0]) == len(found[1]) + 1 <= 6
     assert polynomials(*given, 20.0, 3) is None
+
+
+def test_class_vectors_that_are_not_numbers_give_a_loss_that_is_none() -> None:
+    """So that the training loop can say what happened, and not a function deep inside."""
+    given = torch.tensor([100.0, math.nan])
+    assert polynomials(given, torch.zeros(2), given.sqrt(), 2.0, 512) is None
+    z, y = batch(dim=20)
+    loss = VMF(20, 4)
+    set_(loss.proxies, loss.proxies * math.nan)
+    assert math.isnan(loss(z.float(), y).item())
 
 
 def test_vmf_gradients_by_finite_differences() -> None:
@@ -387,6 +432,42 @@ def test_joint_is_the_sum_of_its_parts_and_shares_proxies_by_choice() -> None:
     assert apart.second.proxies is not apart.first.proxies
     with pytest.raises(ValueError, match="cannot be shared"):
         Joint(5, 4, first=partial(SCF, concentration="output"))
+
+
+def test_joint_hands_on_what_a_loss_says_of_itself() -> None:
+    """The step to both parts, the first part's similarity; a part that needs a constant or features of its own is refused."""
+    z, y = batch()
+    moving = partial(ArcFace, margin=0.4, scale=4.0, warmup_steps=(0, 10))
+    for first, second in ((moving, ProxyAnchor), (ProxyAnchor, moving)):
+        loss = Joint(5, 4, first=first, second=second, weight=1.0, share=False).double()
+        loss.at_step(5)
+        arc = loss.first if first is moving else loss.second
+        still = ArcFace(5, 4, margin=0.2, scale=4.0).double()
+        still.load_state_dict(arc.state_dict())
+        other = loss.second if first is moving else loss.first
+        assert loss(z, y).item() == pytest.approx(still(z, y).item() + other(z, y).item(), rel=1e-12)
+    generalised = partial(Softmax, product="generalised", b_theta=0.2)
+    assert Joint(5, 4, first=generalised).similarity == "simple:0.2"
+    assert Joint(5, 4, second=generalised).similarity == "cosine"
+    for parts in ({"first": VMF}, {"second": VMF}):
+        with pytest.raises(ValueError, match="Joint: VMF estimates a constant of the training set"):
+            Joint(5, 4, **parts)
+    with pytest.raises(ValueError, match="Joint: SimPLE has features='polarlike'"):
+        Joint(5, 4, second=partial(SimPLE, features="polarlike"))
+    assert math.isfinite(Joint(5, 4, second=SimPLE).double()(z, y).item())
+
+
+@pytest.mark.parametrize("distance", ["el_nivmf", "l2"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_temperature_below_its_floor_returns(distance: Any, dtype: torch.dtype) -> None:
+    """A step that left it there is undone before the next loss, which has a gradient to it."""
+    z, y = batch(size=4)
+    loss = ProbabilisticNCA(5, 4, distance=distance)
+    with torch.no_grad():
+        loss.temperature.fill_(-0.5)  # type: ignore[union-attr]
+    (loss(z.to(dtype), y) + loss(-z.to(dtype), y)).backward()  # two passes before one backward pass
+    assert float(loss.temperature.detach()) == pytest.approx(1e-4, rel=1e-6)  # type: ignore[union-attr]
+    assert float(loss.temperature.grad) != 0  # type: ignore[union-attr, arg-type]
 
 
 @pytest.mark.parametrize("distance", ["el_nivmf", "nivmf", "el_vmf", "b_vmf", "kl_vmf", "l2", "cos"])
