@@ -91,6 +91,7 @@ SPEECH = (
         )
     ),
     Row("ResNet34, MQMHASTP", partial(ResNet, pooling="MQMHASTP"), "-", WESPEAKER, "Zhao et al. 2022; wespeaker/models/pooling_layers.py"),
+    Row("ResNet34, two layers", partial(ResNet, dim=192, two_layers=True), "6.34 M", SPEAKER3D, "speakerlab/models/resnet/ResNet.py"),
     Row("ECAPA c512", ECAPA, "6.19 M", f"{SPEECHBRAIN}, {SPEAKER3D}", "Desplanques et al. 2020; speechbrain ECAPA_TDNN.py"),
     Row("ECAPA c1024", partial(ECAPA, channels=1024), "20.77 M", f"{SPEECHBRAIN}, {SPEAKER3D}", "the same"),
     Row("ECAPA GLOB c512", WeSpeakerECAPA, "6.19 M", WESPEAKER, "Desplanques et al. 2020; wespeaker/models/ecapa_tdnn.py"),

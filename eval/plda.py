@@ -99,8 +99,8 @@ def fit_plda(
 ) -> Plda:
     """Fit on labelled embeddings (N, D) of classes other than those to be scored. lda_dim: K, 0 = no LDA (K = D). iterations: of EM (Kaldi's default is 10).
 
-    ValueError: shapes, NaN, fewer than two classes, nobody with two items, lda_dim over D or C - 1, or fewer than K items beyond one for each class (the
-    covariance within classes would not be determined: take more items or a smaller lda_dim).
+    ValueError: shapes, NaN, fewer than two classes, nobody with two items, lda_dim over D or C - 1, or fewer than D items beyond one for each class: the
+    covariance within classes, which LDA inverts before it leaves K dims, would not be determined.
     """
     rows = np.asarray(embeddings, dtype=np.float64)
     if rows.ndim != 2 or len(rows) != len(labels) or not np.isfinite(rows).all():
@@ -114,8 +114,11 @@ def fit_plda(
         raise ValueError(f"plda: lda_dim is {lda_dim}; 0 (none) to {min(dims, num - 1)} are allowed for {dims} dims and {num} classes")
     if iterations < 1:
         raise ValueError(f"plda: {iterations} iterations; 1 or more are needed, e.g. 10")
-    if len(rows) - num < kept:
-        raise ValueError(f"plda: {len(rows)} items of {num} classes do not determine {kept} dims; {num + kept} items are needed, or lda_dim={len(rows) - num}")
+    if len(rows) - num < dims:  # also with LDA, whose scatter within classes is (D, D)
+        raise ValueError(
+            f"plda: {len(rows)} items of {num} classes do not determine the covariance within classes of {dims} dims, which takes {num + dims} items of so"
+            f" many classes, with LDA too; add {num + dims - len(rows)} items to them, or score by the cosine"
+        )
     mean = rows.mean(axis=0)
     lda = _lda(rows - mean, classes, lda_dim) if lda_dim else np.eye(dims)
     rows = _prepare(rows, mean, lda, length_norm)

@@ -173,7 +173,15 @@ def read_items(path: Path, root: Path | None = None) -> list[Item]:
 
 
 def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> None:
-    """A LIST that `read_items` reads, `id path` parted by a tab, replaced in one step. Paths are relative to `root`, below which they lie, or as they are."""
+    """A LIST that `read_items` reads, `id path` parted by a tab, replaced in one step. Paths are relative to `root`, below which they lie, or as they are.
+
+    ValueError counts items in tar shards, which a list of paths cannot name.
+    """
+    if inside := [item.id for item in items if item.span is not None]:
+        raise ValueError(
+            f"{path}: {len(inside)} of {len(items)} items lie inside tar shards ({name_first(inside)}), and a list names files only; unpack the shards, and"
+            " make the list of the folder of their files"
+        )
     with atomic_path(path) as temporary:
         lines = (f"{item.id}\t{(item.path if root is None else item.path.relative_to(root)).as_posix()}\n" for item in items)
         temporary.write_text("".join(lines), encoding="utf-8")

@@ -194,6 +194,7 @@ DATASETS = (
         licence="the audio is given on request",
         page=_VOXCELEB + "vox2.html",
         archives=(
+            Archive(makes="vox2/meta/vox2_meta.csv", urls=(_META + "vox2_meta.csv",)),
             Archive(
                 makes="vox2/dev",
                 files=tuple(f"vox2_dev_aac_parta{part}" for part in "abcdefgh"),

@@ -90,7 +90,7 @@ def embed(
 
     Inputs are batched with others of about their length; what is in a batch with what never changes an embedding beyond float rounding (about 1e-6).
     Where `read` gives an item in several inputs (ReadParts), its embedding is the mean of theirs, weighted by length; no more than 256 MB of them are held.
-    The embedder's training mode is restored. ValueError if no item can be read.
+    The embedder's training mode is restored. ValueError if no item can be read, or the network refuses an input: the items of its batch are named.
     """
     rows, bad = _rows(embedder, items, read, batch_size=batch_size, workers=workers)
     return _collect(rows, items, bad, meta)
@@ -146,7 +146,12 @@ def _rows(
     def flush() -> None:
         sizes = [value.shape[-1] for _, value in window]
         for places, inputs, lengths in _buckets([(place, value) for place, (_, value) in enumerate(window)], batch_size, embedder, device):
-            z = embedder(inputs.to(device), None if lengths is None else lengths.to(device)).double().cpu().numpy()
+            try:
+                z = embedder(inputs.to(device), None if lengths is None else lengths.to(device)).double().cpu().numpy()
+            except ValueError as error:  # an input that the network cannot take, the shortest first
+                named = name_first(dict.fromkeys(items[window[place][0]].id for place in places))
+                remedy = ": remove it, or read with a larger min_seconds" if inputs.ndim == 2 else ""  # waves, which are refused for being short
+                raise ValueError(f"{error}; it is among ({named}){remedy}") from error
             for place, row in zip(places, z, strict=True):
                 total, weight = sums.get(window[place][0], (np.zeros(1), 0))
                 sums[window[place][0]] = total + sizes[place] * row, weight + sizes[place]

@@ -90,9 +90,12 @@ def _one(archive: Archive, data: Path, *, keep: bool, say: Say, wait_seconds: fl
     if not wrong and archive.size and held != archive.size:
         wrong = f"it has {held} bytes, but {archive.size} are expected"
     if wrong:
-        removed = "it was removed" if archive.urls else "remove it"
-        for path in paths if archive.urls else []:
+        theirs = [path.name for path in paths if path not in ours]
+        for path in ours:
             path.unlink()
+        removed = "it was removed" if not theirs else "remove it"
+        if ours and theirs:
+            removed = f"{name_first(path.name for path in ours)} of it, fetched now, was removed; remove {name_first(theirs)} from {downloads} too"
         raise ValueError(f"{label}: {wrong}; {removed}: run the command again, or fetch it by hand if this happens twice")
     if archive.sha256 or archive.md5:
         say(f"{label}: {'SHA-256' if archive.sha256 else 'MD5'} is right")

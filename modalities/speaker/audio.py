@@ -22,6 +22,7 @@ SILENCE_DBFS = -90.0  # peak; a 16-bit file that never leaves -1..1 quantisation
 _RATES_HZ = (1_000, 768_000)
 _MAX_VALUES = 2**29  # samples x channels of one file: 2 GiB of float32, whatever its header says
 _UNSTATED = 2**63 - 1  # libsndfile's number of frames when the header leaves it open
+_WHOLE = 0.9  # of the stated samples; an encoder's delay and padding are a few thousandths
 _SPEED_MARK = "#speed="
 _SPEEDS = (0.5, 2.0)
 
@@ -31,25 +32,14 @@ class BadAudio(ValueError):
 
 
 def read(item: Item, *, rate_hz: int = 16_000, min_seconds: float = 0.1, max_seconds: float = MAX_SECONDS) -> Wave:
-    """item -> (samples,) mono at rate_hz.
+    """item -> (samples,) float32 mono at rate_hz, from any rate and number of channels; channels are averaged, integers scaled to [-1, 1).
 
     An id that ends in "#speed=0.9" is read at that speed, as sox's: the duration is divided by it, pitch and formants are multiplied.
-    Raises BadAudio as read_file does, and ValueError for a speed that is no number within 0.5 to 2.
+    Raises BadAudio for a file that cannot be decoded, is empty, cut short, shorter than min_seconds or longer than max_seconds (before the change of speed),
+    holds NaN or infinity, is silent (peak below -90 dBFS after the channels are averaged), or whose header claims an absurd rate or size; ValueError for a
+    speed that is no number within 0.5 to 2.
     """
-    return _read(item, rate_hz=rate_hz, min_seconds=min_seconds, max_seconds=max_seconds, speed=speed_of(item.id))
-
-
-def read_file(path: str | Path, *, rate_hz: int = 16_000, min_seconds: float = 0.1, max_seconds: float = MAX_SECONDS, speed: float = 1.0) -> Wave:
-    """Any rate and number of channels -> (samples,) float32 mono at rate_hz; channels are averaged, integers scaled to [-1, 1).
-
-    Raises BadAudio for a file that cannot be decoded, is empty, shorter than min_seconds or longer than max_seconds (before the change of speed), holds NaN or
-    infinity, is silent (peak below -90 dBFS after the channels are averaged), or whose header claims an absurd rate or size.
-    """
-    return _read(Item(str(path), Path(path)), rate_hz=rate_hz, min_seconds=min_seconds, max_seconds=max_seconds, speed=speed)
-
-
-def _read(item: Item, *, rate_hz: int, min_seconds: float, max_seconds: float, speed: float) -> Wave:
-    name = item.name
+    name, speed = item.name, speed_of(item.id)
     raw, file_hz = _decode_av(item, max_seconds) if item.suffix in AV_SUFFIXES else _decode_soundfile(item, max_seconds)
     if len(raw) == 0:
         raise BadAudio(f"{name}: empty, 0 samples; at least {min_seconds} s are needed; remove the file")
@@ -150,6 +140,7 @@ def _decode_soundfile(item: Item, max_seconds: float) -> tuple[Wave, int]:
                 )
             _check_header(name, rate_hz, channels, frames, max_seconds)
             raw: Wave = file.read(frames, dtype="float32", always_2d=True)
+            check_whole(item, file.format, len(raw), frames, rate_hz)
     except (soundfile.SoundFileError, OSError) as error:
         reason = str(error.error_string if isinstance(error, soundfile.LibsndfileError) else error)
         raise BadAudio(f"{name}: unreadable, {reason.rstrip('. ')}; {', '.join(SUFFIXES)} are read (and {', '.join(AV_SUFFIXES)} with PyAV)") from error
@@ -183,13 +174,29 @@ def _decode_av(item: Item, max_seconds: float) -> tuple[Wave, int]:
     return (np.concatenate(blocks) if blocks else np.empty((0, 1), dtype=np.float32)), rate_hz
 
 
+def check_whole(item: Item, file_format: str, samples: int, frames: int, rate_hz: int) -> None:
+    """BadAudio for a file of libsndfile's file_format that gave fewer than 9 in 10 of the samples that its header states: a download that was broken off."""
+    if samples < _WHOLE * frames and (file_format != "MP3" or _states_length(item)):
+        raise BadAudio(f"{item.name}: cut short, {samples / rate_hz:.1f} s of the {frames / rate_hz:.1f} s that its header states; fetch it again")
+
+
+def _states_length(item: Item) -> bool:
+    """Whether an MP3's first frame states its length. Without that libsndfile guesses from the first bit rate, and of a variable one wrongly."""
+    with item.open() as file:
+        head = file.read(10)
+        tag = head[:3] == b"ID3" and len(head) == 10
+        file.seek(10 + sum(byte << 7 * place for place, byte in enumerate(reversed(head[6:]))) if tag else 0)  # four times seven bits
+        frame = file.read(256)
+    return any(mark in frame for mark in (b"Xing", b"Info", b"VBRI"))
+
+
 def _check_header(name: str, rate_hz: int, channels: int, frames: int, max_seconds: float) -> None:
     if not _RATES_HZ[0] <= rate_hz <= _RATES_HZ[1]:
         raise BadAudio(f"{name}: the header states {rate_hz} Hz; {_RATES_HZ[0]} to {_RATES_HZ[1]} are allowed; repair or remove the file")
     if frames < 0 or frames > max_seconds * rate_hz:
         raise BadAudio(
-            f"{name}: too long, {frames / rate_hz:.1f} s; at most {max_seconds:g} s are read; cut it into utterances, raise max_seconds "
-            "or embed it with --chunk-seconds 60"
+            f"{name}: too long, {frames / rate_hz:.1f} s; at most {max_seconds:g} s are read; cut it into utterances, raise max_seconds"
+            " or, if it is a file of its own and not AAC, embed it with --chunk-seconds 60"
         )
     if frames * channels > _MAX_VALUES:
         raise BadAudio(f"{name}: too large, {frames} samples of {channels} channels; at most {_MAX_VALUES} values are read; average its channels first")

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from modalities.speaker import noise
-from modalities.speaker.audio import Wave, crop, resample
+from modalities.speaker.audio import Wave, crop
 from modalities.speaker.codec import Codec, transmit
 
 
@@ -60,13 +60,6 @@ def clip(wave: Wave, rng: np.random.Generator, level: tuple[float, float] = (0.3
     return np.clip(wave, -most, most)
 
 
-def speed(wave: Wave, rate: float) -> Wave:
-    """(samples,) -> (about samples / rate,): faster and higher for a rate above 1, as sox's speed. ValueError outside 0.5 to 2."""
-    if not 0.5 <= rate <= 2.0:
-        raise ValueError(f"speed: the rate {rate} is outside 0.5 to 2; the field uses 0.9 and 1.1")
-    return resample(wave, rate, 1.0)
-
-
 def train_view(
     wave: Wave,
     rng: np.random.Generator,
@@ -88,7 +81,7 @@ def train_view(
 ) -> Wave:
     """One training view (num_samples,): a random crop, then with their probabilities real noise and rooms, synthetic noise, gain, volume, clipping and a codec.
 
-    corrupt(wave, rng) -> wave: noise.corrupt with its folders and its own probability, e.g. partial(noise.WESPEAKER, musan=..., rirs=...).
+    corrupt(wave, rng, rate_hz=rate_hz) -> wave: noise.corrupt with its folders and its own probability, e.g. partial(noise.WESPEAKER, musan=..., rirs=...).
     The crop's length is drawn from batch_rng, uniformly from `seconds`: give every item of a batch a generator in the same state and the batch stacks without
     padding. Everything else is drawn from rng; corrupt, volume, clipping and codec draw nothing while they are off.
     Raises ValueError for a range out of order, seconds of 0 or less, probabilities outside 0 to 1, and what corrupt() refuses (a missing folder).
@@ -102,7 +95,7 @@ def train_view(
             raise ValueError(f"train_view: {name} is {prob}; a probability from 0 to 1 is needed")
     view = crop(wave, round(batch_rng.uniform(*seconds) * rate_hz), rng)
     if corrupt is not None:
-        view = corrupt(view, rng)
+        view = corrupt(view, rng, rate_hz=rate_hz)
     if rng.random() < noise_prob:
         view = add_noise(view, rng, snr_db=snr_db)
     if rng.random() < gain_prob:

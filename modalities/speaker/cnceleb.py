@@ -21,7 +21,7 @@ from eval.trials import read_trials, write_trials
 from eval.types import Trials, name_first
 from modalities.speaker.audio import AV_SUFFIXES, SUFFIXES
 from modalities.speaker.lists import find, matched, stem
-from toolkit.batch import Item
+from toolkit.batch import Item, write_items
 from toolkit.datasets import Count
 
 FETCH = "`likeness prepare cnceleb --data DATA` fetches it"
@@ -98,24 +98,14 @@ def write_lists(data: str | Path, out: str | Path) -> str:
     chosen, models, listed = enrolment(data)
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
-    with atomic_path(out / "items.txt") as listing, atomic_path(out / "enrolment.txt") as enrolled:
-        listing.write_text("".join(f"{one.id} {one.path.relative_to(data).as_posix()}\n" for one in chosen), encoding="utf-8")
+    write_items(out / "items.txt", chosen, Path(data))
+    with atomic_path(out / "enrolment.txt") as enrolled:
         enrolled.write_text("".join(f"{model} {' '.join(ids)}\n" for model, ids in models.items()), encoding="utf-8")
     write_trials(out / "trials.txt", listed)
     return (
         f"likeness embed --model RUN --items {out / 'items.txt'} --root {data} --out eval.npz\n"
         f"likeness score --trials {out / 'trials.txt'} --enrolment {out / 'enrolment.txt'} --embeddings eval.npz --out scores.txt"
     )
-
-
-def genre(id: str) -> str:
-    """The genre in an utterance's id.
-
-    >>> genre("test/id00800-singing-01-001.flac"), genre("id00012/entertainment-02-004")
-    ('singing', 'entertainment')
-    """
-    name = id.rpartition("/")[2]
-    return name.split("-")[1 if name.startswith("id") else 0]
 
 
 def check(data: Path) -> list[Count]:

@@ -30,7 +30,7 @@ def items(
 
     path, label, id, split_column: names of the header's columns, or their numbers from 1 if all that are given are numbers: then there is no header.
     Paths start from `data` unless absolute. id "" = the path as written; label "" = unlabelled items; with split_column, only the rows that hold `split` there.
-    ValueError: unknown columns, rows of another width or without a path, missing files, repeated ids, nothing left; all counted, the first named.
+    ValueError: unknown columns, rows of another width or without a path or id, missing files, repeated ids, nothing left; all counted, the first named.
     """
     data = Path(data)
     source = data / file
@@ -44,7 +44,7 @@ def items(
     chosen: list[Item] = []
     bad, missing = [], []
     for number, fields in rows[header:]:
-        if len(fields) != width or not fields[column["path"]]:
+        if len(fields) != width or not fields[column["path"]] or (id and not fields[column["id"]]):
             bad.append(f"line {number}")
         elif not split or fields[column["split_column"]] == split:
             where = data / fields[column["path"]]
@@ -53,7 +53,8 @@ def items(
             text = fields[column["id"]] if id else PurePosixPath(fields[column["path"]]).as_posix()
             chosen.append(Item(text, where, (fields[column["label"]] or None) if label else None))
     if bad:
-        raise ValueError(f"{source}: {len(bad)} of {len(rows) - header} rows have no path or not {width} fields ({name_first(bad)}); correct them")
+        needed = "path, no id" if id else "path"
+        raise ValueError(f"{source}: {len(bad)} of {len(rows) - header} rows have no {needed} or not {width} fields ({name_first(bad)}); correct them")
     if not chosen:
         raise ValueError(f"{source}: no rows" + (f" with {split!r} in column {split_column!r}; give one of its values" if split else "; list the files"))
     if missing:

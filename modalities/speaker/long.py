@@ -112,6 +112,7 @@ def _stream(item: Item, chunk_seconds: float, rate_hz: int) -> Iterator[Wave]:
                     if float(np.abs(piece).max()) >= 10 ** (SILENCE_DBFS / 20):
                         yield piece
                 if last:
+                    audio.check_whole(item, file.format, place, frames, file_hz)
                     return
     except (soundfile.SoundFileError, OSError) as error:
         reason = str(error.error_string if isinstance(error, soundfile.LibsndfileError) else error)

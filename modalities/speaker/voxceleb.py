@@ -60,6 +60,10 @@ _AUDIO = (".wav", ".flac", *(one for one in SUFFIXES + AV_SUFFIXES if one not in
 _VOX1_TEST = range(10_270, 10_310)
 
 
+class _Nothing(ValueError):
+    """There is no audio at all, as opposed to audio that cannot be told apart."""
+
+
 class Speaker(NamedTuple):
     """One line of vox1_meta.csv or vox2_meta.csv. gender: m or f; nationality: "" for VoxCeleb2, whose file has none; split: dev or test."""
 
@@ -127,25 +131,6 @@ def metadata(data: str | Path) -> dict[str, Speaker]:
     return {one.id: one for path in found for one in _read_meta(path)}
 
 
-def groups(listed: Trials, people: Mapping[str, Speaker], *, by: Literal["gender", "nationality"] = "gender") -> list[str]:
-    """(P,) the groups of each trial's two speakers, in alphabetical order: "f-f", "f-m", "m-m". Ids begin with the speaker.
-
-    ValueError for speakers without metadata, all counted.
-
-    >>> people = {"id1": Speaker("id1", "", "f", "", "dev"), "id2": Speaker("id2", "", "m", "", "dev")}
-    >>> groups(Trials(("id2/v/1.wav", "id1/v/1.wav"), ("id1/v/2.wav",), [0, 1], [0, 0]), people)
-    ['f-m', 'f-f']
-    """
-    if by not in ("gender", "nationality"):
-        raise ValueError(f"voxceleb: groups by {by!r}; allowed are gender and nationality")
-    sides = [[one.split("/", 1)[0] for one in ids] for ids in (listed.enrol_ids, listed.probe_ids)]
-    missing = sorted({one for side in sides for one in side} - people.keys())
-    if missing:
-        raise ValueError(f"voxceleb: {len(missing)} speakers of the trials have no metadata ({name_first(missing)}); fetch vox1_meta.csv")
-    enrol, probe = ([str(getattr(people[one], by)) for one in side] for side in sides)
-    return ["-".join(sorted((enrol[i], probe[j]))) for i, j in zip(listed.enrol.tolist(), listed.probe.tolist(), strict=True)]
-
-
 def check1(data: Path) -> list[Count]:
     """What of VoxCeleb1 is there: files and speakers of both splits, speakers with metadata, trials of the six lists."""
     counts = _count(data, "voxceleb1")
@@ -158,7 +143,7 @@ def check1(data: Path) -> list[Count]:
 
 
 def check2(data: Path) -> list[Count]:
-    """What of VoxCeleb2 is there: files and speakers of both splits."""
+    """What of VoxCeleb2 is there: files and speakers of both splits. ValueError for speakers whose split nothing says."""
     return _count(data, "voxceleb2")
 
 
@@ -167,7 +152,7 @@ def _count(data: Path, corpus: Literal["voxceleb1", "voxceleb2"]) -> list[Count]
     for split in ("dev", "test"):
         try:
             there = _scan(data, corpus, "dev" if split == "dev" else "test")
-        except (ValueError, FileNotFoundError):
+        except (_Nothing, FileNotFoundError):  # other errors say why nothing can be counted
             there = []
         files, speakers = _SETS[corpus, split]
         counts.append(Count(f"audio files of {corpus} {split}", len(there), files))
@@ -198,11 +183,12 @@ def _scan(data: Path, corpus: Corpus, split: Split) -> list[Item]:
                 best[id] = rank, path
     if unknown:
         raise ValueError(
-            f"{data}: {len(unknown)} VoxCeleb2 speakers lie in no folder dev or test and in no vox2_meta.csv ({name_first(unknown)}); fetch vox2_meta.csv"
+            f"{data}: {len(unknown)} VoxCeleb2 speakers lie in no folder dev or test and in no vox2_meta.csv ({name_first(unknown)});"
+            " `likeness prepare voxceleb2` fetches vox2_meta.csv"
         )
     if not best:
         what = "VoxCeleb1 or VoxCeleb2" if corpus == "both" else {"voxceleb1": "VoxCeleb1", "voxceleb2": "VoxCeleb2"}[corpus]
-        raise ValueError(f"{data}: no audio of {what}, split {split!r}, in folders such as .../id10001/VIDEO/00001.wav; {FETCH}")
+        raise _Nothing(f"{data}: no audio of {what}, split {split!r}, in folders such as .../id10001/VIDEO/00001.wav; {FETCH}")
     return [Item(id, path, id.split("/", 1)[0]) for id, (_, path) in sorted(best.items())]
 
 

@@ -22,7 +22,8 @@ b_theta .3 (Sec. 5.1). NOT printed, and ours: features (80 mel, mean-normalised)
 baselines (the field's), the bank (16,384 keys, eta .999), b's start. The draws are a shuffled pass.
 
 WeSpeaker's, conf/resnet.yaml and ecapa_tdnn.yaml: two GPUs x 128 = 256 a step, rate .1 x 256 / 64 = .4 -> 2e-4 (its bin/train.py scales .1 -> 5e-5 so).
-    An epoch: 1,092,009 / 256 = 4,265 steps; 150 epochs = 639,750; warm-up of 6 = 25,590; margin from 0 to .2 over epochs 20 to 40 = 85,300 to 170,600.
+    An epoch: 1,092,009 / 256 = 4,265 steps; 150 epochs = 639,750; warm-up of 6 = 25,590; the margin grows from 0 to .2 from the
+    start of epoch 20 to that of epoch 40, after 19 and 39 epochs = 81,035 and 166,335 (utils/schedulers.py MarginScheduler).
     conf/*_lm.yaml: two GPUs x 64 = 128, rate 1e-4 x 128 / 64 = 2e-4 -> 5e-5; an epoch 8,531 steps, 5 epochs = 42,655, warm-up of 1 = 8,531; 6 s, margin .5.
     Differences: no average of the last 10 checkpoints; biases and norms take no weight
     decay; in _lm each speaker keeps one sped-up utterance a speed, so that the 17,982 class vectors of the first stage go on (theirs stay unused).
@@ -72,7 +73,7 @@ MARGIN = replace(SIMPLE, memory=None)
 RESNET34 = replace(
     MARGIN,
     frontend=partial(KaldiFbank, num_mels=80, dither=1.0, cmn=True),
-    loss=partial(ArcFace, margin=0.2, scale=32.0, warmup_steps=(85_300, 170_600), ramp="exponential"),
+    loss=partial(ArcFace, margin=0.2, scale=32.0, warmup_steps=(81_035, 166_335), ramp="exponential"),
     items=partial(voxceleb.items, corpus="voxceleb2", split="dev", speeds=(0.9, 1.1)),
     augment=WESPEAKER_VIEW,
     sampling=Sampling(batch_size=256),

@@ -9,7 +9,7 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modalities.speaker.audio import BadAudio, Wave, crop, read, read_file, speed_copies, speed_of
+from modalities.speaker.audio import BadAudio, Wave, crop, read, speed_copies, speed_of
 from toolkit.batch import Item
 
 
@@ -24,6 +24,10 @@ def loudest_hz(wave: Wave, rate_hz: int = 16000) -> float:
 def write(path: Path, wave: Wave, rate_hz: int = 16000, subtype: str | None = None) -> Path:
     soundfile.write(path, wave, rate_hz, subtype=subtype)
     return path
+
+
+def read_file(path: Path, max_seconds: float = 60.0) -> Wave:
+    return read(Item("a", path), max_seconds=max_seconds)
 
 
 @pytest.mark.parametrize("suffix", ["wav", "flac", "ogg", "mp3", "aiff"])
@@ -145,6 +149,35 @@ def test_every_truncation_and_bit_flip_reads_or_is_refused_alike_in_files_and_sh
     assert "Traceback" not in capfd.readouterr().err  # from inside the decoders, which pass nothing on
 
 
+def compressed(path: Path, wave: Wave, **more: object) -> bytes:
+    with soundfile.SoundFile(path, "w", 16000, 1, format="MP3", subtype="MPEG_LAYER_III", **more) as file:  # type: ignore[arg-type]
+        file.write(wave)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("tag", [b"", b"ID3\x04\x00\x00\x00\x00\x05\x2c" + bytes(5 * 128 + 0x2C)])
+def test_an_mp3_that_was_cut_short_is_refused_alike_in_files_and_shards(tmp_path: Path, tag: bytes) -> None:
+    path = tmp_path / "a.mp3"
+    whole = tag + compressed(path, tone(440, 10.0))
+    path.write_bytes(whole)
+    assert len(read_file(path)) == 160_000
+    for cut in (0.5, 0.8):
+        path.write_bytes(whole[: int(cut * len(whole))])
+        for item in (Item("a", path), spanned(path, tmp_path)):
+            with pytest.raises(BadAudio, match=r"cut short, [4-8]\.\d s of the 10.0 s that its header states; fetch it again"):
+                read(item)
+
+
+def test_an_mp3_whose_length_libsndfile_guesses_is_not_called_cut_short(tmp_path: Path) -> None:
+    """Without its first frame, which counts the others, a variable bit rate that begins low makes libsndfile expect several times the length."""
+    path = tmp_path / "a.mp3"
+    noise = np.random.default_rng(0).standard_normal(16000 * 10).astype(np.float32) * 0.2
+    whole = compressed(path, np.r_[np.zeros(16000 * 3, np.float32), noise], bitrate_mode="VARIABLE", compression_level=0.1)
+    path.write_bytes(whole[whole.index(whole[:2], 4) :])  # from the second frame's sync word on
+    assert soundfile.info(path).frames > 2 * 16000 * 13
+    assert len(read_file(path)) == pytest.approx(16000 * 13, rel=0.01)
+
+
 def spanned(path: Path, folder: Path, id: str = "spk/a") -> Item:
     """The file's bytes amid others in a shard."""
     shard = folder / "s.tar"
@@ -159,7 +192,7 @@ def test_a_span_reads_as_its_file(tmp_path: Path, suffix: str) -> None:
     np.testing.assert_array_equal(read(item), read_file(path))
     slow = speed_copies([item], speeds=(0.9,))[1]
     assert slow.span == item.span
-    np.testing.assert_array_equal(read(slow), read_file(path, speed=0.9))
+    np.testing.assert_array_equal(read(slow), read(Item("a#speed=0.9", path)))
 
 
 def test_a_bad_span_is_named_by_shard_and_item(tmp_path: Path) -> None:
@@ -195,7 +228,7 @@ def test_m4a_through_pyav(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read(spanned(path, tmp_path)), read_back)
     with pytest.raises(BadAudio, match="unreadable"):
         read(spanned(path, tmp_path)._replace(span=(0, 900)))
-    with pytest.raises(BadAudio, match="too long"):
+    with pytest.raises(BadAudio, match=r"too long, .* or, if it is a file of its own and not AAC, embed it with --chunk-seconds 60"):
         read_file(path, max_seconds=0.5)
     path.write_bytes(b"no container")
     with pytest.raises(BadAudio, match="unreadable"):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modalities.speaker.augment import add_noise, gain, speed, train_view
+from modalities.speaker.augment import add_noise, gain, train_view
 from modalities.synthetic import voice
 
 VOICE = voice(0, 0)
@@ -31,13 +31,10 @@ def test_silence_stays() -> None:
     assert add_noise(np.ones(1, dtype=np.float32), np.random.default_rng(0)).shape == (1,)
 
 
-def test_gain_and_speed() -> None:
+def test_gain() -> None:
     louder = gain(VOICE, np.random.default_rng(0), (6.0, 6.0))
     np.testing.assert_allclose(louder, VOICE * 10**0.3, rtol=1e-6)
     assert louder.dtype == np.float32
-    assert len(speed(VOICE, 1.1)) == pytest.approx(len(VOICE) / 1.1, abs=2)
-    with pytest.raises(ValueError, match=r"0.5 to 2"):
-        speed(VOICE, 0.0)
 
 
 def view(seed: int, batch_seed: int, **settings: object) -> np.ndarray:
@@ -57,6 +54,18 @@ def test_the_view_is_a_function_of_its_generators() -> None:
         assert np.array_equal(view(seed, seed, **settings), view(seed, seed, **settings))
     assert view(0, 0).shape == (48000,)
     assert len(view(0, 0, seconds=(6.0, 6.0))) == 96000  # repeated: the file is shorter
+
+
+def test_noise_and_rooms_are_read_at_the_views_rate() -> None:
+    heard: list[int] = []
+
+    def corrupt(wave: np.ndarray, rng: np.random.Generator, *, rate_hz: int = 16_000) -> np.ndarray:
+        heard.append(rate_hz)
+        return wave
+
+    for rate_hz in (8_000, 16_000):
+        assert len(view(0, 0, seconds=(1.0, 1.0), rate_hz=rate_hz, corrupt=corrupt)) == rate_hz
+    assert heard == [8_000, 16_000]
 
 
 def test_refusals() -> None:

@@ -8,9 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modalities.speaker.audio import read_file
+from modalities.speaker.audio import read
 from modalities.speaker.features import LOG_FLOOR, KaldiFbank
 from modalities.synthetic import voice
+from toolkit.batch import Item
 from toolkit.torchaudio_cpu import import_torchaudio
 
 SHARED = Path(__file__).parents[2].parent / "shared"
@@ -40,7 +41,7 @@ def test_equals_torchaudio(settings: dict[str, object], source: str) -> None:
         found = sorted((SHARED / "data" / "an4" / "wav").glob("*/*.flac"))
         if not found:
             pytest.skip("../shared is absent")
-        wave = torch.from_numpy(read_file(found[0]))
+        wave = torch.from_numpy(read(Item("a", found[0])))
     else:
         wave = a_voice()
     ours = KaldiFbank(**settings, cmn=False).eval()  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.batch import MAX_SPAN, Item
+from toolkit.batch import MAX_SPAN, Item, read_items, write_items
 
 
 @given(st.binary(min_size=1, max_size=100), st.data())
@@ -37,3 +37,13 @@ def test_suffix_and_name() -> None:
     assert Item("a", Path("x.tar"), span=(0, 1), ending=".wav").suffix == ".wav"
     assert Item("a", Path("x/a.FLAC")).name == str(Path("x/a.FLAC"))
     assert Item("a", Path("x.tar"), span=(0, 1)).name == "x.tar[a]"
+
+
+def test_items_of_shards_are_not_written_as_their_shard(tmp_path: Path) -> None:
+    files = [Item("a/1", tmp_path / "a b/1.wav"), Item("a/2", tmp_path / "2.wav")]
+    inside = [Item(f"s/{i}", tmp_path / "0.tar", span=(i, 1), ending=".wav") for i in range(2)]
+    write_items(tmp_path / "list.txt", files, tmp_path)
+    assert read_items(tmp_path / "list.txt") == files
+    with pytest.raises(ValueError, match=r"list.txt: 2 of 4 items lie inside tar shards \('s/0', 's/1'\), and a list names files only; unpack the shards"):
+        write_items(tmp_path / "list.txt", files + inside, tmp_path)
+    assert read_items(tmp_path / "list.txt") == files

@@ -14,9 +14,12 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from modalities.speaker import audio
+from modalities.speaker.features import KaldiFbank
+from modalities.speaker.spec_augment import SpecAugment
 from toolkit import checkpoint, run
 from toolkit import recipe as recipes
-from toolkit.build import Network
+from toolkit.build import Network, build
 from toolkit.losses.softmax import Cosine
 from toolkit.losses.vmf import VMF
 from toolkit.recipe import Recipe, Schedule
@@ -201,3 +204,20 @@ def test_weights_and_biases_runs_offline(voices: Path, tmp_path: Path, monkeypat
     fit(recipe(schedule=Schedule(steps=2)), data=voices, out=tmp_path / "run", loggers=["wandb"])
     assert list((tmp_path / "run" / "wandb").glob("offline-run-*"))
     assert len((tmp_path / "run" / "wandb.id").read_text()) == 8
+
+
+def test_parts_of_different_sampling_rates_are_refused() -> None:
+    made = recipe()
+    inside = partial(SpecAugment, frontend=partial(KaldiFbank, num_mels=16, rate_hz=8_000))
+    for wrong, says in (
+        (replace(made, frontend=partial(KaldiFbank, num_mels=16, rate_hz=8_000)), "frontend.rate_hz=8000, read.rate_hz=16000, augment.rate_hz=16000"),
+        (replace(made, frontend=inside), "frontend.rate_hz=8000, read.rate_hz=16000, augment.rate_hz=16000"),
+        (recipe("arcface", "read.rate_hz=8000", "augment.rate_hz=8000"), "frontend.rate_hz=16000, read.rate_hz=8000, augment.rate_hz=8000"),
+        (recipe("arcface", "augment.rate_hz=8000"), "frontend.rate_hz=16000, read.rate_hz=16000, augment.rate_hz=8000"),
+        (replace(made, train_read=partial(audio.read, rate_hz=44_100)), "read.rate_hz=16000, train_read.rate_hz=44100, augment.rate_hz=16000"),
+    ):
+        with pytest.raises(ValueError, match=f"^sampling rates differ: .*{says}; set them to one value$"):
+            build(wrong, 4, torch.device("cpu"))
+    eight = recipe("arcface", "read.rate_hz=8000", "augment.rate_hz=8000", "frontend.rate_hz=8000")
+    assert build(eight, 4, torch.device("cpu")).embedder.frontend.rate_hz == 8_000
+    assert build(replace(eight, augment=None), 4, torch.device("cpu")).embedder.dim == 8

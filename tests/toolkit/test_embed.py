@@ -13,6 +13,7 @@ from modalities.speaker import audio, folders
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.ecapa import ECAPA
 from toolkit.backbones.resnet import ResNet34
+from toolkit.backbones.xvector import XVector
 from toolkit.batch import Item, read_items
 from toolkit.embed import TorchEmbedder, embed
 from toolkit.losses.simple import polarlike
@@ -136,3 +137,25 @@ def test_on_a_cpu_only_short_inputs_are_batched(voices: Path) -> None:
     embed(embedder, items, read_short, batch_size=4)
     assert max(batch for batch, _ in seen) == 4
     assert all(batch * samples <= 2**14 for batch, samples in seen if batch > 1)
+
+
+def read_very_short(item: Item) -> np.ndarray:
+    wave: np.ndarray = audio.read(item)[: 2000 if item.id.endswith("-3") else None]
+    return wave
+
+
+def test_an_utterance_that_the_network_cannot_take_is_named(voices: Path) -> None:
+    """2,000 samples are 11 frames of 25 ms every 10 ms, and an x-vector needs 15."""
+    items = [item._replace(id=f"{item.id}-{k}") for k, item in enumerate(folders.items(voices, split="all")[:6])]
+    embedder = TorchEmbedder(KaldiFbank(num_mels=20), XVector(20, dim=4, channels=8, pooled=12)).eval()
+    short = items[3].id
+    says = rf"11 frames, fewer than its context of 15; it is among \('{short}'.*\): remove it, or read with a larger min_seconds"
+    for parts in (False, True):
+        with pytest.raises(ValueError, match=says):
+            embed(embedder, items, in_one_part if parts else read_very_short)
+    found, _ = embed(embedder, [item for item in items if item.id != short], read_very_short)
+    assert len(found.ids) == 5
+
+
+def in_one_part(item: Item) -> Iterator[np.ndarray]:
+    yield read_very_short(item)

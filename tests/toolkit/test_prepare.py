@@ -137,6 +137,23 @@ def test_wrong_checksum_or_size_leaves_nothing(server: Server, tmp_path: Path) -
         assert left(tmp_path) == []
 
 
+def test_files_that_somebody_put_there_are_removed_by_nobody_else(server: Server, tmp_path: Path) -> None:
+    one = dataset(server, packed(WAVS), md5="0" * 32)
+    put = tmp_path / "downloads" / "set.tar.gz"
+    put.parent.mkdir()
+    put.write_bytes(b"mine")
+    with pytest.raises(ValueError, match=r"^set.tar.gz: its md5 is .* is expected; remove it: run the command again"):
+        run(one, tmp_path)
+    assert put.read_bytes() == b"mine"
+    assert server.requests == []
+    server.files["b"] = b"second part"
+    parts = Archive(makes="both", urls=(server.url("set.tar.gz"), server.url("b")), md5="0" * 32)
+    with pytest.raises(ValueError, match=r"is expected; 'b' of it, fetched now, was removed; remove 'set.tar.gz' from .*downloads too: run the command again"):
+        run(Dataset("both", "two parts", "none", "here", (parts,), by_hand="ask"), tmp_path)
+    assert left(tmp_path) == ["downloads/set.tar.gz"]
+    assert put.read_bytes() == b"mine"
+
+
 def test_an_unknown_checksum_is_said(server: Server, tmp_path: Path) -> None:
     body = packed(WAVS)
     assert f"set.tar.gz: UNVERIFIED, no checksum of it is known; {len(body)} bytes" in run(dataset(server, body), tmp_path, keep=True)
@@ -286,6 +303,8 @@ def test_voxceleb_is_told_and_counted_without_a_network(tmp_path: Path, capsys: 
     video = tmp_path / "vox2" / "dev" / "aac" / "id00012" / "21Uxsk56VDQ"
     video.mkdir(parents=True)
     (video / "00001.m4a").touch()
+    (tmp_path / "vox2" / "meta").mkdir()
+    (tmp_path / "vox2" / "meta" / "vox2_meta.csv").write_text("VoxCeleb2 ID ,VGGFace2 ID ,Gender ,Set\nid00012 ,n000012 ,m ,dev\n", encoding="utf-8")
     with pytest.raises(SystemExit) as stopped:
         main(["prepare", "voxceleb2", "--data", str(tmp_path)])
     assert stopped.value.code == 2
@@ -295,3 +314,27 @@ def test_voxceleb_is_told_and_counted_without_a_network(tmp_path: Path, capsys: 
     assert "ask for access at" in shown.err
     assert f"vox2_test_aac.zip into {tmp_path}/downloads" in shown.err
     assert len(shown.err.strip().splitlines()) == 1
+
+
+def test_speakers_of_no_split_are_said_and_their_metadata_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A merged VoxCeleb2 is split by vox2_meta.csv alone: without it nothing can be counted, and that is said; with it everything is."""
+
+    def unreachable(url: str, *_: object, **__: object) -> None:
+        raise OSError(f"{url}: no network")
+
+    def fetched(url: str, path: Path, **_: object) -> None:
+        assert url == "https://www.robots.ox.ac.uk/~vgg/data/voxceleb/meta/vox2_meta.csv"
+        path.write_text("VoxCeleb2 ID ,VGGFace2 ID ,Gender ,Set\nid00012 ,n000012 ,m ,dev\nid00017 ,n000017 ,f ,test\n", encoding="utf-8")
+
+    for speaker in ("id00012", "id00017"):
+        (tmp_path / "vox2" / speaker / "v").mkdir(parents=True)
+        (tmp_path / "vox2" / speaker / "v" / "1.m4a").touch()
+    monkeypatch.setattr("toolkit.prepare.download", unreachable)
+    with pytest.raises(ValueError, match=r"^voxceleb2: .*: 2 VoxCeleb2 speakers lie in no folder .* and in no vox2_meta.csv \('id00012', 'id00017'\);"):
+        run(named("voxceleb2"), tmp_path)
+    monkeypatch.setattr("toolkit.prepare.download", fetched)
+    said: list[str] = []
+    with pytest.raises(ValueError, match="4 of 4 counts are not what they should be"):
+        prepare(named("voxceleb2"), tmp_path, say=said.append)
+    assert "DIFFERS  audio files of voxceleb2 dev: 1 of 1,092,009" in said
+    assert "DIFFERS  speakers of voxceleb2 test: 1 of 118" in said

@@ -25,7 +25,8 @@ class ResNet(nn.Module):
     depth: 18 and 34 (two 3x3 convolutions a block), 50, 101, 152, 221 and 293 (bottlenecks, four times as many channels). width: channels of the first
     stage (32 in the field). blocks: the four stages' numbers of blocks, where they are not to be the depth's. lengths: (B,) relative 0..1; padded frames are
     zeroed after every block, so padding never changes an embedding. No max pooling and a 3x3 stem, unlike He et al. 2016; parameter names are those
-    of WeSpeaker's models/resnet.py. ValueError for another depth.
+    of WeSpeaker's models/resnet.py. two_layers: the embedding is taken after a second layer over the utterance, as 3D-Speaker's ResNet34 does
+    (two_emb_layer of both projects). ValueError for another depth.
     """
 
     pads_exactly = True
@@ -39,11 +40,12 @@ class ResNet(nn.Module):
         depth: int = 34,
         blocks: tuple[int, int, int, int] | None = None,
         pooling: Pooling = "TSTP",
+        two_layers: bool = False,
     ):
         super().__init__()
         if depth not in _DEPTHS:
             raise ValueError(f"ResNet: depth is {depth}; it must be one of {', '.join(map(str, _DEPTHS))}")
-        self.in_dim, self.dim = in_dim, dim
+        self.in_dim, self.dim, self.two_layers = in_dim, dim, two_layers
         counts, bottleneck = _DEPTHS[depth]
         block = _Bottleneck if bottleneck else _BasicBlock
         self.conv1 = nn.Conv2d(1, width, 3, padding=1, bias=False)
@@ -59,6 +61,9 @@ class ResNet(nn.Module):
             mels = -(-mels // stride)
         self.pool, size = pool(pooling, channels * mels)
         self.seg_1 = nn.Linear(size, dim)
+        if two_layers:
+            self.seg_bn_1 = nn.BatchNorm1d(dim, affine=False)
+            self.seg_2 = nn.Linear(dim, dim)
 
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
         """features (B, T, in_dim), lengths (B,) relative -> (B, dim) raw embeddings."""
@@ -68,14 +73,24 @@ class ResNet(nn.Module):
         for stage in range(4):
             for block in getattr(self, f"layer{stage + 1}"):
                 x, mask = block(x, mask)
-        return torch.as_tensor(self.seg_1(self.pool(flat(x), None if mask is None else mask[:, 0, 0])))
+        z = self.seg_1(self.pool(flat(x), None if mask is None else mask[:, 0, 0]))
+        return torch.as_tensor(self.seg_2(self.seg_bn_1(torch.relu(z))) if self.two_layers else z)
 
 
 class ResNet34(ResNet):
     """ResNet of depth 34 under the name that the first recipes and checkpoints hold."""
 
-    def __init__(self, in_dim: int, *, dim: int = 256, width: int = 32, blocks: tuple[int, int, int, int] = (3, 4, 6, 3), pooling: Pooling = "TSTP"):
-        super().__init__(in_dim, dim=dim, width=width, blocks=blocks, pooling=pooling)
+    def __init__(
+        self,
+        in_dim: int,
+        *,
+        dim: int = 256,
+        width: int = 32,
+        blocks: tuple[int, int, int, int] = (3, 4, 6, 3),
+        pooling: Pooling = "TSTP",
+        two_layers: bool = False,
+    ):
+        super().__init__(in_dim, dim=dim, width=width, blocks=blocks, pooling=pooling, two_layers=two_layers)
 
 
 def shortcut(channels_in: int, channels: int, stride: int) -> nn.Sequential:

@@ -49,7 +49,7 @@ class XVector(nn.Module):
         mask = None if lengths is None else frame_mask(lengths, frames)
         shortest = frames if mask is None or torch.compiler.is_compiling() else int(mask.sum(dim=1).min())
         if shortest <= _CONTEXT:
-            raise ValueError(f"XVector: an utterance has {shortest} frames, fewer than its context of {_CONTEXT + 1}; give longer ones")
+            raise ValueError(f"XVector: an utterance has {shortest} frames, fewer than its context of {_CONTEXT + 1}")
         x = features.transpose(1, 2)
         for layer in (self.frame_1, self.frame_2, self.frame_3, self.frame_4, self.frame_5):
             x = layer(x)

@@ -49,7 +49,6 @@ def test_items_are_the_listed_speakers(data: Path) -> None:
     assert chosen[0].id == "id00000/singing-01-000.flac"
     assert len(cnceleb.items(data, second=False)) == 6
     assert {one.label for one in cnceleb.items(data, split="eval")} == {"id00800", "id00801"}
-    assert cnceleb.genre(chosen[0].id) == "singing"
     with (data / "CN-Celeb_flac" / "dev" / "dev.lst").open("a") as file:
         file.write("id00555\n")
     with pytest.raises(ValueError, match=r"1 of 3 speakers have no folder in .* \('id00555'\)"):
@@ -88,7 +87,7 @@ def test_models_of_several_utterances_are_what_score_wants(data: Path, tmp_path:
         probe = rows[ids.index(made.probe_ids[j])]
         assert value == pytest.approx(mean @ probe / np.linalg.norm(mean) / np.linalg.norm(probe), abs=1e-6)
     commands = cnceleb.write_lists(data, tmp_path / "lists")
-    assert [one.id for one in read_items(tmp_path / "lists" / "items.txt", data)] == list(ids)
+    assert read_items(tmp_path / "lists" / "items.txt", data) == [one._replace(label=None) for one in chosen]
     embeddings.write(tmp_path / "eval.npz", embedded)
     arguments = commands.splitlines()[1].replace("eval.npz", str(tmp_path / "eval.npz")).replace("scores.txt", str(tmp_path / "scores.txt")).split()[1:]
     with pytest.raises(SystemExit) as stopped:

@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from modalities.speaker.audio import read_file
+from modalities.speaker.audio import read
 from modalities.speaker.cmn import normalise
 from modalities.speaker.features import MFCC, THREED_SPEAKER_FBANK, WESPEAKER_FBANK, KaldiFbank, RawWave
 from modalities.speaker.spec_augment import SpecAugment
 from modalities.speaker.speechbrain_fbank import SpeechBrainFbank
 from modalities.synthetic import voice
+from toolkit.batch import Item
 from toolkit.recipe import describe, restore
 from toolkit.torchaudio_cpu import import_torchaudio
 
@@ -59,7 +60,7 @@ def wave(request: pytest.FixtureRequest) -> torch.Tensor:
     found = sorted((Path(__file__).parents[4] / "shared" / "data" / "an4" / "wav").glob("*/*.flac"))
     if not found:
         pytest.skip("../shared is absent")
-    return torch.from_numpy(read_file(found[5]))
+    return torch.from_numpy(read(Item("a", found[5])))
 
 
 def test_wespeaker(wave: torch.Tensor) -> None:

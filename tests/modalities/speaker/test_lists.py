@@ -61,6 +61,10 @@ def test_refusals_count_and_name(data: Path) -> None:
     }.items():
         with pytest.raises(ValueError, match=message):
             items(write(data, text))
+    write(data, "path,label,key\na/1.wav,x,u\na/2.wav,x,\nb/1.wav,y, \n")
+    with pytest.raises(ValueError, match=r"2 of 3 rows have no path, no id or not 3 fields \('line 3', 'line 4'\)"):
+        items(data, id="key")
+    assert len(items(data)) == 3
     (data / "items.csv").write_bytes(b"path,label\n\xff\xfe,x\n")
     with pytest.raises(ValueError, match="not UTF-8"):
         items(data)

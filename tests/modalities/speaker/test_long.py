@@ -60,7 +60,7 @@ def test_three_hours_take_the_memory_of_a_chunk(tmp_path: Path) -> None:
         for _ in range(108):
             file.write(np.tile(second, 100))
     with pytest.raises(BadAudio, match=r"too long, 10800.0 s"):
-        audio.read_file(path)
+        audio.read(Item("x", path))
     tracemalloc.start()
     sizes = [len(part) for part in long.read(Item("x", path), chunk_seconds=60)]
     peak = tracemalloc.get_traced_memory()[1]
@@ -150,3 +150,12 @@ def test_the_decision_is_kaldis_loop(values: list[float], context: int, proporti
         near = [values[k] for k in range(t - context, t + context + 1) if 0 <= k < len(values)]
         expected.append(sum(one > threshold for one in near) >= proportion * len(near))
     assert vad.speech_frames(energy, context=context, proportion=proportion).tolist() == expected
+
+
+def test_a_stream_that_was_cut_short_is_refused_at_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.mp3"
+    soundfile.write(path, noise(20), RATE)
+    assert len(list(long.read(Item("a", path), chunk_seconds=5))) == 4
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(BadAudio, match=r"a.mp3: cut short, \d+\.\d s of the 20.0 s that its header states"):
+        list(long.read(Item("a", path), chunk_seconds=5))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import shutil
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import pytest
 
 from eval.subjects import subjects_of
 from modalities.speaker import voxceleb
-from modalities.speaker.voxceleb import Speaker, check1, groups, items, metadata, trials
+from modalities.speaker.voxceleb import Speaker, check1, check2, items, metadata, trials
+from toolkit import recipe as recipes
 
 VOX1_DEV, VOX1_TEST, VOX2_DEV, VOX2_TEST = "id10001", "id10270", "id00012", "id00017"
 
@@ -52,7 +54,11 @@ def test_merged_voxceleb2_is_split_by_its_metadata(tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match=r"1 VoxCeleb2 speakers lie in no folder dev or test and in no vox2_meta.csv \('id00019'\)"):
         items(data, split="dev")
+    with pytest.raises(ValueError, match=r"1 VoxCeleb2 speakers lie in no folder .* \('id00019'\); `likeness prepare voxceleb2` fetches vox2_meta.csv"):
+        check2(data)  # not: nothing is there
     shutil.rmtree(data / "vox2" / "id00019")
+    assert [one.found for one in check2(data)] == [1, 1, 1, 1]
+    assert [one.found for one in check1(data)][:4] == [0, 0, 0, 0]  # no audio at all is no error
     assert [one.label for one in items(data, split="test")] == [VOX2_TEST]
     assert metadata(data)["id00017"] == Speaker("id00017", "n000017", "f", "", "test")
 
@@ -130,11 +136,10 @@ def test_the_real_list_and_metadata(real: Path) -> None:
     assert len(people) == 1_251
     test = {one for one, speaker in people.items() if speaker.split == "test"}
     assert test == {one.label for one in chosen} == {f"id{number}" for number in voxceleb._VOX1_TEST}  # the rule by number is the metadata's
-    sexes = np.array(groups(made, people))
-    assert set(sexes) == {"f-f", "f-m", "m-m"}
-    assert not made.target[sexes == "f-m"].any()
-    with pytest.raises(ValueError, match="40 speakers of the trials have no metadata"):
-        groups(made, {})
+    sexes = np.array([people[one.split("/", 1)[0]].gender for one in made.enrol_ids])[made.enrol]
+    others = np.array([people[one.split("/", 1)[0]].gender for one in made.probe_ids])[made.probe]
+    assert {*sexes, *others} == {"f", "m"}
+    assert not made.target[sexes != others].any()
     counts = {one.what: one.found for one in check1(real)}
     assert counts["audio files of voxceleb1 test"] == 4_708  # of 4,874: the cleaned list does not name them all
     assert counts["speakers in vox1_meta.csv"] == 1_251
@@ -142,3 +147,22 @@ def test_the_real_list_and_metadata(real: Path) -> None:
     next(real.rglob("id10309/*/*.wav")).unlink()
     with pytest.raises(ValueError, match=r"1 of its ids are no items \('id10309/.*VoxCeleb1-O needs the audio of the test split"):
         trials(real)
+
+
+@pytest.mark.parametrize("variant", ["wespeaker_resnet34", "wespeaker_ecapa512", "wespeaker_ecapa1024"])
+def test_the_margin_moves_as_wespeakers_scheduler_moves_it(variant: str) -> None:
+    """MarginScheduler of wespeaker/utils/schedulers.py with increase_start_epoch 20 and fix_start_epoch 40 of conf/resnet.yaml; epochs count from 1."""
+    per_epoch = 1_092_009 // 256  # drop_last
+    start, fixed = (20 - 1) * per_epoch, (40 - 1) * per_epoch
+    file = Path(__file__).parents[3] / "recipes" / "speaker" / "voxceleb.py"
+    loss = recipes.load(f"{file}:{variant}")[0].loss(4, 3)
+
+    def margin(step: int) -> float:
+        loss.at_step(step)
+        return float(loss.moving.now(training=True))
+
+    for step in (0, start, start + 1, start + per_epoch, (start + fixed) // 2, fixed - 1, fixed, fixed + per_epoch, 150 * per_epoch):
+        share = 1.0 - math.exp((step - start) / (fixed - start) * math.log(1e-3))
+        assert margin(step) == pytest.approx(0.0 if step < start else 0.2 if step >= fixed else 0.2 * share, abs=1e-6)
+    loss = recipes.load(f"{file}:{variant}_lm")[0].loss(4, 3)  # conf/*_lm.yaml: .5 from the first step on
+    assert [margin(step) for step in (0, 1, 42_654)] == [0.5] * 3

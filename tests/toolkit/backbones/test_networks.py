@@ -60,7 +60,7 @@ def tstp(x: Tensor) -> Tensor:
     return torch.cat([x.mean(dim=-1).flatten(1), (x.var(dim=-1) + 1e-7).sqrt().flatten(1)], dim=1)
 
 
-def resnet(m: Layers, x: Tensor, *, width: int, blocks: tuple[int, ...], bottleneck: bool, dim: int) -> Tensor:
+def resnet(m: Layers, x: Tensor, *, width: int, blocks: tuple[int, ...], bottleneck: bool, dim: int, second: bool = False) -> Tensor:
     x = m.norm("bn1", m.conv("conv1", x.permute(0, 2, 1)[:, None], width, 3, padding=1)).relu()
     for stage, count in enumerate(blocks):
         for i in range(count):
@@ -73,7 +73,8 @@ def resnet(m: Layers, x: Tensor, *, width: int, blocks: tuple[int, ...], bottlen
                 y = m.norm(f"{name}.bn1", m.conv(f"{name}.conv1", x, planes, 3, stride=stride, padding=1)).relu()
                 y = m.norm(f"{name}.bn2", m.conv(f"{name}.conv2", y, planes, 3, padding=1))
             x = (y + m.shortcut(f"{name}.shortcut", x, y.shape[1], stride)).relu()
-    return m.linear("seg_1", tstp(x), dim)
+    z = m.linear("seg_1", tstp(x), dim)
+    return m.linear("seg_2", m.norm("seg_bn_1", z.relu(), affine=False), dim) if second else z
 
 
 def ecapa(m: Layers, x: Tensor, *, channels: int, glob: bool, dim: int, scale: int = 8, emb_bn: bool = False) -> Tensor:
@@ -187,6 +188,7 @@ DEPTHS = {
     293: ((10, 20, 64, 3), True),
 }
 Case = tuple[str, Callable[..., Any], Callable[..., Tensor], float]
+RESNET34: dict[str, Any] = {"blocks": (3, 4, 6, 3), "bottleneck": False}
 ERES: dict[str, Any] = {"blocks": (3, 4, 6, 3), "v2": False, "base": 32, "scale": 2, "expansion": 2}
 HUGE: dict[str, Any] = {**ERES, "base": 24, "scale": 3, "expansion": 4}
 V2: dict[str, Any] = {**ERES, "v2": True, "base": 26}
@@ -198,6 +200,7 @@ FULL: list[Case] = [
         (f"resnet{depth}", partial(ResNet, depth=depth), partial(resnet, width=32, blocks=DEPTHS[depth][0], bottleneck=DEPTHS[depth][1], dim=256), millions)
         for depth, millions in ((18, 4.11), (34, 6.63), (50, 11.13), (101, 15.89), (152, 19.81), (221, 23.79), (293, 28.63))
     ),
+    ("3D-Speaker resnet34", partial(ResNet, dim=192, two_layers=True), partial(resnet, **RESNET34, width=32, dim=192, second=True), 6.34),
     ("ecapa c512", partial(WeSpeakerECAPA, global_context=False), partial(ecapa, channels=512, glob=False, dim=192), 5.80),
     ("ecapa glob c512", WeSpeakerECAPA, partial(ecapa, channels=512, glob=True, dim=192), 6.19),
     ("ecapa glob c1024", partial(WeSpeakerECAPA, channels=1024), partial(ecapa, channels=1024, glob=True, dim=192), 14.66),
@@ -215,6 +218,7 @@ FULL: list[Case] = [
 SMALL: list[Case] = [
     ("resnet18", partial(ResNet, depth=18, width=4, dim=8), partial(resnet, width=4, blocks=(2, 2, 2, 2), bottleneck=False, dim=8), 0),
     ("resnet34", partial(ResNet34, width=4, dim=8), partial(resnet, width=4, blocks=(3, 4, 6, 3), bottleneck=False, dim=8), 0),
+    ("3D-Speaker resnet34", partial(ResNet34, width=4, dim=8, two_layers=True), partial(resnet, **RESNET34, width=4, dim=8, second=True), 0),
     ("resnet50", partial(ResNet, depth=50, width=4, dim=8), partial(resnet, width=4, blocks=(3, 4, 6, 3), bottleneck=True, dim=8), 0),
     ("ecapa", partial(WeSpeakerECAPA, channels=32, dim=8, global_context=False), partial(ecapa, channels=32, glob=False, dim=8), 0),
     ("ecapa glob", partial(WeSpeakerECAPA, channels=32, dim=8, normalise=True), partial(ecapa, channels=32, glob=True, dim=8, emb_bn=True), 0),
