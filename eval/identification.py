@@ -67,6 +67,11 @@ class Searched:
         return np.sort(np.maximum(self.mate, self.rival))
 
     @cached_property
+    def mates(self) -> Floats:
+        """(Q,) mates' scores of all probes, ascending."""
+        return np.sort(self.mate)
+
+    @cached_property
     def non_mated_first(self) -> Counts:
         """The probes without a mate, by descending top score."""
         probes = np.flatnonzero(~self.mated)
@@ -203,7 +208,7 @@ def tpir(found: Searched, fpir: float, *, protocol: Protocol = "open", weights: 
     """TPIR and its threshold (a probe's score counts iff >= threshold; inf: none does) of a search; see `tpir_at_fpir`.
 
     weights: (Q,) how often each probe counts (a bootstrap draw). The closed rule then stays on the `highest` scores kept; should a draw lack them, the lowest
-    of these is the threshold, on the strict side.
+    of these is the threshold, on the strict side. ValueError: a search that kept fewer than needed, or none for the weights.
     """
     if protocol not in get_args(Protocol):
         raise ValueError(f"tpir: unknown protocol {protocol!r}; choose one of {', '.join(get_args(Protocol))}")
@@ -212,7 +217,7 @@ def tpir(found: Searched, fpir: float, *, protocol: Protocol = "open", weights: 
     if protocol == "closed":
         _need_mates(found, "the closed protocol needs one for each: leave such probes out, or use protocol='open'")
         required = _num_required(fpir, int(w.sum()))
-        if weights is None and found.highest.size < min(required, mated.size * (found.num_subjects - 1)):
+        if found.highest.size < min(required if weights is None else 1, mated.size * (found.num_subjects - 1)):
             raise ValueError(f"tpir: the search kept {found.highest.size} non-mated scores, but fpir = {fpir} needs {required}; search with keep={required}")
         limit = _nth(found.highest, w[found.highest_probe], required - 1, mated.size * (found.num_subjects - 1))
         hits = found.mate > limit
@@ -227,7 +232,7 @@ def tpir(found: Searched, fpir: float, *, protocol: Protocol = "open", weights: 
         order = found.non_mated_first
         limit = _nth(found.rival[order], w[order], allowed if protocol == "open" else max(allowed - 1, 0), order.size)
         hits = (found.mate > limit) & found.first
-    tops = found.tops
+    tops = found.mates if protocol == "closed" else found.tops  # a probe counts by its mate's score, which under the closed rule need not come first
     place = int(np.searchsorted(tops, limit, side="right"))
     return Measured(float(np.sum(w * hits) / np.sum(w * mated)), float(tops[place]) if place < tops.size else float("inf"))
 

@@ -62,6 +62,7 @@ class Switches:
         for name, choices in allowed.items():
             if getattr(self, name) not in get_args(choices):
                 raise ValueError(f"switch {name} = {getattr(self, name)!r}: choose one of {', '.join(get_args(choices))}")
+        score_pairs([[1.0]], [[1.0]], [0], [0], self.similarity)  # refuses a name before features are read and pooled
 
 
 _INSIGHTFACE = Switches(tar_rule="nearest", tpir_protocol="closed")
@@ -119,7 +120,8 @@ def templates(
 
     features, flipped: raw features of the faces and of their mirror images, ids = faces.names (more ids are fine). Without `flipped`, features.meta["flip"]
     says what `likeness embed --flip` joined: concat serves every switch, sum and mean each other's. detector_scores: (F,) in the order of `faces`.
-    ValueError: switches that need other features than these, or detector scores where there are none. KeyError: faces without a feature, all counted.
+    ValueError: switches that need other features than these, detector scores where there are none or not one for each face. KeyError: faces without a feature,
+    all counted.
     """
     views, columns, factor = _views(features, flipped, switches.flip)
     if switches.detector_score and detector_scores is None:
@@ -127,7 +129,10 @@ def templates(
     rows = [np.arange(len(faces.names)) if one.ids == faces.names else one.rows(faces.names) for one in views]
     weights = np.full(len(faces.names), factor)
     if switches.detector_score:
-        weights = weights * np.asarray(detector_scores, dtype=np.float64)
+        given = np.asarray(detector_scores, dtype=np.float64)
+        if given.shape != weights.shape:
+            raise ValueError(f"detector_scores have shape {given.shape}, but ({weights.size},) is needed: one for each face, in the order of `faces`")
+        weights = weights * given
     if not switches.keep_norm:
         norms = factor * _norms([(views[number].matrix, rows[number], part) for number, part in columns])
         weights = np.divide(weights, norms, out=np.zeros_like(weights), where=norms > 0)
@@ -187,7 +192,9 @@ def verification_1_1(
     num_nontargets = int(np.count_nonzero(~pairs.target))
     metrics: dict[str, Metric] = {"eer": eer} | {f"tar_at_far({far:g})": partial(tar_at_far, far=far, rule=switches.tar_rule) for far in fars}
     numbers: dict[str, dict[str, str | float | int]] = {"eer": {"method": "interpolated between the two ROC points around FAR = FRR"}}
-    numbers |= {f"tar_at_far({far:g})": {"far": far, "nontargets_allowed": num_allowed(far, num_nontargets)} for far in fars}
+    for far in fars:
+        allowed = {"nontargets_allowed": num_allowed(far, num_nontargets)} if switches.tar_rule == "strict" else {}
+        numbers[f"tar_at_far({far:g})"] = {"far": far, **allowed}
     common = _record(switches) | {"subjects_from": "given" if subjects is not None else "unknown: the pairs name templates"}
     intervals: dict[str, tuple[float, float]] = {}
     if num_resamples:

@@ -42,7 +42,7 @@ def evaluate_files(
         if num_resamples and subjects is None:
             subjects = _subjects(files, pairs)
         results += verification_1_1(system, pooled, pairs, switches, fars=fars, subjects=subjects, num_resamples=num_resamples)
-    _write(json_file, results, [*features, files.faces, files.landmarks, files.pairs, *([*files.galleries, files.probes] if num_resamples else [])])
+    _write(json_file, results, [*features, *_read(files, presets), files.pairs, *([*files.galleries, files.probes] if num_resamples else [])])
     return report.table(results) + _notes(presets) + ("" if num_resamples else f"{NO_INTERVALS}\n")
 
 
@@ -67,7 +67,7 @@ def identify_files(
         found = identification_1_n(system, pooled, galleries, probes, switches, fpirs=fpirs, ranks=ranks, num_resamples=num_resamples)
         results += found.results
         tables.append((f"{system}\n\n" if len(presets) > 1 else "") + identify.table(found))
-    _write(json_file, results, [features, files.faces, files.landmarks, *files.galleries, files.probes])
+    _write(json_file, results, [features, *_read(files, presets), *files.galleries, files.probes])
     return "\n".join(tables) + _notes(presets)
 
 
@@ -78,13 +78,18 @@ def _pooled(features: Sequence[Path], files: MetaFiles, presets: Mapping[str, Sw
     if len(set(names)) < len(names):
         raise ValueError(f"the same feature file is given twice: {name_first(names)}")
     faces = read_faces(files.faces)
-    scores = read_detector_scores(files.landmarks, faces) if any(one.detector_score for one in presets.values()) else None
+    scores = read_detector_scores(files.landmarks, faces) if files.landmarks in _read(files, presets) else None
     for name, path in zip(names, features, strict=True):
         held = embeddings.read(path)
         made = [(preset, switches, templates(held, faces, switches, detector_scores=scores)) for preset, switches in presets.items()]
         del held
         for preset, switches, pooled in made:
             yield (name if len(presets) == 1 else preset if len(names) == 1 else f"{name}, {preset}"), switches, pooled
+
+
+def _read(files: MetaFiles, presets: Mapping[str, Switches]) -> list[Path]:
+    """The lists that `_pooled` reads; the landmarks' file, with the detector's scores, only for presets that use these."""
+    return [files.faces, *([files.landmarks] if any(one.detector_score for one in presets.values()) else [])]
 
 
 def _subjects(files: MetaFiles, pairs: Trials) -> NDArray[np.int64]:

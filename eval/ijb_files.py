@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.files import MAX_LINE, at_lines, text_lines
-from eval.types import Floats, Ints, Trials, name_first
+from eval.types import Bools, Floats, Ints, Trials, name_first
 
 _BLOCK = 1 << 20  # bytes of a file looked at together: they stay in the cache
 _CELLS = 1 << 18  # numbers looked up together
@@ -52,9 +52,11 @@ def meta_files(root: str | Path, name: str = "") -> MetaFiles:
     FileNotFoundError: no pack, or none of that name. ValueError: several packs in one folder and no name.
     """
     meta = Path(root) / "meta"
-    names = [name] if name else sorted(one.name.removesuffix(_FACES) for one in meta.glob(f"*{_FACES}"))
+    there = sorted(one.name.removesuffix(_FACES) for one in meta.glob(f"*{_FACES}"))
+    names = [one for one in there if one == name] if name else there
     if not names:
-        raise FileNotFoundError(f"{meta}: there is no ..{_FACES}; give the folder in which the pack's meta and loose_crop lie")
+        others = f" beside those of {name_first(there)}" if there else ""
+        raise FileNotFoundError(f"{meta}: there is no {name or '..'}{_FACES}{others}; give the folder in which the pack's meta and loose_crop lie")
     if len(names) > 1:
         raise ValueError(f"{meta}: the meta files of {len(names)} packs ({name_first(names)}); put each into a folder of its own")
     start = names[0]
@@ -91,7 +93,7 @@ def read_faces(path: str | Path) -> Faces:
 def read_detector_scores(path: str | Path, faces: Faces) -> Floats:
     """Reads ijbc_name_5pts_score.txt (`name x1 y1 .. x5 y5 score`): the detector score of each face (F,), matched by name.
 
-    ValueError: lines of another kind, scores that are no finite number >= 0, faces without a line; all counted.
+    ValueError: lines of another kind, scores that are no finite number >= 0, a face with two scores, faces without a line; all counted.
     """
     names: list[str] = []
     scores: list[float] = []
@@ -115,7 +117,8 @@ def read_detector_scores(path: str | Path, faces: Faces) -> Floats:
     _refuse(path, bad, "`name x1 y1 x2 y2 x3 y3 x4 y4 x5 y5 score`, the score at least 0", len(names))
     if tuple(names) == faces.names:  # the packs list them alike
         return np.array(scores)
-    score_of = dict(zip(names, scores, strict=True))
+    score_of: dict[str, float] = {}
+    refuse_torn(path, [name for name, score in zip(names, scores, strict=True) if score_of.setdefault(name, score) != score])
     missing = [name for name in faces.names if name not in score_of]
     if missing:
         raise ValueError(f"{path}: {len(missing)} of {len(faces.names)} faces have no detector score ({name_first(missing)}); fetch the file again")
@@ -125,7 +128,8 @@ def read_detector_scores(path: str | Path, faces: Faces) -> Floats:
 def read_template_pairs(path: str | Path) -> Trials:
     """Reads ijbc_template_pair_label.txt (`template1 template2 0|1`, 15.7 million lines) as trials between templates, named by their numbers.
 
-    ValueError: lines that are not three integers or a label other than 0 and 1 (counted within the first block that has any, the first named), an empty file.
+    ValueError: lines that are not three integers or a label other than 0 and 1 (counted within the first block that has any, the first named), an empty file,
+    pairs that are listed with both labels (counted, the first named). In IJB-C's size it needs 400 MB.
     """
     parts = []
     for first_line, text, table in _integer_blocks(Path(path), 3):
@@ -141,7 +145,10 @@ def read_template_pairs(path: str | Path) -> Trials:
         known, places = _distinct(np.concatenate([table[:, side] for table, _ in parts]))
         names.append(tuple(map(str, known.tolist())))
         rows.append(places)
-    return Trials(names[0], names[1], rows[0], rows[1], np.concatenate([label for _, label in parts]))
+    labels = np.concatenate([label for _, label in parts])
+    del parts  # before the check, which needs as much
+    _refuse_contradictions(path, names, rows, labels)
+    return Trials(names[0], names[1], rows[0], rows[1], labels)
 
 
 def read_side(path: str | Path) -> Side:
@@ -181,6 +188,37 @@ def _refuse_repeated(path: str | Path, names: list[str]) -> None:
         seen: set[str] = set()
         twice = [one for one in names if one in seen or seen.add(one)]  # type: ignore[func-returns-value]
         raise ValueError(f"{path}: {len(twice)} faces are listed twice ({name_first(twice)}); a face belongs to one template and medium")
+
+
+def refuse_torn(path: str | Path, torn: list[str]) -> None:
+    """ValueError for names of faces whose later line says something else than their first."""
+    if torn:
+        raise ValueError(f"{path}: {len(torn)} faces are listed twice with different values ({name_first(torn)}); correct them or fetch the file again")
+
+
+def _refuse_contradictions(path: str | Path, names: list[tuple[str, ...]], rows: list[Ints], labels: Bools) -> None:
+    """ValueError for pairs with both labels. names, rows: of both sides. One number for each line, sorted in place: pair and label."""
+    keys = rows[0].astype(np.int64)
+    keys *= len(names[1])
+    keys += rows[1]
+    keys *= 2
+    keys += labels
+    keys.sort()
+    found = []
+    for start in range(0, keys.size, _CELLS):  # neighbours that differ in the last bit alone are one pair with both labels
+        some = keys[start : start + _CELLS + 1]
+        found.append(some[1:][(some[1:] == some[:-1] + 1) & (some[1:] % 2 == 1)] // 2)
+    torn = np.concatenate(found)
+    if not torn.size:
+        return
+    del keys
+    enrol, probe = divmod(int(torn[0]), len(names[1]))
+    lines = np.flatnonzero((rows[0] == enrol) & (rows[1] == probe))
+    other = lines[labels[lines] != labels[lines[0]]][0]
+    raise ValueError(
+        f"{path}: {torn.size} pairs have both labels (first: {names[0][enrol]} {names[1][probe]}, data lines {lines[0] + 1} and {other + 1});"
+        " correct them or fetch the file again"
+    )
 
 
 def _distinct(column: Ints | NDArray[np.int64]) -> tuple[NDArray[np.int64], Ints]:

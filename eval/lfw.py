@@ -52,7 +52,9 @@ def ten_fold_accuracy(scores: ArrayLike, same: ArrayLike, *, folds: Folds = 10, 
     if thresholds not in get_args(Thresholds):
         raise ValueError(f"ten_fold_accuracy: unknown thresholds {thresholds!r}; choose one of {', '.join(get_args(Thresholds))}")
     values, labels, fold = _checked(scores, same, folds)
-    candidates = np.append(np.inf, np.unique(values)[::-1]) if thresholds == "scores" else _grid(values, 0.01)
+    if thresholds == "grid":
+        values = _negative_distances(values)
+    candidates = np.append(np.inf, np.unique(values)[::-1]) if thresholds == "scores" else _grid(0.01)
     accepted = _accepted(values, labels, fold, candidates)
     right = accepted[:, 0] + (np.bincount(fold[~labels], minlength=len(accepted))[:, None] - accepted[:, 1])  # (folds, candidates) right decisions
     others = right.sum(axis=0) - right
@@ -76,7 +78,9 @@ def val_at_far(scores: ArrayLike, same: ArrayLike, far: float = 1e-3, *, folds: 
     if not 0 <= far <= 1:
         raise ValueError(f"far = {far}: a false accept rate lies between 0 and 1")
     values, labels, fold = _checked(scores, same, folds)
-    grid = _grid(values, 0.001) if thresholds == "grid" else None
+    grid = None
+    if thresholds == "grid":
+        values, grid = _negative_distances(values), _grid(0.001)
     rates = []
     for number in range(int(fold.max()) + 1):
         test = fold == number
@@ -144,13 +148,18 @@ def _checked(scores: ArrayLike, same: ArrayLike, folds: Folds) -> tuple[Floats, 
     return values, labels, np.unique(numbers, return_inverse=True)[1]
 
 
-def _grid(values: Floats, step: float) -> Floats:
-    """The thresholds of the field on d, as scores -d from the strictest on; d < t is score > -t, so the next float above -t is the one to reach."""
+def _negative_distances(values: Floats) -> Floats:
+    """Scores -d, none above 0: what rounding puts there (2 cos - 2) would pass the threshold d < 0, which accepts nothing. ValueError: others."""
     if values.max() > 1e-4 or values.min() < -4 - 1e-4:
         raise ValueError(
             f"lfw: thresholds='grid' takes scores -d, d the squared distance of unit vectors in [0, 4], but they reach from {values.min():g} to "
             f"{values.max():g}; pass 2 cos - 2 for cosines, or use thresholds='scores'"
         )
+    return np.minimum(values, 0.0)
+
+
+def _grid(step: float) -> Floats:
+    """The thresholds of the field on d, as scores -d from the strictest on; d < t is score > -t, so the next float above -t is the one to reach."""
     grid: Floats = np.nextafter(-np.arange(0, 4, step), np.inf)
     return grid
 

@@ -244,7 +244,7 @@ def test_intervals_switches_and_wrong_options(small: Small, features: Path, tmp_
     assert found["interval"][0] <= found["value"] <= found["interval"][1]
     for command, said in (
         (["evaluate", str(features), *rest, "--tar-rule", "strict", "--llr"], "--tar-rule and --llr do not go with --ijb"),
-        (["evaluate", str(features), "--preset", "adaface"], "--preset is for --ijb FOLDER"),
+        (["evaluate", str(features), "--preset", "adaface"], "--preset without --ijb would change nothing; give that too, or leave it out"),
         (["evaluate", str(features), *rest, "--switch", "norm=yes"], "the switches are flip, keep_norm"),
         (["evaluate", str(features), *rest, "--switch", "keep_norm=yes"], "keep_norm is true or false"),
         (["evaluate", str(features), *rest, "--preset", "arcface"], "unknown preset 'arcface'"),
@@ -290,6 +290,8 @@ def test_packs_and_models_that_do_not_fit(small: Small, model: Path, tmp_path: P
         extract.ijb_pack(speech, small.root)
     with pytest.raises(ValueError, match="--flip sum is for images"):
         extract.with_flip(speech, "sum")
+    with pytest.raises(ValueError, match=r"the model takes faces of 64 x 64, but they are aligned to heights that are multiples of 112 or 128"):
+        extract.ijb_pack(checkpoint.Loaded(loaded.embedder, partial(images.read, size=(64, 64), fit="resize"), "face", "cosine", "", 0), small.root)
     narrow = checkpoint.Loaded(loaded.embedder, partial(images.read, size=(112, 96)), "face", "cosine", "", 0)
     made, listed = extract.ijb_pack(narrow, small.root)
     value = made.read(listed[0])

@@ -7,7 +7,6 @@ import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import cast, get_args
 
@@ -18,6 +17,7 @@ from eval.files import atomic_path
 from eval.provenance import digest
 from eval.types import Embeddings
 from toolkit import distributed
+from toolkit.backends import aligned_size
 from toolkit.batch import Bad, Item, Read
 from toolkit.checkpoint import Loaded
 from toolkit.console import console
@@ -54,7 +54,7 @@ def extract(
             else:
                 _write(path, *made)
                 if len(shards) > 1:
-                    console.print(f"shard {number + 1} of {len(shards)}: {len(shard) - len(made[1])} embeddings", highlight=False)
+                    console.print(f"shard {number + 1} of {len(shards)}: {len(shard) - len(made[1])} embeddings")
     distributed.wait()
     if not distributed.is_main():
         return None
@@ -82,12 +82,12 @@ def with_flip(model: Loaded, flip: Flip) -> Loaded:
 def ijb_pack(model: Loaded, root: Path) -> tuple[Loaded, list[Item]]:
     """The faces of an IJB pack (modalities/face/ijb.py), and the model reading them aligned by the pack's landmarks to the size that it takes.
 
-    ValueError for a model of something else than faces; errors of modalities.face.ijb.pack.
+    ValueError for a model of something else than faces, or of faces that cannot be aligned to its size; errors of modalities.face.ijb.pack.
     """
     if model.modality != "face":
         raise ValueError(f"--ijb is for models of faces; this is one of modality {model.modality!r}")
+    height, width = aligned_size(model)
     pack = importlib.import_module("modalities.face.ijb").pack(root)  # at run time only: toolkit imports no modality
-    height, width = model.read.keywords.get("size", (112, 112)) if isinstance(model.read, partial) else (112, 112)
     arguments = {"landmarks": str(pack.landmarks), "size": height, "width": width}
     read = cast(Read, restore({"call": "modalities.face.ijb.read", "args": arguments}, "read", kind="read"))
     return replace(model, read=read, settings={**model.settings, "faces": f"aligned to {height} x {width} by the pack's 5 landmarks"}), list(pack.items)
@@ -112,7 +112,7 @@ def _prepare(folder: Path, plan: dict[str, str | int], num: int) -> None:
             differ = ", ".join(sorted(key for key in plan if before.get(key) != plan[key]))
             raise ValueError(f"{folder} holds shards of another extraction ({differ} differ); remove that folder or choose another --out")
         done = len(list(folder.glob("??????.npz")))
-        console.print(f"going on in {folder}: {done} of {num} shards are there", highlight=False)
+        console.print(f"going on in {folder}: {done} of {num} shards are there")
         return
     folder.mkdir(parents=True, exist_ok=True)
     with atomic_path(file) as partial_path:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -42,19 +42,21 @@ class Faces(NamedTuple):
 
 
 class Aligned(NamedTuple):
-    """What align_folder() did: images written (or found written before), ids of those with several faces, and the failures with their reasons."""
+    """What align_folder() did: images written (or found written before), ids of those with several faces (of both), and the failures with their reasons."""
 
     done: list[Item]
     several: list[str]
     failures: list[Bad]
 
 
-def five_of_68(landmarks: ArrayLike) -> Floats:
-    """(68, 2) landmarks in the order of iBUG 300-W -> (5, 2): means of the corners of each eye (36, 39; 42, 45), nose tip 30, mouth corners 48 and 54."""
-    points = np.asarray(landmarks, dtype=np.float64)
-    if points.shape != (68, 2):
-        raise ValueError(f"five_of_68: landmarks have shape {points.shape}; (68, 2) is needed")
-    return np.stack((points[[36, 39]].mean(axis=0), points[[42, 45]].mean(axis=0), points[30], points[48], points[54]))
+def check(size: int = 112, width: int | None = None, choose: Choose = "largest") -> None:
+    """ValueError for what no photograph mends: a size, a width or a rule that is not defined. Call it before any work, so that it is no image's failure."""
+    if size < 1 or (size % 112 and size % 128):
+        raise ValueError(f"align: size is {size}; multiples of 112 and of 128 are defined")
+    if width is not None and (not 0 < width <= size or (size - width) % 2):
+        raise ValueError(f"align: width is {width}; 1 to {size}, less by an even number, is allowed")
+    if choose not in get_args(Choose):
+        raise ValueError(f"align: choose is {choose!r}; 'largest' and 'central' are allowed")
 
 
 def transform(landmarks: ArrayLike, size: int = 112) -> Floats:
@@ -65,8 +67,7 @@ def transform(landmarks: ArrayLike, size: int = 112) -> Floats:
     points = np.asarray(landmarks, dtype=np.float64)
     if points.shape != (5, 2) or not np.isfinite(points).all():
         raise ValueError(f"align: landmarks of shape {points.shape}; (5, 2) finite pixels are needed: eyes, nose, corners of the mouth")
-    if size < 1 or (size % 112 and size % 128):
-        raise ValueError(f"align: size is {size}; multiples of 112 and of 128 are defined")
+    check(size)
     if float(np.ptp(points, axis=0).max()) < 1e-3:
         raise ValueError("align: the five landmarks coincide, so that they give no scale; detect them again")
     matrix: Floats = np.asarray(_face_align().estimate_norm(points, size), dtype=np.float64)
@@ -80,10 +81,9 @@ def crop(pixels: Pixels, landmarks: ArrayLike, size: int = 112, *, width: int | 
 
     width: narrower, cut alike on both sides: crop(..., 112, width=96) is SphereFace's 112 x 96. Errors as transform().
     """
+    check(size, width)
     matrix = transform(landmarks, size)
     width = size if width is None else width
-    if not 0 < width <= size or (size - width) % 2:
-        raise ValueError(f"align: width is {width}; 1 to {size}, less by an even number, is allowed")
     matrix[0, 2] -= (size - width) / 2
     warped: Pixels = np.asarray(cv2.warpAffine(pixels, matrix, (width, size), borderValue=0.0), dtype=np.uint8)
     return warped
@@ -123,8 +123,7 @@ def choose_face(faces: Faces, height: int, width: int, choose: Choose = "largest
 
     Pixels; ties: the first. ValueError: no face, another rule.
     """
-    if choose not in get_args(Choose):
-        raise ValueError(f"align: choose is {choose!r}; 'largest' and 'central' are allowed")
+    check(choose=choose)
     if not len(faces.boxes):
         raise ValueError("align: there is no face to choose")
     x1, y1, x2, y2 = faces.boxes.T
@@ -151,10 +150,10 @@ def read(item: Item, *, detector: str, size: int = 112, width: int | None = None
     """A photograph -> (3, size, width) float32 RGB, 0 to 255, of its aligned face: what images.read gives of a crop that was aligned before.
 
     detector: an SCRFD .onnx file, loaded once in each process. Where there are several faces, stderr says so and one is taken (choose_face).
-    Raises BadImage as images.decode() does, where no face is found, and for landmarks outside the image; else as load_detector() and transform() do.
+    Raises BadImage as images.decode() does, where no face is found, and for landmarks outside the image; else as load_detector() and check() do.
     """
+    check(size, width, choose)
     model = _detector_of(os.getpid(), detector, min_score)
-    transform(_face_align().arcface_dst, size)  # refuses the size, which no photograph mends
     pixels = decode(item)
     try:
         aligned, num_faces = align_one(model, pixels, size=size, width=width, choose=choose)
@@ -187,8 +186,10 @@ def align_folder(
 
     detector: an SCRFD .onnx file. choose: which face where there are several (choose_face). Images already there are kept, so that a run that was interrupted
     goes on. What fails is listed with its reason, also in out/failures.tsv (path, reason): unreadable, no face, landmarks outside the image.
-    ValueError: no images, out inside root, two images that would get one name (counted); what load_detector() and transform() refuse.
+    Images with several faces are listed in out/several.tsv (path, number of faces), also those of the runs before.
+    ValueError: no images, out inside root, two images that would get one name (counted); what load_detector() and check() refuse.
     """
+    check(size, width, choose)
     root, out = Path(root), Path(out)
     if not root.is_dir():
         raise FileNotFoundError(f"{root}: no such folder; one with images is needed")
@@ -199,27 +200,47 @@ def align_folder(
     items = find_images(root)
     targets = [out / Path(one.id).with_suffix(suffix) for one in items]
     _refuse_shared_names(root, items, targets)
-    transform(_face_align().arcface_dst, size)  # refuses the size before any work
     model = load_detector(detector, min_score=min_score)
     result = Aligned([], [], [])
-    for item, target in track(list(zip(items, targets, strict=True)), "aligning", disable=not progress, transient=True):
-        if not target.is_file():
-            try:
-                aligned, num_faces = align_one(model, decode(item), size=size, width=width, choose=choose)
-            except ValueError as error:
-                result.failures.append(Bad(item.id, str(error)))
-                continue
-            if num_faces > 1:
-                result.several.append(item.id)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            part = target.with_name(f".{target.name}.part")
-            part.write_bytes(encode(aligned, suffix))
-            part.replace(target)
-        result.done.append(Item(item.id, target, item.label))
     out.mkdir(parents=True, exist_ok=True)
+    counted = _read_several(out / "several.tsv")
+    _write_several(out / "several.tsv", counted)  # without half a line, which the next one would lengthen
+    with (out / "several.tsv").open("a", encoding="utf-8", errors="surrogateescape") as several:
+        for item, target in track(list(zip(items, targets, strict=True)), "aligning", disable=not progress, transient=True):
+            if not target.is_file():
+                try:
+                    aligned, num_faces = align_one(model, decode(item), size=size, width=width, choose=choose)
+                except ValueError as error:
+                    result.failures.append(Bad(item.id, str(error)))
+                    continue
+                if num_faces > 1 or item.id in counted:
+                    counted[item.id] = num_faces
+                    several.write(f"{item.id}\t{num_faces}\n")
+                    several.flush()  # before the crop is there: a run that goes on does not look at it again
+                target.parent.mkdir(parents=True, exist_ok=True)
+                part = target.with_name(f".{target.name}.part")
+                part.write_bytes(encode(aligned, suffix))
+                part.replace(target)
+            if counted.get(item.id, 1) > 1:
+                result.several.append(item.id)
+            result.done.append(Item(item.id, target, item.label))
+    _write_several(out / "several.tsv", counted)
     with atomic_path(out / "failures.tsv") as temporary:
         temporary.write_text("".join(f"{one.id}\t{' '.join(one.reason.split())}\n" for one in result.failures), encoding="utf-8")
     return result
+
+
+def _read_several(path: Path) -> dict[str, int]:
+    """Image -> number of faces, by the last whole line of each; nothing where there is no such file."""
+    held = path.read_text(encoding="utf-8", errors="surrogateescape") if path.is_file() else ""
+    lines = [one.rpartition("\t") for one in held.split("\n")[:-1]]
+    return {image: int(number) for image, _, number in lines if number.isascii() and number.isdecimal()}
+
+
+def _write_several(path: Path, counted: Mapping[str, int]) -> None:
+    with atomic_path(path) as temporary:
+        lines = [f"{image}\t{number}\n" for image, number in counted.items() if number > 1]
+        temporary.write_text("".join(lines), encoding="utf-8", errors="surrogateescape")
 
 
 def find_images(root: Path) -> list[Item]:

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.files import at_lines, text_lines
-from eval.ijb_files import Faces, meta_files, read_detector_scores, read_faces
+from eval.ijb_files import Faces, meta_files, read_detector_scores, read_faces, refuse_torn
 from eval.types import Floats, name_first
-from modalities.face.align import crop
+from modalities.face.align import check, crop
 from modalities.face.images import decode
 from toolkit.batch import Item
 from toolkit.images import BadImage, to_floats
@@ -40,7 +40,7 @@ def pack(root: str | Path, name: str = "") -> Pack:
     """
     root, images = Path(root), Path(root) / "loose_crop"
     files = meta_files(root, name)
-    lacking = [str(one) for one in (files.faces, files.landmarks, images) if not one.exists()]
+    lacking = [str(one) for one in (files.landmarks, images) if not one.exists()]
     if lacking:
         raise FileNotFoundError(
             f"{root}: {len(lacking)} parts of the pack are missing ({name_first(lacking)}); unpack it so that loose_crop and meta lie in it"
@@ -56,15 +56,13 @@ def pack(root: str | Path, name: str = "") -> Pack:
     return Pack([Item(one, images / one) for one in faces.names], faces, scores, files.landmarks)
 
 
-def landmarks_file(root: str | Path, name: str = "ijbc") -> Path:
-    """ROOT/meta/NAME_name_5pts_score.txt."""
-    return meta_files(root, name).landmarks
-
-
 def read_landmarks(path: str | Path) -> dict[str, NDArray[np.float64]]:
-    """Name -> (5, 2) landmarks of `name x1 y1 .. x5 y5 score` lines. ValueError: lines of another kind (counted), an empty file."""
+    """Name -> (5, 2) landmarks of `name x1 y1 .. x5 y5 score` lines.
+
+    ValueError: lines of another kind, faces listed twice with different landmarks (counted), an empty file.
+    """
     points: dict[str, NDArray[np.float64]] = {}
-    bad = []
+    bad, torn = [], []
     for number, text in text_lines(path):
         fields = text.split()
         try:
@@ -73,11 +71,12 @@ def read_landmarks(path: str | Path) -> dict[str, NDArray[np.float64]]:
             values = np.full(10, np.nan)
         if len(fields) != 12 or not np.isfinite(values).all():
             bad.append(number)
-        else:
-            points[fields[0]] = values.reshape(5, 2)
+        elif not np.array_equal(points.setdefault(fields[0], values.reshape(5, 2)).ravel(), values):
+            torn.append(fields[0])
     if bad or not points:
         where = f"{len(bad)} lines ({at_lines(np.array(bad, dtype=np.int32))}) are not" if bad else "empty; expected"
         raise ValueError(f"{path}: {where} `name x1 y1 x2 y2 x3 y3 x4 y4 x5 y5 score`; fetch the file again")
+    refuse_torn(path, torn)
     return points
 
 
@@ -85,8 +84,9 @@ def read(item: Item, *, landmarks: str, size: int = 112, width: int | None = Non
     """A face of the pack -> (3, size, width or size) float32 RGB, 0 to 255, aligned by its landmarks in the file `landmarks`, which is read once.
 
     As InsightFace's IJB code (recognition/_evaluation_/ijb/ijb_11.py Embedding.get).
-    Raises BadImage: no landmarks, landmarks that coincide, an unreadable image.
+    Raises BadImage: no landmarks, landmarks that coincide, an unreadable image; ValueError for a size or width that no image mends.
     """
+    check(size, width)
     points = _kept(landmarks, os.stat(landmarks).st_mtime_ns).get(item.id)
     if points is None:
         raise BadImage(f"{item.name}: no landmarks in {landmarks}; give the file of this pack")

@@ -1,6 +1,7 @@
 """Verification pairs of faces: the lists of LFW, CALFW, CPLFW, CFP and AgeDB, and their images.
 
-LFW's pairs.txt is read by eval.lfw.read_pairs; OpenSphere's `label path0 path1` and other trial lists by eval.trials.read_trials.
+read_folder() takes the reader by what is there. LFW's pairs.txt is read by eval.lfw.read_pairs; OpenSphere's `label path0 path1` and other trial lists by
+eval.trials.read_trials.
 """
 
 from __future__ import annotations
@@ -26,6 +27,33 @@ class Pairs(NamedTuple):
 
     trials: Trials
     folds: Ints
+
+
+def find_list(folder: str | Path) -> Path | None:
+    """A folder's list, as the data sets come: pairs.txt, else pairs_NAME.txt, CFP's folder Protocol or AgeDB's .mat, None without any. ValueError: several."""
+    folder = Path(folder)
+    if (folder / "pairs.txt").is_file():  # LFW's comes with others beside it
+        return folder / "pairs.txt"
+    found = [*sorted(folder.glob("pairs_*.txt")), *(one for one in [folder / "Protocol"] if one.is_dir()), *sorted(folder.glob("*.mat"))]
+    if len(found) > 1:
+        raise ValueError(f"{folder}: {len(found)} lists of pairs ({name_first([one.name for one in found])}); leave the one that is wanted")
+    return found[0] if found else None
+
+
+def read_folder(folder: str | Path) -> Pairs:
+    """The pairs of a folder, by the form of its list: read_cfp (frontal-frontal where the folder's name ends in ff, else frontal-profile), read_agedb,
+    read_lfw where the first line is numbers alone, else read_two_lines. FileNotFoundError: no list; ValueError: what find_list() and the readers refuse.
+    """
+    folder = Path(folder)
+    path = find_list(folder)
+    if path is None:
+        raise FileNotFoundError(f"{folder}: no list of pairs; pairs.txt, pairs_NAME.txt, CFP's folder Protocol or AgeDB's .mat is needed")
+    if path.name == "Protocol":
+        return read_cfp(path, "FF" if folder.name.lower().endswith("ff") else "FP")
+    if path.suffix == ".mat":
+        return read_agedb(path)
+    first = next(text_lines(path), (0, ""))[1].split()
+    return read_two_lines(path) if first and not all(one.isdecimal() for one in first) else read_lfw(path)
 
 
 def read_lfw(path: str | Path) -> Pairs:
@@ -134,12 +162,6 @@ def find_images(trials: Trials, root: str | Path) -> list[Item]:
     if missing:
         raise ValueError(f"{root}: {len(missing)} of {len(ids)} images of the pairs are not there ({name_first(missing)}); fetch them or correct the list")
     return found
-
-
-def missing_images(trials: Trials, items: Sequence[Item]) -> list[str]:
-    """The ids of a list that no item has, all of them, in their order: for a list beside shards or a .rec file."""
-    known = {one.id for one in items}
-    return [one for one in dict.fromkeys((*trials.enrol_ids, *trials.probe_ids)) if one not in known]
 
 
 def _pairs(folds: Sequence[Sequence[tuple[str, str, bool]]]) -> Pairs:

@@ -23,6 +23,7 @@ from modalities.face.images import encoded
 from toolkit.batch import Item
 
 MAX_BIN_BYTES = 2**32
+_MAX_STRANGERS = 20  # images that are not in the file as they are: each is looked for through all of it
 _FIRST_BYTES = {b"\xff\xd8": ".jpg", b"\x89P": ".png", b"BM": ".bmp", b"RI": ".webp", b"P5": ".pgm"}
 
 
@@ -47,12 +48,15 @@ def items(path: str | Path, *, prefix: str | None = None) -> tuple[list[Item], T
             at = known[id(image)] = data.find(image) if at < 0 else at
         if at < 0:
             strangers.append(str(number))
+            if len(strangers) == _MAX_STRANGERS:
+                break
             continue
         place = at + len(image)
         found.append(Item(f"{prefix}{number}", path, None, (at, len(image)), _FIRST_BYTES.get(image[:2], ".jpg")))
     if strangers:
+        count = f"{'at least ' if number + 1 < len(images) else ''}{len(strangers)} of {len(images)}"
         raise ValueError(
-            f"{path}: {len(strangers)} of {len(images)} images are held in an old encoding ({name_first(strangers)}), so that they cannot be read from the file"
+            f"{path}: {count} images are held in an old encoding ({name_first(strangers)}), so that they cannot be read from the file"
             " one by one; write it anew with modalities.face.pickled.rewrite"
         )
     ids = tuple(one.id for one in found)
@@ -185,7 +189,12 @@ def _nothing(*arguments: Any) -> bytes:
 
 
 def _text(value: Any) -> str:
-    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+    """Never str() of anything else: nested tuples double their text with every two bytes of a file."""
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    if not isinstance(value, str):
+        raise _Refused("names something by what is no text")
+    return value
 
 
 _NUMPY = (("multiarray", "_reconstruct", _reconstruct), ("multiarray", "scalar", _scalar), ("numeric", "_frombuffer", _from_buffer))

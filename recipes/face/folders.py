@@ -7,6 +7,7 @@
 small takes any image in which the face fills most of the picture and sits in its centre, and resizes it; the proportions change with it. The others take
 aligned crops of 112 x 112 only (the five landmarks of InsightFace, modalities/face/align.py) and refuse the rest. A fifth of the subjects is held out and
 never trained on; trials among them are drawn with a seed (at most 20,000) and give the EER in the log.
+DATA may also be tar shards, a .rec file, or a list DATA.txt of one SUBJECT/image.jpg a line, below the list's folder (OpenSphere's).
 Write the trial list and the item list for `embed` and `score` with:  python recipes/face/folders.py DATA OUT
 Expected numbers: none; they depend on the data. For comparison: ORL (20 subjects) in docs/results.md.
 simple: SimPLE paper Eq 8 with the settings of its SFNet-20, sampling and bank as in OpenSphere's release, 4 images of 128 subjects a step.
@@ -78,7 +79,7 @@ def write_lists(data: Path, out: Path) -> None:
     """Write out/items.txt and out/trials.txt of the held-out subjects."""
     items, trials = folders.trials(data, split="test", test_share=0.2)
     out.mkdir(parents=True, exist_ok=True)
-    write_items(out / "items.txt", items, data)
+    write_items(out / "items.txt", items, data.parent if data.is_file() else data)
     write_trials(out / "trials.txt", trials)
     print(f"{len(items)} items and {len(trials)} trials in {out}")
 
@@ -87,7 +88,8 @@ def align_images(detector: Path, data: Path, out: Path) -> None:
     """Write 112 x 112 crops of the images of `data` to the same places in `out`."""
     made = align.align_folder(data, out, detector=detector, progress=sys.stderr.isatty())
     failed = f"; {len(made.failures)} failed, see {out / 'failures.tsv'}" if made.failures else ""
-    print(f"{len(made.done)} crops in {out}, {len(made.several)} of them from images with several faces (the largest was taken){failed}")
+    several = f"; of {len(made.several)} images with several faces, see {out / 'several.tsv'}, the largest was taken" if made.several else ""
+    print(f"{len(made.done)} crops in {out}{several}{failed}")
 
 
 if __name__ == "__main__":

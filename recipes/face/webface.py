@@ -4,7 +4,7 @@
     torchrun --nproc-per-node 8 -m toolkit.cli train recipes/face/webface.py:webface42m_r100_pfc02 --data DATA --out runs/wf42m
 DATA: one of the sets as InsightFace packs it: train.rec and train.idx, and the .bin sets; or tar shards with
 sampling.open_shards=64.
-Watched on LFW, CFP-FP and AgeDB-30 together while it trains, from DATA/lfw.bin, cfp_fp.bin, agedb_30.bin, or from a folder of that name with pairs.txt; with
+Watched on LFW, CFP-FP and AgeDB-30 together while it trains, from DATA/lfw.bin, cfp_fp.bin, agedb_30.bin, or from a folder of that name with its list; with
 others by trials.sets=lfw, without any by trials=none schedule.watch= . The best checkpoint on them is the model: report IJB instead.
 The classes lie in parts on the processes (shard_proxies) whatever their number; proxy_rate is the share of them that a step draws. Batch sizes are those of
 all processes together. On GPUs without bfloat16, many processes need precision=float32.

@@ -282,3 +282,27 @@ def test_bad_input_is_refused_in_one_sentence():
     with pytest.raises(ValueError, match="1 score arrays for 2 galleries"):
         tpir_galleries_apart([good], [[0, 1], [2, 3]], [0, 1], 0.1)
     assert set(RULES) == {"open", "closed", "ijb_evals"}
+
+
+def passing(scores, probes, threshold):
+    """The share of probes whose own subject's score reaches the threshold; subject i is column i."""
+    return np.mean([row[own] >= threshold for row, own in zip(scores, probes, strict=True)])
+
+
+def test_the_closed_threshold_is_one_of_mates():
+    scores, probes = np.array([[0.6, 0.9, 0.1], [0.1, 0.95, 0.3]]), np.array([0, 1])  # the first mate is second, and yet counts
+    found = tpir(search(scores, np.arange(3), probes, keep=2), 1.0, protocol="closed")
+    assert found == (1.0, 0.6)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        scores, probes = rng.integers(0, 9, (8, 4)) / 10, rng.integers(0, 4, 8)
+        value, threshold = tpir(search(scores, np.arange(4), probes, keep=100), 0.5, protocol="closed")
+        assert value == passing(scores, probes, threshold)
+
+
+def test_weights_need_a_search_that_kept_scores():
+    scores, probes = np.array([[0.6, 0.9, 0.1], [0.1, 0.95, 0.3]]), np.array([0, 1])
+    with pytest.raises(ValueError, match=r"kept 0 non-mated scores, but fpir = 0.5 needs 1; search with keep=1"):
+        tpir(search(scores, np.arange(3), probes, keep=0), 0.5, protocol="closed", weights=np.ones(2, dtype=int))
+    alone = search([[0.3], [0.2]], [0], [0, 0])  # one subject: there are no non-mated scores to keep
+    assert tpir(alone, 0.5, protocol="closed", weights=np.array([1, 2])).value == 1.0

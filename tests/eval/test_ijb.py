@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from sklearn.metrics import roc_curve
@@ -123,7 +125,7 @@ def test_verification_is_the_tools_reading_of_the_roc(name, world):
         assert one.value == pytest.approx(expected, abs=1e-9)
         assert {"flip", "keep_norm", "detector_score", "media", "template", "final_norm", "similarity", "tar_rule", "tpir_protocol"} <= set(one.conventions)
         assert one.conventions["far"] == wanted
-        assert one.conventions["nontargets_allowed"] == int(wanted * one.counts["nontargets"])
+        assert one.conventions.get("nontargets_allowed") == (int(wanted * one.counts["nontargets"]) if switches.tar_rule == "strict" else None)
 
 
 def test_the_record_names_preset_and_letters(world):
@@ -202,6 +204,13 @@ def test_bad_switches_are_refused(world):
         templates(views[0], faces, preset("tface"), flipped=views[1], detector_scores=detector)
     with pytest.raises(ValueError, match="detector_score = True needs detector scores"):
         templates(views[0], faces, Switches(), flipped=views[1])
+    for wrong in (detector[:-1], detector[:, None], 1.0):  # one number would weight every face alike
+        with pytest.raises(ValueError, match=rf"detector_scores have shape \(.*\), but \({len(faces.names)},\) is needed"):
+            templates(views[0], faces, Switches(), flipped=views[1], detector_scores=wrong)
+    with pytest.raises(ValueError, match="unknown similarity 'cosin'; did you mean 'cosine'"):
+        Switches(similarity="cosin")
+    with pytest.raises(ValueError, match="B_THETA is the cosine of an angle"):
+        preset("opensphere_simple", similarity="simple:3")
     with pytest.raises(KeyError, match="1 of"):
         templates(views[0], Faces((*faces.names[:-1], "gone.jpg"), faces.template, faces.medium), preset("adaface"), flipped=views[1])
     with pytest.raises(ValueError, match="the pairs have no labels"):
@@ -221,7 +230,8 @@ def test_meta_files(tmp_path, monkeypatch):
     side = read_side(tmp_path / "g1.csv")
     assert (side.template.tolist(), side.subject.tolist()) == ([7, 3], [33554433, 5])
     rng = np.random.default_rng(0)
-    table = np.column_stack([rng.choice([1, 22, 333, 40_000_000], (500, 2)), rng.integers(0, 2, 500)])
+    templates_of = rng.choice([1, 22, 333, 40_000_000], (500, 2))
+    table = np.column_stack([templates_of, templates_of.sum(axis=1) % 2])
     for text in (
         "".join(f"{a} {b} {c}\n" for a, b, c in table),
         "".join(f"{a}\t{b}  {c}\r\n" for a, b, c in table) + "\n\n",
@@ -247,6 +257,7 @@ def test_damaged_meta_files_are_refused_and_counted(tmp_path):
         (read_template_pairs, "1 2 1\n\n1 2 0\n1 2", r"1 lines are not 3 .* \(line 4\)"),
         (read_template_pairs, f"{'9' * 30} 2 1\n", "1 lines are not 3"),
         (read_template_pairs, "", "the file is empty"),
+        (read_template_pairs, "7 2 1\n5 6 0\n1 2 0\n5 6 0\n1 2 1\n1 2 0\n7 2 1\n7 2 0\n", r"2 pairs have both labels \(first: 1 2, data lines 3 and 5\)"),
         (read_side, "TEMPLATE_ID,SUBJECT_ID\n1,2\nx,3\n1;2\n", r"2 lines are not `template,subject,...` \(lines 3, 4\)"),
         (read_side, "TEMPLATE_ID,SUBJECT_ID\n1,2\n1,3\n", r"1 lines give a template another subject than an earlier line \(line 3\)"),
         (read_side, "TEMPLATE_ID,SUBJECT_ID\n", "the file is empty"),
@@ -259,9 +270,50 @@ def test_damaged_meta_files_are_refused_and_counted(tmp_path):
     file.write_text("a.jpg" + " 1.0" * 10 + " nan\n")
     with pytest.raises(ValueError, match="1 lines are not `name x1 y1"):
         read_detector_scores(file, faces)
+    text = "a.jpg" + " 1.0" * 10 + " 0.9\nb.jpg" + " 1.0" * 10 + " 0.8\n"
+    file.write_text(text + text)
+    assert read_detector_scores(file, faces).tolist() == [0.9, 0.8]
+    file.write_text(text + text.replace("0.9", "0.7"))
+    with pytest.raises(ValueError, match=r"1 faces are listed twice with different values \('a.jpg'\)"):
+        read_detector_scores(file, faces)
     file.write_text("a.jpg" + " 1.0" * 10 + " 0.9\n")
     with pytest.raises(ValueError, match="1 of 2 faces have no detector score"):
         read_detector_scores(file, faces)
+
+
+def test_contradictions_are_found_wherever_they_stand(tmp_path, monkeypatch):
+    """Against a dictionary, also where two lines of a pair fall into different blocks of the check."""
+    from eval import ijb_files
+
+    monkeypatch.setattr(ijb_files, "_CELLS", 2)
+    rng = np.random.default_rng(0)
+    num_refused = 0
+    for _ in range(40):
+        table = np.column_stack([rng.integers(0, 6, (9, 2)), rng.integers(0, 2, 9)]).tolist()
+        (tmp_path / "pairs.txt").write_text("".join(f"{a} {b} {label}\n" for a, b, label in table))
+        labels = {}
+        for a, b, label in table:
+            labels.setdefault((a, b), set()).add(label)
+        torn = sum(len(one) == 2 for one in labels.values())
+        if torn:
+            num_refused += 1
+            with pytest.raises(ValueError, match=f"{torn} pairs have both labels"):
+                read_template_pairs(tmp_path / "pairs.txt")
+        else:
+            assert len(read_template_pairs(tmp_path / "pairs.txt")) == 9
+    assert 5 < num_refused < 35
+
+
+def test_meta_files_of_a_name_that_is_not_there(tmp_path):
+    from eval.ijb_files import meta_files
+
+    (tmp_path / "meta").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"there is no \.\._face_tid_mid.txt; give"):
+        meta_files(tmp_path)
+    (tmp_path / "meta" / "ijbc_face_tid_mid.txt").write_text("1.jpg 1 1\n")
+    assert meta_files(tmp_path, "ijbc") == meta_files(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"there is no ijbb_face_tid_mid\.txt beside those of 'ijbc'; give"):
+        meta_files(tmp_path, "ijbb")
 
 
 def test_presets_cover_the_table():
@@ -333,3 +385,34 @@ def test_the_quick_readers_agree_with_the_careful_ones(tmp_path, monkeypatch):
         (tmp_path / "pairs").write_text(bad)
         with pytest.raises(ValueError, match=kind):
             read_template_pairs(tmp_path / "pairs")
+
+
+def test_a_pack_without_landmarks_serves_presets_that_do_not_use_the_scores(tmp_path):
+    from eval import embeddings, ijb_evaluate
+
+    meta = tmp_path / "meta"
+    meta.mkdir()
+    templates_of = range(8)
+    (meta / "ijbc_face_tid_mid.txt").write_text("".join(f"{t}.jpg {t} 1\n" for t in templates_of))
+    pairs = [(a, b, int(a % 4 == b % 4)) for a in templates_of for b in templates_of if a < b]
+    (meta / "ijbc_template_pair_label.txt").write_text("".join(f"{a} {b} {label}\n" for a, b, label in pairs))
+    for name, chosen in (("gallery_G1", range(4)), ("probe_mixed", range(4, 8))):
+        (meta / f"ijbc_1N_{name}.csv").write_text("TEMPLATE_ID,SUBJECT_ID\n" + "".join(f"{t},{t % 4}\n" for t in chosen))
+    features, out = tmp_path / "x.npz", tmp_path / "x.json"
+    embeddings.write(features, Embeddings(tuple(f"{t}.jpg" for t in templates_of), np.random.default_rng(0).normal(size=(8, 6)), {"flip": "sum"}))
+    with_scores, without = {"insightface": PRESETS["insightface"]}, {"adaface": PRESETS["adaface"]}
+    for work in (
+        lambda presets: ijb_evaluate.evaluate_files([features], tmp_path, presets, fars=(0.1,), json_file=out),
+        lambda presets: ijb_evaluate.identify_files(features, tmp_path, presets, fpirs=(0.5,), ranks=(1,), num_resamples=0, json_file=out),
+    ):
+        work(without)
+        inputs = json.loads(out.read_text())["inputs"]
+        assert str(meta / "ijbc_face_tid_mid.txt") in inputs
+        assert not any("5pts" in one for one in inputs)
+        with pytest.raises(FileNotFoundError):
+            work(with_scores)
+        points = meta / "ijbc_name_5pts_score.txt"
+        points.write_text("".join(f"{t}.jpg {'1.0 ' * 10}0.5\n" for t in templates_of))
+        work(with_scores)
+        assert str(points) in json.loads(out.read_text())["inputs"]
+        points.unlink()

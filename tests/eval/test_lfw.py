@@ -104,6 +104,18 @@ def test_the_grid_is_the_fields_procedure_with_ties_too(seed):
             assert val_at_far(-d, same, far, thresholds="grid") == pytest.approx(verbatim_val(d, same, far, 10), abs=1e-12)
 
 
+def test_rounding_above_0_is_a_distance_of_0():
+    """2 cos - 2 of equal rows may come out a little above 0: no threshold on d accepts what d = 0 does not reach."""
+    dist, same = distances()
+    dist = np.where(np.arange(dist.size) % 3 == 0, 0.0, dist)  # also of different pairs, so that more than the FAR asked for lie at 0
+    above = np.where(dist == 0, 5e-5, -dist)
+    for far in (0.0, 0.001, 0.05):
+        assert val_at_far(above, same, far, thresholds="grid") == val_at_far(-dist, same, far, thresholds="grid")
+        assert val_at_far(above, same, far, thresholds="grid") == pytest.approx(verbatim_val(dist, same, far, 10), abs=1e-12)
+    found = ten_fold_accuracy(above, same, thresholds="grid")
+    assert (found.mean, found.std) == pytest.approx(verbatim_accuracy(dist, same, 10)[:2], abs=1e-15)
+
+
 def test_val_by_the_strict_rule_meets_the_far_on_the_other_folds():
     dist, same = distances(2000)
     fold = np.repeat(np.arange(10), 200)

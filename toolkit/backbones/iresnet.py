@@ -17,7 +17,7 @@ class IResNet(nn.Module):
     A 3x3 stem of stride 1, four stages that halve the image, batch norm, a linear layer over the whole image, batch norm. depth: 18, 34, 50, 100 or 200;
     blocks: the four stages' numbers of blocks, where they are not to be the depth's. width: channels of the stem. The last batch norm has weight 1 that is not
     trained (arcface_torch); with opensphere=True it starts at 0.1 and is trained, which losses on raw embeddings need (opensphere/module/backbone/iresnet.py).
-    Parameter names are the same in both. ValueError for another depth and for images of another shape.
+    Parameter names are the same in both. ValueError for another depth, blocks of another number and for images of another shape.
     """
 
     pads_exactly = True  # images have no lengths
@@ -43,12 +43,15 @@ class IResNet(nn.Module):
         super().__init__()
         if depth not in _DEPTHS:
             raise ValueError(f"IResNet: depth is {depth}; it must be one of {', '.join(map(str, _DEPTHS))}")
+        counts = _DEPTHS[depth] if blocks is None else blocks
+        if len(counts) != 4 or min(counts) < 1:
+            raise ValueError(f"IResNet: blocks is {counts}; it must be four numbers, one for each stage, none below 1")
         self.in_dim, self.dim, self.image_size = in_dim, dim, image_size
         self.conv1 = nn.Conv2d(in_dim, width, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.prelu = nn.PReLU(width)
         channels = width
-        for stage, count in enumerate(blocks or _DEPTHS[depth]):
+        for stage, count in enumerate(counts):
             wide = width * 2**stage
             rows = [_Block(channels, wide, 2), *(_Block(wide, wide, 1) for _ in range(count - 1))]
             setattr(self, f"layer{stage + 1}", nn.Sequential(*rows))

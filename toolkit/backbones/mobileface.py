@@ -13,7 +13,7 @@ class MobileFaceNet(nn.Module):
 
     blocks: depth-wise blocks of the four stages; (1, 4, 6, 2) with scale 2 is mbf (2.06 M parameters), (2, 8, 12, 4) with scale 4 is mbf_large (6.31 M). scale
     widens what blocks give, not what they work on. The last convolution sees the whole image, channel by channel. From conv_sep on in float32.
-    Parameter names are those of arcface_torch/backbones/mobilefacenet.py. ValueError for images of another shape.
+    Parameter names are those of arcface_torch/backbones/mobilefacenet.py. ValueError for blocks of another number and images of another shape.
     """
 
     pads_exactly = True  # images have no lengths
@@ -22,6 +22,8 @@ class MobileFaceNet(nn.Module):
 
     def __init__(self, in_dim: int, *, dim: int = 512, blocks: tuple[int, int, int, int] = (1, 4, 6, 2), scale: int = 2, image_size: int = 112):
         super().__init__()
+        if len(blocks) != 4 or min(blocks) < 0:
+            raise ValueError(f"MobileFaceNet: blocks is {blocks}; it must be four numbers, one for each stage, none below 0")
         self.in_dim, self.dim, self.image_size = in_dim, dim, image_size
         narrow, wide = 64 * scale, 128 * scale
         # a single first block is a plain depth-wise convolution, as in the paper

@@ -20,7 +20,7 @@ class SFNet(nn.Module):
     about gain sqrt(dim), which losses on raw embeddings (SimPLE, EL-nivMF) depend on. deprecated: the form of OpenSphere's first version, which
     the published tables were trained with: ReLU before the addition instead of after it, convolutions of residual blocks drawn from N(0, 0.01).
     Parameter names are those of opensphere/module/backbone/sfnet.py and of model/backbone/sfnet_deprecated.py.
-    ValueError for another depth, for batch norm in the deprecated form (it has none) and for images of another shape.
+    ValueError for another depth or blocks of another number, for batch norm in the deprecated form (it has none) and for images of another shape.
     """
 
     pads_exactly = True  # images have no lengths
@@ -48,11 +48,14 @@ class SFNet(nn.Module):
         super().__init__()
         if depth not in _DEPTHS:
             raise ValueError(f"SFNet: depth is {depth}; it must be one of {', '.join(map(str, _DEPTHS))}")
+        counts = _DEPTHS[depth] if blocks is None else blocks
+        if len(counts) != 4 or min(counts) < 0:
+            raise ValueError(f"SFNet: blocks is {counts}; it must be four numbers, one for each stage, none below 0")
         if deprecated and batch_norm:
             raise ValueError("SFNet: the deprecated form has no batch norm; set deprecated=False or batch_norm=False")
         self.in_dim, self.dim, self.image_size = in_dim, dim, image_size
         channels = in_dim
-        for stage, count in enumerate(blocks or _DEPTHS[depth]):
+        for stage, count in enumerate(counts):
             wide = width * 2**stage
             rows = [_Down(channels, wide, batch_norm, deprecated), *(_Block(wide, batch_norm, deprecated) for _ in range(count))]
             setattr(self, f"layer{stage + 1}", nn.Sequential(*rows))

@@ -17,7 +17,8 @@ class FaceViT(nn.Module):
     width and depth: 256 and 12 (ViT-t, 19.14 M parameters), 512 and 12 (ViT-s, 76.02 M), 512 and 24 (ViT-b, 113.83 M), 768 and 24 (ViT-l, 255.68 M). All tokens
     side by side go through linear, batch norm, linear, batch norm. masked: share of the tokens that are left out in training and replaced by one learned token
     after the last block; 0 has no such token. drop_path: chance of leaving out a residual branch in training, growing from 0 to this over the depth.
-    Parameter names are those of arcface_torch/backbones/vit.py. ValueError for a width that the heads cannot share and for images of another shape.
+    Parameter names are those of arcface_torch/backbones/vit.py.
+    ValueError for a width that the heads cannot share, patches larger than the image, a share that leaves no token and for images of another shape.
     """
 
     pads_exactly = True  # images have no lengths
@@ -37,9 +38,12 @@ class FaceViT(nn.Module):
         drop_path: float = 0.1,
     ):
         super().__init__()
+        _check_patch("FaceViT", patch, image_size)
         self.in_dim, self.dim, self.image_size, self.masked = in_dim, dim, image_size, masked
         self.left_out = () if masked else ("mask_token",)
         num = (image_size // patch) ** 2  # of 112 pixels at 9 a patch the last 4 are not seen, as in the release
+        if not 0 <= masked < 1 or int(num * (1 - masked)) < 1:
+            raise ValueError(f"FaceViT: masked is {masked} of {num} tokens; it must be a share from 0 to below 1 that leaves one at least")
         self.patch_embed = _Patches(in_dim, width, patch)
         self.pos_embed = nn.Parameter(torch.zeros(1, num, width))
         if masked:
@@ -80,7 +84,7 @@ class ViT(nn.Module):
     image_size: what the position embeddings were made for; images of other sizes get them by bicubic interpolation as the releases do it.
     weights: a local file to start from; the DINO head or classifier in it and DINOv2's mask_token (of its training only) are left out, `started_from` says so.
     Parameter names: facebookresearch/dino, vision_transformer.py; dinov2, models/vision_transformer.py; timm's vit_*_patch16. head is the linear layer to dim.
-    ValueError for sides that are no multiples of patch, a width that the heads cannot share and a file that does not fit.
+    ValueError for sides that are no multiples of patch, patches larger than image_size, a width that the heads cannot share and a file that does not fit.
     """
 
     pads_exactly = True  # images have no lengths
@@ -103,6 +107,7 @@ class ViT(nn.Module):
         weights: str = "",
     ):
         super().__init__()
+        _check_patch("ViT", patch, image_size)
         self.in_dim, self.dim, self.patch, self.grid, self.registers = in_dim, dim or width, patch, image_size // patch, registers
         self.patch_embed = _Patches(in_dim, width, patch)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
@@ -143,6 +148,11 @@ class ViT(nn.Module):
         else:
             sampled = F.interpolate(whole, scale_factor=scale, mode="bicubic")
         return torch.cat([self.pos_embed[:, :1], sampled.flatten(2).transpose(1, 2)], dim=1)
+
+
+def _check_patch(name: str, patch: int, image_size: int) -> None:
+    if not 1 <= patch <= image_size:
+        raise ValueError(f"{name}: patch is {patch} of images of {image_size} x {image_size}; it must be from 1 to {image_size}")
 
 
 def _draw(network: nn.Module) -> None:

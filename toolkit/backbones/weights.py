@@ -16,7 +16,7 @@ _CLASSIFIERS = ("projection.", "classifier.")  # WeSpeaker's and 3D-Speaker's la
 _FIRST = re.compile(r"(layer[34]\.\d+\.)(conv|bn)2_1\.(.+)")  # WeSpeaker's ERes2Net keeps the first of a block's convolutions apart
 _NEXT = re.compile(r"(layer[34]\.\d+\.)(convs|bns)\.(\d+)\.(.+)")
 _CHUNK = re.compile(r"^blocks\.\d+\.(\d+)\.")  # DINOv2's training keeps blocks in chunks, numbered on
-_INSIDE = ("state_dict_backbone", "state_dict", "backbone", "teacher", "model")  # where the releases' checkpoints hold a state dict
+_INSIDE = ("state_dict_backbone", "state_dict", "teacher", "model", "backbone")  # where the releases' checkpoints hold a state dict, from the outside in
 _LARGEST = 4 * 2**30  # bytes
 
 
@@ -25,8 +25,8 @@ def load_wespeaker(backbone: nn.Module, state: Mapping[str, Tensor]) -> tuple[st
 
     Names: ResNet, ERes2Net, ERes2NetV2, CAMPPlus and XVector take WeSpeaker's and 3D-Speaker's; WeSpeakerECAPA takes WeSpeaker's; ECAPA takes SpeechBrain's
     and 3D-Speaker's. A "module." in front (DistributedDataParallel) is dropped, and a missing num_batches_tracked (of old torch versions) leaves what is there.
-    The backbone must have the weights' sizes (dim, width, depth, pooling ...); its front-end is not part of the state: WeSpeaker's is KaldiFbank with a Hamming
-    window at int16 scale, 3D-Speaker's with Povey's at [-1, 1]. Read files with torch.load(path, weights_only=True).
+    The backbone must have the weights' sizes (dim, width, depth, pooling ...; ResNet(two_layers=True) is 3D-Speaker's). Its front-end is not part of the state:
+    WeSpeaker's is KaldiFbank with a Hamming window at int16 scale, 3D-Speaker's with Povey's at [-1, 1]. Read files with torch.load(path, weights_only=True).
     ValueError, naming all three, for tensors unknown, missing or of another shape; the backbone is then unchanged.
     """
     given = {name.removeprefix("module."): value for name, value in state.items()}
@@ -63,8 +63,9 @@ def load_published(backbone: nn.Module, state: Mapping[str, Tensor]) -> tuple[st
 def read_weights(path: str | Path) -> dict[str, Tensor]:
     """The tensors of a local .safetensors file or of one by torch.save, nothing in it executed; at most 4 GiB are read.
 
-    A state dict inside a checkpoint is found under the names that the releases give it: state_dict, state_dict_backbone (arcface_torch), backbone (OpenSphere),
-    teacher (DINO), model. ValueError for a file that is absent, too large, broken, of another kind or in need of running code.
+    A state dict inside a checkpoint is found under the names that the releases give it: state_dict, state_dict_backbone (arcface_torch), teacher (DINO), model,
+    backbone (OpenSphere's model_STEP.pth; inside model in its ckpt_STEP.pth).
+    ValueError for a file that is absent, too large, broken, of another kind or in need of running code.
     """
     path = Path(path)
     if not path.is_file():

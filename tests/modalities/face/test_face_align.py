@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from modalities.face import align, images
-from toolkit.images import Pixels, encode
+from toolkit.batch import Item
+from toolkit.images import BadImage, Pixels, encode
 
 REFERENCE = np.array([[38.2946, 51.6963], [73.5318, 51.5014], [56.0252, 71.7366], [41.5493, 92.3655], [70.7299, 92.2041]])
 OFFSETS = np.array([[-1, -1], [1, -1], [0, 0.1], [-0.8, 1], [0.8, 1]])  # landmarks of the tiny detector around the face, in cells of 8 pixels
@@ -90,13 +92,6 @@ def test_crop_is_insightfaces(shared: Path) -> None:
     assert np.abs(align.crop(pixels, points, 112, width=96).astype(int) - align.crop(pixels, points)[:, 8:104]).max() <= 1
 
 
-def test_68_landmarks_become_5() -> None:
-    points = np.arange(136.0).reshape(68, 2)
-    assert align.five_of_68(points).tolist() == [[75, 76], [87, 88], [60, 61], [96, 97], [108, 109]]
-    with pytest.raises(ValueError, match="68"):
-        align.five_of_68(points[:5])
-
-
 @pytest.mark.parametrize(
     ("points", "size", "reason"),
     [
@@ -155,6 +150,56 @@ def test_a_folder_with_failures(detector: Path, tmp_path: Path) -> None:
     assert [one.id for one in align.align_folder(root, out, detector=detector).done] == ["a/1.png", "b/deep/3.png"]
     assert (out / "a/1.png").stat().st_mtime_ns == before
     assert not list(out.rglob("*.part"))
+
+
+def test_several_faces_are_known_to_a_run_that_goes_on(detector: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, out = tmp_path / "in", tmp_path / "out"
+    root.mkdir()
+    for number, cells in enumerate([((2, 2), (6, 6)), ((4, 4),), ((2, 2), (6, 2), (4, 6)), ((2, 6), (6, 2))]):
+        (root / f"{number}.png").write_bytes(encode(scene(*cells)))
+    stopped: list[Item] = []
+
+    def decode(item: Item) -> Pixels:
+        stopped.append(item)
+        if len(stopped) == 4:
+            raise KeyboardInterrupt
+        return images.decode(item)
+
+    monkeypatch.setattr(align, "decode", decode)
+    with pytest.raises(KeyboardInterrupt):
+        align.align_folder(root, out, detector=detector)
+    assert (out / "several.tsv").read_text() == "0.png\t2\n2.png\t3\n"
+    (out / "several.tsv").write_text("0.png\t2\n2.png\t3\n1.png\t5")  # half a line: the process was killed
+    for _ in range(2):
+        result = align.align_folder(root, out, detector=detector)
+        assert len(result.done) == 4
+        assert result.several == ["0.png", "2.png", "3.png"]
+        assert (out / "several.tsv").read_text() == "0.png\t2\n2.png\t3\n3.png\t2\n"
+    (out / "2.png").unlink()
+    (root / "2.png").write_bytes(encode(scene((4, 4))))  # another photograph in its place
+    assert align.align_folder(root, out, detector=detector).several == ["0.png", "3.png"]
+    assert align.align_folder(root, out, detector=detector).several == ["0.png", "3.png"]
+
+
+def test_what_no_photograph_mends_is_refused_before_the_work(detector: Path, tmp_path: Path) -> None:
+    root, out = tmp_path / "in", tmp_path / "out"
+    root.mkdir()
+    (root / "1.png").write_bytes(encode(scene((4, 4))))
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"size": 64}, "size is 64; multiples of 112 and of 128"),
+        ({"width": 111}, "width is 111; 1 to 112, less by an even number"),
+        ({"width": 114}, "width is 114"),
+        ({"width": 0}, "width is 0"),
+        ({"choose": "first"}, "choose is 'first'; 'largest' and 'central'"),
+    ]
+    for arguments, said in wrong:
+        with pytest.raises(ValueError, match=said):
+            align.align_folder(root, out, detector=detector, **arguments)
+        with pytest.raises(ValueError, match=said) as caught:
+            align.read(Item("1", root / "1.png"), detector=str(detector), **arguments)
+        assert not isinstance(caught.value, BadImage)
+    assert not out.exists()
+    assert align.read(Item("1", root / "1.png"), detector=str(detector), width=96).shape == (3, 112, 96)
 
 
 def test_what_align_folder_refuses(detector: Path, tmp_path: Path) -> None:

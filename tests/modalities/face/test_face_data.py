@@ -14,7 +14,7 @@ from scipy.io import savemat
 from eval import lfw
 from eval.trials import read_trials
 from eval.types import Trials
-from modalities.face import align, folders, ijb, images, orl, pairs
+from modalities.face import align, folders, ijb, images, orl, pairs, validation
 from toolkit.batch import Item
 from toolkit.images import BadImage, encode, to_floats
 from toolkit.pairs import draw_pairs
@@ -44,9 +44,6 @@ def test_lfw_pairs_and_missing_images(shared: Path, tmp_path: Path) -> None:
     num_ids = len({*found.trials.enrol_ids, *found.trials.probe_ids})
     with pytest.raises(ValueError, match=f"{num_ids - 1} of {num_ids} images of the pairs are not there"):
         pairs.find_images(found.trials, tmp_path)
-    missing = pairs.missing_images(found.trials, [Item(first, tmp_path / first)])
-    assert len(missing) == num_ids - 1
-    assert first not in missing
 
 
 def test_images_of_a_list_are_found_with_or_without_suffix(tmp_path: Path) -> None:
@@ -76,15 +73,21 @@ def test_calfw_and_cplfw(tmp_path: Path) -> None:
         pairs.read_two_lines(tmp_path / "pairs.txt", num_folds=3)
 
 
-def test_cfp(tmp_path: Path) -> None:
+def write_cfp(protocol: Path) -> None:
+    """Two folds of two same pairs and a different one, frontal-frontal and frontal-profile."""
+    protocol.mkdir(parents=True, exist_ok=True)
     for side, pose in (("F", "frontal"), ("P", "profile")):
-        (tmp_path / f"Pair_list_{side}.txt").write_text("".join(f"{i} ../Data/Images/00{i}/{pose}/01.jpg\n" for i in (1, 2)))
+        (protocol / f"Pair_list_{side}.txt").write_text("".join(f"{i} ../Data/Images/00{i}/{pose}/01.jpg\n" for i in (1, 2)))
     for kind in ("FF", "FP"):
         for fold in ("01", "02"):
-            split = tmp_path / "Split" / kind / fold
+            split = protocol / "Split" / kind / fold
             split.mkdir(parents=True)
             (split / "same.txt").write_text("1,1\n2,2\n")
             (split / "diff.txt").write_text("1,2\n")
+
+
+def test_cfp(tmp_path: Path) -> None:
+    write_cfp(tmp_path)
     found = rows(pairs.read_cfp(tmp_path))
     assert found[2] == ("Data/Images/001/frontal/01.jpg", "Data/Images/002/profile/01.jpg", False, 0)
     assert [row[2:] for row in found] == [(True, 0), (True, 0), (False, 0), (True, 1), (True, 1), (False, 1)]
@@ -94,7 +97,9 @@ def test_cfp(tmp_path: Path) -> None:
         pairs.read_cfp(tmp_path)
 
 
-def test_agedb(tmp_path: Path) -> None:
+def write_agedb(path: Path) -> None:
+    """Two folds of three pairs, NUMBER_SIDE_PAIR: same, different, same."""
+
     def cell(name: str) -> dict[str, object]:
         return {"name": name}
 
@@ -107,7 +112,11 @@ def test_agedb(tmp_path: Path) -> None:
 
     splits = np.empty((2, 1), dtype=object)
     splits[0, 0], splits[1, 0] = fold(0), fold(1)
-    savemat(tmp_path / "protocol.mat", {"splits": splits})
+    savemat(path, {"splits": splits})
+
+
+def test_agedb(tmp_path: Path) -> None:
+    write_agedb(tmp_path / "protocol.mat")
     found = rows(pairs.read_agedb(tmp_path / "protocol.mat"))
     assert found[:2] == [("0_0_0.jpg", "0_1_0.jpg", True, 0), ("0_0_1.jpg", "0_1_1.jpg", False, 0)]
     assert [row[3] for row in found] == [0, 0, 0, 1, 1, 1]
@@ -118,11 +127,53 @@ def test_agedb(tmp_path: Path) -> None:
             pairs.read_agedb(tmp_path / name)
 
 
+def test_sets_as_they_come_are_told_apart(tmp_path: Path) -> None:
+    """Each list of the field, in the folder that it comes in, is one validation set; which reader that takes is seen by what the pairs are."""
+    two_lines = [f"s{i}_{side}.jpg {1 + i}\n" for i in range(10) for side in "ab"] + [f"d{i}_{side}.jpg 0\n" for i in range(10) for side in "ab"]
+    write_cfp(tmp_path / "cfp_fp" / "Protocol")
+    write_cfp(tmp_path / "cfp_ff" / "Protocol")
+    for name in ("lfw", "calfw", "agedb_30"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "lfw" / "pairs.txt").write_text("1\nAnn 1 2\nAnn 1 Bob 3\n")
+    (tmp_path / "calfw" / "pairs_CALFW.txt").write_text("# a comment\n\n" + "".join(two_lines))
+    write_agedb(tmp_path / "agedb_30" / "new_protocol_30.mat")
+    frontal, profile = "Data/Images/001/frontal/01.jpg", "Data/Images/002/profile/01.jpg"
+    expected = {
+        "lfw": (2, ("Ann/Ann_0001.jpg", "Bob/Bob_0003.jpg", False)),
+        "calfw": (20, ("d0_a.jpg", "d0_b.jpg", False)),
+        "agedb_30": (6, ("0_0_1.jpg", "0_1_1.jpg", False)),
+        "cfp_fp": (6, (frontal, profile, False)),
+        "cfp_ff": (6, (frontal, profile.replace("profile", "frontal"), False)),
+    }
+    for name in expected:
+        for one in rows(pairs.read_folder(tmp_path / name)):
+            touch(tmp_path / name / one[0])
+            touch(tmp_path / name / one[1])
+    for name, (number, wanted) in expected.items():
+        found, listed = validation.trials(tmp_path, sets=(name,))
+        read = rows(pairs.Pairs(listed, np.zeros(len(listed), np.int32)))
+        assert len(listed) == number
+        assert (f"{name}/{wanted[0]}", f"{name}/{wanted[1]}", wanted[2], 0) in read
+        assert {one.id for one in found} == {one for row in read for one in row[:2]}
+        assert all(one.path.is_file() for one in found)
+    assert len(validation.trials(tmp_path, sets=tuple(expected))[1]) == 40
+    for name in ("lfw", "calfw"):
+        (tmp_path / name / "pairs_again.txt").write_text("1\n")
+    assert len(validation.trials(tmp_path, sets=("lfw",))[1]) == 2  # pairs.txt is the list, whatever lies beside it
+    with pytest.raises(ValueError, match=r"calfw: 2 lists of pairs \('pairs_CALFW.txt', 'pairs_again.txt'\)"):
+        validation.trials(tmp_path, sets=("calfw",))
+    (tmp_path / "none").mkdir()
+    with pytest.raises(FileNotFoundError, match="no list of pairs"):
+        pairs.read_folder(tmp_path / "none")
+
+
 def test_opensphere_lists(tmp_path: Path) -> None:
     for name in ("b/1.jpg", "a/2.jpg"):
         touch(tmp_path / name)
     (tmp_path / "train.txt").write_text("b/1.jpg\na/2.jpg\n")
     assert [(one.id, one.label) for one in folders.read_list(tmp_path / "train.txt", tmp_path)] == [("b/1.jpg", "b"), ("a/2.jpg", "a")]
+    found = folders.items(tmp_path / "train.txt", split="all", test_share=0.0)
+    assert [(one.id, one.label, one.path) for one in found] == [("a/2.jpg", "a", tmp_path / "a/2.jpg"), ("b/1.jpg", "b", tmp_path / "b/1.jpg")]
     (tmp_path / "pairs.txt").write_text("1 b/1.jpg a/2.jpg\n0 b/1.jpg b/1.jpg\n")
     trials = read_trials(tmp_path / "pairs.txt")
     assert [one.id for one in pairs.find_images(trials, tmp_path)] == ["b/1.jpg", "a/2.jpg"]
@@ -151,11 +202,15 @@ def test_ijb_pack_and_its_aligned_faces(tmp_path: Path) -> None:
     assert [one.id for one in pack.items] == ["1.jpg", "2.jpg", "3.jpg"]
     assert pack.faces.template.tolist() == [5, 5, 6]
     assert pack.scores.tolist() == [0.9, 0.8, 0.7]
-    where = str(ijb.landmarks_file(tmp_path))
+    where = str(pack.landmarks)
     points = np.array([[41, 51], [81, 53], [61, 76], [46, 96], [79, 97.5]])
     assert np.array_equal(ijb.read(pack.items[1], landmarks=where), to_floats(align.crop(images.decode(pack.items[1]), points)))
     with pytest.raises(BadImage, match="no landmarks"):
         ijb.read(pack.items[0]._replace(id="9.jpg"), landmarks=where)
+    for size, width, said in ((64, None, "size is 64"), (112, 111, "width is 111"), (112, 128, "width is 128")):
+        with pytest.raises(ValueError, match=said) as caught:
+            ijb.read(pack.items[1], landmarks=where, size=size, width=width)
+        assert not isinstance(caught.value, BadImage)  # no image is at fault
 
 
 def test_ijb_pack_says_what_is_missing(tmp_path: Path) -> None:
@@ -164,9 +219,19 @@ def test_ijb_pack_says_what_is_missing(tmp_path: Path) -> None:
         (tmp_path / "loose_crop" / name).unlink()
     with pytest.raises(ValueError, match="2 of 3 images are not there"):
         ijb.pack(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"there is no ijbb_face_tid_mid\.txt"):
+        ijb.pack(tmp_path, "ijbb")
+    (tmp_path / "meta" / "ijbb_face_tid_mid.txt").write_text("1.jpg 5 1\n")
+    (tmp_path / "loose_crop").rename(tmp_path / "elsewhere")
     with pytest.raises(FileNotFoundError, match="2 parts of the pack are missing"):
         ijb.pack(tmp_path, "ijbb")
-    landmarks = ijb.landmarks_file(tmp_path)
+    landmarks = tmp_path / "meta" / "ijbc_name_5pts_score.txt"
+    whole = landmarks.read_text()
+    landmarks.write_text(whole + whole)
+    assert len(ijb.read_landmarks(landmarks)) == 3
+    landmarks.write_text(whole + whole.replace("40.000", "40.500"))
+    with pytest.raises(ValueError, match=r"1 faces are listed twice with different values \('1.jpg'\)"):
+        ijb.read_landmarks(landmarks)
     landmarks.write_text("1.jpg 1 2 3\n2.jpg " + "nan " * 10 + "1\n")
     with pytest.raises(ValueError, match=r"2 lines \(lines 1, 2\) are not"):
         ijb.read_landmarks(landmarks)

@@ -118,6 +118,24 @@ def test_other_ways_in_are_refused(tmp_path: Path) -> None:
             pickled.items(tmp_path / "x.bin")
 
 
+def test_only_text_names_something(tmp_path: Path) -> None:
+    """The text of nested tuples doubles with every two bytes of a file."""
+    nested = b")" + b"2\x86" * 12
+    for held in (b"\x80\x02cnumpy\ndtype\n" + nested + b"\x85R.", b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00a" + nested + b"\x86R."):
+        (tmp_path / "x.bin").write_bytes(held)
+        with pytest.raises(ValueError, match="refused, it names something by what is no text"):
+            pickled.items(tmp_path / "x.bin")
+
+
+def test_images_of_an_old_encoding_are_not_all_looked_for(tmp_path: Path) -> None:
+    """Each of them is looked for through the whole file."""
+    for number, said in ((21, "at least 20 of 42"), (10, " 20 of 20")):
+        blobs = [b"\xff\xd8\x80" + bytes([i]) for i in range(2 * number)]
+        (tmp_path / "old.bin").write_bytes(pickle.dumps((blobs, [True] * number), 2))
+        with pytest.raises(ValueError, match=f"{said} images are held in an old encoding"):
+            pickled.items(tmp_path / "old.bin")
+
+
 def test_what_is_announced_is_not_allocated(tmp_path: Path) -> None:
     for held in (b"\x80\x04\x8e" + (2**40).to_bytes(8, "little"), b"\x80\x05\x96" + (2**40).to_bytes(8, "little"), b"\x80\x02]r\xff\xff\xff\x7f."):
         (tmp_path / "x.bin").write_bytes(held)

@@ -1,4 +1,4 @@
-"""Verification sets as one list of trials: .bin files and folders with pairs.txt."""
+"""Verification sets as one list of trials: .bin files and folders with pairs.txt (other lists: test_face_data.py)."""
 
 from __future__ import annotations
 

@@ -151,6 +151,13 @@ def test_checkpoints_of_the_releases_are_unwrapped(tmp_path: Path) -> None:
         torch.save({"epoch": 3, name: state, "head": {"w": torch.zeros(2)}}, tmp_path / "a.pt")
         found = read_weights(tmp_path / "a.pt")
         assert found.keys() == state.keys()
+    parts = {"backbone": state, "head": {"w": torch.zeros(2)}}
+    for held in (parts, {"step": 7, "model": parts, "optimizer": {"state": {}, "param_groups": []}}):  # OpenSphere's model_STEP.pth and ckpt_STEP.pth
+        torch.save(held, tmp_path / "a.pt")
+        assert equal(IRESNET(3), state) is False
+        fresh = IRESNET(3)
+        assert load_published(fresh, read_weights(tmp_path / "a.pt")) == ()
+        assert equal(fresh, state)
     torch.save(state, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
     assert read_weights(tmp_path / "old.pth").keys() == state.keys()
 
