@@ -52,12 +52,12 @@ def read(path: str | Path) -> Embeddings:
     path = located(path)
     suffix, stated = _suffix(path, _READ), path
     if suffix == ".npz":
-        ids, matrix, meta = _read_npz(path, _limit(path))
+        ids, matrix, meta = _read_npz(path, _limit(_size(path)))
     elif suffix in (".ark", ".scp"):
-        ids, matrix, meta = embeddings_kaldi.read(path)
+        ids, matrix, meta = embeddings_kaldi.read(path, _limit)
         stated = embeddings_kaldi.meta_path(path)
     else:
-        ids, matrix, meta = embeddings_tables.READERS[suffix](path, _limit(path))
+        ids, matrix, meta = embeddings_tables.READERS[suffix](path, _limit(_size(path)))
     try:
         return Embeddings(ids, matrix, _meta(stated, meta))
     except ValueError as error:
@@ -112,10 +112,15 @@ def _suffix(path: Path, allowed: tuple[str, ...]) -> str:
     return suffix
 
 
-def _limit(path: Path) -> int:
-    """Bytes that the file's embeddings may take in memory. A table's size is that of its files."""
+def _limit(size: int) -> int:
+    """Bytes that the embeddings of files of `size` bytes may take in memory."""
+    return max(FREE_EXPANSION, EXPANSION * size)
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file. A table's size is that of its files."""
     files = [one for one in path.rglob("*") if one.is_file()] if path.is_dir() else [path]
-    return max(FREE_EXPANSION, EXPANSION * sum(one.stat().st_size for one in files))
+    return sum(one.stat().st_size for one in files)
 
 
 def _read_npz(path: Path, limit: int) -> tuple[tuple[str, ...], NDArray[Any], str]:

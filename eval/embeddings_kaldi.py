@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -44,11 +44,23 @@ def write(path: Path, embeddings: Embeddings, meta: str) -> None:
             side.unlink(missing_ok=True)
 
 
-def read(path: Path) -> tuple[tuple[str, ...], Floats32, str]:
-    """ids, (N, D) rows and the meta's JSON text of a .ark or .scp file. ValueError: damaged, foreign or empty files, commands in a .scp, unequal sizes."""
+def read(path: Path, limit: Callable[[int], int]) -> tuple[tuple[str, ...], Floats32, str]:
+    """ids, (N, D) rows and the meta's JSON text of a .ark or .scp file. limit: bytes of archives -> bytes that their embeddings may take.
+
+    ValueError: damaged, foreign or empty files, commands in a .scp, unequal sizes, more than the limit.
+    """
     ids: list[str] = []
     rows: list[Floats32] = []
-    for name, row in _scp_entries(path) if path.suffix.lower() == ".scp" else _ark_entries(path):
+    counted: set[tuple[int, int]] = set()
+    size = most = held = 0
+    for name, row, ark in _scp_entries(path) if path.suffix.lower() == ".scp" else _ark_entries(path):
+        if (ark.st_dev, ark.st_ino) not in counted:  # one file has many paths, and a .scp may name one vector any number of times
+            counted.add((ark.st_dev, ark.st_ino))
+            size += ark.st_size
+            most = limit(size)
+        held += row.nbytes
+        if held > most:
+            raise ValueError(f"{path}: its embeddings take over {most} bytes, but at most that is read of archives of {size} bytes; damaged or hostile")
         if rows and row.size != rows[0].size:
             raise ValueError(f"{path}: {name!r} has {row.size} dims, but {ids[0]!r} has {rows[0].size}; one file holds embeddings of one model")
         ids.append(name)
@@ -68,8 +80,9 @@ def meta_path(path: Path) -> Path:
     return path.with_suffix(".meta.json")
 
 
-def _ark_entries(path: Path) -> Iterator[tuple[str, Floats32]]:
+def _ark_entries(path: Path) -> Iterator[tuple[str, Floats32, os.stat_result]]:
     with path.open("rb", buffering=1 << 20) as ark:
+        stat = os.fstat(ark.fileno())
         while True:
             begin = ark.tell()
             key, blank, _ = ark.read(MAX_ID + 1).partition(b" ")
@@ -79,10 +92,10 @@ def _ark_entries(path: Path) -> Iterator[tuple[str, Floats32]]:
             if not blank or not name or re.search(r"\s", name):
                 raise ValueError(f"{path}: no id at byte {begin}; truncated, or not a Kaldi archive")
             ark.seek(begin + len(key) + 1)
-            yield name, _vector(ark, path, name)
+            yield name, _vector(ark, path, name), stat
 
 
-def _scp_entries(path: Path) -> Iterator[tuple[str, Floats32]]:
+def _scp_entries(path: Path) -> Iterator[tuple[str, Floats32, os.stat_result]]:
     """The entries that a .scp lists. Paths count from the working folder, as in Kaldi, else from the folder of the .scp."""
     ark: IO[bytes] | None = None
     open_path: Path | None = None
@@ -91,8 +104,8 @@ def _scp_entries(path: Path) -> Iterator[tuple[str, Floats32]]:
             for number, line in enumerate(iter(lambda: scp.readline(4 * MAX_ID), b""), 1):
                 if not line.strip():
                     continue
-                name, _, target = _text(path, line).strip().partition(" ")
-                target = target.strip()
+                name, *rest = re.split(r"[ \t]+", _text(path, line).strip(), maxsplit=1)
+                target = "".join(rest)
                 if target.startswith("|") or target.endswith(("|", "]")) or target == "-":
                     raise ValueError(f"{path}: line {number}: {target!r} is a command, standard input or a range, which are refused; list FILE.ark:OFFSET")
                 found = re.fullmatch(r"(.+?)(?::(\d{1,18}))?", target)
@@ -109,8 +122,9 @@ def _scp_entries(path: Path) -> Iterator[tuple[str, Floats32]]:
                     if ark is not None:
                         ark.close()
                     ark, open_path = ark_path.open("rb", buffering=1 << 20), ark_path
+                    stat = os.fstat(ark.fileno())
                 ark.seek(int(found[2] or 0))
-                yield name, _vector(ark, ark_path, name)
+                yield name, _vector(ark, ark_path, name), stat
     finally:
         if ark is not None:
             ark.close()

@@ -24,6 +24,7 @@ KEY = b"likeness"  # of the schema's metadata, where the meta is
 
 _PACKAGES = {".parquet": ("pyarrow", "pyarrow.parquet"), ".h5": ("h5py",), ".lance": ("pyarrow", "lancedb")}
 _ROWS = 1 << 14  # read at a time
+_PLAIN = {"PLAIN", "RLE", "BIT_PACKED"}  # Parquet's encodings (RLE: of what is null) that hold every text in full
 _STORED_HERE = {1, 2, 3}  # HDF5 filters deflate, shuffle and checksum: all others are plug-ins, code from elsewhere
 
 
@@ -127,10 +128,16 @@ def _read_parquet(path: Path, limit: int) -> Read:
     parquet = _package("pyarrow.parquet", path)
     with path.open("rb") as handle, _named(path, "Parquet file"):
         file = parquet.ParquetFile(handle, thrift_string_size_limit=2 * MAX_META, thrift_container_size_limit=1 << 22)
-        groups = (file.metadata.row_group(i) for i in range(file.metadata.num_row_groups))
+        groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
         _refuse_size(sum(group.total_byte_size for group in groups), limit)
         meta = _check_schema(file.schema_arrow, file.metadata.num_rows, limit)
-        batches = file.iter_batches(_ROWS, columns=["id", "vector"], use_threads=False)
+        columns = [group.column(i) for group in groups for i in range(group.num_columns)]
+        width = file.schema_arrow.field("vector").type.value_type.bit_width // 8
+        # what the file states of its bytes is of them encoded, where equal values take none
+        _refuse_size(sum(one.num_values * width for one in columns if one.path_in_schema.startswith("vector.")), limit)
+        longest = max((one.total_uncompressed_size for one in columns if one.path_in_schema == "id" and not _PLAIN.issuperset(one.encodings)), default=0)
+        rows = min(_ROWS, max(1, limit // max(1, longest)))  # so that a batch of the longest id that the file can hold keeps the limit
+        batches = file.iter_batches(rows, columns=["id", "vector"], use_threads=False)
         return *_from_batches(batches, file.schema_arrow, limit), meta
 
 

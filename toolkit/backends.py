@@ -15,6 +15,7 @@ torch.load(weights_only=True). Front-ends come from the modality by name, as wit
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -103,32 +104,51 @@ def find_detector(model: str) -> Path | None:
     return backends_insightface.find(source).detector if kind == "insightface" else None
 
 
+def aligned_size(model: Loaded) -> tuple[int, int]:
+    """Height and width of the faces that a model reads, in pixels. ValueError, before any work, where faces cannot be aligned to that."""
+    given = model.read.keywords if isinstance(model.read, partial) else {}
+    size = given.get("size", (112, 112))  # images.read's own default
+    height, width = (size, given.get("width") or size) if isinstance(size, int) else size  # a height alone is what modalities.face.align.read takes
+    try:
+        importlib.import_module("modalities.face.align").check(height, width)  # at run time only: toolkit imports no modality
+    except ValueError:
+        raise ValueError(
+            f"the model takes faces of {height} x {width}, but they are aligned to heights that are multiples of 112 or 128, and to widths at most as large and"
+            " less by an even number; take such a model, or give this one crops that fit it"
+        ) from None
+    return height, width
+
+
 def with_detector(model: Loaded, detector: Path | None) -> Loaded:
     """The face model reading photographs: the face that InsightFace takes, the largest near the centre, is found by an SCRFD .onnx file and aligned to the
     model's size (modalities.face.align). Its `settings` say so. None: the model as it is.
 
-    ValueError: a model of another modality, a file that is no SCRFD detector with landmarks.
+    ValueError: a model of another modality or of faces of another size, a file that is no SCRFD detector with landmarks.
     """
     if detector is None:
         return model
     if model.modality != "face":
         raise ValueError(f"--detector {detector} finds faces, but this is a model of modality {model.modality!r}: leave it out")
     backends_insightface.check_detector(detector)
-    given = model.read.keywords if isinstance(model.read, partial) else {}
-    height, width = given.get("size", (112, 112))  # images.read's own default
+    height, width = aligned_size(model)
     arguments = {"detector": str(detector), "size": height, "width": width, "choose": "central"}
     read = cast(Read, restore({"call": "modalities.face.align.read", "args": arguments}, "read", kind="read"))
     return replace(model, read=read, settings={**model.settings, "faces": f"central, aligned to {height} x {width}, detector {sha256(detector)[:16]}"})
 
 
-def _speaker(frontend: nn.Module, backbone: nn.Module, summed: str) -> Loaded:
-    read = restore({"call": "modalities.speaker.audio.read", "args": {}}, "read", kind="read")
+def _speaker(frontend: nn.Module, backbone: nn.Module, summed: str, *, rate_hz: int = 16_000) -> Loaded:
+    read = restore({"call": "modalities.speaker.audio.read", "args": {"rate_hz": rate_hz}}, "read", kind="read")
     return Loaded(TorchEmbedder(frontend, backbone).eval(), read, "speaker", "cosine", summed, 0)
 
 
 def _frontend(name: str, **arguments: Any) -> nn.Module:
     """A front-end by its name within modalities, as a checkpoint holds it."""
     return cast(nn.Module, restore({"call": f"modalities.{name}", "args": arguments}, "front-end", kind="module")())
+
+
+def _summed(path: Path, frontend: Frontend) -> str:
+    """The digest of a model whose file does not say its front-end: embeddings of two front-ends do not compare. The default's is that of the file alone."""
+    return sha256(path) if frontend == "wespeaker" else digest([sha256(path), frontend])
 
 
 def _load_state(path: Path) -> dict[str, Tensor]:
@@ -142,7 +162,8 @@ def _load_speechbrain(source: str) -> Loaded:
     yaml, weights = backends_speechbrain.find_files(source)
     settings, backbone = backends_speechbrain.read_settings(yaml)
     backends_speechbrain.fill(backbone.network, _load_state(weights), str(weights))
-    return _speaker(_frontend("speaker.speechbrain_fbank.SpeechBrainFbank", **settings), backbone, digest([sha256(yaml), sha256(weights)]))
+    frontend = _frontend("speaker.speechbrain_fbank.SpeechBrainFbank", **settings)
+    return _speaker(frontend, backbone, digest([sha256(yaml), sha256(weights)]), rate_hz=settings.get("rate_hz", 16_000))
 
 
 def _load_wespeaker(path: Path, frontend: Frontend) -> Loaded:
@@ -159,7 +180,7 @@ def _load_wespeaker(path: Path, frontend: Frontend) -> Loaded:
         load_wespeaker(backbone, state)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
-    return _speaker(_frontend("speaker.features.KaldiFbank", num_mels=num_mels, **_KALDI[frontend]), backbone, sha256(file))
+    return _speaker(_frontend("speaker.features.KaldiFbank", num_mels=num_mels, **_KALDI[frontend]), backbone, _summed(file, frontend))
 
 
 def _wespeaker_network(shapes: Mapping[str, tuple[int, ...]]) -> tuple[nn.Module, int]:
@@ -194,7 +215,8 @@ def _wespeaker_network(shapes: Mapping[str, tuple[int, ...]]) -> tuple[nn.Module
     if any(name.startswith("pool.") for name in shapes):
         raise ValueError("a ResNet with attentive pooling; only TSTP, the pooling of WeSpeaker's recipes for ResNet, is read")
     num_mels = 8 * size // (2 * width * 8 * (4 if bottleneck else 1))
-    return ResNet(num_mels, dim=dim, width=width, depth=50 if bottleneck else 34, blocks=cast(tuple[int, int, int, int], blocks)), num_mels
+    depth, two_layers = 50 if bottleneck else 34, "seg_2.weight" in shapes
+    return ResNet(num_mels, dim=dim, width=width, depth=depth, blocks=cast(tuple[int, int, int, int], blocks), two_layers=two_layers), num_mels
 
 
 class OnnxNetwork(nn.Module):
@@ -252,7 +274,7 @@ def _load_insightface(source: str) -> Loaded:
 
 
 def _load_onnx(path: Path, frontend: Frontend) -> Loaded:
-    session = _session(path)
+    session, summed = _session(path), sha256(path)
     probe: tuple[int, ...]
     inputs, outputs = session.get_inputs(), session.get_outputs()
     stated = "; ".join(f"{one.name} {one.type} {one.shape}" for one in inputs)
@@ -264,6 +286,7 @@ def _load_onnx(path: Path, frontend: Frontend) -> Loaded:
     else:
         in_dim = inputs[0].shape[2] if isinstance(inputs[0].shape[2], int) else 80
         front, probe = _frontend("speaker.features.KaldiFbank", num_mels=in_dim, **_KALDI[frontend]), (1, 200, in_dim)
+        summed = _summed(path, frontend)
     if isinstance(inputs[0].shape[1], int):
         raise ValueError(f"{path}: its input {stated} has a fixed length; export it with a dynamic one, for recordings of any length")
-    return _speaker(front, OnnxNetwork(session, in_dim, _try_out(session, path, probe).size), sha256(path))
+    return _speaker(front, OnnxNetwork(session, in_dim, _try_out(session, path, probe).size), summed)

@@ -93,7 +93,7 @@ def load(path: Path) -> Loaded | None:
         raise ValueError(f"{path}: its description does not fit its {len(inputs)} inputs and {len(outputs)} outputs; export it anew")
     if not isinstance(stated.get("dim"), int) or outputs[0].shape[1:] != [stated["dim"]] or len(inputs[0].shape) != 1 + len(shape):
         raise ValueError(f"{path}: its description says {stated.get('dim')} dims of {shape}, the graph {outputs[0].shape} of {inputs[0].shape}; export it anew")
-    read = cast(Read, restore(stated.get("read"), "read", kind="read"))
+    read = cast(Read, restore(stated.get("read"), f"{path}: read", kind="read", untrusted=True))
     embedder = TorchEmbedder(Whole(shape[0] or 1), OnnxEmbedder(session, stated["dim"], tuple(shape))).eval()
     return Loaded(embedder, read, stated["modality"], stated["similarity"], stated["digest"], 0)
 

@@ -22,6 +22,7 @@ _SPEECHBRAIN = {
     "speechbrain.lobes.models.Xvector.Xvector": "in_channels",
     "speechbrain.lobes.models.ResNet.ResNet": "input_size",
 }
+_FBANK, _NORM = "speechbrain.lobes.features.Fbank", "speechbrain.processing.features.InputNormalization"
 _ACTIVATIONS = {"torch.nn.ReLU": nn.ReLU, "torch.nn.LeakyReLU": nn.LeakyReLU}
 
 
@@ -57,8 +58,13 @@ def read_settings(yaml: Path) -> tuple[dict[str, Any], SpeechBrainNetwork]:
     build = getattr(importlib.import_module(module), attribute)
     arguments = _arguments(wanted, settings, build, f"{yaml}: embedding_model")
     fbank, norm = _arguments_of("compute_features", settings, yaml), _arguments_of("mean_var_norm", settings, yaml)
-    if norm.get("norm_type", "sentence") != "sentence":
-        raise ValueError(f"{yaml}: mean_var_norm is {norm['norm_type']!r}; only 'sentence' is read, as in SpeechBrain's speaker models")
+    for part, given, right in (("compute_features", fbank, _FBANK), ("mean_var_norm", norm, _NORM)):
+        if given.get("!") != f"!new:{right}":
+            raise ValueError(f"{yaml}: {part} is {given.get('!', 'of no class')!r}; only !new:{right} is read")
+    if norm.get("norm_type", "global") != "sentence":  # SpeechBrain's own default is global
+        raise ValueError(f"{yaml}: mean_var_norm is {norm.get('norm_type', 'global')!r}; only 'sentence' is read, as in SpeechBrain's speaker models")
+    if others := sorted(set(norm) - {"!", "norm_type", "std_norm"}):
+        raise ValueError(f"{yaml}: mean_var_norm sets {name_first(others)}, which are not read; allowed are norm_type and std_norm")
     known = {
         "n_mels": "num_mels",
         "sample_rate": "rate_hz",

@@ -104,7 +104,10 @@ def load_model(path: Path) -> Loaded:
     path = find_model(path)
     tensors, description = load(path, FORMAT)
     _refuse_description(description, sum(one.numel() for one in tensors.values()), path)
-    parts = [restore(description[name], name, kind="module") for name in ("frontend", "backbone")]
+    try:
+        parts = [restore(description[name], name, kind="module") for name in ("frontend", "backbone")]
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; use the version of Likeness that wrote it ({description.get('version', 'unknown')}), or train it again") from None
     # The file that training started from: what became of it is here, and no checkpoint chooses a file to be opened.
     frontend_part, network = (partial(one, weights="") if "weights" in getattr(one, "keywords", {}) else one for one in parts)
     try:
@@ -116,9 +119,7 @@ def load_model(path: Path) -> Loaded:
     except Exception as error:  # arguments of other types than a part takes lead to errors of any kind
         raise ValueError(f"{path}: its description cannot be built ({type(error).__name__}: {str(error)[:200]}); it is damaged, copy it again") from None
     put(embedder, {name: value for name, value in tensors.items() if not name.startswith(_LOSS)}, str(path), _DAMAGED)
-    read = restore(description["read"], "read", kind="read")
-    if "detector" in getattr(read, "keywords", {}):
-        raise ValueError(f"{path}: its reading names a detector file, and no checkpoint chooses a file to be opened; give --detector instead")
+    read = restore(description["read"], f"{path}: read", kind="read", untrusted=True)
     return Loaded(embedder.eval(), read, description["modality"], description["similarity"], sha256(path), int(description["step"]))
 
 

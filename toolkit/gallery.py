@@ -31,7 +31,7 @@ from eval.similarity import matrix, pairs
 from eval.templates import pool
 from eval.types import Embeddings, Floats32, name_first
 from toolkit.gallery_search import PRODUCTS, angular_bias, as_asked, as_searched, top
-from toolkit.gallery_store import MAX_SUBJECT, Enrolments
+from toolkit.gallery_store import MAX_SUBJECT, Enrolments, contradictions
 
 _CELLS = 1 << 21  # scores held at once, 8 MB: what the product writes is still in the cache when it is compared
 _QUERIES = 256
@@ -234,11 +234,15 @@ def stated(meta: Mapping[str, str] | None, similarity: str | None, pooling: str,
 
 
 def refuse_other(meta: Mapping[str, str], dim: int, embeddings: Embeddings, k: int = 1) -> None:
-    """ValueError for embeddings of another model or size than the gallery's."""
+    """ValueError for embeddings of another model, other settings (crops, flip, detector) or another size than the gallery's."""
     mine, theirs = meta.get("model"), embeddings.meta.get("model")
     if mine != theirs:
         said = "do not say which model made them" if theirs is None else f"are of model {theirs[:16]}"
         raise ValueError(f"these embeddings {said}, but the gallery is of {'no known model' if mine is None else f'model {mine[:16]}'}; use one model for both")
+    made = [{key: value for key, value in one.items() if key not in ("modality", "similarity")} for one in (meta, embeddings.meta)]
+    wrong = contradictions(*made)
+    if wrong:
+        raise ValueError(f"the gallery was made with {'; '.join(wrong)}, as these embeddings were; make both with the same settings")
     if dim and embeddings.matrix.shape[1] != dim:
         raise ValueError(f"these embeddings have {embeddings.matrix.shape[1]} dimensions, but the gallery has {dim}; use one model for both")
     if k < 1:

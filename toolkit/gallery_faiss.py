@@ -125,21 +125,19 @@ class FaissGallery:
         rows, faiss = self.exact.rows, self._faiss
         lists = round(4 * math.sqrt(len(rows)))
         description = self._description or ("Flat" if len(rows) <= _SMALL else f"IVF{lists},Flat")
-        self._index = faiss.index_factory(rows.shape[1], description, faiss.METRIC_INNER_PRODUCT)
-        with suppress(RuntimeError):  # an index without inverted lists
-            clustering = faiss.extract_index_ivf(self._index).cp
-            clustering.niter, clustering.max_points_per_centroid = 8, 64  # a quarter of FAISS's own: of a million templates, minutes less and no recall lost
+        self._index = None
         try:
-            self._index.train(rows)
-        except RuntimeError as error:
-            self._index = None
-            raise ValueError(f"index {description!r}: FAISS cannot train it on {len(rows)} templates ({str(error).splitlines()[0][-120:]})") from None
-        self._index.add(rows)
-        for field in ("nprobe", "efSearch"):
-            inner = faiss.downcast_index(self._index)
-            if hasattr(inner, field):
-                setattr(inner, field, self.effort)
-            elif field == "efSearch" and hasattr(inner, "hnsw"):
-                inner.hnsw.efSearch = self.effort
-        self._subjects, self._numbers, self._trained = [], {}, len(rows)
+            index = faiss.index_factory(rows.shape[1], description, faiss.METRIC_INNER_PRODUCT)
+            with suppress(RuntimeError):  # an index without inverted lists
+                clustering = faiss.extract_index_ivf(index).cp  # a quarter of FAISS's own: of a million templates, minutes less and no recall lost
+                clustering.niter, clustering.max_points_per_centroid = 8, 64
+            index.train(rows)
+            index.add(rows)
+        except RuntimeError as error:  # a description that is known, but not of so many templates or dimensions
+            said, size = str(error).splitlines()[0][-120:], f"{len(rows)} templates of {rows.shape[1]} dimensions"
+            raise ValueError(f"index {description!r}: FAISS cannot make it of {size} ({said}); choose another index, such as Flat or HNSW32") from None
+        for setting in ("nprobe", "efSearch"):
+            with suppress(RuntimeError):  # an index has one of them, or none, also behind a transform (PCA, OPQ) or under a refinement (RFlat)
+                faiss.ParameterSpace().set_index_parameter(index, setting, self.effort)
+        self._index, self._subjects, self._numbers, self._trained = index, [], {}, len(rows)
         self._number(self.exact.names)

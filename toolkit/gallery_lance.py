@@ -20,6 +20,7 @@ from eval.similarity import pairs
 from eval.types import Embeddings, Floats32, name_first
 from toolkit.gallery import Entry, Match, pooled, refuse_names, refuse_other, refuse_unknown, stated
 from toolkit.gallery_search import PRODUCTS, angular_bias, as_asked, as_searched
+from toolkit.gallery_store import contradictions
 
 TABLE = "gallery"
 _EXTRA = 8  # candidates beside k: rounding must not decide who is among the best
@@ -28,7 +29,7 @@ _BLOCK = 1 << 14
 
 def holds(folder: Path) -> bool:
     """Whether a LanceGallery lies in the folder."""
-    return (folder / f"{TABLE}.lance").is_dir()
+    return any((folder / f"{TABLE}.lance" / "_versions").glob("*.manifest"))  # a kill in the first write leaves a folder without one
 
 
 class LanceGallery:
@@ -49,10 +50,9 @@ class LanceGallery:
         self._table: Any = None
         self._lock = RLock()
         self.meta = {**defaults, **(agreed or {})}
-        self.dim = 0
+        self.pooling, self.dim = self.meta.pop("pooling"), 0
         if holds(self._folder):
             self._open(agreed)
-        self.pooling = self.meta.pop("pooling")
         self.similarity = self.meta["similarity"]
         if self.similarity.partition(":")[0] not in PRODUCTS:
             raise ValueError(f"similarity {self.similarity!r}: LanceDB searches by {', '.join(PRODUCTS)}; use ExactGallery for the others")
@@ -60,20 +60,23 @@ class LanceGallery:
 
     def _open(self, agreed: Mapping[str, str] | None) -> None:
         try:
-            self._table = self._db.open_table(TABLE)
-            held = json.loads((self._table.schema.metadata or {})[b"likeness"])
-            self.dim = int(held.pop("dim"))
-            self.meta = {str(key): str(value) for key, value in held.items()}
-            if not {"similarity", "pooling"} <= self.meta.keys() or self._table.schema.names != ["subject", "enrolments", "vector"]:
+            table = self._db.open_table(TABLE)
+            held = json.loads((table.schema.metadata or {})[b"likeness"])
+            dim = int(held.pop("dim"))
+            meta = {str(key): str(value) for key, value in held.items()}
+            pooling = meta.pop("pooling")
+            if "similarity" not in meta or table.schema.names != ["subject", "enrolments", "vector"]:
                 raise ValueError("columns or meta are missing")
         except (KeyError, ValueError, TypeError, AttributeError, OSError, RuntimeError) as error:
             raise ValueError(f"{self._folder}: no gallery of Likeness ({str(error)[:120]}); choose another folder") from None
-        wrong = [f"{key} {self.meta.get(key)!r} and not {value!r}" for key, value in dict(agreed or {}).items() if self.meta.get(key) != value]
+        wrong = contradictions(meta, agreed)
         if wrong:
             raise ValueError(f"{self._folder} was made with {'; '.join(wrong)}; embeddings of two models do not compare: enrol anew in another folder")
+        self.meta, self.pooling, self.dim, self._table = meta, pooling, dim, table  # the table last: where it is, the others are its own
 
     def __len__(self) -> int:
-        return 0 if self._table is None else int(self._latest().count_rows())
+        table = self._latest()
+        return 0 if table is None else int(table.count_rows())
 
     def enrol(self, embeddings: Embeddings, subjects: Sequence[str]) -> None:
         """As ExactGallery.enrol."""
@@ -98,8 +101,8 @@ class LanceGallery:
 
     def search(self, probes: Embeddings, k: int = 5, threshold: float | None = None) -> list[tuple[Match, ...]]:
         """As ExactGallery.search."""
-        refuse_other(self.meta, self.dim, probes, k)
         count = len(self)
+        refuse_other(self.meta, self.dim, probes, k)
         if not count:
             return [()] * len(probes.ids)
         asked = as_asked(probes.matrix, self.b_theta, self.similarity)
@@ -107,9 +110,10 @@ class LanceGallery:
 
     def entries(self) -> list[Entry]:
         """Who is enrolled, in no particular order."""
-        if self._table is None:
+        table = self._latest()
+        if table is None:
             return []
-        found = self._latest().search().select(["subject", "enrolments"]).limit(len(self)).to_arrow()
+        found = table.search().select(["subject", "enrolments"]).limit(len(self)).to_arrow()
         return [
             Entry(one, len(rows), float(pooled([one] * len(rows), rows, self.pooling).norms[0]))
             for one, rows in zip(found["subject"].to_pylist(), map(self._matrix, found["enrolments"].to_pylist()), strict=True)
@@ -119,7 +123,11 @@ class LanceGallery:
         """Nothing is held open."""
 
     def _latest(self) -> Any:
-        self._table.checkout_latest()  # another process may have written
+        """The table as it is now, None before the first enrolment: another process may have written it, or made it."""
+        if self._table is not None:
+            self._table.checkout_latest()
+        elif holds(self._folder):
+            self._open(self.meta)
         return self._table
 
     def _nearest(self, asked: Floats32, probe: Floats32, wanted: int, k: int, threshold: float | None) -> tuple[Match, ...]:
@@ -134,10 +142,11 @@ class LanceGallery:
 
     def _enrolments(self, subjects: Sequence[str]) -> dict[str, Floats32]:
         """The enrolments (K, D) of those subjects who have some."""
-        if self._table is None:
+        table = self._latest()
+        if table is None:
             return {}
         held: dict[str, Floats32] = {}
-        wanted, table = list(dict.fromkeys(subjects)), self._latest()
+        wanted = list(dict.fromkeys(subjects))
         for start in range(0, len(wanted), _BLOCK):
             part = wanted[start : start + _BLOCK]
             found = table.search().where(_among(part)).select(["subject", "enrolments"]).limit(len(part)).to_arrow()
@@ -148,6 +157,7 @@ class LanceGallery:
         return np.frombuffer(blob, dtype="<f4").reshape(-1, self.dim).astype(np.float32)
 
     def _write(self, embeddings: Embeddings, subjects: Sequence[str], *, replace: bool) -> None:
+        self._latest()
         refuse_other(self.meta, self.dim, embeddings)
         refuse_names(subjects, len(embeddings.ids))
         if not subjects:

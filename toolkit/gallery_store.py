@@ -24,6 +24,16 @@ _BLOCK = 1 << 14  # rows read at once
 _ASKED = 500  # subjects named in one statement
 
 
+def contradictions(held: Mapping[str, str], wanted: Mapping[str, str] | None) -> list[str]:
+    """In what a gallery's meta differs from what is wanted of it, entry by entry: `crops None and not '3 x 4 s, mean'`.
+
+    Where a model is named, settings (crops, flip, faces) that only the gallery has count too: without them that model gives other embeddings.
+    """
+    stated = dict(wanted or {})
+    more = [key for key in held if key not in stated and key != "similarity"] if "model" in stated else []
+    return [f"{key} {held.get(key)!r} and not {stated.get(key)!r}" for key in (*stated, *more) if held.get(key) != stated.get(key)]
+
+
 class Enrolments:
     """The enrolments of a folder, or in memory where it is None.
 
@@ -67,7 +77,7 @@ class Enrolments:
         self.dim = int(dim)
         self.meta = {key.removeprefix("meta."): value for key, value in known.items()}
         self.pooling = self.meta.pop("pooling", "mean")
-        wrong = [f"{key} {self.meta.get(key)!r} and not {value!r}" for key, value in dict(meta or {}).items() if self.meta.get(key) != value]
+        wrong = contradictions(self.meta, meta)
         if wrong:
             raise ValueError(f"{self.name} was made with {'; '.join(wrong)}; embeddings of two models do not compare: enrol anew in another folder")
 

@@ -80,7 +80,7 @@ class Recipe:
     eight lengths it stays uncompiled). deterministic: refuse operations that are not (slower on a GPU).
     accumulate: the batch passes through the network in so many pieces, whose activations are computed again for the gradient: memory of one piece, and the
     loss still sees the whole batch (batch norm sees pieces). prefetch: batches each reading process prepares ahead.
-    init: a run folder or model to start from (fine-tuning): network weights, and the class proxies too where the classes are the same.
+    init: a run folder or model to start from (fine-tuning): network weights (a run's best; its last, with the class proxies, where classes and loss agree).
     Many processes (torchrun): sampling.batch_size is the whole batch, of which every process takes its part. sync_batch_norm: batch norm over the whole batch,
     as in one process. shard_proxies: every process keeps its part of the classes; proxy_rate: share of the classes drawn for a step (Partial FC; the
     batch's own always are).

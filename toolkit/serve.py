@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import logging
 import os
 import re
 import secrets
@@ -27,6 +28,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartParser
 
 from eval.calibration import Calibration
 from eval.provenance import likeness_version
@@ -37,6 +39,7 @@ from toolkit.serve_work import Service
 
 PAGE = Path(__file__).with_name("serve_page.html")
 MAX_FILES = 10  # of one enrolment
+_log = logging.getLogger("likeness.serve")
 Upload = Annotated[bytes, File()]
 
 
@@ -46,14 +49,25 @@ def make_app(service: Service, *, token: str, hosts: Sequence[str] = (), local: 
     limits, metrics = service.limits, Metrics()
     workers = ThreadPoolExecutor(limits.workers, thread_name_prefix="likeness")
     page = PAGE.read_text(encoding="utf-8")
+    MultiPartParser.spool_max_size = limits.max_bytes + 1  # of the whole process; else Starlette (0.46 or later) puts uploads of over 1 MiB into files
     writes = [Depends(HTTPBearer(auto_error=False, description="The token that the server printed at its start."))]
 
     async def work(task: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """In a worker thread; one that has not begun when time is up never begins."""
+        """In a worker thread; one that has not begun when time is up never begins. One that has cannot be stopped, and the answer says so."""
+        waiting = [partial(task, *arguments, **named)]  # whoever takes it out, the worker or who gives up, decides whether it is done
+
+        def begin() -> Any:
+            return waiting.pop()()
+
         try:
-            return await asyncio.wait_for(asyncio.get_running_loop().run_in_executor(workers, partial(task, *arguments, **named)), limits.work_seconds)
+            return await asyncio.wait_for(asyncio.get_running_loop().run_in_executor(workers, begin), limits.work_seconds)
         except TimeoutError:
-            raise HTTPException(503, f"this took longer than {limits.work_seconds:g} s; try again, or send less", {"Retry-After": "5"}) from None
+            try:
+                waiting.pop()  # and with it the uploads, since the executor keeps what was cancelled until its turn comes
+                said = "nothing was done: try again, or send less"
+            except IndexError:
+                said = "it goes on: if it enrols or removes, look at the gallery before you send it again"
+            raise HTTPException(503, f"this took longer than {limits.work_seconds:g} s; {said}", {"Retry-After": "5"}) from None
         except ValueError as error:
             raise HTTPException(422, str(error)) from None
         except KeyError as error:
@@ -135,6 +149,13 @@ def make_app(service: Service, *, token: str, hosts: Sequence[str] = (), local: 
     async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
         said = "; ".join(f"{'.'.join(str(one) for one in wrong['loc'][1:])}: {wrong['msg']}" for wrong in error.errors()[:5])
         return JSONResponse({"error": f"the request is not as /docs says: {said}"}, 422)
+
+    @app.exception_handler(OSError)
+    @app.exception_handler(RuntimeError)
+    async def failed(_: Request, error: Exception) -> JSONResponse:
+        said = re.sub("'.*'", "'...'", str(error), flags=re.DOTALL)[:300]  # a store may quote subjects, which no log names
+        _log.error("a request ended in %s: %s", type(error).__name__, said)
+        return JSONResponse({"error": "the server could not do this, for a reason such as a full disk; whoever runs it finds the reason in its log"}, 500)
 
     return Guard(app, token=token, hosts=hosts, local=local, limits=limits, metrics=metrics, policy=content_policy(page))
 

@@ -3,7 +3,7 @@
     Host        only the addresses that are served: a page elsewhere cannot reach the server by pointing its own name at it (DNS rebinding) -> 421
     Origin      requests that change or upload must come from the page itself, or from no page (CSRF) -> 403
     token       enrolling, replacing and removing need it; where other machines can connect, everything but the page, /health, /docs and /openapi.json -> 401
-    rate        a token bucket for each client address -> 429; failed tokens have a smaller one
+    rate        a token bucket for each client address -> 429; wrong tokens have a smaller one, and where it is empty the right one waits too
     size, time  bodies over the limit -> 413, that arrive too slowly -> 408
     queue       so many uploads at once, worked on or waiting -> 503
 
@@ -137,13 +137,14 @@ class Guard:
             raise HTTPException(429, f"more than {self.limits.rate:g} requests per second; wait a moment", {"Retry-After": "1"})
         if method not in ("GET", "HEAD"):
             origin, site = given.get(b"origin"), given.get(b"sec-fetch-site", "none")
-            if (origin is not None and urlsplit(origin).netloc.lower() != named[0].lower()) or site not in ("none", "same-origin"):
+            if (origin is not None and origin.lower().partition("://")[2] != named[0].lower()) or site not in ("none", "same-origin"):
                 raise HTTPException(403, "requests from other pages are refused; use the page of this server, or send no Origin header")
         if method in ("PUT", "DELETE") or path == "/enrol" or not (self.local or path in OPEN):
+            if not self._failed.has(client):  # before the token is compared: who guessed too often is not told that a guess is right
+                raise HTTPException(429, "too many wrong tokens; wait ten seconds", {"Retry-After": "10"})
             kind, _, token = given.get(b"authorization", "").partition(" ")
             if not hmac.compare_digest(token.strip().encode(), self.token.encode()) or kind.lower() != "bearer":
-                if not self._failed.take(client):
-                    raise HTTPException(429, "too many wrong tokens; wait ten seconds", {"Retry-After": "10"})
+                self._failed.take(client)
                 raise HTTPException(
                     401, "this needs the token that the server printed at its start: send Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"}
                 )
@@ -197,12 +198,20 @@ class _Rates:
         self.per_second, self.burst = per_second, max(1.0, burst)
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
+    def has(self, client: str) -> bool:
+        """Whether `take` would give one now."""
+        return not self.per_second or self._now(client)[0] >= 1
+
+    def _now(self, client: str) -> tuple[float, float]:
+        now = time.monotonic()
+        left, before = self._left.get(client, (self.burst, now))
+        return min(self.burst, left + (now - before) * self.per_second), now
+
     def take(self, client: str) -> bool:
         if not self.per_second:
             return True
-        now = time.monotonic()
-        left, before = self._left.pop(client, (self.burst, now))
-        left = min(self.burst, left + (now - before) * self.per_second)
+        left, now = self._now(client)
+        self._left.pop(client, None)
         self._left[client] = (left - (left >= 1), now)
         while len(self._left) > _MAX_CLIENTS:
             self._left.popitem(last=False)

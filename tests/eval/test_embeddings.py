@@ -93,6 +93,39 @@ def test_scp_paths_count_from_the_scp_too(tmp_path, monkeypatch):
     assert equal(read(Path("sub") / "e.scp"), SMALL)
 
 
+def test_scp_fields_are_parted_by_blanks_or_tabs(tmp_path):
+    write(tmp_path / "e.ark", SMALL)
+    lines = (tmp_path / "e.scp").read_text().splitlines()
+    (tmp_path / "e.scp").write_text("\n".join(line.replace(" ", blank, 1) for line, blank in zip(lines, ("\t", " \t ", "  "), strict=True)))
+    assert equal(read(tmp_path / "e.scp"), SMALL)
+    (tmp_path / "a\tb").mkdir()
+    write(tmp_path / "a\tb" / "e.ark", SMALL)  # a tab in the path stays
+    assert equal(read(tmp_path / "a\tb" / "e.scp"), SMALL)
+    for line in ("\u3000", "a", "a\t"):
+        (tmp_path / "e.scp").write_text(line)
+        with pytest.raises(ValueError, match="line 1 is not `id FILE"):
+            read(tmp_path / "e.scp")
+
+
+def test_a_list_of_many_names_for_one_vector_keeps_the_bound(tmp_path, monkeypatch):
+    """Also where each line writes the archive's path in another way, or by a link."""
+    monkeypatch.setattr(module, "FREE_EXPANSION", 1_000)
+    monkeypatch.setattr(module, "EXPANSION", 10)
+    write(tmp_path / "e.ark", Embeddings(("a",), np.ones((1, 50), np.float32)))
+    size, place = (tmp_path / "e.ark").stat().st_size, (tmp_path / "e.scp").read_text().rpartition(":")[2].strip()
+    (tmp_path / "d").mkdir()
+    os.link(tmp_path / "e.ark", tmp_path / "d" / "e.ark")
+    allowed = 10 * size // 200
+    for paths in (["e.ark"], ["e.ark", "d/../e.ark", "d/e.ark", *("d/../" * k + "e.ark" for k in range(2, 40))]):
+        for count in (allowed, allowed + 1):
+            (tmp_path / "e.scp").write_text("".join(f"u{k} {tmp_path}/{paths[k % len(paths)]}:{place}\n" for k in range(count)))
+            if count == allowed:
+                assert read(tmp_path / "e.scp").matrix.shape == (allowed, 50)
+            else:
+                with pytest.raises(ValueError, match=rf"e\.scp: its embeddings take over {10 * size} bytes"):
+                    read(tmp_path / "e.scp")
+
+
 def test_an_old_meta_file_is_replaced(tmp_path):
     write(tmp_path / "e.ark", SMALL)
     write(tmp_path / "e.ark", Embeddings(("a",), np.ones((1, 2))))

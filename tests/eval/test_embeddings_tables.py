@@ -178,6 +178,22 @@ def test_parquet_of_others(tmp_path):
         assert str(path) in str(caught.value)
 
 
+def test_a_small_parquet_file_does_not_become_a_large_matrix(tmp_path, monkeypatch):
+    """Equal values take next to nothing in a dictionary: vectors are counted before any is read, ids as they come, few at a time."""
+    monkeypatch.setattr(module, "FREE_EXPANSION", 1 << 20)
+    monkeypatch.setattr(module, "EXPANSION", 2)
+    path, count = tmp_path / "e.parquet", 70_000
+    deep = pa.concat_arrays([pa.array([[0.5] * 50], pa.list_(pa.float32()))] * count)
+    arrow_file(path, id=[str(k) for k in range(count)], vector=deep)
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(ValueError, match=f"its embeddings would take {4 * 50 * count} bytes"):
+        read(path)
+    arrow_file(path, id=["x" * 100_000] * 300, vector=pa.array([[0.0]] * 300, pa.list_(pa.float32())))
+    with pytest.raises(ValueError, match="its embeddings would take") as caught:
+        read(path)
+    assert int(str(caught.value).partition("would take ")[2].split()[0]) < 2.1 * (1 << 20)  # in the second batch, and not all of them at once
+
+
 def hdf5(path: Path, change: Any) -> Path:
     write(path, SMALL)
     with h5py.File(path, "r+") as file:

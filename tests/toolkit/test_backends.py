@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,25 @@ def test_speechbrain_folders_embed_as_speechbrain_does(kind: str, exact: float, 
     assert (found.meta["similarity"], found.meta["modality"], len(found.meta["model"])) == ("cosine", "speaker", 64)
 
 
+def test_a_speechbrain_model_of_telephone_speech_reads_at_its_rate(voices: Path, tmp_path: Path) -> None:
+    folder = hub_folder(tmp_path / "spkrec", ECAPA)
+    yaml = folder / "hyperparams.yaml"
+    yaml.write_text(yaml.read_text().replace("    left_frames: 0\n", "    left_frames: 0\n    sample_rate: 8000\n"))
+    loaded = backends.load(f"speechbrain:{folder}")
+    from speechbrain.inference.classifiers import EncoderClassifier
+
+    theirs = EncoderClassifier.from_hparams(str(folder), savedir=str(tmp_path / "save"))  # executes the YAML, which is ours
+    one = folders.items(voices, split="all")[0]
+    wave = audio.read(one, rate_hz=8_000)
+    np.testing.assert_array_equal(loaded.read(one), wave)
+    with torch.no_grad():
+        expected = theirs.encode_batch(torch.from_numpy(wave)[None]).flatten().numpy()
+        found = loaded.embedder(torch.from_numpy(loaded.read(one))[None])[0].numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-6 * np.abs(expected).max())
+    pieces: Any = backends.in_parts(loaded, chunk_seconds=60).read(one)
+    assert sum(map(len, pieces)) == pytest.approx(len(wave), abs=2)
+
+
 def test_no_yaml_is_executed_and_no_pickle_loaded(tmp_path: Path) -> None:
     folder = hub_folder(tmp_path / "spkrec", ECAPA)
     yaml, weights = folder / "hyperparams.yaml", folder / "embedding_model.ckpt"
@@ -161,6 +181,10 @@ def test_no_yaml_is_executed_and_no_pickle_loaded(tmp_path: Path) -> None:
         ("lin_neurons: 12", "neurons: 12", "'neurons' are no arguments of ECAPA_TDNN"),
         ("input_size: !ref <n_mels>\n    channels", "input_size: 30\n    channels", "takes 30 bands, but its Fbank gives 24"),
         ("norm_type: sentence", "norm_type: speaker", "mean_var_norm is 'speaker'"),
+        ("    norm_type: sentence\n", "", "mean_var_norm is 'global'"),  # what SpeechBrain takes where nothing is said
+        ("norm_type: sentence", "norm_type: sentence\n    mean_norm: False", "mean_var_norm sets 'mean_norm', which are not read"),
+        ("features.InputNormalization\n    norm_type: sentence", "features.Other\n    norm_type: sentence", "mean_var_norm is '!new:.*features.Other'"),
+        ("lobes.features.Fbank", "lobes.features.MFCC", "compute_features is '!new:speechbrain.lobes.features.MFCC'"),
         ("deltas: False", "deltas: True", "'deltas'"),
         ("deltas: False", "filter_shape: gaussian", "'filter_shape', which are not read"),
         ("mean_var_norm:", "other:", "mean_var_norm is missing"),
@@ -198,6 +222,7 @@ def test_no_yaml_is_executed_and_no_pickle_loaded(tmp_path: Path) -> None:
 
 WESPEAKER: dict[str, Callable[[], Any]] = {
     "resnet34": lambda: ResNet(24, dim=10, width=4),
+    "3D-Speaker resnet34": lambda: ResNet(24, dim=10, width=4, two_layers=True),
     "resnet50-like": lambda: ResNet(40, dim=10, width=2, depth=50, blocks=(1, 2, 1, 1)),
     "ecapa": lambda: WeSpeakerECAPA(24, dim=10, channels=16, pooled=24, res2net_scale=4, se_channels=8),
     "ecapa-emb-bn": lambda: WeSpeakerECAPA(24, dim=10, channels=16, pooled=24, global_context=False, normalise=True),
@@ -218,13 +243,13 @@ def test_wespeakers_state_dicts_need_no_sizes(kind: str, tmp_path: Path) -> None
         with torch.no_grad():
             expected = network(fbank(num_mels=network.in_dim).eval()(wave)[0])
             np.testing.assert_allclose(loaded.embedder(wave).numpy(), expected.numpy(), atol=1e-6 * float(expected.abs().max()))
-    assert backends.load(f"wespeaker:{tmp_path / 'avg_model.pt'}").digest == loaded.digest
+    assert backends.load(f"wespeaker:{tmp_path / 'avg_model.pt'}").digest == backends.load(f"wespeaker:{tmp_path}").digest
 
 
 def test_other_state_dicts_are_refused_in_a_sentence(tmp_path: Path) -> None:
     for state, says in [
         ({"fc.weight": torch.zeros(2, 2)}, r"its 1 tensors \('fc.weight'\) are none of ResNet"),
-        ({**ResNet(24, dim=4, width=2).state_dict(), "seg_2.weight": torch.zeros(2)}, r"model.pt: state dict of .* 1 unknown \(seg_2.weight\)"),
+        ({**ResNet(24, dim=4, width=2).state_dict(), "seg_3.weight": torch.zeros(2)}, r"model.pt: state dict of .* 1 unknown \(seg_3.weight\)"),
         (ResNet(24, dim=4, width=2, pooling="ASTP").state_dict(), "attentive pooling"),
     ]:
         torch.save(state, tmp_path / "model.pt")
@@ -282,6 +307,13 @@ def test_onnx_networks_over_filterbanks(onnx_model: tuple[Path, nn.Module], voic
         with torch.no_grad():
             expected = np.stack([network(front(torch.from_numpy(audio.read(one))[None])[0])[0].numpy() for one in items])
         np.testing.assert_allclose(found.matrix, expected, atol=1e-5 * np.abs(expected).max())
+
+
+def test_embeddings_of_two_front_ends_are_of_two_models(onnx_model: tuple[Path, nn.Module], tmp_path: Path) -> None:
+    torch.save(ResNet(24, dim=4, width=2).state_dict(), tmp_path / "avg_model.pt")
+    for model, file in ((str(onnx_model[0]), onnx_model[0]), (f"wespeaker:{tmp_path}", tmp_path / "avg_model.pt")):
+        assert backends.load(model).digest == hashlib.sha256(file.read_bytes()).hexdigest()  # as the files of embeddings that there are say it
+        assert backends.load(model, frontend="3dspeaker").digest != backends.load(model).digest
 
 
 def test_onnx_networks_over_waves_and_what_is_refused(tmp_path: Path) -> None:

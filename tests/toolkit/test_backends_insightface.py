@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -343,5 +344,14 @@ def test_a_detector_serves_face_models_only_and_keeps_their_size(pack: Path, cro
     expected, _ = align.align_one(align.load_detector(pack / "det_tiny.onnx"), images.decode(Item("a", shot)), size=224)
     assert np.array_equal(np.asarray(found), to_floats(expected))
     assert backends.with_detector(model, None) is model
+    for size, shape in ((112, (3, 112, 112)), ([224, 192], (3, 224, 192))):  # one number is a height, as modalities.face.align.read takes it
+        sized = replace(model, read=partial(images.read, size=size))
+        assert np.asarray(backends.with_detector(sized, pack / "det_tiny.onnx").read(Item("a", shot))).shape == shape
+    sized = replace(model, read=partial(align.read, detector="x", size=128, width=96))
+    assert backends.aligned_size(sized) == (128, 96)
+    for size in (160, [64, 64], (112, 128), (112, 111)):
+        height, width = (size, size) if isinstance(size, int) else size
+        with pytest.raises(ValueError, match=rf"the model takes faces of {height} x {width}, but they are aligned to heights that are multiples of 112 or 128"):
+            backends.with_detector(replace(model, read=partial(images.read, size=size)), pack / "det_tiny.onnx")
     with pytest.raises(ValueError, match="modality 'speaker'"):
         backends.with_detector(replace(model, modality="speaker"), pack / "det_tiny.onnx")

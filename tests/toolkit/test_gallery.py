@@ -138,6 +138,49 @@ def test_strangers_and_other_models_are_refused(store: Callable[..., Any], tmp_p
         type(gallery)(tmp_path / "new", {"similarity": "cosin"})
 
 
+@stores
+def test_the_same_model_with_other_settings_is_refused_both_ways(store: Callable[..., Any], tmp_path: Path) -> None:
+    """Crops, flips and detectors change what a model gives, whether gallery or probe had them."""
+    crops = META | {"crops": "3 x 4 s, mean"}
+    plain, cropped = store(tmp_path / "plain"), type(store(tmp_path / "other"))(tmp_path / "cropped", crops)
+    for gallery, mine, other in ((plain, META, crops), (cropped, crops, META)):
+        gallery.enrol(embeddings([[1, 0]], mine), ["ann"])
+        assert gallery.search(embeddings([[1, 0]], mine))[0][0].subject == "ann"
+        for name, arguments in (("search", ()), ("enrol", (["eve"],)), ("update", (["ann"],))):
+            with pytest.raises(ValueError, match=r"the gallery was made with crops .* and not .*make both with the same settings"):
+                getattr(gallery, name)(embeddings([[1, 0]], other), *arguments)
+        gallery.close()
+    for folder, meta in (("plain", crops), ("cropped", META)):
+        with pytest.raises(ValueError, match=r"was made with crops .* and not "):
+            open_gallery(tmp_path / folder, meta)
+    assert len(open_gallery(tmp_path / "cropped")) == 1  # who says nothing takes what it says
+
+
+def test_a_table_that_was_begun_and_never_finished_is_no_obstacle(tmp_path: Path) -> None:
+    """A kill in the very first write leaves a folder with data and no version."""
+    (tmp_path / "gallery.lance" / "data").mkdir(parents=True)
+    (tmp_path / "gallery.lance" / "data" / "0.lance").write_bytes(b"half")
+    gallery = lance(tmp_path)
+    assert len(gallery) == 0
+    gallery.enrol(embeddings([[1, 0], [0, 1]]), ["ann", "bob"])
+    again = lance(tmp_path)
+    assert [one.subject for one in again.search(embeddings([[0, 1]]), k=1)[0]] == ["bob"]
+
+
+def test_a_reader_that_was_there_first_sees_the_first_enrolment(tmp_path: Path) -> None:
+    reader, counter, stranger = lance(tmp_path), lance(tmp_path), type(lance(tmp_path))(tmp_path, META | {"model": "b" * 64})
+    assert (len(reader), reader.entries(), reader.search(embeddings([[1, 0]]))) == (0, [], [()])
+    lance(tmp_path, pooling="norm_weighted").enrol(embeddings([[1, 0], [2, 0], [0, 1]]), ["ann", "ann", "bob"])
+    assert reader.search(embeddings([[0, 1]]), k=1)[0][0].subject == "bob"
+    assert {(one.subject, one.norm) for one in reader.entries()} == {("ann", 3.0), ("bob", 1.0)}  # pooled as the table says: by the norms, a sum
+    assert (len(counter), counter.dim, counter.meta) == (2, 2, META)
+    for _ in range(2):  # also when it is asked again
+        with pytest.raises(ValueError, match=r"was made with model 'a.*and not 'b"):
+            stranger.search(embeddings([[1, 0]], META | {"model": "b" * 64}))
+    with pytest.raises(ValueError, match="3 dimensions, but the gallery has 2"):
+        type(reader)(tmp_path, META).enrol(embeddings([[1, 0, 0]]), ["eve"])
+
+
 @settings(max_examples=60)
 @given(
     st.integers(1, 4).flatmap(lambda queries: st.tuples(st.just(queries), st.lists(st.integers(-3, 3), min_size=queries, max_size=queries * 40))),
@@ -283,3 +326,27 @@ def test_approximate_search_states_its_recall() -> None:
         FaissGallery(None, META, similarity="euclidean")
     with pytest.raises(ValueError, match="empty"):
         recall(flat, ExactGallery(None, META), probes)
+
+
+@pytest.mark.parametrize("index", ["PCA8,IVF32,Flat", "IVF32,SQ8,RFlat", "OPQ4_16,IVF32,PQ4x4", "PCA8,HNSW8", "HNSW8,RFlat"])
+def test_effort_reaches_an_index_behind_a_transform(index: str) -> None:
+    faiss_package = pytest.importorskip("faiss")
+    rows = np.random.default_rng(6).normal(size=(1_500, 16)).astype(np.float32)
+    gallery = FaissGallery(None, META, index=index, effort=29)
+    gallery.enrol(embeddings(rows), [str(i) for i in range(len(rows))])
+    gallery.search(embeddings(rows[:1]))
+    inner = faiss_package.downcast_index(gallery._index)
+    while hasattr(inner, "base_index") or isinstance(inner, faiss_package.IndexPreTransform):
+        inner = faiss_package.downcast_index(inner.base_index if hasattr(inner, "base_index") else inner.index)
+    assert (inner.hnsw.efSearch if "HNSW" in index else inner.nprobe) == 29
+
+
+@pytest.mark.parametrize("index", ["PQ7", "PCA32,Flat", "LSH", "IVF700,Flat", "IDMap,Flat"])
+def test_an_index_that_does_not_fit_is_a_sentence(index: str) -> None:
+    """Of other dimensions, of more lists than templates, or one that wants numbers of its own; and it is no better when asked again."""
+    pytest.importorskip("faiss")
+    gallery = FaissGallery(None, META, index=index)
+    gallery.enrol(embeddings(np.random.default_rng(7).normal(size=(60, 16))), [str(i) for i in range(60)])
+    for _ in range(2):
+        with pytest.raises(ValueError, match=rf"index '{index}': FAISS cannot make it of 60 templates of 16 dimensions"):
+            gallery.search(embeddings(np.ones((1, 16))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import os
 import re
@@ -10,10 +11,12 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +149,7 @@ def test_a_gallery_is_managed_and_searched(server: str, files: list[Path]) -> No
         ({"Host": "localhost:99"}, 200),
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "null"}, 403),
+        ({"Origin": "http://["}, 403),
         ({"Sec-Fetch-Site": "cross-site"}, 403),
         ({"Sec-Fetch-Site": "same-origin"}, 200),
         ({"Content-Length": "99999999"}, 413),
@@ -310,7 +314,7 @@ def test_what_cannot_be_served_is_said_at_the_start(model: Path, tmp_path: Path,
 
 
 def ask_guard(requests: int = 1, *, chunks: tuple[bytes, ...] = (b"x",), pause: float = 0.0, **settings: Any) -> list[int]:
-    """Statuses of requests at once to a Guard before an application that reads the body and waits a little."""
+    """Statuses of requests at once to a Guard before an application that reads the body and waits a little. tokens: one for each request."""
     from toolkit.serve_guard import Guard, Limits, Metrics
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
@@ -327,8 +331,10 @@ def ask_guard(requests: int = 1, *, chunks: tuple[bytes, ...] = (b"x",), pause: 
     guard = Guard(ExceptionMiddleware(application), token=TOKEN, hosts=given["hosts"], local=given["local"], limits=limits, metrics=Metrics(), policy="")
     statuses: list[int] = []
 
-    async def one() -> None:
-        left = list(chunks)
+    async def one(number: int) -> None:
+        left, headers = list(chunks), [*given["headers"]]
+        if "tokens" in given:
+            headers.append((b"authorization", f"Bearer {given['tokens'][number]}".encode()))
 
         async def receive() -> Any:
             await asyncio.sleep(pause)
@@ -338,10 +344,10 @@ def ask_guard(requests: int = 1, *, chunks: tuple[bytes, ...] = (b"x",), pause: 
             if message["type"] == "http.response.start":
                 statuses.append(message["status"])
 
-        await guard({"type": "http", "method": given["method"], "path": given["path"], "headers": given["headers"], "client": ("1.2.3.4", 5)}, receive, send)
+        await guard({"type": "http", "method": given["method"], "path": given["path"], "headers": headers, "client": ("1.2.3.4", 5)}, receive, send)
 
     async def everyone() -> None:
-        await asyncio.gather(*(one() for _ in range(requests)))
+        await asyncio.gather(*(one(number) for number in range(requests)))
 
     asyncio.run(everyone())
     return statuses
@@ -356,23 +362,106 @@ def test_rates_queues_and_times_are_bounded() -> None:
     assert sorted(ask_guard(12, path="/enrol", headers=[(b"host", b"localhost"), bearer])) == [401] * 10 + [429] * 2
 
 
-def test_work_that_takes_too_long_is_given_up() -> None:
+def test_who_guesses_tokens_is_not_told_that_one_is_right() -> None:
+    guesses = ["wrong"] * 10
+    assert sorted(ask_guard(12, path="/enrol", tokens=[*guesses, TOKEN, "wrong"])) == [401] * 10 + [429] * 2
+    assert sorted(ask_guard(20, path="/enrol", rate=0, tokens=[TOKEN] * 10 + guesses[:9] + [TOKEN])) == [200] * 11 + [401] * 9  # right ones cost nothing
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [("http://localhost", 200), ("https://LOCALHOST", 200), ("http://localhost:81", 403), ("http://localhost.evil.example", 403), ("http://[", 403), ("", 403)],
+)
+def test_uploads_come_from_the_page_itself(origin: str, status: int) -> None:
+    assert ask_guard(headers=[(b"host", b"localhost"), (b"origin", origin.encode())]) == [status]
+
+
+def of_app(service: Any, method: str, *paths: str, **request: Any) -> list[Any]:
+    """Answers of an application around `service` to requests at once."""
     from toolkit.serve import make_app
+
+    async def ask() -> list[Any]:
+        transport = httpx.ASGITransport(app=make_app(service, token=TOKEN), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=WRITE) as client:
+            return await asyncio.gather(*(client.request(method, path, **request) for path in paths))
+
+    return asyncio.run(ask())
+
+
+def test_work_that_takes_too_long_is_given_up() -> None:
+    """What had begun goes on, and the answer says so; what had not never begins, and its upload is not kept."""
     from toolkit.serve_guard import Limits
 
+    end, begun = threading.Event(), list[bytes]()
+
     class Slow:
-        limits, gallery = Limits(workers=1, work_seconds=0.05), None
+        limits, gallery = Limits(workers=1, work_seconds=0.2), None
 
         def verify(self, first: bytes, second: bytes) -> None:
-            time.sleep(0.2)
+            begun.append(first)
+            end.wait(60)
 
-    async def ask() -> Any:
-        transport = httpx.ASGITransport(app=make_app(Slow(), token=TOKEN))  # type: ignore[arg-type]
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            return await client.post("/verify", files={"first": b"a", "second": b"b"})
+    service = Slow()
+    try:
+        answers = of_app(service, "POST", "/verify", "/verify", files={"first": b"a", "second": b"b"})
+        kept = [one for one in gc.get_objects() if type(one) is partial and one.func == service.verify]
+    finally:
+        end.set()
+    assert [(one.status_code, one.headers["retry-after"]) for one in answers] == [(503, "5")] * 2
+    assert sorted("it goes on: " in one.json()["error"] for one in answers) == [False, True]
+    assert sorted("nothing was done: try again" in one.json()["error"] for one in answers) == [False, True]
+    assert len(kept) <= 1  # that of the one which had begun
+    assert begun == [b"a"]
 
-    got = asyncio.run(ask())
-    assert (got.status_code, got.headers["retry-after"]) == (503, "5")
+
+def test_large_uploads_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    from starlette.formparsers import MultiPartParser
+
+    from toolkit.serve_guard import Limits
+
+    class Sizes:
+        limits, gallery = Limits(max_bytes=6 << 20), None
+
+        def verify(self, first: bytes, second: bytes) -> dict[str, int]:
+            return {"first": len(first), "second": len(second)}
+
+    def on_disk(_: object) -> None:
+        raise AssertionError("an upload went to the disk")
+
+    monkeypatch.setattr(MultiPartParser, "spool_max_size", 1 << 20)  # Starlette's own, whatever other tests made
+    monkeypatch.setattr(tempfile.SpooledTemporaryFile, "rollover", on_disk)
+    sizes = {"first": 4 << 20, "second": 1_500_000}
+    (got,) = of_app(Sizes(), "POST", "/verify", files={key: bytes(size) for key, size in sizes.items()})
+    assert (got.status_code, got.json()) == (200, sizes)
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device", "people/Quentin"), RuntimeError("lance error: IO, where subject IN ('Quentin')")])
+def test_what_the_system_refuses_is_an_answer_too(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    from toolkit.serve_guard import Limits
+
+    class Full:
+        limits = Limits()
+
+        @property
+        def gallery(self) -> Any:
+            return self
+
+        def __len__(self) -> int:
+            raise error
+
+        def entries(self) -> None:
+            raise error
+
+        def remove(self, subject: str) -> None:
+            raise error
+
+    for method, path in (("DELETE", "/gallery/Quentin"), ("GET", "/gallery"), ("GET", "/metrics")):
+        (got,) = of_app(Full(), method, path)
+        assert (got.status_code, got.headers["content-type"]) == (500, "application/json")
+        assert "Quentin" not in got.json()["error"]
+        assert got.json()["error"].startswith("the server could not do this")
+    assert caplog.text.count(f"a request ended in {type(error).__name__}: ") == 3
+    assert "Quentin" not in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -164,5 +164,28 @@ def test_a_refused_photo_is_explained(browser: Any, tmp_path: Path) -> None:
         page.set_input_files("#file-first", str(whole))
         page.set_input_files("#file-second", str(broken))
         page.click("#compare:not([disabled])")
-        assert "the second file: unreadable" in page.inner_text("#answer .error")
+        said = page.inner_text("#answer .error")
+        assert "1 of 2 items cannot be read: the second file: " in said
+        assert "likeness-" not in said  # the private folder in which it was
+        page.context.close()
+
+
+def test_a_removal_that_failed_can_be_tried_again(browser: Any, tmp_path: Path) -> None:
+    synthetic_faces.write_faces(tmp_path / "faces", num_subjects=1, num_shots=1, size=64)
+    with serving(untrained(FACE, tmp_path / "m.safetensors")) as url:
+        page = browser.new_page()
+        page.set_default_timeout(20_000)
+        page.on("dialog", lambda dialog: dialog.accept())
+        page.goto(f"{url}#token={TOKEN}")
+        page.click("[data-tab=gallery]")
+        page.set_input_files("#file-enrolment", str(next(path for path in sorted((tmp_path / "faces").rglob("*.*")))))
+        page.fill("#subject", "Ada")
+        page.click("#enrol:not([disabled])")
+        page.wait_for_selector("#entries td:text-is('Ada')")
+        page.route("**/gallery/Ada", lambda route: route.fulfill(status=500, json={"error": "a full disk"}))
+        page.click("[aria-label='Remove Ada']")
+        page.wait_for_selector("#answer .error:text-is('a full disk')")
+        page.unroute("**/gallery/Ada")
+        page.click("[aria-label='Remove Ada']:not([disabled])")
+        page.wait_for_selector("#entries td:text-is('Ada')", state="detached")
         page.context.close()
