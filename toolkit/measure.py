@@ -85,7 +85,8 @@ def check_part(part: Part | None, data: Path, classes: Sequence[str]) -> None:
         if isinstance(part, partial) and part.func is classification:
             _numbers(items, classes)
         if isinstance(part, partial) and part.func is retrieval:
-            _check_retrieval(items, classes, part.keywords.get("similarity") or "cosine", part.keywords.get("disjoint", True))
+            _check_similarity(part.keywords.get("similarity") or "cosine")
+            _disjoint_labels(items, classes, part.keywords.get("disjoint", True))
 
 
 def classification(model: Model, data: Path, *, items: Part, calibrate_on: Part | None = None) -> PerItem:
@@ -139,8 +140,9 @@ def retrieval(
     if drawn and similarity not in ("", "cosine"):
         raise ValueError(f"similarity is {similarity!r}, but draws are unit vectors and are compared by cosine; leave it out, or set num_samples to 0")
     compared = "cosine" if drawn else similarity or model.similarity
+    _check_similarity(compared)
     tested = items(data)
-    names = _check_retrieval(tested, model.classes, compared, disjoint)
+    names = _disjoint_labels(tested, model.classes, disjoint)
     labels = _numbers(tested, names)
     z = model.embed(tested)
     columns: dict[str, Floats] = {}
@@ -160,9 +162,13 @@ def retrieval(
     return _per_item(model, tested, columns, labels.astype(np.int32), "classes", z, names)
 
 
-def _check_retrieval(items: Sequence[Item], classes: Sequence[str], similarity: str, disjoint: bool) -> list[str]:
-    """The sorted labels of the items."""
-    matrix(np.ones((1, 2)), np.ones((1, 2)), similarity)  # for its error
+def _check_similarity(similarity: str) -> None:
+    """ValueError, before anything is embedded, for a name that eval.similarity does not know."""
+    matrix(np.ones((1, 2)), np.ones((1, 2)), similarity)
+
+
+def _disjoint_labels(items: Sequence[Item], classes: Sequence[str], disjoint: bool) -> list[str]:
+    """The sorted labels of the items. ValueError, if they are to be disjoint, for those among `classes`, which were trained on."""
     names = sorted({str(one.label) for one in items})
     both = sorted(set(names) & set(classes))
     if disjoint and both:

@@ -5,7 +5,7 @@
     likeness train recipes/face/ms1mv2.py:c_scf_arcface init=runs/c_arcface --data DATA --out runs/c_scf_arcface                  after c_arcface
 DATA: InsightFace's faces_emore, unpacked: train.rec and train.idx, 5,822,653 images of 85,742 subjects, and the .bin sets.
 Watched on LFW, AgeDB-30, CALFW and CPLFW together while it trains, from DATA/lfw.bin, agedb_30.bin, calfw.bin, cplfw.bin, or from a folder of that name with
-its list of pairs; with others by trials.sets=lfw,cfp_fp, without any by trials=none schedule.watch= . The best checkpoint on them is the model: report IJB instead.
+its list of pairs; with others by trials.sets=lfw,cfp_fp, without any by trials=none schedule.watch= . The best on them is the model: report IJB instead.
 Many GPUs: torchrun --nproc-per-node N -m toolkit.cli train ...; batch sizes are those of all processes together.
 
 Nothing here has been trained by us: docs/results.md has what was measured. Published, %, IJB-C TAR@FAR 1e-6 / 1e-5 / 1e-4; top 1 / TPIR@FPIR 1e-2 / 1e-1

@@ -6,7 +6,7 @@
 DATA: aligned crops of 112 x 112 (`python recipes/face/folders.py --align`), DATA/n000002/0001_01.jpg, 8,631 subjects and 3.14 million images of VGGFace2's
 training part; or DATA/train.rec with train.idx.
 Watched on LFW, AgeDB-30, CALFW and CPLFW together while it trains, from DATA/lfw.bin, agedb_30.bin, calfw.bin, cplfw.bin, or from a folder of that name with
-its list of pairs; with others by trials.sets=lfw,cfp_fp, without any by trials=none schedule.watch= . The best checkpoint on them is the model: report IJB instead.
+its list of pairs; with others by trials.sets=lfw,cfp_fp, without any by trials=none schedule.watch= . The best on them is the model: report IJB instead.
 Many GPUs: torchrun --nproc-per-node N -m toolkit.cli train ...; batch sizes are those of all processes together.
 
 Nothing here has been trained by us: docs/results.md has what was measured. Published, hours not.
