@@ -201,12 +201,14 @@ def _collect(rows: dict[int, Floats], items: Sequence[Item], bad: list[Bad], met
     if not rows:
         raise ValueError(f"none of {len(items)} items could be read; the first: {bad[0].id}: {bad[0].reason}" if bad else "there are no items to embed")
     order = sorted(rows)
-    if wrong := [items[i].id for i in order if not np.isfinite(rows[i]).all()]:
+    matrix = np.stack([rows[i] for i in order])
+    if not np.isfinite(matrix).all():
+        wrong = [items[i].id for i in order if not np.isfinite(rows[i]).all()]
         raise Diverged(
             f"the network gives NaN or infinity for {len(wrong)} of {len(order)} items ({name_first(wrong)}): its weights have diverged; "
             "take an earlier checkpoint, and lower optim.lr or set optim.grad_clip where it is trained"
         )
-    return Embeddings(tuple(items[i].id for i in order), np.stack([rows[i] for i in order]), meta or {}), bad
+    return Embeddings(tuple(items[i].id for i in order), matrix, meta or {}), bad
 
 
 def _buckets(

@@ -20,7 +20,7 @@ from eval.similarity import pairs
 from eval.types import Embeddings, Floats32, name_first
 from toolkit.gallery import Entry, Match, pooled, refuse_names, refuse_other, refuse_unknown, stated
 from toolkit.gallery_search import PRODUCTS, angular_bias, as_asked, as_searched
-from toolkit.gallery_store import contradictions
+from toolkit.gallery_store import refuse_contradictions
 
 TABLE = "gallery"
 _EXTRA = 8  # candidates beside k: rounding must not decide who is among the best
@@ -69,9 +69,7 @@ class LanceGallery:
                 raise ValueError("columns or meta are missing")
         except (KeyError, ValueError, TypeError, AttributeError, OSError, RuntimeError) as error:
             raise ValueError(f"{self._folder}: no gallery of Likeness ({str(error)[:120]}); choose another folder") from None
-        wrong = contradictions(meta, agreed)
-        if wrong:
-            raise ValueError(f"{self._folder} was made with {'; '.join(wrong)}; embeddings of two models do not compare: enrol anew in another folder")
+        refuse_contradictions(self._folder, meta, agreed)
         self.meta, self.pooling, self.dim, self._table = meta, pooling, dim, table  # the table last: where it is, the others are its own
 
     def __len__(self) -> int:

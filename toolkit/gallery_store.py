@@ -34,6 +34,12 @@ def contradictions(held: Mapping[str, str], wanted: Mapping[str, str] | None) ->
     return [f"{key} {held.get(key)!r} and not {stated.get(key)!r}" for key in (*stated, *more) if held.get(key) != stated.get(key)]
 
 
+def refuse_contradictions(name: object, held: Mapping[str, str], wanted: Mapping[str, str] | None) -> None:
+    """ValueError for a gallery, called `name`, that was made otherwise than is wanted of it."""
+    if wrong := contradictions(held, wanted):
+        raise ValueError(f"{name} was made with {'; '.join(wrong)}; embeddings of two models do not compare: enrol anew in another folder")
+
+
 class Enrolments:
     """The enrolments of a folder, or in memory where it is None.
 
@@ -77,9 +83,7 @@ class Enrolments:
         self.dim = int(dim)
         self.meta = {key.removeprefix("meta."): value for key, value in known.items()}
         self.pooling = self.meta.pop("pooling", "mean")
-        wrong = contradictions(self.meta, meta)
-        if wrong:
-            raise ValueError(f"{self.name} was made with {'; '.join(wrong)}; embeddings of two models do not compare: enrol anew in another folder")
+        refuse_contradictions(self.name, self.meta, meta)
 
     def write(self, subjects: Sequence[str], matrix: Floats32, *, replace: bool) -> None:
         """Add one enrolment per subject entry and row, in one transaction; with `replace` what these subjects had before goes."""
