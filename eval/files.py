@@ -1,23 +1,21 @@
-"""Files written whole or not at all, and text tables (trials, scores, mappings) read in bounded blocks."""
+"""Text tables (trials, scores, mappings) read in bounded blocks, and the way to write files whole or not at all."""
 
 from __future__ import annotations
 
 import gzip
 import os
-import re
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import IO, NamedTuple, cast
-from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eval.types import Floats, Ints
+from eval.writing import atomic_path as atomic_path
 
 MAX_LINE = 65_536  # bytes
 MAX_FIELDS = 8  # of a line of a table: twice those of the widest, so that a file of another kind does not fill the memory
@@ -26,50 +24,6 @@ FREE_EXPANSION = 1 << 28  # or to 256 MB if that is more: lists of short lines c
 
 _BLOCK = 1 << 24
 _SAMPLE = 1_000  # lines that decide how fields are separated; all later lines have to comply
-
-
-@contextmanager
-def atomic_path(path: str | Path) -> Iterator[Path]:
-    """A temporary path beside `path`; it replaces `path` when the block ends, and vanishes if the block raises: `path` is never half-written.
-
-    A device or pipe (/dev/stdout of a pipeline, say) cannot be replaced and is yielded as it is. A link keeps pointing to the same, now new, file.
-    IsADirectoryError for a folder, FileNotFoundError where its folder is missing; ValueError for /dev/stdout sent to a file.
-
-    >>> with atomic_path("/dev/null") as temporary:
-    ...     _ = temporary.write_text("scores")
-    """
-    given = Path(path)
-    if given.exists() and not given.is_file():  # asked of the name as given: what /dev/stdout of a pipeline leads to has no name of its own
-        if given.is_dir():
-            raise IsADirectoryError(f"{given} is a folder; name a file in it")
-        yield given
-        return
-    path = Path(os.path.realpath(given))
-    if _is_descriptor(given):  # whoever holds it open would go on writing to the file that was replaced
-        raise ValueError(f"{given} leads to {path}, which is already open and cannot be replaced; name the file itself")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it first")
-    temporary = path.with_name(f".{uuid4().hex[:12]}.{path.name[-200:]}")  # the suffix stays: some writers go by it
-    try:
-        yield temporary
-        with temporary.open("rb+") as handle:
-            os.fsync(handle.fileno())  # before the rename, or a power cut could leave an empty file under the final name
-        os.replace(temporary, path)
-    finally:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
-
-
-def _is_descriptor(path: Path) -> bool:
-    """Whether the way to the file leads through one that a process holds open, as that of /dev/stdout or /dev/fd/3 does."""
-    for _ in range(40):  # links, at most as many as the kernel follows
-        folder = os.path.realpath(path.parent)
-        if re.fullmatch(r"/dev/fd|/proc/\d+(/task/\d+)?/fd", folder):
-            return True
-        if not path.is_symlink():
-            break
-        path = Path(folder) / os.readlink(path)
-    return False
 
 
 class Column(NamedTuple):
