@@ -2,61 +2,100 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from io import BufferedReader
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 
-from eval.files import atomic_path
 from eval.types import Embeddings, Floats32
+from eval.writing import move, remove, staged, sync
 
 MAX_DIM = 1 << 20
 MAX_ID = 4_096  # bytes
 MAX_META = 1 << 24  # bytes
 
+_ARCHIVE, _BEFORE = "archive_sha256", "before"  # of the meta's JSON
+_DIGITS = 12  # of an offset in our .scp: the zeros in front, which every reader skips, say that there is a meta
+_OURS = rf":0\d{{{_DIGITS - 1}}}$"
+
 
 def write(path: Path, embeddings: Embeddings, meta: str) -> None:
-    """NAME.ark, NAME.scp and NAME.meta.json, which holds `meta`, JSON text. The ids hold no blanks. ValueError: a path that cannot stand in a .scp."""
+    """Writes NAME.ark, NAME.scp and NAME.meta.json, of which a kill or a power cut leaves the old or the new.
+
+    NAME.meta.json says by its SHA-256 which archive it belongs to. It is written first, with what was said of the
+    archive that is there still beside what is said of the new one, so that either is found with its own meta. The
+    new vectors count from the moment in which the archive is renamed; NAME.scp is not there while it could lead
+    into another archive than its own.
+
+    Args:
+        path: NAME.ark.
+        embeddings: their ids hold no blanks.
+        meta: a JSON object of texts, as text.
+
+    Raises:
+        ValueError: a path that cannot stand in a .scp.
+        OSError: the disk is full; what was there before stays.
+    """
     text = str(path)
     if text != text.strip() or text.startswith("|") or text.endswith("|") or "\n" in text:
         raise ValueError(f"{text!r}: no such name can stand in a .scp file; choose one without | and blanks at its ends")
     head = b"\0BFV \4" + struct.pack("<i", embeddings.matrix.shape[1])
-    with (
-        atomic_path(meta_path(path)) as partial_meta,
-        atomic_path(path.with_suffix(".scp")) as scp_path,
-        atomic_path(path) as ark_path,
-        ark_path.open("wb") as ark,
-        scp_path.open("w", encoding="utf-8", newline="\n") as scp,
-    ):
-        partial_meta.write_text(meta, encoding="utf-8")  # also if empty, or an older one would be taken for it
-        for name, row in zip(embeddings.ids, embeddings.matrix, strict=True):
-            ark.write(name.encode() + b" ")
-            scp.write(f"{name} {text}:{ark.tell()}\n")
-            ark.write(head + row.astype("<f4").tobytes())
-        for one in (ark, scp):  # what a full disk refuses it refuses here, while the old files stand
-            one.flush()
-            os.fsync(one.fileno())
-        for side in (path.with_suffix(".scp"), meta_path(path)):  # after a kill between the three names, those of the old .ark may not stand beside the new one
-            side.unlink(missing_ok=True)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; name a file in it")
+    paths = Path(os.path.realpath(path)), Path(os.path.realpath(path.with_suffix(".scp"))), Path(os.path.realpath(meta_path(path)))
+    with staged(paths[2]) as partial_meta, staged(paths[1]) as partial_scp, staged(paths[0]) as partial_ark, staged(paths[2]) as both:
+        summed, place = hashlib.sha256(), 0
+        with partial_ark.open("wb") as ark, partial_scp.open("w", encoding="utf-8", newline="\n") as scp:
+            for name, row in zip(embeddings.ids, embeddings.matrix, strict=True):
+                entry = name.encode() + b" " + head + row.astype("<f4").tobytes()
+                scp.write(f"{name} {text}:{place + len(name.encode()) + 1:0{_DIGITS}}\n")
+                ark.write(entry)
+                summed.update(entry)
+                place += len(entry)
+        stated = json.loads(meta) | {_ARCHIVE: summed.hexdigest()}
+        partial_meta.write_text(json.dumps(stated), encoding="utf-8")
+        before = _stated_of(paths[0], paths[2])
+        both.write_text(json.dumps(stated if before is None else stated | {_BEFORE: before}), encoding="utf-8")
+        for one in (partial_meta, partial_scp, partial_ark):  # what a full disk refuses it refuses here, while the old files stand
+            sync(one)
+        move(both, paths[2])
+        remove(paths[1])
+        move(partial_ark, paths[0])
+        move(partial_scp, paths[1])
+        move(partial_meta, paths[2])
 
 
 def read(path: Path, limit: Callable[[int], int]) -> tuple[tuple[str, ...], Floats32, str]:
-    """ids, (N, D) rows and the meta's JSON text of a .ark or .scp file. limit: bytes of archives -> bytes that their embeddings may take.
+    """Reads a .ark or .scp file.
 
-    ValueError: damaged, foreign or empty files, commands in a .scp, unequal sizes, more than the limit.
+    Args:
+        path: NAME.ark or NAME.scp.
+        limit: bytes of archives -> bytes that their embeddings may take.
+
+    Returns:
+        ids, (N, D) rows and the meta's JSON text, that of an empty object for archives of other tools.
+
+    Raises:
+        ValueError: damaged, foreign or empty files, commands in a .scp, unequal sizes, more than the limit; a
+            meta that is missing or belongs to another archive.
     """
+    if path.suffix.lower() == ".scp" and not path.exists() and path.with_suffix(".ark").is_file():
+        raise FileNotFoundError(f"{path} does not exist, but {path.with_suffix('.ark').name} does: a writer was stopped; read that file, or write both again")
     ids: list[str] = []
     rows: list[Floats32] = []
-    counted: set[tuple[int, int]] = set()
+    archives: dict[tuple[int, int], _Archive] = {}
     size = most = held = 0
     for name, row, ark in _scp_entries(path) if path.suffix.lower() == ".scp" else _ark_entries(path):
-        if (ark.st_dev, ark.st_ino) not in counted:  # one file has many paths, and a .scp may name one vector any number of times
-            counted.add((ark.st_dev, ark.st_ino))
-            size += ark.st_size
+        if ark.key not in archives:  # one file has many paths, and a .scp may name one vector any number of times
+            archives[ark.key] = ark
+            size += ark.size
             most = limit(size)
         held += row.nbytes
         if held > most:
@@ -67,12 +106,7 @@ def read(path: Path, limit: Callable[[int], int]) -> tuple[tuple[str, ...], Floa
         rows.append(row)
     if not rows:
         raise ValueError(f"{path}: the file is empty")
-    side = meta_path(path)
-    if not side.exists():
-        return tuple(ids), np.stack(rows), "{}"
-    if side.stat().st_size > MAX_META:
-        raise ValueError(f"{side}: {side.stat().st_size} bytes, but at most {MAX_META} are allowed")
-    return tuple(ids), np.stack(rows), side.read_text(encoding="utf-8", errors="replace")
+    return tuple(ids), np.stack(rows), _meta_of(path, [*archives.values()])
 
 
 def meta_path(path: Path) -> Path:
@@ -80,9 +114,90 @@ def meta_path(path: Path) -> Path:
     return path.with_suffix(".meta.json")
 
 
-def _ark_entries(path: Path) -> Iterator[tuple[str, Floats32, os.stat_result]]:
+class _Archive(NamedTuple):
+    """An archive that was read from. key: device and inode. digest: SHA-256 of what was read, None without a meta to compare it with."""
+
+    path: Path
+    key: tuple[int, int]
+    size: int
+    digest: str | None
+    needs_meta: bool  # a .scp written here leads to it
+
+
+def _archive(path: Path, file: BufferedReader, needs_meta: bool, side: Path | None = None) -> _Archive:
+    """What is known of an open archive, at whose beginning `file` is then. It is summed if its meta, or `side` beside the .scp, is there to compare with."""
+    stat = os.fstat(file.fileno())
+    digest = None
+    if meta_path(path).exists() or (side is not None and side.exists()):
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        file.seek(0)
+    return _Archive(path, (stat.st_dev, stat.st_ino), stat.st_size, digest, needs_meta)
+
+
+def _meta_of(path: Path, archives: Sequence[_Archive]) -> str:
+    """The meta of what was read: that beside it, else that of the archives behind a .scp."""
+    side = meta_path(path)
+    found = {_chosen(side if side.exists() else meta_path(one.path), one) for one in archives}
+    if len(found) > 1:
+        names = ", ".join(one.path.name for one in archives[:3])
+        raise ValueError(f"{path}: it lists {len(archives)} archives ({names}) of {len(found)} different metas; embeddings of two models do not compare")
+    return found.pop()
+
+
+def _chosen(side: Path, archive: _Archive) -> str:
+    """What `side` says of an archive, as JSON text in one order; what is no object is passed on for the caller to refuse."""
+    if not side.exists():
+        if archive.needs_meta:
+            raise ValueError(
+                f"{archive.path}: {side} is missing, which says of what model these vectors are and how they are compared; "
+                "bring it back or write the embeddings again (vectors of another tool: remove the .scp beside them, which is not theirs)"
+            )
+        return "{}"
+    text = _side_text(side)
+    try:
+        stated = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    if not isinstance(stated, dict) or _ARCHIVE not in stated:  # by version 0.1, or by hand
+        return text
+    for one in (stated, stated.get(_BEFORE)):
+        if isinstance(one, dict) and one.get(_ARCHIVE) == archive.digest:
+            return json.dumps({key: value for key, value in one.items() if key not in (_ARCHIVE, _BEFORE)}, sort_keys=True)
+    raise ValueError(f"{side} belongs to another {archive.path.name} than is there; write the embeddings again, or remove it if they are of another tool")
+
+
+def _stated_of(ark: Path, side: Path) -> object:
+    """What the meta says of the archive that is there, with its digest; None if there is none, or another one's."""
+    if not ark.is_file():
+        return None
+    with ark.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        stated = json.loads(_chosen(side, _Archive(ark, (0, 0), 0, digest, needs_meta=False)))
+    except (ValueError, RecursionError):
+        return None
+    return stated | {_ARCHIVE: digest} if isinstance(stated, dict) else None
+
+
+def _side_text(side: Path) -> str:
+    if side.stat().st_size > MAX_META:
+        raise ValueError(f"{side}: {side.stat().st_size} bytes, but at most {MAX_META} are allowed")
+    return side.read_text(encoding="utf-8", errors="replace")
+
+
+def _index_needs_meta(ark: Path) -> bool:
+    """Whether the .scp beside an archive was written here, by its first line."""
+    try:
+        with ark.with_suffix(".scp").open("rb") as file:
+            line = file.readline(4 * MAX_ID)
+    except OSError:
+        return False
+    return re.search(_OURS, line.decode(errors="replace").strip()) is not None
+
+
+def _ark_entries(path: Path) -> Iterator[tuple[str, Floats32, _Archive]]:
     with path.open("rb", buffering=1 << 20) as ark:
-        stat = os.fstat(ark.fileno())
+        archive = _archive(path, ark, _index_needs_meta(path))
         while True:
             begin = ark.tell()
             key, blank, _ = ark.read(MAX_ID + 1).partition(b" ")
@@ -92,13 +207,14 @@ def _ark_entries(path: Path) -> Iterator[tuple[str, Floats32, os.stat_result]]:
             if not blank or not name or re.search(r"\s", name):
                 raise ValueError(f"{path}: no id at byte {begin}; truncated, or not a Kaldi archive")
             ark.seek(begin + len(key) + 1)
-            yield name, _vector(ark, path, name), stat
+            yield name, _vector(ark, path, name), archive
 
 
-def _scp_entries(path: Path) -> Iterator[tuple[str, Floats32, os.stat_result]]:
+def _scp_entries(path: Path) -> Iterator[tuple[str, Floats32, _Archive]]:
     """The entries that a .scp lists. Paths count from the working folder, as in Kaldi, else from the folder of the .scp."""
-    ark: IO[bytes] | None = None
+    ark: BufferedReader | None = None
     open_path: Path | None = None
+    known: dict[tuple[int, int], _Archive] = {}  # summed once, however often the lines change between archives
     try:
         with path.open("rb") as scp:
             for number, line in enumerate(iter(lambda: scp.readline(4 * MAX_ID), b""), 1):
@@ -123,8 +239,12 @@ def _scp_entries(path: Path) -> Iterator[tuple[str, Floats32, os.stat_result]]:
                         ark.close()
                     ark, open_path = ark_path.open("rb", buffering=1 << 20), ark_path
                     stat = os.fstat(ark.fileno())
+                    key = stat.st_dev, stat.st_ino
+                    if key not in known:
+                        known[key] = _archive(ark_path, ark, re.search(_OURS, target) is not None, meta_path(path))
+                    archive = known[key]
                 ark.seek(int(found[2] or 0))
-                yield name, _vector(ark, ark_path, name), stat
+                yield name, _vector(ark, ark_path, name), archive
     finally:
         if ark is not None:
             ark.close()

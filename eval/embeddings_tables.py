@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,11 +145,41 @@ def _write_h5(path: Path, embeddings: Embeddings, meta: str) -> None:
     h5py = _package("h5py", path)
     ids = np.char.encode(np.array(embeddings.ids, dtype=np.str_), "utf-8") if embeddings.ids else np.zeros(0, "S1")
     text = np.array(meta.encode())
-    with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
-        file.create_dataset("ids", data=ids.astype(h5py.string_dtype("utf-8", max(1, ids.dtype.itemsize))))
-        file.create_dataset("matrix", data=embeddings.matrix)
-        file.create_dataset("norms", data=embeddings.norms)
-        file.create_dataset("meta", data=text.astype(h5py.string_dtype("utf-8", text.dtype.itemsize)))
+    with atomic_path(path) as temporary, temporary.open("wb+") as raw:
+        disk = _Disk(raw)
+        with h5py.File(disk, "w") as file:
+            file.create_dataset("ids", data=ids.astype(h5py.string_dtype("utf-8", max(1, ids.dtype.itemsize))))
+            file.create_dataset("matrix", data=embeddings.matrix)
+            file.create_dataset("norms", data=embeddings.norms)
+            file.create_dataset("meta", data=text.astype(h5py.string_dtype("utf-8", text.dtype.itemsize)))
+        if disk.error is not None:
+            raise disk.error
+
+
+class _Disk:
+    """A file for HDF5 to write to, which ends the process with a segmentation fault where a write fails: this one keeps the error instead."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._raw = raw
+        self.error: OSError | None = None
+        self.seek, self.tell, self.read, self.readinto = raw.seek, raw.tell, raw.read, raw.readinto  # type: ignore[attr-defined]
+
+    def write(self, data: bytes) -> int:
+        self._try(lambda: self._raw.write(data))
+        return len(data)
+
+    def truncate(self, size: int) -> None:
+        self._try(lambda: self._raw.truncate(size))
+
+    def flush(self) -> None:
+        self._try(self._raw.flush)
+
+    def _try(self, call: Callable[[], object]) -> None:
+        if self.error is None:
+            try:
+                call()
+            except OSError as error:
+                self.error = error
 
 
 class _Set(NamedTuple):

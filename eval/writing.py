@@ -49,8 +49,6 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     path = Path(os.path.realpath(given))
     if _is_descriptor(given):  # whoever holds it open would go on writing to the file that was replaced
         raise ValueError(f"{given} leads to {path}, which is already open and cannot be replaced; name the file itself")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it first")
     with staged(path) as temporary:
         yield temporary
         move(temporary, path)
@@ -63,8 +61,11 @@ def staged(path: Path) -> Iterator[Path]:
     What the block leaves there is removed, and so is what killed writers of `path` left.
 
     Raises:
-        OSError: the disk is full, or the folder of `path` cannot be written to.
+        FileNotFoundError: the folder of `path` does not exist.
+        OSError: the disk is full, or the folder cannot be written to.
     """
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it first")
     remove_abandoned(path)
     folder, lock = _reserve(path)
     try:

@@ -337,7 +337,8 @@ def test_atomic_path_leaves_nothing_behind(tmp_path):
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
     with atomic_path(path) as temporary:
-        assert temporary.parent == tmp_path
+        assert temporary.parent.parent == tmp_path
+        assert temporary.name == path.name
         temporary.write_text("new")
         assert path.read_text() == "old"
     assert path.read_text() == "new"
