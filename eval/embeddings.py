@@ -30,7 +30,8 @@ from eval.types import Embeddings, name_first
 EXPANSION = 100  # a compressed file may expand to this many times its size,
 FREE_EXPANSION = 1 << 30  # or to 1 GiB if that is more
 
-_MAPPED_FROM = 1 << 26  # bytes of a matrix that is mapped into memory and not read
+_STRAIGHT_FROM = 1 << 26  # bytes of a matrix that is read past zipfile
+_BLOCK = 1 << 22
 
 _WRITTEN = (".npz", ".ark", ".parquet", ".h5", ".lance")
 _READ = (*_WRITTEN[:2], ".scp", *_WRITTEN[2:])
@@ -131,29 +132,38 @@ def _read_npz(path: Path, limit: int) -> tuple[tuple[str, ...], NDArray[Any], st
         for name, (kind, ndim) in wanted.items():
             if name not in headers or headers[name].dtype.kind != kind or len(headers[name].shape) != ndim:
                 raise ValueError(f"{path}: not an embeddings file: expected ids (N,) text, matrix (N, D) floats and meta, a JSON text; arrays found: {found}")
-        mapped = _mapped(path, held.archive.getinfo("matrix.npy"), *headers["matrix"])
-        matrix = held.read("matrix") if mapped is None else mapped
+        straight = _straight(path, held.archive.getinfo("matrix.npy"), *headers["matrix"])
+        matrix = held.read("matrix") if straight is None else straight
         return tuple(held.read("ids").tolist()), matrix, str(held.read("meta")[()]) if "meta" in headers else "{}"
 
 
-def _mapped(path: Path, info: zipfile.ZipInfo, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any] | None:
-    """A large matrix as it lies in the file, in place of a copy that takes as much memory again and most of the time; its CRC is checked.
+def _straight(path: Path, info: zipfile.ZipInfo, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any] | None:
+    """A large matrix straight from the file into its own memory, past zipfile, which takes most of the time; its CRC is checked.
 
-    None where it has to be read: compressed, small, in Fortran's order, not aligned.
+    It is read and not mapped: a mapped file that shrinks ends the process, and one that changes later gives other numbers.
+
+    Returns:
+        The matrix; None where zipfile has to read it: compressed, small, in Fortran's order.
     """
-    if info.compress_type != zipfile.ZIP_STORED or info.file_size < _MAPPED_FROM:
+    if info.compress_type != zipfile.ZIP_STORED or info.file_size < _STRAIGHT_FROM:
         return None
-    with path.open("rb") as file:
+    with path.open("rb", buffering=0) as file:
         file.seek(info.header_offset)
         local = file.read(30)
-        begin = info.header_offset + 30 + int.from_bytes(local[26:28], "little") + int.from_bytes(local[28:30], "little")
-        file.seek(begin)
-        size = dtype.itemsize * shape[0] * shape[1]
-        head = file.read(info.file_size - size)
-    if b"'fortran_order': False" not in head or (begin + len(head)) % dtype.itemsize:
-        return None
-    found = np.memmap(path, dtype=dtype, mode="r", offset=begin + len(head), shape=shape)
-    if zlib.crc32(found.data, zlib.crc32(head)) != info.CRC:
+        file.seek(info.header_offset + 30 + int.from_bytes(local[26:28], "little") + int.from_bytes(local[28:30], "little"))
+        found = np.empty(shape, dtype)
+        head = file.read(info.file_size - found.nbytes)
+        if b"'fortran_order': False" not in head:
+            return None
+        summed, place, content = zlib.crc32(head), 0, memoryview(found).cast("B")
+        while place < len(content):
+            block = content[place : place + _BLOCK]
+            size = file.readinto(block) or 0
+            if not size:
+                raise zipfile.BadZipFile(f"{info.filename!r} ends after {place} of {len(content)} bytes")
+            summed = zlib.crc32(block[:size], summed)
+            place += size
+    if summed != info.CRC:
         raise zipfile.BadZipFile(f"bad CRC-32 for {info.filename!r}")
     return found
 

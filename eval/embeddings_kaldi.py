@@ -8,9 +8,8 @@ import os
 import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from io import BufferedReader
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 
@@ -124,12 +123,12 @@ class _Archive(NamedTuple):
     needs_meta: bool  # a .scp written here leads to it
 
 
-def _archive(path: Path, file: BufferedReader, needs_meta: bool, side: Path | None = None) -> _Archive:
+def _archive(path: Path, file: BinaryIO, needs_meta: bool, side: Path | None = None) -> _Archive:
     """What is known of an open archive, at whose beginning `file` is then. It is summed if its meta, or `side` beside the .scp, is there to compare with."""
     stat = os.fstat(file.fileno())
     digest = None
     if meta_path(path).exists() or (side is not None and side.exists()):
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
         file.seek(0)
     return _Archive(path, (stat.st_dev, stat.st_ino), stat.st_size, digest, needs_meta)
 
@@ -212,7 +211,7 @@ def _ark_entries(path: Path) -> Iterator[tuple[str, Floats32, _Archive]]:
 
 def _scp_entries(path: Path) -> Iterator[tuple[str, Floats32, _Archive]]:
     """The entries that a .scp lists. Paths count from the working folder, as in Kaldi, else from the folder of the .scp."""
-    ark: BufferedReader | None = None
+    ark: BinaryIO | None = None
     open_path: Path | None = None
     known: dict[tuple[int, int], _Archive] = {}  # summed once, however often the lines change between archives
     try:
@@ -240,9 +239,7 @@ def _scp_entries(path: Path) -> Iterator[tuple[str, Floats32, _Archive]]:
                     ark, open_path = ark_path.open("rb", buffering=1 << 20), ark_path
                     stat = os.fstat(ark.fileno())
                     key = stat.st_dev, stat.st_ino
-                    if key not in known:
-                        known[key] = _archive(ark_path, ark, re.search(_OURS, target) is not None, meta_path(path))
-                    archive = known[key]
+                    known[key] = archive = known.get(key) or _archive(ark_path, ark, re.search(_OURS, target) is not None, meta_path(path))
                 ark.seek(int(found[2] or 0))
                 yield name, _vector(ark, ark_path, name), archive
     finally:

@@ -6,6 +6,7 @@ import datetime
 import importlib
 import math
 import re
+import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from eval.embeddings_kaldi import MAX_DIM, MAX_META
 from eval.files import atomic_path
 from eval.types import Embeddings
+from eval.writing import added, move, remove_abandoned, staged
 
 Read = tuple[tuple[str, ...], NDArray[Any], str]  # ids (N,), matrix (N, D) of floats, meta as JSON text
 KEY = b"likeness"  # of the schema's metadata, where the meta is
@@ -237,15 +239,24 @@ def _write_lance(path: Path, embeddings: Embeddings, meta: str) -> None:
         raise ValueError(f"{path} is a file; a LanceDB table is a folder: remove it or choose another name")
     rows = _to_table(path, embeddings, meta)
     database, name = _lance_database(path)
-    try:
-        database.open_table(name)
-    except (ValueError, FileNotFoundError):  # not there, or begun and never finished
-        database.create_table(name, rows)
+    if not has_version(path):
+        with staged(path) as temporary:
+            _package("lancedb", path).connect(str(temporary.parent)).create_table(name, rows)
+            if path.exists():  # begun by version 0.1 and never finished
+                shutil.rmtree(path)
+            move(temporary, path)
         return
-    table = database.create_table(name, rows, mode="overwrite")
+    remove_abandoned(path)
+    with added(path):
+        table = database.create_table(name, rows, mode="overwrite")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that readers of the old version may fail: they would read what is replaced
         table.optimize(cleanup_older_than=datetime.timedelta(0), delete_unverified=True)
+
+
+def has_version(table: Path) -> bool:
+    """Whether a LanceDB table's folder holds a whole version: a kill in its first write may leave a folder without one."""
+    return any((table / "_versions").glob("*.manifest"))
 
 
 def _read_lance(path: Path, limit: int) -> Read:

@@ -69,16 +69,55 @@ def staged(path: Path) -> Iterator[Path]:
     remove_abandoned(path)
     folder, lock = _reserve(path)
     try:
-        yield folder / path.name
-    except OSError as error:
-        if error.errno not in _FULL or "cannot be written" in str(error):
-            raise
-        reason = os.strerror(error.errno)
-        raise OSError(error.errno, f"{path} cannot be written, and what was there before is unchanged ({reason}); make room and try again") from error
+        with full_disk(path):
+            yield folder / path.name
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         if lock is not None:
             os.close(lock)
+
+
+@contextmanager
+def added(folder: Path) -> Iterator[None]:
+    """For a folder whose files are added and never changed, as those of a LanceDB table: what the block adds is on the disk when it ends.
+
+    If the block raises, what it added is removed.
+
+    Raises:
+        OSError: the disk is full, also where the block says so by another exception.
+    """
+    before = {one for one in folder.rglob("*") if one.is_file()}
+    try:
+        with full_disk(folder):
+            yield
+            fresh = [one for one in folder.rglob("*") if one.is_file() and one not in before]
+            for one in fresh:
+                sync(one)
+            for one in {folder, *(file.parent for file in fresh)}:
+                sync_names(one)
+    except BaseException:
+        for one in folder.rglob("*"):
+            if one.is_file() and one not in before:
+                one.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def full_disk(path: Path) -> Iterator[None]:
+    """What a block raises where the disk is full, as one sentence that names `path`; also what libraries in Rust make of the system's error.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    try:
+        yield
+    except Exception as error:
+        found = re.search(r"\(os error (\d+)\)", str(error))
+        number = int(found[1]) if found else getattr(error, "errno", None)
+        if number not in _FULL or "cannot be written" in str(error):
+            raise
+        reason = os.strerror(number)
+        raise OSError(number, f"{path} cannot be written, and what was there before is unchanged ({reason}); make room and try again") from error
 
 
 def move(source: Path, path: Path) -> None:

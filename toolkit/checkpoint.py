@@ -6,21 +6,23 @@ What a run needs to go on as if it had not stopped is in its folder resume/ (too
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load as parse_tensors
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from eval.files import atomic_path
-from eval.provenance import likeness_version, sha256
+from eval.provenance import likeness_version
 from toolkit.backbones.weights import first_names
 from toolkit.batch import Read
 from toolkit.embed import ReadParts, TorchEmbedder
@@ -102,7 +104,7 @@ def load_model(path: Path) -> Loaded:
     ValueError for a file of another kind or version, or whose weights do not fit its description. Nothing in the file is executed.
     """
     path = find_model(path)
-    tensors, description = load(path, FORMAT)
+    tensors, description, digest = _load(path, FORMAT)
     _refuse_description(description, sum(one.numel() for one in tensors.values()), path)
     try:
         parts = [restore(description[name], name, kind="module") for name in ("frontend", "backbone")]
@@ -120,7 +122,7 @@ def load_model(path: Path) -> Loaded:
         raise ValueError(f"{path}: its description cannot be built ({type(error).__name__}: {str(error)[:200]}); it is damaged, copy it again") from None
     put(embedder, {name: value for name, value in tensors.items() if not name.startswith(_LOSS)}, str(path), _DAMAGED)
     read = restore(description["read"], f"{path}: read", kind="read", untrusted=True)
-    return Loaded(embedder.eval(), read, description["modality"], description["similarity"], sha256(path), int(description["step"]))
+    return Loaded(embedder.eval(), read, description["modality"], description["similarity"], digest, int(description["step"]))
 
 
 def _refuse_description(description: dict[str, Any], num_weights: int, path: Path) -> None:
@@ -165,7 +167,11 @@ def find_model(path: Path) -> Path:
 
 
 def save(path: Path, tensors: dict[str, Tensor], state: dict[str, Any], kind: str) -> None:
-    """Write tensors and JSON as one safetensors file in one step. OSError (a full disk, say) leaves the file that was there before."""
+    """Write tensors and JSON as one safetensors file in one step; equal contents give equal bytes, and so equal digests.
+
+    Raises:
+        OSError: the disk is full, say; the file that was there before stays.
+    """
     text = json.dumps(state)
     if len(text) > _HEADER_LIMIT // 2:  # beside it, the header names every tensor
         raise ValueError(f"{path}: its description has {len(text)} characters; at most {_HEADER_LIMIT // 2} can be read back: shorten the names of classes")
@@ -175,24 +181,44 @@ def save(path: Path, tensors: dict[str, Tensor], state: dict[str, Any], kind: st
             save_file(whole, partial_path, metadata={"format": kind, "state": text})
         except SafetensorError as error:  # safetensors wraps the operating system's errors
             raise OSError(f"writing {path} failed: {error}") from error
+        _sort_metadata(partial_path)
+
+
+def _sort_metadata(path: Path) -> None:
+    """Sort the texts in the header of a file that safetensors wrote: it keeps them in a hash map, whose order is random. Tensors are sorted already."""
+    with path.open("rb+") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        assert len(text) <= size, "the same JSON in another order"
+        file.seek(8)
+        file.write(text.ljust(size))
 
 
 def load(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and JSON of a file written by `save`. ValueError says what the file is instead."""
+    tensors, state, _ = _load(path, kind)
+    return tensors, state
+
+
+def _load(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any], str]:
+    """As `load`, and the file's SHA-256. All three are of the same bytes: the file may change or shrink while it is read, which ends a process that maps it."""
     try:
         with path.open("rb") as file:
-            header = int.from_bytes(file.read(8), "little")
-        if header > _HEADER_LIMIT:
-            raise ValueError(f"{path} is no safetensors file of Likeness: its header would be {header} bytes; {_FOREIGN}")
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            found = metadata.get("format", "")
-            if found != kind:
-                family = kind.partition("/")[0]
-                what = f"of version {found!r}" if found.startswith(f"{family}/") else "of another kind" if found else "without a description by Likeness"
-                todo = "" if found.startswith("likeness.") else f"; {_FOREIGN}"
-                raise ValueError(f"{path} is a checkpoint {what}; this version of Likeness ({likeness_version()}) reads {kind!r}{todo}")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+            size = int.from_bytes(file.read(8), "little")
+            if size > _HEADER_LIMIT:
+                raise ValueError(f"{path} is no safetensors file of Likeness: its header would be {size} bytes; {_FOREIGN}")
+            file.seek(0)
+            content = file.read()
+        digest = hashlib.sha256(content).hexdigest()
+        metadata = _metadata(content[: 8 + size])
+        found = metadata.get("format", "")
+        if metadata and found != kind:  # before all of it is parsed
+            _refuse_kind(path, found, kind)
+        tensors = parse_tensors(content)
+        if found != kind:
+            _refuse_kind(path, found, kind)
     except SafetensorError as error:
         raise ValueError(f"{path} is no whole safetensors file: {error}") from None
     try:
@@ -201,7 +227,23 @@ def load(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise ValueError(f"{path}: its description is no JSON ({type(error).__name__}); it is damaged: copy or train it again") from None
     if not isinstance(state, dict):
         raise ValueError(f"{path}: its description is a {type(state).__name__} and no JSON object; it is damaged: copy or train it again")
-    return tensors, state
+    return tensors, state, digest
+
+
+def _metadata(start: bytes) -> dict[str, str]:
+    """The texts in a safetensors header; none where it is damaged, which its parser says better."""
+    try:
+        found = json.loads(start[8:])["__metadata__"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) and all(isinstance(one, str) for one in found.values()) else {}
+
+
+def _refuse_kind(path: Path, found: str, kind: str) -> NoReturn:
+    family = kind.partition("/")[0]
+    what = f"of version {found!r}" if found.startswith(f"{family}/") else "of another kind" if found else "without a description by Likeness"
+    todo = "" if found.startswith("likeness.") else f"; {_FOREIGN}"
+    raise ValueError(f"{path} is a checkpoint {what}; this version of Likeness ({likeness_version()}) reads {kind!r}{todo}")
 
 
 def put(module: nn.Module, tensors: dict[str, Tensor], where: str, todo: str = "take the recipe and settings that the weights were trained with") -> None:

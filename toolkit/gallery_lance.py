@@ -7,6 +7,7 @@ kill leaves the version before. Removing erases the older versions too. LanceDB 
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -16,8 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from eval.embeddings_tables import has_version
 from eval.similarity import pairs
 from eval.types import Embeddings, Floats32, name_first
+from eval.writing import added, move, staged
 from toolkit.gallery import Entry, Match, pooled, refuse_names, refuse_other, refuse_unknown, stated
 from toolkit.gallery_search import PRODUCTS, angular_bias, as_asked, as_searched
 from toolkit.gallery_store import refuse_contradictions
@@ -29,7 +32,7 @@ _BLOCK = 1 << 14
 
 def holds(folder: Path) -> bool:
     """Whether a LanceGallery lies in the folder."""
-    return any((folder / f"{TABLE}.lance" / "_versions").glob("*.manifest"))  # a kill in the first write leaves a folder without one
+    return has_version(folder / f"{TABLE}.lance")
 
 
 class LanceGallery:
@@ -46,6 +49,8 @@ class LanceGallery:
         self._folder = Path(folder)
         agreed, defaults = stated(meta, similarity, pooling, not holds(self._folder))
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._path = self._folder / f"{TABLE}.lance"
+        self._connect: Any = lancedb.connect
         self._db: Any = lancedb.connect(str(self._folder))
         self._table: Any = None
         self._lock = RLock()
@@ -94,7 +99,8 @@ class LanceGallery:
         with self._lock:
             refuse_unknown(wanted, dict.fromkeys(self._enrolments(wanted), 0))
             if wanted:
-                self._table.delete(_among(wanted))
+                with added(self._path):
+                    self._table.delete(_among(wanted))
                 self._erase()
 
     def search(self, probes: Embeddings, k: int = 5, threshold: float | None = None) -> list[tuple[Match, ...]]:
@@ -169,10 +175,16 @@ class LanceGallery:
         names = [name for name, block in zip(mine, blocks, strict=True) for _ in block]
         templates = pooled(names, np.concatenate(blocks), self.pooling)
         data = self._rows(list(mine), blocks, as_searched(templates.matrix, self.b_theta, self.similarity))
-        if self._table is None:
-            self._table = self._db.create_table(TABLE, data)
-        else:
-            self._table.merge_insert("subject").when_matched_update_all().when_not_matched_insert_all().execute(data)
+        if self._table is not None:
+            with added(self._path):
+                self._table.merge_insert("subject").when_matched_update_all().when_not_matched_insert_all().execute(data)
+            return
+        with staged(self._path) as temporary:
+            self._connect(temporary.parent).create_table(TABLE, data)
+            if self._path.exists():  # begun by version 0.1 and never finished
+                shutil.rmtree(self._path)
+            move(temporary, self._path)
+        self._table = self._db.open_table(TABLE)
 
     def _rows(self, names: list[str], blocks: list[Floats32], vectors: Floats32) -> Any:
         import pyarrow as pa

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
 import shutil
 import warnings
 from collections.abc import Mapping, Sequence
@@ -13,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
@@ -20,13 +23,16 @@ from torch.distributed.tensor import DTensor
 
 from eval.files import atomic_path
 from eval.provenance import digest
+from eval.writing import remove_abandoned, sync, sync_names
 from toolkit import checkpoint, distributed, sharding
 from toolkit.embed import TorchEmbedder
+from toolkit.log import LOG
 
 RECIPE = "recipe.json"
 RESUME = "resume"
 STATE = "state.json"
 FORMAT = "likeness.resume/3"
+_BEGUN = re.compile(r"\.(best-\d+\.safetensors)\.[0-9a-f]{12}\.part")  # what eval.writing makes beside the file
 
 
 @dataclass
@@ -113,6 +119,9 @@ def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
     """Write out/resume/STEP, then remove the one before; all ranks call it. It counts once its state.json is there: a kill at any moment leaves a whole one.
 
     items: a digest of what is trained on, which load_run compares.
+
+    Raises:
+        OSError: it cannot be written (a full disk, say); nothing of it is left, and the one before is kept.
     """
     folder = out / RESUME / f"{run.step:09d}"
     main = distributed.is_main()
@@ -129,10 +138,8 @@ def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # "torch.distributed is uninitialized, assuming a single process"
             dcp_save(tensors, storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=many), no_dist=not many)
-    except Exception as error:
-        if main:
-            shutil.rmtree(folder, ignore_errors=True)
-        raise OSError(f"writing {folder} failed, the checkpoint before it is kept: {error}") from error
+    except (Exception, CheckpointException) as error:  # the latter is a BaseException
+        raise _unwritten(folder, error) from error
     state = {
         "format": FORMAT,
         "step": run.step,
@@ -145,12 +152,27 @@ def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
     }
     distributed.wait()
     if main:
-        with atomic_path(folder / STATE) as partial_path:
-            partial_path.write_text(json.dumps(state) + "\n", encoding="utf-8")
+        try:
+            sync(folder)
+            with atomic_path(folder / STATE) as partial_path:
+                partial_path.write_text(json.dumps(state) + "\n", encoding="utf-8")
+            for one in (out / RESUME, out):  # the new folder is on the disk before the one before it goes
+                sync_names(one)
+        except OSError as error:
+            raise _unwritten(folder, error) from error
         for other in (out / RESUME).iterdir():
             if other != folder:
                 shutil.rmtree(other, ignore_errors=True)
     distributed.wait()
+
+
+def _unwritten(folder: Path, error: BaseException) -> OSError:
+    """Remove what there is of a checkpoint, and say why it could not be written."""
+    if distributed.is_main():
+        shutil.rmtree(folder, ignore_errors=True)
+    cause = next((one[0] for one in error.failures.values()), error) if isinstance(error, CheckpointException) else error
+    reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0][:200]
+    return OSError(f"writing {folder} failed, and the checkpoint before it is kept ({reason}); make room and go on with --resume")
 
 
 def latest(out: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -244,8 +266,9 @@ def prepare_folder(out: Path, description: dict[str, Any], resume: bool) -> None
     elif holds_run:
         raise ValueError(f"{out} already holds a run; add --resume to go on with it, or choose another --out")
     out.mkdir(parents=True, exist_ok=True)
-    for left in out.glob(".????????????.*"):  # the temporary names of eval.files.atomic_path
-        left.unlink()
+    names = {RECIPE, LOG, checkpoint.BEST, checkpoint.LAST, *(one[1] for one in map(_BEGUN.fullmatch, os.listdir(out)) if one)}
+    for name in names:  # also of the best checkpoints of steps that are not written again
+        remove_abandoned(out / name)
     if (out / RESUME).is_dir():
         for folder in (out / RESUME).iterdir():
             if not (folder / STATE).is_file():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import zipfile
 from collections.abc import Mapping
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ _NEXT = re.compile(r"(layer[34]\.\d+\.)(convs|bns)\.(\d+)\.(.+)")
 _CHUNK = re.compile(r"^blocks\.\d+\.(\d+)\.")  # DINOv2's training keeps blocks in chunks, numbered on
 _INSIDE = ("state_dict_backbone", "state_dict", "teacher", "model", "backbone")  # where the releases' checkpoints hold a state dict, from the outside in
 _LARGEST = 4 * 2**30  # bytes
+_BLOCK = 1 << 22  # of a file, at a time
 
 
 def load_wespeaker(backbone: nn.Module, state: Mapping[str, Tensor]) -> tuple[str, ...]:
@@ -93,8 +93,11 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
 
 def _read_pickled(path: Path) -> Any:
     """torch.load, which lets a file make a bytearray of any size: no tensor needs one."""
-    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as held:
-        found = held.find(b"bytearray") >= 0
+    found, rest = False, b""
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            found = found or b"bytearray" in rest + block
+            rest = block[-8:]
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             found = found or any(b"bytearray" in archive.read(one) for one in archive.infolist() if one.filename.lower().endswith(".pkl"))
