@@ -155,7 +155,7 @@ def _straight(path: Path, info: zipfile.ZipInfo, dtype: np.dtype[Any], shape: tu
         head = file.read(info.file_size - found.nbytes)
         if b"'fortran_order': False" not in head:
             return None
-        summed, place, content = zlib.crc32(head), 0, memoryview(found).cast("B")
+        summed, place, content = zlib.crc32(head), 0, found.data.cast("B")
         while place < len(content):
             block = content[place : place + _BLOCK]
             size = file.readinto(block) or 0

@@ -114,7 +114,8 @@ def _prepare(folder: Path, plan: dict[str, str | int], num: int) -> None:
         done = len(list(folder.glob("??????.npz")))
         console.print(f"going on in {folder}: {done} of {num} shards are there")
         return
-    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)  # without a plan nobody knows what the shards there are of: their removal was stopped
+    folder.mkdir(parents=True)
     with atomic_path(file) as partial_path:
         partial_path.write_text(json.dumps(plan) + "\n", encoding="utf-8")
 

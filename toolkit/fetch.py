@@ -7,7 +7,6 @@ import hashlib
 import http.client
 import io
 import lzma
-import os
 import re
 import shutil
 import stat
@@ -23,6 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
 from eval.files import EXPANSION, FREE_EXPANSION
+from eval.writing import move
 
 _BLOCK = 1 << 20
 _TRIES = 5  # in a row without a byte received
@@ -61,7 +61,7 @@ def download(url: str, path: Path, *, size: int = 0, verified: bool = False, wai
                 raise OSError(f"{url}: {error}; gave up after {failures} tries; what arrived is kept, so run the command again to go on") from None
             time.sleep(wait_seconds * 2 ** (failures - 1))
     _tag_of(part).unlink(missing_ok=True)
-    os.replace(part, path)
+    move(part, path)
 
 
 def _attempt(url: str, part: Path, size: int, verified: bool, advance: Advance | None) -> None:

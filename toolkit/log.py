@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.files import atomic_path
+from eval.writing import full_disk
 from toolkit.batch import Bad, Batch
 
 LOG = "log.jsonl"
@@ -27,6 +28,7 @@ class Log:
         self.file = self.board = self.wandb = None
         if out is None:
             return
+        self.out = out
         cut(out, step)
         self.file = (out / LOG).open("a", encoding="utf-8")
         if "tensorboard" in loggers:
@@ -43,9 +45,11 @@ class Log:
 
     def __exit__(self, *_: object) -> None:
         if self.file is not None:
-            self.file.close()
+            with full_disk(self.out / LOG):  # closing writes what could not be written before
+                self.file.close()
         if self.board is not None:
-            self.board.close()
+            with full_disk(self.out / "tensorboard"):
+                self.board.close()
         if self.wandb is not None:
             self.wandb.finish()
 
@@ -54,13 +58,15 @@ class Log:
         if self.file is None:
             return
         entry = {name: value for name, value in entry.items() if not isinstance(value, float) or math.isfinite(value)}
-        self.file.write(json.dumps({"step": step, **entry}) + "\n")
-        self.file.flush()
+        with full_disk(self.out / LOG):
+            self.file.write(json.dumps({"step": step, **entry}) + "\n")
+            self.file.flush()
         numbers = {name: value for name, value in entry.items() if isinstance(value, (int, float))}
         if self.board is not None:
-            for name, value in numbers.items():
-                self.board.add_scalar(name, value, step)
-            self.board.flush()
+            with full_disk(self.out / "tensorboard"):
+                for name, value in numbers.items():
+                    self.board.add_scalar(name, value, step)
+                self.board.flush()
         if self.wandb is not None:
             self.wandb.log(numbers, step=step)
 

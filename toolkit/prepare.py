@@ -17,6 +17,7 @@ from pathlib import Path
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from eval.types import name_first
+from eval.writing import move, sync_names
 from toolkit.console import console
 from toolkit.datasets import Archive, Count, Dataset
 from toolkit.fetch import differs, download, is_archive, unpack
@@ -145,7 +146,7 @@ def _place(archive: Archive, label: str, paths: list[Path], final: Path, downloa
         kind = paths[0].name if len(paths) == 1 else ".zip" if _is_zip(paths[0]) else ".tar"
         if not is_archive(kind):
             shutil.copyfile(paths[0], work / "file")
-            os.replace(work / "file", final)
+            move(work / "file", final)
             return
         unpack(label if is_archive(label) else label + kind, paths, work / "all")
         if not archive.takes:
@@ -161,7 +162,10 @@ def _place(archive: Archive, label: str, paths: list[Path], final: Path, downloa
                 if (made / one.name).exists():
                     raise ValueError(f"{label}: {one.name!r} occurs twice in {', '.join(archive.takes)}; unpack it by hand")
                 os.replace(one, made / one.name)
+        if hasattr(os, "sync"):
+            os.sync()  # of the many files at once, before the archive may go
         os.replace(made, final)
+        sync_names(final.parent)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 

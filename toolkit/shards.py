@@ -16,6 +16,7 @@ import glob
 import io
 import json
 import re
+import shutil
 import tarfile
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,6 +29,7 @@ from rich.progress import track
 
 from eval.files import atomic_path
 from eval.types import name_first
+from eval.writing import move
 from toolkit.batch import MAX_SPAN, Item, check_unique
 from toolkit.shards_scan import LABEL_SUFFIXES, MAX_NAME, is_name, scan
 
@@ -125,11 +127,9 @@ def write(items: Iterable[Item], folder: str | Path, *, name: str = "shard", sha
         first += len(chosen)
     for shard in shards:
         if shard not in there:
-            _index_of(unfinished / shard.name).replace(_index_of(shard))
-            (unfinished / shard.name).replace(shard)
-    for leftover in unfinished.iterdir():  # of an earlier plan, or of a process that was killed
-        leftover.unlink()
-    unfinished.rmdir()
+            move(_index_of(unfinished / shard.name), _index_of(shard))
+            move(unfinished / shard.name, shard)
+    shutil.rmtree(unfinished)  # with what is left there of an earlier plan, or of a process that was killed
     return shards
 
 

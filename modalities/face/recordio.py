@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from eval.files import atomic_path
 from eval.types import name_first
+from eval.writing import remove
 from toolkit.batch import MAX_SPAN, Item, check_unique, label_numbers
 
 RECORD_SUFFIX = ".recparts"  # the ending of an item whose image lies in several parts: its span holds them all, with their headers
@@ -133,6 +134,9 @@ def write(items: Sequence[Item], folder: str | Path, *, name: str = "train", siz
             begin = int(ends[number - 1]) if number else 1
             _write_record(rec, index, first_identity + number, _empty(first_identity + number, 0, begin, end))
         _write_record(rec, index, 0, _empty(0, 1, first_identity, first_identity + len(names)))
+        for file in (index, rec):
+            file.flush()  # what a full disk refuses it refuses here
+        remove(folder / f"{name}.idx")  # an old index may not stand beside the new images; without one they are gone through
     with atomic_path(folder / "property") as temporary:
         temporary.write_text(f"{len(names)},{size[0]},{size[1]}\n", encoding="ascii")
     return folder / f"{name}.rec"
