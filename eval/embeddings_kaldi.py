@@ -14,7 +14,7 @@ from typing import IO, Any, BinaryIO, NamedTuple, cast
 import numpy as np
 
 from eval.types import Embeddings, Floats32
-from eval.writing import move, remove, staged, sync
+from eval.writing import full_disk, move, remove, staged, sync
 
 MAX_DIM = 1 << 20
 MAX_ID = 4_096  # bytes
@@ -49,7 +49,7 @@ def write(path: Path, embeddings: Embeddings, meta: str) -> None:
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name a file in it")
     paths = Path(os.path.realpath(path)), Path(os.path.realpath(path.with_suffix(".scp"))), Path(os.path.realpath(meta_path(path)))
-    with staged(paths[2]) as partial_meta, staged(paths[1]) as partial_scp, staged(paths[0]) as partial_ark, staged(paths[2]) as both:
+    with staged(paths[2]) as partial_meta, staged(paths[1]) as partial_scp, staged(paths[0]) as partial_ark, staged(paths[2]) as both, full_disk(path):
         summed, place = hashlib.sha256(), 0
         with partial_ark.open("wb") as ark, partial_scp.open("w", encoding="utf-8", newline="\n") as scp:
             for name, row in zip(embeddings.ids, embeddings.matrix, strict=True):

@@ -148,8 +148,7 @@ def _write_h5(path: Path, embeddings: Embeddings, meta: str) -> None:
     ids = np.char.encode(np.array(embeddings.ids, dtype=np.str_), "utf-8") if embeddings.ids else np.zeros(0, "S1")
     text = np.array(meta.encode())
     with atomic_path(path) as temporary, temporary.open("wb+") as raw:
-        disk = _Disk(raw)
-        with h5py.File(disk, "w") as file:
+        with h5py.File(disk := _Disk(raw), "w") as file:
             file.create_dataset("ids", data=ids.astype(h5py.string_dtype("utf-8", max(1, ids.dtype.itemsize))))
             file.create_dataset("matrix", data=embeddings.matrix)
             file.create_dataset("norms", data=embeddings.norms)

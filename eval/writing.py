@@ -117,7 +117,9 @@ def full_disk(path: Path) -> Iterator[None]:
         if number not in _FULL or "cannot be written" in str(error):
             raise
         reason = os.strerror(number)
-        raise OSError(number, f"{path} cannot be written, and what was there before is unchanged ({reason}); make room and try again") from error
+        refused = OSError(f"{path} cannot be written, and what was there before is unchanged ({reason}); make room and try again")
+        refused.errno = number  # not as an argument, which would come before the sentence
+        raise refused from error
 
 
 def move(source: Path, path: Path) -> None:

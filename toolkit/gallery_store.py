@@ -156,6 +156,6 @@ class Enrolments:
         except sqlite3.OperationalError as error:
             if "locked" in str(error):
                 raise ValueError(f"{self.name} is used by another process; one at a time may hold a gallery: stop it, or choose another folder") from None
-            raise OSError(f"{self.name}: {error}") from error
+            raise OSError(f"{self.name}: {error}; nothing was changed: make room on the disk, or see that it can be written to, and try again") from error
         except sqlite3.Error as error:
             raise ValueError(f"{self.name}: no gallery that can be read ({error}); restore a copy or choose another folder") from None

@@ -1,0 +1,214 @@
+"""What tests/test_writes.py runs: full_disk.py FOLDER KIND ... writes each kind of file twice, the second time with a limit of its size.
+
+The system refuses what goes beyond the limit as it refuses what a full disk has no room for. Prints JSON:
+{kind: [exception type, message, whether the old one is there, names left behind]}.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from eval import embeddings, report, report_page, trials
+from eval.types import Embeddings, Scores, Trials
+from modalities.face import recordio
+from toolkit import checkpoint, shards
+from toolkit.batch import Item, write_items
+from toolkit.gallery import ExactGallery
+from toolkit.log import Log, read_log
+from toolkit.run import Plateau, Run, latest, read, save_run
+
+LIMIT = 3_000  # bytes
+Write = Callable[[Path, int], None]
+Read = Callable[[Path], object]
+
+
+@contextmanager
+def limited(size: int) -> Iterator[None]:
+    """No file of this process may grow beyond `size` bytes."""
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+
+def embedded(version: int) -> Embeddings:
+    """64 kB of embeddings in version 0, 256 kB in version 1."""
+    num = 128 << 2 * version
+    return Embeddings(tuple(f"i{k}" for k in range(num)), np.full((num, 128), version, np.float32), {"model": str(version)})
+
+
+def listed(num: int) -> Trials:
+    return Trials(("a",), tuple(f"p{k}" for k in range(num)), [0] * num, range(num), [True, False] * (num // 2))  # type: ignore[arg-type]
+
+
+def table(name: str) -> tuple[Write, Read]:
+    def read_back(folder: Path) -> object:
+        found = embeddings.read(folder / name)
+        return [len(found.ids), found.matrix[0, 0].item(), dict(found.meta)]
+
+    return lambda folder, version: embeddings.write(folder / name, embedded(version)), read_back
+
+
+def text(name: str, write: Callable[[Path, int], object]) -> tuple[Write, Read]:
+    def write_to(folder: Path, version: int) -> None:
+        write(folder / name, version)
+
+    return write_to, lambda folder: (folder / name).read_bytes().hex()
+
+
+def write_scores(path: Path, version: int) -> None:
+    values = np.random.default_rng(0).standard_normal(20_000)
+    trials.write_scores(path, listed(20_000), values + version)
+
+
+def write_page(path: Path, version: int) -> None:
+    scores = Scores(np.linspace(version, 2, 40), np.arange(40) % 2 == 0)
+    results = report.evaluate_scores("a", scores, None, subjects_from="none", switches=report.Switches(num_resamples=0))
+    report_page.html(path, results, {"a": scores}, command="x" * 50_000, version="1")
+
+
+def write_model(path: Path, version: int) -> None:
+    checkpoint.save(path, {"a": torch.full((40_000,), float(version))}, {"version": version}, "t/1")
+
+
+class State(Run):
+    """A run of one tensor, without a network."""
+
+    def __init__(self, version: int) -> None:
+        self.step, self.owed, self.plateau = version, False, Plateau()
+        self.scaler = torch.amp.GradScaler("cpu", enabled=False)
+        self.kept = {"a": torch.full((40_000,), float(version))}
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        return self.kept
+
+
+def write_resume(folder: Path, version: int) -> None:
+    save_run(folder, State(version), ["x"], "y")
+
+
+def read_resume(folder: Path) -> object:
+    found = latest(folder)
+    assert found is not None
+    held = {"a": torch.zeros(40_000)}
+    read(found[0], held)
+    return [found[1]["step"], held["a"].unique().tolist()]
+
+
+def write_log(folder: Path, version: int) -> None:
+    with Log(folder, step=100, loggers=()) as log:
+        log.write(version, note="x" * (10 if not version else 50_000))
+
+
+def write_board(folder: Path, version: int) -> None:
+    with Log(folder, step=100, loggers=("tensorboard",)) as log:
+        for step in range(1 + 2_000 * version):
+            log.write(step, value=1.0)
+
+
+def write_gallery(make: Callable[..., Any], folder: Path, version: int) -> None:
+    gallery = make(folder / "gallery", {"similarity": "cosine"})
+    held = embedded(version)
+    held = Embeddings(held.ids, held.matrix + 1, {"similarity": "cosine"})
+    try:
+        gallery.enrol(held, [f"{version} {one}" for one in held.ids])
+    finally:
+        gallery.close()
+
+
+def read_gallery(make: Callable[..., Any], folder: Path) -> object:
+    gallery = make(folder / "gallery", {"similarity": "cosine"})
+    try:
+        return sorted(one.subject for one in gallery.entries())
+    finally:
+        gallery.close()
+
+
+def lance(folder: Path, meta: dict[str, str]) -> Any:
+    from toolkit.gallery_lance import LanceGallery
+
+    return LanceGallery(folder, meta)
+
+
+def items(folder: Path, version: int) -> list[Item]:
+    path = folder.parent / f"{folder.name}.wav"
+    path.write_bytes(bytes(50_000))
+    return [Item(f"i{k}", path, "a") for k in range(1 + 2 * version)]
+
+
+def write_shards(folder: Path, packed: list[Item], version: int) -> None:
+    shards.write(packed[: 1 + 2 * version], folder / "packed", name=f"v{version}", shard_bytes=60_000)
+
+
+def read_shards(folder: Path) -> object:
+    return sorted(one.id for one in shards.items(folder / "packed", pattern="v0*.tar"))
+
+
+def write_records(folder: Path, packed: list[Item], version: int) -> None:
+    recordio.write(packed[: 1 + version], folder)
+
+
+def read_records(folder: Path) -> object:
+    return [one.id for one in recordio.items(folder / "train.rec")]
+
+
+def kinds(folder: Path) -> dict[str, tuple[Write, Read]]:
+    packed = items(folder, 1)
+    return {
+        **{suffix: table(f"e{suffix}") for suffix in (".npz", ".ark", ".parquet", ".h5", ".lance")},
+        "scores": text("s.txt", write_scores),
+        "zipped scores": text("s.txt.gz", write_scores),
+        "trials": text("t.txt", lambda path, version: trials.write_trials(path, listed(20_000 + 2 * version))),
+        "items": text("items.txt", lambda path, version: write_items(path, packed * 2_000, folder.parent)),
+        "page": text("page.html", write_page),
+        "model": text("m.safetensors", write_model),
+        "resume": (write_resume, read_resume),
+        "log": (write_log, lambda folder: [entry["step"] for entry in read_log(folder)]),
+        "tensorboard": (write_board, lambda folder: bool(read_log(folder))),
+        "gallery": (partial(write_gallery, ExactGallery), partial(read_gallery, ExactGallery)),
+        "LanceDB gallery": (partial(write_gallery, lance), partial(read_gallery, lance)),
+        "shards": (lambda folder, version: write_shards(folder, packed, version), read_shards),
+        "records": (lambda folder, version: write_records(folder, packed, version), read_records),
+    }
+
+
+def names(folder: Path) -> list[str]:
+    """Hidden things that were left, and how many others."""
+    return sorted(one.name for one in folder.rglob("*") if one.name.startswith(".") or "part" in one.name)
+
+
+def main(root: Path, chosen: list[str]) -> None:
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then the system answers with an error instead
+    found: dict[str, list[object]] = {}
+    for number, kind in enumerate(chosen):
+        folder = root / str(number)
+        folder.mkdir()
+        write, read_back = kinds(folder)[kind]
+        write(folder, 0)
+        before = read_back(folder)
+        raised = ["", ""]
+        try:
+            with limited(LIMIT):
+                write(folder, 1)
+        except BaseException as error:
+            raised = [next(one.__name__ for one in type(error).__mro__ if one.__module__ == "builtins"), str(error)]
+        found[kind] = [*raised, read_back(folder) == before, names(folder)]
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
