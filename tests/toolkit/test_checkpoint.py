@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 from functools import partial
 from pathlib import Path
 
@@ -154,3 +155,32 @@ def test_a_failed_write_leaves_the_file_before(tmp_path: Path, monkeypatch: pyte
     tensors, state = checkpoint.load(path, "t/1")
     assert state == {"n": 1}
     assert torch.equal(tensors["a"], torch.zeros(3))
+
+
+def test_equal_models_have_equal_bytes_and_one_digest(tmp_path: Path) -> None:
+    tensors = {"b": torch.arange(6).reshape(2, 3), "a": torch.ones(3), "c": torch.zeros(())}
+    for number in range(8):  # safetensors writes its metadata in one of two orders, by chance
+        checkpoint.save(tmp_path / str(number), tensors, {"name": 'é"\\\n\x7f', "n": 1}, "t/1")
+    assert len({(tmp_path / str(number)).read_bytes() for number in range(8)}) == 1
+    found, state = checkpoint.load(tmp_path / "0", "t/1")
+    assert state == {"name": 'é"\\\n\x7f', "n": 1}
+    assert all(torch.equal(found[name], value) for name, value in tensors.items())
+
+
+def test_the_digest_of_a_file_of_version_0_1_stays(tmp_path: Path) -> None:
+    """It is that of the file's bytes, whatever the order of its header: galleries and embeddings that name it keep matching."""
+    path = tmp_path / "m.safetensors"
+    header = b'{"__metadata__":{"state":"{}","format":"t/1"},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+    path.write_bytes(len(header).to_bytes(8, "little") + header + b"\0\0\x80\x3f")
+    tensors, _, digest = checkpoint._load(path, "t/1")
+    assert tensors["a"].tolist() == [1.0]
+    assert digest == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_file_that_changes_after_it_was_read_changes_no_weight(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    checkpoint.save(path, {"a": torch.ones(1000)}, {}, "t/1")
+    tensors, _ = checkpoint.load(path, "t/1")
+    with path.open("rb+") as file:
+        file.write(b"\1" * path.stat().st_size)
+    assert torch.equal(tensors["a"], torch.ones(1000))
