@@ -12,6 +12,7 @@ told from images by being empty: key 0 is a float32, exact up to 2^24 = 16,777,2
 from __future__ import annotations
 
 import gc
+import os
 import re
 import struct
 import warnings
@@ -31,6 +32,7 @@ RECORD_SUFFIX = ".recparts"  # the ending of an item whose image lies in several
 MAGIC = 0xCED7230A
 _MAGIC_BYTES = struct.pack("<I", MAGIC)
 _PART = struct.Struct("<II")
+_BEGIN = 40  # bytes of a record, up to its first label
 _HEADER = struct.Struct("<IfQQ")
 _MAX_PART = 2**29 - 1
 _MAX_LABELS = 1024  # of one record
@@ -54,7 +56,11 @@ def items(rec: str | Path, *, idx: str | Path | None = None, prefix: str = "") -
         raise FileNotFoundError(f"{index if rec.is_file() else rec}: no such file; a .rec file and its .idx are needed")
     if rec.stat().st_size < _PART.size:
         raise ValueError(f"{rec}: {rec.stat().st_size} bytes are less than one record; fetch the file again")
-    held = np.memmap(rec, dtype=np.uint8, mode="r")
+    with _Content(rec) as content:
+        return _items(rec, index, content, prefix)
+
+
+def _items(rec: Path, index: Path, held: _Content, prefix: str) -> list[Item]:
     keys, offsets = _read_index(index) if index.is_file() else _scan(rec, held)
     found: list[Item] = []
     announced: float | None = None
@@ -163,13 +169,37 @@ def _write_record(rec: BinaryIO, index: TextIO, key: int, payload: bytes) -> Non
     rec.write(_PART.pack(MAGIC, (3 if begin else 0) << 29 | len(rest)) + rest + b"\0" * (-len(rest) % 4))
 
 
+class _Content:
+    """The bytes of an open file at many places. They are read and not mapped: a mapped file that shrinks ends the process."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb", buffering=0)
+        self.size = os.fstat(self._file.fileno()).st_size
+
+    def __enter__(self) -> _Content:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def at(self, place: int, count: int) -> bytes:
+        """`count` bytes from `place` on; zeros for those behind the end."""
+        self._file.seek(place)
+        return self._file.read(count).ljust(count, b"\0")
+
+    def rows(self, places: NDArray[np.int64], count: int) -> NDArray[np.uint8]:
+        """(N, count) bytes from N places on."""
+        return np.frombuffer(b"".join([self.at(place, count) for place in places.tolist()]), np.uint8).reshape(-1, count)
+
+
 class _Records:
     """The headers of a block of records, by array: where each image lies, its size (0: no image) and label."""
 
-    def __init__(self, rec: Path, held: NDArray[np.uint8], keys: NDArray[np.int64], offsets: NDArray[np.int64]) -> None:
+    def __init__(self, rec: Path, held: _Content, keys: NDArray[np.int64], offsets: NDArray[np.int64]) -> None:
         self.rec, self.keys, self.offsets = rec, keys, offsets
         self._held = held
         self._refuse(offsets > held.size - _PART.size, "begin past the end of the file")
+        self._begin = held.rows(offsets, _BEGIN)
         part = self._words(offsets, 2)
         kind, length = part[:, 1] >> 29, (part[:, 1] & _MAX_PART).astype(np.int64)
         self._refuse((part[:, 0] != MAGIC) | (kind > 1) | (offsets % 4 != 0), "do not begin with the magic number of a record")
@@ -195,7 +225,7 @@ class _Records:
     def items(self, prefix: str) -> list[Item]:
         """Those with an image."""
         chosen = np.flatnonzero(self.size > 0)
-        begins = self._held[np.minimum(self.start[chosen], self._held.size - 1)]
+        begins = self._held.rows(self.start[chosen], 1)[:, 0]
         endings = {0xFF: ".jpg", 0x89: ".png", 0x42: ".bmp", 0x52: ".webp", 0x50: ".pgm"}  # by the first byte, as the record does not say
         texts = {number: str(int(number)) for number in np.unique(self.label[chosen]).tolist()}
         rows = zip(
@@ -216,7 +246,7 @@ class _Records:
         while kind not in (0, 3):
             if place + _PART.size > self._held.size:
                 raise ValueError(f"{self.rec}: record {id} reaches past the end of the file; fetch it again")
-            magic, word = _PART.unpack(self._held[place : place + _PART.size].tobytes())
+            magic, word = _PART.unpack(self._held.at(place, _PART.size))
             kind, length = word >> 29, word & _MAX_PART
             if magic != MAGIC or kind not in ((1,) if place == offset else (2, 3)) or place + _PART.size + length > self._held.size:
                 raise ValueError(f"{self.rec}: the parts of record {id} do not fit together, or reach past the end of the file; fetch it again")
@@ -224,8 +254,9 @@ class _Records:
         return offset, min(place, self._held.size) - offset
 
     def _words(self, at: NDArray[np.int64], count: int) -> NDArray[np.uint32]:
-        """(N, count) little-endian words at these places, which need not be aligned."""
-        rows: NDArray[np.uint32] = self._held[at[:, None] + np.arange(4 * count)].view("<u4")
+        """(N, count) little-endian words at these places, within the beginning of each record; they need not be aligned."""
+        inside = (at - self.offsets)[:, None] + np.arange(4 * count)
+        rows: NDArray[np.uint32] = np.take_along_axis(self._begin, inside, axis=1).view("<u4")
         return rows
 
     def _refuse(self, bad: NDArray[np.bool_], what: str) -> None:
@@ -261,14 +292,14 @@ def _read_index(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return keys, offsets
 
 
-def _scan(rec: Path, held: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _scan(rec: Path, held: _Content) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Offsets of all records in their order, numbered from 0 (from 1 if record 0 comes last, as InsightFace writes it)."""
     offsets: list[int] = []
-    place, size, view = 0, held.size, held.data
+    place, size = 0, held.size
     while place < size:
         if place + _PART.size > size:
             raise ValueError(f"{rec}: {size - place} bytes are left after record {len(offsets)}; the file is cut short, fetch it again")
-        magic, word = _PART.unpack_from(view, place)
+        magic, word = _PART.unpack(held.at(place, _PART.size))
         kind, length = word >> 29, word & _MAX_PART
         if magic != MAGIC or place + _PART.size + length > size:
             raise ValueError(f"{rec}: damaged or cut short at byte {place}, after {len(offsets)} records; fetch it again")
@@ -278,7 +309,7 @@ def _scan(rec: Path, held: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArra
             raise ValueError(f"{rec}: begins in the middle of a record; fetch it again")
         place += _PART.size + length + -length % 4
     start = offsets[-1] + _PART.size
-    zero_is_last = start + _HEADER.size <= size and (header := _HEADER.unpack_from(view, start))[0] == 2 and header[2:] == (0, 1)
+    zero_is_last = start + _HEADER.size <= size and (header := _HEADER.unpack(held.at(start, _HEADER.size)))[0] == 2 and header[2:] == (0, 1)
     return np.arange(len(offsets), dtype=np.int64), np.roll(np.array(offsets, dtype=np.int64), int(zero_is_last))
 
 
