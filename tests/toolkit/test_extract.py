@@ -126,3 +126,14 @@ def test_shards_of_another_extraction_are_never_taken_for_a_short_list(model: Pa
         extract.extract(replace(loaded, read=stopping), items, out, shard_items=3)
     with pytest.raises(ValueError, match=r"holds shards of another extraction \(items differ\); remove that folder"):
         extract.extract(loaded, items[-3:], out, shard_items=3)
+
+
+def test_shards_without_their_plan_are_not_gone_on_from(model: Path, items: list[Item], tmp_path: Path) -> None:
+    """What a kill leaves while the folder of shards is removed: nobody knows of which model they are."""
+    loaded, out = checkpoint.load_model(model), tmp_path / "out.npz"
+    left = tmp_path / "out.npz.shards"
+    left.mkdir()
+    files.write(left / "000000.npz", files.Embeddings(("other",), np.ones((1, 3), np.float32), {"bad": "[]"}))
+    found = extract.extract(loaded, items[:3], out)
+    assert found is not None
+    assert found[0].ids == tuple(one.id for one in items[:3])
