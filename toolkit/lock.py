@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from functools import wraps
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
 from toolkit.console import console
+
+Writer = TypeVar("Writer", bound=Callable[..., Any])
 
 NAME = ".lock"
 _NO_LOCKS = {"ENOLCK", "ENOSYS", "ENOTSUP", "EOPNOTSUPP"}  # what a file system without locks answers
@@ -48,6 +52,17 @@ def only_writer(folder: Path) -> Iterator[None]:
         if made:  # and nothing was written into it
             with suppress(OSError):
                 folder.rmdir()
+
+
+def under_lock(function: Writer) -> Writer:
+    """Run a function that writes into a folder, its keyword argument `out`, as the only writer there."""
+
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with only_writer(kwargs["out"]):
+            return function(*args, **kwargs)
+
+    return cast(Writer, run)
 
 
 def _acquire(folder: Path) -> int | None:
