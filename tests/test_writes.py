@@ -46,7 +46,6 @@ ALLOWED = {
     "toolkit/log.py": {"Log.__init__": "entries are appended; a half line is dropped when the run goes on"},
     "toolkit/prepare.py": {
         "_place": "all is unpacked in a hidden folder, which is renamed when it is whole",
-        "_alone": "an empty file that is locked",
     },
     "toolkit/run.py": {"save_run": "the folder counts once its state.json is there, which is written last"},
     "toolkit/serve_work.py": {"private_files": "temporary: gone with the process"},

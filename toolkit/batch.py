@@ -88,6 +88,8 @@ class Bad(NamedTuple):
     reason: str
 
 
+NOT_FINITE = "NaN or infinity among its numbers"
+
 Read = Callable[[Item], Floats]
 Augment = Callable[[Floats, np.random.Generator, np.random.Generator], Floats]
 
@@ -117,7 +119,16 @@ class Views(torch.utils.data.Dataset[tuple[Floats, int] | Bad]):
             rng = np.random.default_rng((self.seed, draw.step, draw.position))
             batch_rng = np.random.default_rng((self.seed, draw.step))
             value = self.augment(value, rng, batch_rng)
+        if not is_finite(value):
+            return Bad(item.id, NOT_FINITE if self.augment is None else f"{NOT_FINITE}, as read or after its augmentation")
         return value, int(self.labels[draw.item])
+
+
+def is_finite(value: Floats) -> bool:
+    """Whether an input holds neither NaN nor infinity."""
+    if np.isfinite(np.vdot(value, value)):  # in which both remain: one pass at the speed of the memory
+        return True
+    return bool(np.isfinite(value).all())  # squares may overflow where numbers do not
 
 
 def collate(inputs: Sequence[Floats], labels: Sequence[int] | None = None) -> Batch:

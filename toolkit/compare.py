@@ -33,6 +33,7 @@ from toolkit.batch import Item
 from toolkit.checkpoint import load_model
 from toolkit.console import Interrupted
 from toolkit.embed import embed_all, pick_device
+from toolkit.lock import under_lock
 from toolkit.log import read_log
 from toolkit.measure import TEST, listed, metrics_of, run_test
 from toolkit.recipe import Recipe, Schedule, describe
@@ -71,6 +72,7 @@ def load_variants(file: str, names: Sequence[str] = (), overrides: Sequence[str]
     return chosen, dict(found.get("RANGES", {}))
 
 
+@under_lock
 def compare(
     variants: Mapping[str, Recipe],
     *,

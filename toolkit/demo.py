@@ -17,6 +17,7 @@ from eval.types import Embeddings
 from toolkit.batch import Item, read_items, write_items
 from toolkit.checkpoint import load_model
 from toolkit.embed import embed
+from toolkit.lock import under_lock
 from toolkit.recipe import Part, Recipe
 from toolkit.train import fit
 
@@ -31,6 +32,7 @@ class Made(NamedTuple):
     media: Path
 
 
+@under_lock
 def run(
     recipe: Recipe, *, write: Callable[[Path], object], told: str, baseline: tuple[str, Baseline], out: Path, own_data: str, trials: Part | None = None
 ) -> Made:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -77,6 +78,18 @@ def wait() -> None:
 def any_rank(flag: bool) -> bool:
     """Whether `flag` is true in any process: the same answer in all (Ctrl-C, a loss that is not finite)."""
     return bool(largest(torch.tensor([flag], dtype=torch.int64)))
+
+
+def on_main(work: Callable[[], object]) -> None:
+    """Run `work` in the main process. Where it raises, all others raise as well, instead of waiting for it."""
+    error: Exception | None = None
+    if is_main():
+        try:
+            work()
+        except Exception as caught:
+            error = caught
+    if any_rank(error is not None):
+        raise error if error is not None else ValueError(f"process {rank()}: the first process has refused to go on, and says why")
 
 
 def broadcast(x: Tensor, source: int = 0) -> Tensor:

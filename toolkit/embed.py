@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from eval.types import Embeddings, name_first
 from toolkit import distributed
-from toolkit.batch import Bad, Floats, Item, Read, collate
+from toolkit.batch import NOT_FINITE, Bad, Floats, Item, Read, collate, is_finite
 from toolkit.console import ignore_ctrl_c
 from toolkit.losses.simple import polarlike
 
@@ -27,8 +27,11 @@ _BATCH_VALUES = 2**24  # a batch of long inputs is smaller: what a network keeps
 _LONGEST_PADDING = 1.2  # a batch holds no input this much shorter than its longest
 
 
+NO_NUMBERS = "the network gives NaN or infinity for it"  # the reason of such an item
+
+
 class Diverged(ValueError):
-    """A network gives embeddings that are no numbers."""
+    """A network gives embeddings, or learns weights, that are no numbers."""
 
 
 class TorchEmbedder(nn.Module):
@@ -86,22 +89,44 @@ def embed(
     workers: int = 0,
     meta: dict[str, str] | None = None,
 ) -> tuple[Embeddings, list[Bad]]:
-    """Embed every readable item, in the items' order; the unreadable ones come back with their reasons.
+    """Embed every readable item, in the items' order; the others come back with their reasons.
+
+    These are items that cannot be read, and those whose embedding is NaN or infinite while most are finite: then it is they that are out of bounds.
 
     Inputs are batched with others of about their length; what is in a batch with what never changes an embedding beyond float rounding (about 1e-6).
     Where `read` gives an item in several inputs (ReadParts), its embedding is the mean of theirs, weighted by length; no more than 256 MB of them are held.
-    The embedder's training mode is restored. ValueError if no item can be read, or the network refuses an input: the items of its batch are named.
+    The embedder's training mode is restored. ValueError if no item can be read, or the network refuses an input: the items of its batch are named. Diverged
+    if most embeddings are NaN or infinite.
     """
     rows, bad = _rows(embedder, items, read, batch_size=batch_size, workers=workers)
     return _collect(rows, items, bad, meta)
 
 
 def embed_where_readable(
-    embedder: TorchEmbedder, items: Sequence[Item], read: Read | ReadParts, *, batch_size: int = 16, workers: int = 0, progress: bool = False
+    embedder: TorchEmbedder,
+    items: Sequence[Item],
+    read: Read | ReadParts,
+    *,
+    batch_size: int = 16,
+    workers: int = 0,
+    progress: bool = False,
+    part: bool = False,
 ) -> tuple[Embeddings | None, list[Bad]]:
-    """As embed, but None where nothing can be read."""
+    """As embed, but None where nothing can be read. part: of a longer list, of all of which the caller then asks refuse_diverged."""
     rows, bad = _rows(embedder, items, read, batch_size=batch_size, workers=workers, progress=progress)
-    return (_collect(rows, items, bad, None)[0] if rows else None), bad
+    if not part:
+        refuse_diverged(bad, len(rows))
+    return (_stacked(rows, items, None) if rows else None), bad
+
+
+def refuse_diverged(bad: Sequence[Bad], num_finite: int) -> None:
+    """Diverged if more embeddings are NaN or infinite, as `bad` says, than the num_finite that are finite."""
+    wrong = [one.id for one in bad if one.reason == NO_NUMBERS]
+    if len(wrong) > num_finite:
+        raise Diverged(
+            f"the network gives NaN or infinity for {len(wrong)} of {len(wrong) + num_finite} items ({name_first(wrong)}): its weights have diverged; "
+            "take an earlier checkpoint, and lower optim.lr or set optim.grad_clip where it is trained"
+        )
 
 
 def embed_all(embedder: TorchEmbedder, items: Sequence[Item], read: Read | ReadParts, *, what: str, workers: int = 0) -> Embeddings:
@@ -175,7 +200,14 @@ def _rows(
     finally:
         embedder.train(was_training)
     refused = {position for position, _ in bad}  # a file may turn out damaged after its first chunks
-    rows = {position: (total / weight).astype(np.float32) for position, (total, weight) in sums.items() if position not in refused}
+    rows: dict[int, Floats] = {}
+    for position, (total, weight) in sums.items():
+        with np.errstate(over="ignore", invalid="ignore"):
+            row = (total / weight).astype(np.float32)
+        if position not in refused and np.isfinite(row).all():
+            rows[position] = row
+        elif position not in refused:
+            bad.append((position, Bad(items[position].id, NO_NUMBERS)))
     return rows, [one for _, one in sorted(bad, key=lambda one: one[0])]
 
 
@@ -191,6 +223,8 @@ class _Inputs(torch.utils.data.IterableDataset[tuple[int, Floats | Bad | None]])
             try:
                 value = self.read(self.items[position])
                 for part in [value] if isinstance(value, np.ndarray) else value:
+                    if not is_finite(part):
+                        raise ValueError(NOT_FINITE)
                     yield position, part
                 yield position, None
             except (ValueError, OSError) as error:
@@ -198,17 +232,15 @@ class _Inputs(torch.utils.data.IterableDataset[tuple[int, Floats | Bad | None]])
 
 
 def _collect(rows: dict[int, Floats], items: Sequence[Item], bad: list[Bad], meta: dict[str, str] | None) -> tuple[Embeddings, list[Bad]]:
+    refuse_diverged(bad, len(rows))
     if not rows:
         raise ValueError(f"none of {len(items)} items could be read; the first: {bad[0].id}: {bad[0].reason}" if bad else "there are no items to embed")
+    return _stacked(rows, items, meta), bad
+
+
+def _stacked(rows: dict[int, Floats], items: Sequence[Item], meta: dict[str, str] | None) -> Embeddings:
     order = sorted(rows)
-    matrix = np.stack([rows[i] for i in order])
-    if not np.isfinite(matrix).all():
-        wrong = [items[i].id for i in order if not np.isfinite(rows[i]).all()]
-        raise Diverged(
-            f"the network gives NaN or infinity for {len(wrong)} of {len(order)} items ({name_first(wrong)}): its weights have diverged; "
-            "take an earlier checkpoint, and lower optim.lr or set optim.grad_clip where it is trained"
-        )
-    return Embeddings(tuple(items[i].id for i in order), matrix, meta or {}), bad
+    return Embeddings(tuple(items[i].id for i in order), np.stack([rows[i] for i in order]), meta or {})
 
 
 def _buckets(

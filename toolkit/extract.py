@@ -6,6 +6,7 @@ import importlib
 import json
 import shutil
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import cast, get_args
@@ -21,10 +22,12 @@ from toolkit.backends import aligned_size
 from toolkit.batch import Bad, Item, Read
 from toolkit.checkpoint import Loaded
 from toolkit.console import console
-from toolkit.embed import Flip, TorchEmbedder, embed_where_readable
+from toolkit.embed import NO_NUMBERS, Flip, TorchEmbedder, embed_where_readable, refuse_diverged
+from toolkit.lock import Busy, only_writer
 from toolkit.recipe import restore
 
 SHARD_ITEMS = 8192
+_CLEAR = 1000  # embeddings that are no numbers: enough to stop for, if they are most of those so far
 
 
 def extract(
@@ -34,21 +37,38 @@ def extract(
 
     Items are cut into shards of shard_items, whatever the number of processes, so that the result is the same for any number of them. Every finished shard is
     a file in the folder OUT.shards, where a run that was stopped finds it again if model and items are the same; others are refused. The caller writes the
-    result and then calls `finish`. ValueError if no item can be read.
+    result and then calls `finish`. ValueError if no item can be read, Diverged if most embeddings are NaN or infinite, Busy while another process writes into
+    the folder.
     """
-    folder = _folder(out)
+    with ExitStack() as held:
+        return _extract(model, items, _folder(out), held, batch_size=batch_size, workers=workers, shard_items=shard_items, progress=progress)
+
+
+def _extract(
+    model: Loaded, items: Sequence[Item], folder: Path, held: ExitStack, *, batch_size: int, workers: int, shard_items: int, progress: bool
+) -> tuple[Embeddings, list[Bad]] | None:
+    """held: gets the folder's lock, if there is a folder."""
     shards = [items[start : start + shard_items] for start in range(0, len(items), shard_items)]
     listed = digest([f"{item.id}\0{item.path}\0{item.span}" for item in items])
     plan: dict[str, str | int] = {"model": model.digest, "items": listed, "settings": json.dumps(dict(model.settings)), "shard_items": shard_items}
     distributed.agree(**plan)
-    if distributed.is_main() and (len(shards) > 1 or distributed.world() > 1 or folder.is_dir()):
-        _prepare(folder, plan, len(shards))
-    distributed.wait()
+
+    def prepare() -> None:
+        if len(shards) > 1 or distributed.world() > 1 or folder.is_dir():
+            held.enter_context(only_writer(folder))
+            _prepare(folder, plan, len(shards))
+
+    distributed.on_main(prepare)
+    num_finite, no_numbers = 0, list[Bad]()
     found: list[tuple[Embeddings | None, list[Bad]]] = []
     for number, shard in enumerate(shards):
         path = folder / f"{number:06d}.npz"
         if number % distributed.world() == distributed.rank() and not path.is_file():
-            made = embed_where_readable(model.embedder, shard, model.read, batch_size=batch_size, workers=workers, progress=progress)
+            made = embed_where_readable(model.embedder, shard, model.read, batch_size=batch_size, workers=workers, progress=progress, part=True)
+            num_finite += 0 if made[0] is None else len(made[0].ids)
+            no_numbers += [one for one in made[1] if one.reason == NO_NUMBERS]
+            if len(no_numbers) >= _CLEAR:
+                refuse_diverged(no_numbers, num_finite)
             if len(shards) == 1 and distributed.world() == 1:
                 found.append(made)  # nothing that a next call could go on from
             else:
@@ -61,6 +81,7 @@ def extract(
     found = found or [_read(folder / f"{number:06d}.npz") for number in range(len(shards))]
     bad = [one for _, unreadable in found for one in unreadable]
     parts = [part for part, _ in found if part is not None]
+    refuse_diverged(bad, sum(len(part.ids) for part in parts))
     if not parts:
         raise ValueError(f"none of {len(items)} items could be read; the first: {bad[0].id}: {bad[0].reason}" if bad else "there are no items to embed")
     return Embeddings(tuple(id for part in parts for id in part.ids), np.concatenate([part.matrix for part in parts]), model.meta), bad
@@ -95,8 +116,10 @@ def ijb_pack(model: Loaded, root: Path) -> tuple[Loaded, list[Item]]:
 
 def finish(out: Path) -> None:
     """Remove the shards, after the result was written."""
-    if distributed.is_main():
-        shutil.rmtree(_folder(out), ignore_errors=True)
+    folder = _folder(out)
+    if distributed.is_main() and folder.is_dir():
+        with suppress(Busy), only_writer(folder):  # who works there now finishes by itself
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _folder(out: Path) -> Path:

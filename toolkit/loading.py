@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
+from rich.progress import Progress
 from torch import Tensor
 
-from toolkit import distributed
-from toolkit.batch import Batch, Draw, Item, Views, collate_views
-from toolkit.console import ignore_ctrl_c
+from eval.provenance import digest
+from eval.types import Trials, name_first
+from toolkit import distributed, measure
+from toolkit.batch import NOT_FINITE, Bad, Batch, Draw, Item, Read, Views, collate_views, is_finite
+from toolkit.console import console, ignore_ctrl_c
 from toolkit.recipe import Recipe
 from toolkit.run import Run
 from toolkit.sampling import Index, Sampling, draws
@@ -49,6 +55,78 @@ def on_device(batch: Batch, device: torch.device, recipe: Recipe) -> Batch:
     if recipe.channels_last and inputs.ndim == 4:
         inputs = inputs.contiguous(memory_format=torch.channels_last)
     return Batch(inputs, labels, lengths)
+
+
+def held_out(recipe: Recipe, data: Path, trials: tuple[Sequence[Item], Trials] | None) -> list[Item]:
+    """The items that a run is measured on: those of its trials, or of its validation and test. Each once."""
+    listed = [] if trials is None else [*trials[0]]
+    for part in (recipe.validation, recipe.test):
+        listed += [item for items in measure.listed(part, data).values() for item in items]
+    return list({(item.id, item.path, item.span): item for item in listed}.values())
+
+
+def check_held_out(items: Sequence[Item], read: Read, *, workers: int = 0) -> None:
+    """Read every item once, so that none is found to be unreadable after hours of training. All processes share the work.
+
+    Only decoding a file whole shows that it can be read: it costs what one evaluation spends on
+    reading. Lists that this process has checked already, of files that have not changed since, are
+    not read again.
+
+    Raises:
+        ValueError: Items that cannot be read, counted.
+    """
+    mine = items[distributed.rank() :: distributed.world()]
+    stated = digest([repr(read), *(f"{item.id}\0{item.path}\0{item.span}\0{_changed(item.path)}" for item in mine)])
+    if not distributed.any_rank(stated not in _checked):
+        return
+    began = time.perf_counter()
+    reader = torch.utils.data.DataLoader(_Read(mine, read), batch_size=None, num_workers=workers, worker_init_fn=ignore_ctrl_c, generator=torch.Generator())
+    bad: list[Bad] = []
+    with Progress(console=console, transient=True, disable=not (distributed.is_main() and console.is_terminal)) as shown:
+        task = shown.add_task("reading what is held out", total=len(mine))
+        for found in reader:
+            bad += [found] if isinstance(found, Bad) else []
+            shown.advance(task)
+    text = torch.frombuffer(bytearray(json.dumps(bad).encode() + b"\n"), dtype=torch.uint8)
+    bad = [Bad(*one) for line in bytes(distributed.gather_plain(text).tolist()).decode().splitlines() for one in json.loads(line)]
+    if bad:
+        raise ValueError(
+            f"{len(bad)} of {len(items)} held-out items cannot be read ({name_first(one.id for one in bad)}): {bad[0].reason}; "
+            "repair them or take them off the lists before training: it is measured on all of them"
+        )
+    _checked.add(stated)
+    if items and distributed.is_main():
+        console.print(f"{len(items)} held-out items were read, in {time.perf_counter() - began:.1f} s: all can be used")
+
+
+_checked: set[str] = set()  # digests of lists
+
+
+def _changed(path: Path) -> tuple[int, int]:
+    """What shows that a file is another than before."""
+    try:
+        state = path.stat()
+    except OSError:
+        return 0, 0
+    return state.st_mtime_ns, state.st_size
+
+
+class _Read(torch.utils.data.Dataset[Bad | bool]):
+    """Why an item cannot be read, or True."""
+
+    def __init__(self, items: Sequence[Item], read: Read):
+        self.items, self.read = items, read
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, place: int) -> Bad | bool:
+        try:
+            if not is_finite(self.read(self.items[place])):
+                raise ValueError(NOT_FINITE)
+        except (ValueError, OSError) as error:
+            return Bad(self.items[place].id, str(error))
+        return True
 
 
 @torch.no_grad()

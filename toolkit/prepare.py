@@ -21,6 +21,7 @@ from eval.writing import move, sync_names
 from toolkit.console import console
 from toolkit.datasets import Archive, Count, Dataset
 from toolkit.fetch import differs, download, is_archive, unpack
+from toolkit.lock import only_writer
 
 Say = Callable[[str], None]
 _SUMMED_AGAIN = 2**32  # bytes; larger archives were summed when they were unpacked, and take minutes
@@ -36,7 +37,7 @@ def prepare(dataset: Dataset, data: Path, *, keep: bool = False, say: Say = prin
     say(f"{dataset.name}: {dataset.about}\nLicence: {dataset.licence}. {dataset.page}" + (f"\nNote: {dataset.note}" if dataset.note else ""))
     downloads = data / "downloads"
     downloads.mkdir(parents=True, exist_ok=True)
-    with _alone(downloads):
+    with only_writer(downloads):
         for archive in dataset.archives:
             try:
                 _one(archive, data, keep=keep, say=say, wait_seconds=wait_seconds)
@@ -185,19 +186,3 @@ def _bar(name: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         task = progress.add_task(name, total=None)
         yield lambda have, total: progress.update(task, completed=have, total=total or None)
-
-
-@contextmanager
-def _alone(downloads: Path) -> Iterator[None]:
-    """One process at a time in a folder; the lock goes with the process, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
-    with (downloads / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ValueError(f"{downloads}: another `likeness prepare` works there; wait for it, or choose another --data") from None
-        yield

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -20,13 +19,15 @@ from toolkit.batch import Batch, Draw, Item, check_unique, label_numbers
 from toolkit.build import build, half, least_rows, start_from
 from toolkit.console import BadItems, Bar, Interrupted, console, interruptible
 from toolkit.embed import Diverged, TorchEmbedder, embed_all, pick_device
-from toolkit.loading import estimate, loader_of, on_device, part_of, views_of
-from toolkit.log import LOG, Clock, Log, check_loggers
+from toolkit.finite import Watch
+from toolkit.loading import check_held_out, estimate, held_out, loader_of, on_device, part_of, views_of
+from toolkit.lock import only_writer
+from toolkit.log import Clock, Log, check_loggers
 from toolkit.memory import update_encoder
 from toolkit.recipe import Recipe, check, describe
-from toolkit.run import Run, load_run, prepare_folder, save_run
-from toolkit.sampling import Index, draws
+from toolkit.run import Run, is_finished, load_run, prepare_folder, save_run
 from toolkit.sampling import check as check_sampling
+from toolkit.sampling import draws
 from toolkit.shards import shard_numbers
 
 
@@ -71,12 +72,31 @@ def fit(
     resume=True goes on from out/resume; on CPU the weights then equal an uninterrupted run's bit for bit (a run killed before its first checkpoint starts
     again). Ctrl-C finishes the step, saves, and raises Interrupted. Under torchrun every process calls it with the same arguments.
     loggers: "tensorboard", "wandb" beside log.jsonl. items: instead of the recipe's own.
-    ValueError for anything wrong with recipe, data or folder, before the first step.
+    Nothing else may write into `out` meanwhile (toolkit.lock); the items that it is measured on are read once before the first step.
+    ValueError for anything wrong with recipe, data or folder, before the first step; also for what cannot be measured later, when the run is whole.
+    Diverged, with the last checkpoint kept, where losses, embeddings, gradients or weights are no longer finite.
     """
     check(recipe)
     check_loggers(loggers)
+    device = distributed.start() or pick_device()
+    with ExitStack() as held:
+        distributed.on_main(lambda: held.enter_context(only_writer(out)))  # before anything is written, and before what takes its time
+        return _fit(recipe, data, out, resume, loggers, recipe.items(data) if items is None else items, step, device)
+
+
+def _fit(
+    recipe: Recipe,
+    data: Path,
+    out: Path,
+    resume: bool,
+    loggers: Sequence[str],
+    items: Sequence[Item],
+    step: Callable[[Run, Batch, Recipe], Tensor],
+    device: torch.device,
+) -> Path:
+    """fit, in a folder that is its own."""
+    schedule, sampling = recipe.schedule, recipe.sampling
     description = describe(recipe)
-    items = recipe.items(data) if items is None else items
     check_unique(items, "items")
     classes, labels = label_numbers(items)
     shards = shard_numbers(items) if recipe.sampling.open_shards else None
@@ -89,22 +109,20 @@ def fit(
         measure.check_part(part, data, classes)
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
-    device = distributed.start() or pick_device()
     main = distributed.is_main()
     listed = digest([f"{item.id}\0{item.label}" for item in items])
     distributed.agree(recipe=json.dumps(description, sort_keys=True), seed=recipe.seed, classes=len(classes), items=listed)
     run = build(recipe, len(classes), device)
     views = views_of(recipe, items, labels, seed=recipe.seed)
     views[Draw(0, 0, 0)]  # what an augmentation refuses (a missing folder of noise, say) it refuses here
-    if main:
-        prepare_folder(out, description, resume)  # after everything that may refuse the recipe, so that a refused run leaves no folder behind
-    distributed.wait()
+    if not (resume and is_finished(out, schedule.steps, schedule.stop_after)):
+        check_held_out(held_out(recipe, data, trials), recipe.read, workers=recipe.workers)
+    distributed.on_main(lambda: prepare_folder(out, description, resume))  # after everything that may refuse the recipe: a refused run leaves no folder behind
     if not (resume and load_run(out, run, classes, listed)):
         taken = bool(recipe.init) and start_from(recipe, run, classes)
         estimate(run, recipe, items, labels, network=not recipe.init, loss=not taken)
     if main:
         checkpoint.remove_stale(out, run.plateau.kept)
-    schedule, sampling = recipe.schedule, recipe.sampling
     loader = loader_of(views, part_of(draws(labels, sampling, seed=recipe.seed, start=run.step, stop=schedule.steps, shards=shards)), recipe, device)
     autocast = torch.autocast(device.type, dtype=half(recipe, device), enabled=half(recipe, device) is not torch.float32)
     bad = BadItems(recipe.max_bad_share)
@@ -124,11 +142,10 @@ def fit(
         Bar(schedule.steps, run.step, quiet=not main) as bar,
         Log(out if main else None, step=run.step, loggers=loggers, description=description) as log,
     ):
-        watch = _Watch(recipe, items, labels, shards, log, every=1 if device.type == "cpu" else 16)
+        watch = Watch(run, recipe, items, labels, shards, log, every=1 if device.type == "cpu" else 16)
         look = partial(_look, run, recipe, out, classes, trials, data, log, bar)
         if run.owed:
-            look()
-            run.owed = False
+            _make_up(look, run, recipe, out)
             _save(out, run, recipe, classes, listed)
             if _stopped(run, recipe):
                 return checkpoint.find_model(out)
@@ -144,15 +161,19 @@ def fit(
                 assert batch is not None
                 batch = on_device(batch, device, recipe)
                 run.optimizer.zero_grad(set_to_none=True)
-                with autocast:
-                    loss = step(run, batch, recipe)
-                watch.add(run.step, rate, loss)
+                try:
+                    with autocast:
+                        loss = step(run, batch, recipe)
+                except ValueError as error:
+                    watch.explain(run.step, rate, error)
+                    raise
                 run.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
                 sharding.average_gradients(run.loss, run.layout)
                 if recipe.optim.grad_clip:
                     run.scaler.unscale_(run.optimizer)
                     trained = [p for group in run.optimizer.param_groups for p in group["params"]]
                     sharding.clip_gradients(trained, recipe.optim.grad_clip, run.loss, run.layout)
+                watch.add(run.step, rate, loss)
                 run.scaler.step(run.optimizer)
                 run.scaler.update()
             run.step += 1
@@ -163,18 +184,18 @@ def fit(
                 log.write(run.step, loss=watch.read(), lr=rate, **clock.read(sampling.batch_size))
             bar.show(run.step, watch.value, rate)
             if measured and (last or (schedule.eval_every and run.step % schedule.eval_every == 0)):
-                watch.read()
+                watch.settle()
                 try:
                     look()
                 except Diverged:  # then the checkpoint before is the one to keep
                     raise
-                except ValueError:  # what cannot be measured costs no training
+                except ValueError as error:  # what cannot be measured costs no training
                     run.owed = True
                     _save(out, run, recipe, classes, listed)
-                    raise
+                    raise _owed(run, recipe, out, error) from error
                 last = last or _stopped(run, recipe)
             if last or stop or run.step % schedule.save_every == 0:
-                watch.read()  # nothing is saved after a loss that is no number
+                watch.settle()  # nothing that is not finite is saved
                 _save(out, run, recipe, classes, listed)
             if last:
                 break
@@ -201,6 +222,26 @@ def evaluate(recipe: Recipe, embedder: TorchEmbedder, loss: nn.Module, trials: t
 def _stopped(run: Run, recipe: Recipe) -> bool:
     """Whether the watched metric has not been better for so long that training ends."""
     return bool(recipe.schedule.stop_after and run.plateau.since_best >= recipe.schedule.stop_after)
+
+
+def _make_up(look: Callable[[], None], run: Run, recipe: Recipe, out: Path) -> None:
+    """The evaluation that failed before."""
+    try:
+        look()
+    except Diverged:
+        raise
+    except ValueError as error:
+        raise _owed(run, recipe, out, error) from error
+    run.owed = False
+
+
+def _owed(run: Run, recipe: Recipe, out: Path, error: ValueError) -> ValueError:
+    """An error of an evaluation, with what became of the training and how to go on."""
+    steps = recipe.schedule.steps
+    return ValueError(
+        f"the evaluation after step {run.step} of {steps} failed: {error}. The run in {out} is whole, and nothing of it is lost: repair this, "
+        f"then --resume makes up the evaluation{'' if run.step == steps else ' and goes on'}"
+    )
 
 
 def _look(run: Run, recipe: Recipe, out: Path, classes: Sequence[str], trials: tuple[Sequence[Item], Trials] | None, data: Path, log: Log, bar: Bar) -> None:
@@ -240,36 +281,6 @@ def _lost_processes(run: Run, out: Path) -> Iterator[None]:
             f"process {distributed.rank()}, step {run.step}: another process of the run died or does not answer ({str(error).splitlines()[0][:120]}); "
             f"the last checkpoint in {out} is whole, start all again with --resume"
         ) from error
-
-
-class _Watch:
-    """Reads losses as numbers: at once on a CPU, every few steps on a GPU, which need not wait. ValueError for one that is no number names step and items."""
-
-    def __init__(self, recipe: Recipe, items: Sequence[Item], labels: Index, shards: Index | None, log: Log, *, every: int):
-        self.recipe, self.items, self.labels, self.shards, self.log, self.every = recipe, items, labels, shards, log, every
-        self.value = math.nan
-        self.pending: list[tuple[int, float, Tensor]] = []
-
-    def add(self, step: int, rate: float, loss: Tensor) -> None:
-        self.pending.append((step, rate, loss.detach()))
-        if len(self.pending) >= self.every:
-            self.read()
-
-    def read(self) -> float:
-        """The latest loss."""
-        values = torch.stack([loss for _, _, loss in self.pending]).tolist() if self.pending else []
-        for (step, rate, _), value in zip(self.pending, values, strict=True):
-            if not math.isfinite(value):
-                (batch,) = draws(self.labels, self.recipe.sampling, seed=self.recipe.seed, start=step, stop=step + 1, shards=self.shards)
-                ids = [self.items[draw.item].id for draw in batch]
-                self.log.write(step, error=f"the loss is {value}", lr=rate, items=ids)
-                raise ValueError(
-                    f"step {step}: the loss is {value} at lr {rate:.3g}, for the {len(batch)} items {name_first(ids)} (all in {LOG}); "
-                    "the last checkpoint is kept. Lower optim.lr or set optim.grad_clip"
-                )
-        self.value = values[-1] if values else self.value
-        self.pending = []
-        return self.value
 
 
 def _set_rate(run: Run, recipe: Recipe) -> float:

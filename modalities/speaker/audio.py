@@ -18,6 +18,7 @@ Wave = NDArray[np.float32]
 SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif", ".sph")  # through libsndfile
 AV_SUFFIXES = (".m4a", ".aac", ".mp4")  # through PyAV, the extra "m4a"
 MAX_SECONDS = 1_200.0  # longer files are recordings to be segmented, not utterances; also the bound on memory
+MAX_LEVEL = 2.0**31  # of a sample, full scale being 1: 32-bit integers stored as floats are read, what no recording can hold is not
 SILENCE_DBFS = -90.0  # peak; a 16-bit file that never leaves -1..1 quantisation steps (-90.3 dBFS) is silent
 _RATES_HZ = (1_000, 768_000)
 _MAX_VALUES = 2**29  # samples x channels of one file: 2 GiB of float32, whatever its header says
@@ -36,8 +37,8 @@ def read(item: Item, *, rate_hz: int = 16_000, min_seconds: float = 0.1, max_sec
 
     An id that ends in "#speed=0.9" is read at that speed, as sox's: the duration is divided by it, pitch and formants are multiplied.
     Raises BadAudio for a file that cannot be decoded, is empty, cut short, shorter than min_seconds or longer than max_seconds (before the change of speed),
-    holds NaN or infinity, is silent (peak below -90 dBFS after the channels are averaged), or whose header claims an absurd rate or size; ValueError for a
-    speed that is no number within 0.5 to 2.
+    holds NaN or infinity, is silent (peak below -90 dBFS after the channels are averaged) or absurdly loud (peak above 2^31, where full scale is 1, which
+    only files of floats can hold), or whose header claims an absurd rate or size; ValueError for a speed that is no number within 0.5 to 2.
     """
     name, speed = item.name, speed_of(item.id)
     raw, file_hz = _decode_av(item, max_seconds) if item.suffix in AV_SUFFIXES else _decode_soundfile(item, max_seconds)
@@ -53,7 +54,14 @@ def read(item: Item, *, rate_hz: int = 16_000, min_seconds: float = 0.1, max_sec
     if peak < 10 ** (SILENCE_DBFS / 20):
         level = f"{20 * np.log10(peak):.1f} dBFS" if peak > 0 else "all samples zero"
         raise BadAudio(f"{name}: silent, peak {level} (channels averaged); at least {SILENCE_DBFS:.0f} dBFS is needed; remove the file")
+    refuse_level(name, peak)
     return resample(wave, file_hz * speed, rate_hz)
+
+
+def refuse_level(name: str, peak: float) -> None:
+    """BadAudio for a peak that no recording has: a few of its powers, and a network's numbers overflow."""
+    if not peak <= MAX_LEVEL:  # also refuses NaN, where the mean of the channels overflowed
+        raise BadAudio(f"{name}: the level is absurd, peak {peak:.3g}; full scale is 1, and at most {MAX_LEVEL:.3g} is read; write the file again or remove it")
 
 
 def resample(wave: Wave, from_hz: float, to_hz: float) -> Wave:

@@ -103,6 +103,7 @@ def _stream(item: Item, chunk_seconds: float, rate_hz: int) -> Iterator[Wave]:
                     raise BadAudio(f"{item.name}: {bad} samples from {place / file_hz:g} s on are NaN or infinite; all must be finite; write the file again")
                 place += len(raw)
                 wave: Wave = np.ascontiguousarray(raw[:, 0] if channels == 1 else raw.mean(axis=1, dtype=np.float32))
+                audio.refuse_level(item.name, float(np.abs(wave).max(initial=0.0)))
                 held.append(wave if to_rate is None else to_rate.resample_chunk(wave, last=last))
                 length += len(held[-1])
                 while length >= size or (last and length):

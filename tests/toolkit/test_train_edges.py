@@ -69,21 +69,6 @@ def test_missing_files_of_the_test_are_said_before_the_first_step(tmp_path: Path
         assert not (tmp_path / "run").exists()
 
 
-def test_a_damaged_trial_item_costs_no_training(voices: Path, tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    shutil.copytree(voices, data)
-    item = folders.trials(data, split="test", test_share=0.25)[0][0]
-    held = item.path.read_bytes()
-    item.path.write_bytes(b"no audio")
-    with pytest.raises(ValueError, match=rf"1 of \d+ trial items cannot be read \('{item.id}'\)"):
-        fit(recipe(schedule=Schedule(steps=5, save_every=100)), data=data, out=tmp_path / "run")
-    assert checkpoint.load_model(tmp_path / "run").step == 5
-    item.path.write_bytes(held)
-    assert not any("eer" in one for one in read_log(tmp_path / "run"))
-    assert fit(recipe(schedule=Schedule(steps=5, save_every=100)), data=data, out=tmp_path / "run", resume=True) == tmp_path / "run" / checkpoint.LAST
-    assert [one["step"] for one in read_log(tmp_path / "run") if "eer" in one] == [5]  # the evaluation is made up
-
-
 def test_a_network_that_diverged_overwrites_no_checkpoint(voices: Path, tmp_path: Path) -> None:
     def explodes(run: Run, batch: Any, recipe: Recipe) -> Tensor:
         loss = step(run, batch, recipe)

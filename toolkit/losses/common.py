@@ -75,7 +75,10 @@ def refuse_angular_bias(owner: str, b_theta: float) -> None:
 
 
 def checked(forward: Forward) -> Forward:
-    """Run a loss's forward(z, y, ...) outside autocast in float32 at least, on arguments whose shapes, types and labels were checked."""
+    """Run a loss's forward(z, y, ...) outside autocast in float32 at least, on arguments whose shapes, types and labels were checked.
+
+    NaN or infinity in z makes the value NaN, whatever the loss does with such rows: mined pairs, say, leave them out.
+    """
 
     @wraps(forward)
     def run(self: nn.Module, z: Tensor, y: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -94,7 +97,7 @@ def checked(forward: Forward) -> Forward:
                     "num_classes must cover every label"
                 )
         with torch.autocast(z.device.type, enabled=False):
-            return forward(self, full(z), y, *args, **kwargs)
+            return forward(self, full(z), y, *args, **kwargs) + (z.detach() * 0).sum()  # adds 0, or NaN, and no gradient
 
     return cast(Forward, run)
 

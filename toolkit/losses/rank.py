@@ -51,7 +51,7 @@ class FastAP(nn.Module):
 
     def _histogram(self, position: Tensor, mask: Tensor) -> Tensor:
         """(B, num_bins + 1) masses of the masked cells: each goes to the centres below and above it in proportion."""
-        below = position.detach().floor().clamp(max=self.num_bins - 1)
+        below = position.detach().floor().nan_to_num(0.0).clamp(max=self.num_bins - 1)  # NaN, which stays in share, is no index
         share = (position - below).masked_fill(~mask, 0.0)
         rest = mask.to(position.dtype) - share
         empty = position.new_zeros(len(position), self.num_bins + 1)

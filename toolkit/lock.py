@@ -1,0 +1,150 @@
+"""One writer at a time in a folder: the operating system's lock, which goes with the process, however it ends."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from toolkit.console import console
+
+Writer = TypeVar("Writer", bound=Callable[..., Any])
+
+NAME = ".lock"
+_NO_LOCKS = {"ENOLCK", "ENOSYS", "ENOTSUP", "EOPNOTSUPP"}  # what a file system without locks answers
+_TRIES = 100  # each of them lost to a process that has just removed the file which this one opened
+_open: set[int] = set()  # descriptors of the locks that this process holds
+
+
+class Busy(ValueError):
+    """Another process works in the folder."""
+
+
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, which is made if it does not exist.
+
+    The lock is that of the file `.lock` in the folder (flock; on Windows msvcrt's). A process that
+    dies in any way gives it up at once, and processes that it started do not keep it. Over NFS,
+    Linux asks the server for the lock, so that it holds between machines as well. A file system
+    without locks is named in a warning, and nothing is locked there. Reading needs no lock.
+
+    Raises:
+        Busy: Another process, or another thread of this one, holds the lock. Nothing in the folder
+            was touched.
+    """
+    made = not folder.is_dir()
+    handle = _acquire(folder)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            with suppress(OSError):  # Windows removes no open file
+                (folder / NAME).unlink()
+            _open.discard(handle)
+            os.close(handle)
+        if made:  # and nothing was written into it
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def under_lock(function: Writer) -> Writer:
+    """Run a function that writes into a folder, its keyword argument `out`, as the only writer there."""
+
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with only_writer(kwargs["out"]):
+            return function(*args, **kwargs)
+
+    return cast(Writer, run)
+
+
+def _acquire(folder: Path) -> int | None:
+    """The descriptor of the lock; None where the file system has no locks."""
+    path = folder / NAME
+    for _ in range(_TRIES):
+        folder.mkdir(parents=True, exist_ok=True)  # its holder may have removed it altogether
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if not _try_lock(handle):
+                raise Busy(f"{folder} is being written by {_holder(path)}; wait until it ends, or choose another folder")
+            if not _is_file(handle, path):  # its holder ended, and removed it, after it was opened here
+                os.close(handle)
+                continue
+        except OSError as error:
+            os.close(handle)
+            if _name(error) not in _NO_LOCKS:
+                raise
+            console.print(f"{folder}: this file system has no locks ({error.strerror}); see to it yourself that nothing else writes there")
+            return None
+        except Busy:
+            os.close(handle)
+            raise
+        os.truncate(handle, 0)
+        os.write(handle, f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now():%Y-%m-%d %H:%M:%S}".encode())
+        _open.add(handle)
+        return handle
+    raise Busy(f"{folder} is being written by other processes, one after the other; wait until they end, or choose another folder")
+
+
+def _try_lock(handle: int) -> bool:
+    """Whether the lock could be had. OSError where the file system has none."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        try:
+            os.lseek(handle, 1 << 20, os.SEEK_SET)  # behind the text, which others may then read
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+            os.lseek(handle, 0, os.SEEK_SET)
+        except PermissionError:
+            return False
+    else:
+        import fcntl
+
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def _is_file(handle: int, path: Path) -> bool:
+    """Whether the path still leads to the open file."""
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(os.fstat(handle), there)
+
+
+def _holder(path: Path) -> str:
+    """What the holder wrote of itself."""
+    with suppress(OSError, UnicodeDecodeError):
+        text = path.read_text(encoding="utf-8")
+        if text.startswith("process "):
+            return "another process" + f" ({text[:200].splitlines()[0]})"
+    return "another process"
+
+
+def _name(error: OSError) -> str:
+    import errno
+
+    return errno.errorcode.get(error.errno or 0, "")
+
+
+def _let_go() -> None:
+    """In a child of a fork: its copies of the descriptors would keep the locks when the parent is gone."""
+    for handle in _open:
+        with suppress(OSError):
+            os.close(handle)
+    _open.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
