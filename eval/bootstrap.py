@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.types import Floats, Scores
+from eval.types import Floats, Scores, SplitScores
 from eval.verification import AnyFloats, check_costs, eer, min_dcf, num_allowed, tar_at_far
 
 Counts = NDArray[np.int64]
@@ -40,7 +40,7 @@ class _Order:
         self.target_trials, self.nontarget_trials = (
             one[np.argsort(scores.values[one])] for one in (np.flatnonzero(scores.target), np.flatnonzero(~scores.target))
         )
-        self.target, self.nontarget = scores.values[self.target_trials], scores.values[self.nontarget_trials]
+        self.target, self.nontarget = (scores.values[one].view(SplitScores) for one in (self.target_trials, self.nontarget_trials))
         if not (self.target.size and self.nontarget.size):
             raise ValueError(f"scores: {self.target.size} target and {self.nontarget.size} nontarget trials; an interval needs at least one of each")
 

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.types import Bools, Floats, Ints, Trials
+from eval.types import Bools, Floats, Ints, SplitScores, Trials
 from eval.verification import tar_threshold
 
 Thresholds = Literal["scores", "grid"]
@@ -87,7 +87,7 @@ def val_at_far(scores: ArrayLike, same: ArrayLike, far: float = 1e-3, *, folds: 
         target, nontarget = values[~test & labels], values[~test & ~labels]
         if not (values[test & labels].size and values[test & ~labels].size and target.size and nontarget.size):
             raise ValueError(f"val_at_far: fold {number + 1} or the others lack same or different pairs; every fold needs both")
-        limit = tar_threshold(target, nontarget, far) if grid is None else _interpolated(nontarget, grid, far)
+        limit = tar_threshold(target.view(SplitScores), nontarget, far) if grid is None else _interpolated(nontarget, grid, far)
         rates.append((np.mean(values[test & labels] >= limit), np.mean(values[test & ~labels] >= limit)))
     val, met = np.array(rates).T
     return ValAtFar(float(val.mean()), float(val.std()), float(met.mean()))
