@@ -77,6 +77,9 @@ def evaluate(
     ijb: Annotated[Path | None, typer.Option(help="The folder of IJB-B or IJB-C: evaluate its 1:1 protocol from embeddings of its faces.", **PACK)] = None,
     preset: Annotated[list[str] | None, typer.Option(help=PRESET)] = None,
     switch: Annotated[list[str] | None, typer.Option(help=SWITCH)] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="The score file to which the differences of the others are given, on the same trials (default: the first).")
+    ] = None,
     trials: Annotated[Path | None, typer.Option(help="Trial list with the labels, where the score files have none.", **EXISTING)] = None,
     subjects: Annotated[
         Path | None, typer.Option(help="`id subject` list for the intervals (default: ids' first folder, else links of target trials).", **EXISTING)
@@ -103,9 +106,11 @@ def evaluate(
     ] = None,
     resamples: Annotated[int, typer.Option(min=0, help="Bootstrap resamples of the intervals; 0 = no intervals (default with --ijb).")] = 1000,
 ) -> None:
-    """EER, minDCF and TAR@FAR with intervals resampled over subjects."""
+    """EER, minDCF and TAR@FAR with intervals resampled over subjects; of several score files on the same trials the paired differences too."""
     refuse_beside_ijb(
-        context, ijb, ("trials", "subjects", "groups", "p_target", "eer_method", "tar_rule", "c_miss", "c_fa", "llr", "report", "embeddings", "media")
+        context,
+        ijb,
+        ("reference", "trials", "subjects", "groups", "p_target", "eer_method", "tar_rule", "c_miss", "c_fa", "llr", "report", "embeddings", "media"),
     )
     if ijb is not None:
         from eval import ijb_evaluate
@@ -130,6 +135,7 @@ def evaluate(
     )
     text = evaluate_files(
         scores,
+        reference=reference,
         trial_list=trials,
         subject_list=subjects,
         group_list=groups,
