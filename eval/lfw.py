@@ -1,6 +1,7 @@
 """The LFW protocol (Huang et al. 2007): ten-fold verification accuracy and VAL@FAR on scores; the fold structure of pairs.txt.
 
 On nine folds the threshold of best accuracy is chosen, on the tenth it is applied; the mean over folds and the population standard deviation are reported.
+FaceX-Zoo reports the standard error of the mean in its place: of ten folds a third of this deviation.
 The field's code (facenet, insightface, AdaFace) does this on squared distances d of unit vectors with the thresholds 0, .01, .. 3.99 and accepts d < threshold.
 Here scores are compared, higher = more similar, and any distinct score can be the threshold; a distance is the special case score = -d, and
 thresholds="grid" then gives the published procedure, number for number. For cosines, d = 2 - 2 cos.

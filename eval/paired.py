@@ -121,7 +121,7 @@ def differences(
         for system, made in resamples.items()
     }
     metrics = list(dict.fromkeys(metric for made in resamples.values() for metric in made.values))
-    cells, _ = summarise(outcomes, metrics, reference=reference)
+    cells = summarise(outcomes, metrics, reference=reference)[0] if outcomes else []
     found = {(cell.variant, cell.metric): cell.difference for cell in cells if cell.difference is not None}
     over = "trials" if any(one.counts["subjects"] is None for one in results) else "subjects"
     return Paired(reference, found, tuple(unpaired), over)

@@ -292,6 +292,7 @@ def eer(target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayL
 
     method: interpolated (linear between the two adjacent ROC points around FAR = FRR; the VoxSRC values), convex_hull (on the ROC's
     lower convex hull: ROCCH, BOSARIS), nearest (mean of FAR and FRR at the ROC point where they differ least, the lower threshold of two equal ones).
+    Kaldi's compute-eer and voxceleb_trainer's give no less than the interpolated value; docs/protocols.md says by how much they differ.
 
     >>> eer([0.9, 0.8, 0.3], [0.1, 0.2, 0.4]) == 1 / 3
     True
