@@ -202,7 +202,8 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _plain(text: str) -> str:
-    return text.replace("|", r"\|").replace("\n", " ")
+    one_line = text.replace("|", r"\|").replace("\n", " ")
+    return "\\" + one_line if one_line.startswith("* ") else one_line  # a star that begins a line would begin a list
 
 
 def _piped(rows: Sequence[Sequence[str]]) -> str:
