@@ -308,10 +308,18 @@ def drawn_from(target: NDArray[np.bool_], subjects: ArrayLike | None) -> Drawn:
         each = [Drawn(int(np.count_nonzero(one)), f"{kind} trials") for one, kind in ((target, "target"), (~target, "nontarget"))]
         return min(each, key=lambda one: one.number)
     pairs = np.asarray(subjects)
-    every = int(np.unique(pairs).size)
-    with_targets, with_nontargets = int(np.unique(pairs[target]).size), int(np.unique(pairs[~target]).size)
+    every, with_targets, with_nontargets = (_num_distinct(one) for one in (pairs, pairs[target], pairs[~target]))
     least = min(with_targets, with_nontargets)
     return Drawn(least, "subjects" if least == every else "subjects with target trials" if with_targets == least else "subjects in nontarget trials")
+
+
+def _num_distinct(numbers: NDArray[Any]) -> int:
+    """How many different integers there are; without a sort where they are as small as subject numbers usually are."""
+    if not numbers.size or numbers.min() < 0 or numbers.max() > 10 * numbers.size:
+        return int(np.unique(numbers).size)
+    seen = np.zeros(int(numbers.max()) + 1, dtype=np.bool_)
+    seen[numbers.ravel()] = True
+    return int(np.count_nonzero(seen))
 
 
 def bounds_of(
