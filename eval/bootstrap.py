@@ -4,6 +4,8 @@ Trials share subjects, so they are not independent: an interval over trials is f
 with c[s] the times that subject s was drawn, a target trial weighs c[s] and a nontarget trial c[a] * c[b] (the subsets bootstrap of Bolle et al. 2004,
 with the product weights of Owen's pigeonhole bootstrap, 2007). Trials are sorted once; each resample is two cumulative sums of integer weights, shared by
 all metrics. EER, minDCF and strict TAR@FAR read them directly; any other metric gets the trials repeated by their weights.
+
+Of fewer than 5 subjects there is no interval, and of fewer than 20 it is marked, see `bounds`: so few do not stand for others.
 """
 
 from __future__ import annotations
@@ -16,13 +18,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.types import Floats, Scores
+from eval.types import Floats, Scores, SplitScores
 from eval.verification import AnyFloats, check_costs, eer, min_dcf, num_allowed, tar_at_far
 
 Counts = NDArray[np.int64]
 Metric = Callable[..., float]  # metric(target, nontarget)
+Ends = tuple[float, float]
+
+MIN_DRAWN = 5  # of fewer subjects there is no interval: 2 have 3 different resamples, 4 have 35, 5 have 126
+FEW_DRAWN = 20  # of fewer an interval is marked
 
 _BLOCK = 1 << 18  # trial weights (or subjects) held at once: a few MB, which stay in the cache
+_MANY_REDRAWN = 0.05  # of the draws: with five subjects behind a class fewer than 1 % lose it
 _ROUNDS = 100  # how often an empty resample is drawn again
 
 
@@ -33,6 +40,30 @@ class Resamples(NamedTuple):
     num_redrawn: int
 
 
+class Drawn(NamedTuple):
+    """What an interval rests on.
+
+    Attributes:
+        number: How many subjects there are behind the class of trials that has fewer of them, or how many such trials.
+        what: What was counted, in words: "subjects", "subjects with target trials", "nontarget trials", "classes".
+    """
+
+    number: int
+    what: str
+
+
+class Bounds(NamedTuple):
+    """An interval and what its reader has to know.
+
+    Attributes:
+        ends: (low, high), None where there is no interval.
+        note: Why there is none, or why it is not to be relied on; "" where there is nothing to say.
+    """
+
+    ends: Ends | None
+    note: str = ""
+
+
 class _Order:
     """Both classes in ascending score order, and where the ROC's points lie in them. All of it is the same for every resample."""
 
@@ -40,7 +71,7 @@ class _Order:
         self.target_trials, self.nontarget_trials = (
             one[np.argsort(scores.values[one])] for one in (np.flatnonzero(scores.target), np.flatnonzero(~scores.target))
         )
-        self.target, self.nontarget = scores.values[self.target_trials], scores.values[self.nontarget_trials]
+        self.target, self.nontarget = (scores.values[one].view(SplitScores) for one in (self.target_trials, self.nontarget_trials))
         if not (self.target.size and self.nontarget.size):
             raise ValueError(f"scores: {self.target.size} target and {self.nontarget.size} nontarget trials; an interval needs at least one of each")
 
@@ -188,15 +219,20 @@ def _blocks(order: _Order, sides: tuple[Any, Any, Any], n: int, num_resamples: i
         yield _Block(order, target, nontarget), redrawn
 
 
-def resample(metrics: Mapping[str, Metric], scores: Scores, subjects: ArrayLike | None, *, num_resamples: int = 1000, seed: int = 0) -> Resamples:
-    """Values of several metrics on the same resamples; equal seeds, subjects and labels give equal draws. See `intervals`."""
+def _check_draws(scores: Scores, subjects: ArrayLike | None, num_resamples: int) -> tuple[_Order, tuple[NDArray[np.intp], int] | None]:
+    """The order of the trials, and what `_check_subjects` gives. ValueError for what cannot be resampled."""
     if num_resamples < 1:
         raise ValueError(f"num_resamples = {num_resamples}: draw at least 1; 1000 is usual for a 95 % interval")
-    order = _Order(scores)
-    if subjects is None:
+    return _Order(scores), None if subjects is None else _check_subjects(subjects, scores.target)
+
+
+def resample(metrics: Mapping[str, Metric], scores: Scores, subjects: ArrayLike | None, *, num_resamples: int = 1000, seed: int = 0) -> Resamples:
+    """Values of several metrics on the same resamples; equal seeds, subjects and labels give equal draws. See `intervals`."""
+    order, checked = _check_draws(scores, subjects, num_resamples)
+    if checked is None:
         sides, n = (order.target_trials, order.nontarget_trials, None), scores.values.size
     else:
-        pairs, n = _check_subjects(subjects, scores.target)
+        pairs, n = checked
         sides = pairs[order.target_trials, 0], pairs[order.nontarget_trials, 0], pairs[order.nontarget_trials, 1]
     functions = {name: _fast(metric) or partial(_slow, metric) for name, metric in metrics.items()}
     values: dict[str, list[Floats]] = {name: [] for name in metrics}
@@ -208,10 +244,10 @@ def resample(metrics: Mapping[str, Metric], scores: Scores, subjects: ArrayLike 
     return Resamples({name: np.concatenate(parts) for name, parts in values.items()}, num_redrawn)
 
 
-def percentile_interval(values: Floats, level: float) -> tuple[float, float]:
+def percentile_interval(values: Floats, level: float) -> Ends:
     """The central `level` share of the resampled values, e.g. the 2.5 and 97.5 % quantiles for 0.95; NaN, a resample without a value, is left out.
 
-    ValueError unless 0 < level < 1.
+    It is an interval of a metric only where enough was drawn, see `bounds`. ValueError unless 0 < level < 1.
     """
     if not 0 < level < 1:
         raise ValueError(f"level = {level}: the share that an interval covers must lie strictly between 0 and 1, e.g. 0.95")
@@ -221,27 +257,113 @@ def percentile_interval(values: Floats, level: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def bounds(values: Floats, level: float, drawn: Drawn, *, num_redrawn: int = 0) -> Bounds:
+    """The interval of resampled values, or why there is none, or why it is not to be relied on.
+
+    There is none below 5 of what was drawn, and none where the resamples do not vary: an EER that is 0 in each of them
+    says nothing about other subjects, and an interval of no width would say that it did. Below 20, and where many
+    resamples had to be drawn again because they lost a class, the interval is marked.
+
+    Args:
+        values: (R,) values of the metric on the resamples; NaN where one has none.
+        level: The share that the interval covers, e.g. 0.95.
+        drawn: What was drawn, see `drawn_from`.
+        num_redrawn: How many draws were replaced, because they held no target or no nontarget trial.
+
+    Raises:
+        ValueError: The level is not between 0 and 1.
+
+    Example:
+        >>> bounds(np.array([0.0, 0.1, 0.2]), 0.5, Drawn(12, "subjects"))
+        Bounds(ends=(0.05, 0.15000000000000002), note='12 subjects, fewer than 20: such an interval is often too narrow')
+        >>> bounds(np.array([0.0, 0.1, 0.2]), 0.5, Drawn(2, "subjects"))
+        Bounds(ends=None, note='no interval: 2 subjects, fewer than 5')
+    """
+    low, high = percentile_interval(values, level)
+    if drawn.number < MIN_DRAWN:
+        return Bounds(None, f"no interval: {drawn.number} {drawn.what}, fewer than {MIN_DRAWN}")
+    if np.isnan(low):
+        return Bounds(None, "no interval: the metric has no value on any resample")
+    if high - low <= 1e-12 * max(abs(low), abs(high)):
+        constant = np.nanmin(values) == np.nanmax(values)
+        share = "all resamples" if constant else f"the central {100 * level:g} % of the resamples"
+        return Bounds(None, f"no interval: {share} give the same value, which says nothing about other {drawn.what.split()[0]}")
+    notes = [f"{drawn.number} {drawn.what}, fewer than {FEW_DRAWN}: such an interval is often too narrow"] if drawn.number < FEW_DRAWN else []
+    share_redrawn = num_redrawn / (num_redrawn + values.size)
+    if share_redrawn > _MANY_REDRAWN:
+        notes.append(f"{100 * share_redrawn:.0f} % of the resamples held no target or no nontarget trial and were drawn again")
+    return Bounds((low, high), "; ".join(notes))
+
+
+def drawn_from(target: NDArray[np.bool_], subjects: ArrayLike | None) -> Drawn:
+    """What an interval of trials rests on: the subjects with target trials, or those in nontarget trials, whichever are fewer.
+
+    Ten thousand subjects of whom three have target trials make an interval of three subjects.
+
+    Args:
+        target: (P,) bool.
+        subjects: (P, 2) integers, the subjects of both sides of each trial; None: the trials themselves are drawn.
+    """
+    if subjects is None:
+        each = [Drawn(int(np.count_nonzero(one)), f"{kind} trials") for one, kind in ((target, "target"), (~target, "nontarget"))]
+        return min(each, key=lambda one: one.number)
+    pairs = np.asarray(subjects)
+    every, with_targets, with_nontargets = (_num_distinct(one) for one in (pairs, pairs[target], pairs[~target]))
+    least = min(with_targets, with_nontargets)
+    return Drawn(least, "subjects" if least == every else "subjects with target trials" if with_targets == least else "subjects in nontarget trials")
+
+
+def _num_distinct(numbers: NDArray[Any]) -> int:
+    """How many different integers there are; without a sort where they are as small as subject numbers usually are."""
+    if not numbers.size or numbers.min() < 0 or numbers.max() > 10 * numbers.size:
+        return int(np.unique(numbers).size)
+    seen = np.zeros(int(numbers.max()) + 1, dtype=np.bool_)
+    seen[numbers.ravel()] = True
+    return int(np.count_nonzero(seen))
+
+
+def bounds_of(
+    metrics: Mapping[str, Metric], scores: Scores, subjects: ArrayLike | None, *, num_resamples: int = 1000, level: float = 0.95, seed: int = 0
+) -> tuple[dict[str, Bounds], Resamples]:
+    """`bounds` of several metrics that share draws, and the resamples themselves; below 5 subjects nothing is drawn and all values are NaN.
+
+    Args and errors: see `intervals`.
+    """
+    if subjects is not None:
+        _check_subjects(subjects, scores.target)
+    drawn = drawn_from(scores.target, subjects)
+    if drawn.number < MIN_DRAWN:
+        _check_draws(scores, subjects, num_resamples)
+        made = Resamples({name: np.full(num_resamples, np.nan) for name in metrics}, 0)
+    else:
+        made = resample(metrics, scores, subjects, num_resamples=num_resamples, seed=seed)
+    return {name: bounds(values, level, drawn, num_redrawn=made.num_redrawn) for name, values in made.values.items()}, made
+
+
 def intervals(
     metrics: Mapping[str, Metric], scores: Scores, subjects: ArrayLike | None, *, num_resamples: int = 1000, level: float = 0.95, seed: int = 0
-) -> dict[str, tuple[float, float]]:
+) -> dict[str, Ends | None]:
     """Bootstrap intervals (low, high) of several metrics that share draws and sums: the same numbers as one `interval` each, at a fraction of the cost.
 
     metrics: name -> metric(target, nontarget). eer, min_dcf and tar_at_far of eval.verification, also as functools.partial with keywords, are fast.
     subjects: (P, 2) integers, the subjects of each trial's enrol and probe side. None resamples TRIALS instead: optimistic (too narrow) wherever
     trials share subjects, and to be marked as such. Resamples that lose a whole class are drawn again; `resample` counts them.
+    None in place of an interval: fewer than 5 subjects, or resamples that do not vary; `bounds_of` says which, and marks those of fewer than 20.
     ValueError for an empty class, subjects of a wrong shape or in contradiction to the labels, too few subjects, a level outside (0, 1).
     """
-    values = resample(metrics, scores, subjects, num_resamples=num_resamples, seed=seed).values
-    return {name: percentile_interval(one, level) for name, one in values.items()}
+    found, _ = bounds_of(metrics, scores, subjects, num_resamples=num_resamples, level=level, seed=seed)
+    return {name: one.ends for name, one in found.items()}
 
 
-def interval(
-    metric: Metric, scores: Scores, subjects: ArrayLike | None, *, num_resamples: int = 1000, level: float = 0.95, seed: int = 0
-) -> tuple[float, float]:
-    """Bootstrap interval (low, high) of one metric over subjects; see `intervals`.
+def interval(metric: Metric, scores: Scores, subjects: ArrayLike | None, *, num_resamples: int = 1000, level: float = 0.95, seed: int = 0) -> Ends | None:
+    """Bootstrap interval (low, high) of one metric over subjects, None where there is none; see `intervals`.
 
-    >>> scores = Scores(np.array([0.9, 0.2, 0.8, 0.3, 0.1, 0.7]), np.array([1, 0, 1, 0, 0, 1], dtype=bool))
-    >>> interval(eer, scores, [[0, 0], [0, 1], [1, 1], [1, 2], [0, 2], [2, 2]], num_resamples=100)
-    (0.0, 0.0)
+    >>> own = [(i, i) for i in range(6)]
+    >>> others = [(i, j) for i in range(6) for j in range(i)]
+    >>> values = np.append([0.9, 0.8, 0.3, 0.7, 0.4, 0.8], np.arange(15) / 20)
+    >>> scores = Scores(values, np.arange(21) < 6)
+    >>> low, high = interval(eer, scores, own + others, num_resamples=100)
+    >>> bool(0 <= low < eer(scores.targets, scores.nontargets) < high)
+    True
     """
     return intervals({"": metric}, scores, subjects, num_resamples=num_resamples, level=level, seed=seed)[""]

@@ -23,8 +23,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from eval.files import atomic_path
 from eval.normalization import cohort_statistics
-from eval.types import Bools, Floats
-from eval.verification import check_costs, eer
+from eval.types import Bools, Floats, SplitScores
+from eval.verification import as_labels, check_costs, eer
 
 FORMAT = "likeness calibration 1"
 FRACTIONS = tuple(k / 20 for k in range(10))
@@ -92,7 +92,7 @@ def fit_calibration(
     ValueError: a class is empty, NaN, shapes, constant scores or measures; the scores separate the classes (no finite optimum) or point the wrong way.
     """
     values, measures = _scores(scores), _quality(quality, np.size(scores))
-    labels = _labels(target, values.size)
+    labels = as_labels("calibration: target", target, values.size)
     names = tuple(names) if names else tuple(f"quality{k}" for k in range(measures.shape[1]))
     if len(names) != measures.shape[1]:
         raise ValueError(f"calibration: {len(names)} names for {measures.shape[1]} quality measures; one each is needed")
@@ -157,14 +157,15 @@ def error_versus_reject(
     >>> curve.values.tolist()
     [0.5, 0.0]
     """
-    values, labels, measure = _scores(scores), _labels(target, np.size(scores)), _quality(quality, np.size(scores))
+    values, labels, measure = _scores(scores), as_labels("calibration: target", target, np.size(scores)), _quality(quality, np.size(scores))
     shares = np.asarray(fractions, dtype=np.float64).reshape(-1)
     if measure.shape[1] != 1 or not ((shares >= 0) & (shares < 1)).all():
         raise ValueError(f"rejecting: {measure.shape[1]} measures, fractions {shares.tolist()}; give one measure, and fractions from 0 to below 1")
     order = np.sort(measure[:, 0])
     thresholds = order[np.minimum((shares * values.size + 1e-9).astype(np.int64), values.size - 1)]
     kept = [measure[:, 0] >= threshold for threshold in thresholds]
-    found = [metric(values[one & labels], values[one & ~labels]) if (one & labels).any() and (one & ~labels).any() else np.nan for one in kept]
+    split = values.view(SplitScores)
+    found = [metric(split[one & labels], split[one & ~labels]) if (one & labels).any() and (one & ~labels).any() else np.nan for one in kept]
     return Curve(np.array([1 - one.mean() for one in kept]), thresholds, np.array(found, dtype=np.float64))
 
 
@@ -199,16 +200,6 @@ def _scores(scores: ArrayLike) -> Floats:
     if values.ndim != 1 or bad:
         raise ValueError(f"calibration: scores must be (P,) finite numbers, but {bad} of shape {values.shape} are NaN or infinite")
     return values
-
-
-def _labels(target: ArrayLike, size: int) -> Bools:
-    labels = np.asarray(target)
-    if labels.shape != (size,) or (size and labels.dtype.kind not in "biu") or not np.isin(labels, (0, 1)).all():
-        raise ValueError(f"calibration: target must be ({size},) labels, True or False, but got {labels.dtype} of shape {labels.shape}")
-    labels = labels.astype(np.bool_)
-    if labels.all() or not labels.any():
-        raise ValueError(f"calibration: {int(labels.sum())} target and {int((~labels).sum())} nontarget trials; at least one of each is needed")
-    return labels
 
 
 def _quality(quality: ArrayLike | None, size: int) -> NDArray[np.float64]:

@@ -47,7 +47,9 @@ def ece(
     confidence: (N,) in [0, 1]. correct: (N,) booleans (or 0 and 1). bins: "mass", rank r of 0..N-1 by rising confidence goes to bin floor(num_bins r / N);
     "width", bin floor(num_bins confidence), 1 in the last. power=2 is what the vMF paper's released code reports.
     ties: equal-mass bins may part items of equal confidence. "shared": each of these enters with the mean of their correctness, so that the order of
-    rows does not matter; "row": by row order, as sequential code does it (on confidences of two digits it moves the power=2 value by up to .01).
+    rows does not matter; "row": by row order, as sequential code does it. The two differ by at most sum_g m_g 2 p_g (1 - p_g) (power=1), or the root of
+    sum_g m_g p_g (1 - p_g) (power=2), over the groups g of equal confidences that bins part, of share m_g and accuracy p_g: never more than .5, which
+    items of one confidence reach. On 50 confidences of two digits power=2 moves by .02 on average, and by .1 in the worst of 400 cases.
     ValueError: shapes, no items, values outside [0, 1], NaN.
 
     >>> round(ece([0.9, 0.9, 0.6, 0.6], [True, True, True, False], num_bins=2), 6)

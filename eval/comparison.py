@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from eval import per_item
-from eval.bootstrap import Metric, percentile_interval, resample
+from eval.bootstrap import MIN_DRAWN, Bounds, Drawn, Metric, bounds, bounds_of, drawn_from, percentile_interval
 from eval.per_item import PerItem
 from eval.subjects import subjects_of
 from eval.types import Floats, Ints, Scores, Trials, name_first
@@ -38,11 +38,15 @@ class Subjects:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """A finished run: the value of each metric, and its (R,) values on resamples of the subjects, whose draws are equal for all runs of one trial_list."""
+    """A finished run: the value of each metric, and its (R,) values on resamples of the subjects, whose draws are equal for all runs of one trial_list.
+
+    drawn: what the resamples rest on, see eval.bootstrap.bounds; None where that is not known, and then not judged.
+    """
 
     values: Mapping[str, float]
     replicates: Mapping[str, Floats]
     trial_list: str
+    drawn: Drawn | None = None
 
 
 @dataclass(frozen=True)
@@ -63,30 +67,34 @@ class Run:
 class Difference:
     """A variant's mean minus the reference's over the seeds that both finished, and what may be said of it.
 
-    interval: over subjects; distinguishable: it excludes 0. seed_interval: Student's t over seeds, None with one seed. p: two-sided, from the resamples
-    of the subjects; p_holm: the same after Holm (1979) over all comparisons of the table.
+    interval: over subjects, None where there is none; interval_note: why, or why it is not to be relied on. distinguishable: the resampled differences
+    exclude 0. seed_interval: Student's t over seeds, None with one seed. p: two-sided, from the resamples of the subjects, None of too few subjects;
+    p_holm: the same after Holm (1979) over all comparisons of the table.
     """
 
     value: float
     num_seeds: int
-    interval: Interval
+    interval: Interval | None
     distinguishable: bool
     seed_interval: Interval | None
-    p: float
-    p_holm: float = 1.0
+    p: float | None
+    p_holm: float | None = None
+    interval_note: str = ""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A variant's metric. standard_error: over seeds, None with one seed. interval: of the mean over seeds, subjects resampled."""
+    """A variant's metric. standard_error: over seeds, None with one seed. interval: of the mean over seeds, subjects resampled; None where there is
+    none. interval_note: why, or why it is not to be relied on."""
 
     variant: str
     metric: str
     values: Mapping[int, float]
     mean: float
     standard_error: float | None
-    interval: Interval
+    interval: Interval | None
     difference: Difference | None = None
+    interval_note: str = ""
 
 
 @dataclass(frozen=True)
@@ -124,7 +132,7 @@ class Comparison:
 
     @property
     def num_comparisons(self) -> int:
-        return sum(one.difference is not None for one in self.cells)
+        return sum(one.difference is not None and one.difference.p is not None for one in self.cells)
 
     @property
     def failed(self) -> list[Run]:
@@ -152,13 +160,15 @@ def measure(scores: Scores, metrics: Mapping[str, Metric], subjects: Subjects, *
     Errors: those of eval.bootstrap.resample.
     """
     values = {name: float(metric(scores.targets, scores.nontargets)) for name, metric in metrics.items()}
-    return Outcome(values, resample(metrics, scores, subjects.pairs, num_resamples=num_resamples, seed=seed).values, subjects.trial_list)
+    _, made = bounds_of(metrics, scores, subjects.pairs, num_resamples=num_resamples, seed=seed)
+    return Outcome(values, made.values, subjects.trial_list, drawn_from(scores.target, subjects.pairs))
 
 
 def measure_items(measured: PerItem, metrics: Mapping[str, per_item.Metric], *, num_resamples: int, seed: int = 0) -> Outcome:
     """The same of what a classifier's or retrieval system's test measured on each item, on resamples of its groups."""
     values = {name: float(metric(measured.columns)) for name, metric in metrics.items()}
-    return Outcome(values, per_item.resample(metrics, measured, num_resamples=num_resamples, seed=seed), measured.digest)
+    over = "items" if measured.groups is None else measured.over
+    return Outcome(values, per_item.resample(metrics, measured, num_resamples=num_resamples, seed=seed), measured.digest, Drawn(measured.num_groups, over))
 
 
 def resamples_needed(num_comparisons: int) -> int:
@@ -175,8 +185,9 @@ def summarise(
     mean that is NaN is no best one.
     Variants that were measured on another trial list than the reference get no difference: nothing pairs them. ValueError for an unknown reference.
 
-    >>> one = Outcome({"eer": 0.1}, {"eer": np.array([0.1, 0.2])}, "list")
-    >>> two = Outcome({"eer": 0.3}, {"eer": np.array([0.3, 0.5])}, "list")
+    >>> drawn = Drawn(40, "subjects")
+    >>> one = Outcome({"eer": 0.1}, {"eer": np.array([0.1, 0.2])}, "list", drawn)
+    >>> two = Outcome({"eer": 0.3}, {"eer": np.array([0.3, 0.5])}, "list", drawn)
     >>> cells, reference = summarise({"a": {0: one}, "b": {0: two}}, ["eer"])
     >>> reference, [round(end, 4) for end in cells[1].difference.interval]
     ('a', [0.2025, 0.2975])
@@ -189,10 +200,18 @@ def summarise(
         reference = (max if higher_is_better else min)(first, key=first.__getitem__)
     against = outcomes.get(reference, {})
     differences = [None if one.variant == reference else _difference(one.metric, outcomes[one.variant], against) for one in cells]
-    adjusted = iter(holm([one.p for one in differences if one is not None]))
+    adjusted = iter(holm([one.p for one in differences if one is not None and one.p is not None]))
     return [
-        replace(cell, difference=one if one is None else replace(one, p_holm=next(adjusted))) for cell, one in zip(cells, differences, strict=True)
+        replace(cell, difference=one if one is None or one.p is None else replace(one, p_holm=next(adjusted)))
+        for cell, one in zip(cells, differences, strict=True)
     ], reference
+
+
+def verdict(difference: Difference) -> str:
+    """Whether a difference is distinguishable from none, in words."""
+    if difference.p is None or difference.p_holm is None:
+        return "-"
+    return "no" if not difference.distinguishable else "yes, also after Holm" if difference.p_holm < 1 - LEVEL else "yes, but not after Holm"
 
 
 def holm(p: Sequence[float]) -> list[float]:
@@ -212,7 +231,14 @@ def _cell(variant: str, metric: str, runs: Mapping[int, Outcome]) -> Cell:
     values = {seed: one.values[metric] for seed, one in runs.items() if metric in one.values}
     each = np.array(list(values.values()))
     error = float(each.std(ddof=1) / np.sqrt(each.size)) if each.size > 1 else None
-    return Cell(variant, metric, values, float(each.mean()), error, percentile_interval(_mean_replicates(metric, runs, list(values)), LEVEL))
+    found = _bounds(_mean_replicates(metric, runs, list(values)), runs)
+    return Cell(variant, metric, values, float(each.mean()), error, found.ends, interval_note=found.note)
+
+
+def _bounds(replicates: Floats, runs: Mapping[int, Outcome]) -> Bounds:
+    """The interval of replicates of these runs, which were measured on one list."""
+    drawn = next(iter(runs.values())).drawn
+    return bounds(replicates, LEVEL, Drawn(len(replicates), "resamples") if drawn is None else drawn)
 
 
 def _difference(metric: str, runs: Mapping[int, Outcome], against: Mapping[int, Outcome]) -> Difference | None:
@@ -222,10 +248,14 @@ def _difference(metric: str, runs: Mapping[int, Outcome], against: Mapping[int, 
     each = np.array([runs[seed].values[metric] - against[seed].values[metric] for seed in seeds])
     drawn = _mean_replicates(metric, runs, seeds) - _mean_replicates(metric, against, seeds)
     drawn = drawn[~np.isnan(drawn)]  # resamples on which the metric has no value
+    found = _bounds(drawn, against)
+    behind = against[seeds[0]].drawn
+    if behind is not None and behind.number < MIN_DRAWN:
+        return Difference(float(each.mean()), len(seeds), None, False, _t_interval(each), None, interval_note=found.note)
     low, high = percentile_interval(drawn, LEVEL)
     tail = min(int((drawn <= 0).sum()), int((drawn >= 0).sum()))
     p = min(1.0, 2 * (tail + 1) / (drawn.size + 1))
-    return Difference(float(each.mean()), len(seeds), (low, high), low > 0 or high < 0, _t_interval(each), p)
+    return Difference(float(each.mean()), len(seeds), found.ends, low > 0 or high < 0, _t_interval(each), p, interval_note=found.note)
 
 
 def _mean_replicates(metric: str, runs: Mapping[int, Outcome], seeds: Sequence[int]) -> Floats:
@@ -240,5 +270,7 @@ def _t_interval(differences: Floats) -> Interval | None:
     n = differences.size
     if n < 2:
         return None
+    if np.ptp(differences) <= 1e-12 * np.abs(differences).max():
+        return None  # an interval of no width
     half = float(stdtrit(n - 1, (1 + LEVEL) / 2) * differences.std(ddof=1) / np.sqrt(n))
     return float(differences.mean()) - half, float(differences.mean()) + half

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from eval.comparison import LEVEL, Cell, Comparison, Interval, Run
+from eval.comparison import LEVEL, Cell, Comparison, Run, verdict
 from eval.files import atomic_path
 from eval.page import COLOURS, STYLES, document, drawn, legend, plot, prose
 from eval.page import table as html_table
-from eval.report import metric_label, metric_text
+from eval.report import NO_INTERVAL, ends_text, metric_label, metric_text, signed_ends, signed_text
 from eval.report_scores import trade_off
 from eval.types import Scores
 
@@ -103,6 +103,7 @@ def notes(comparison: Comparison) -> list[str]:
             f"{_count(c.num_comparisons, 'comparison')}: of so many, {(1 - LEVEL) * c.num_comparisons:.2g} would seem distinguishable by chance alone; "
             "p (Holm) below 0.05 holds for all at once.",
         ]
+    said += _interval_notes(c)
     said.append(f"The variants differ in {', '.join(c.varied) or 'nothing'}.")
     if c.allowed:
         said.append(f"As allowed, they differ in {', '.join(c.allowed)} too: this is no comparison of methods alone.")
@@ -156,9 +157,9 @@ def _difference_rows(comparison: Comparison) -> list[list[str]]:
     rows = [[f"minus {comparison.reference}", "metric", "difference", over, "over seeds", "p", "p (Holm)", "distinguishable"]]
     for cell in comparison.cells:
         if (one := cell.difference) is not None:
-            ends = [_ends(cell.metric, one.interval), _ends(cell.metric, one.seed_interval)]
-            verdict = "no" if not one.distinguishable else "yes, also after Holm" if one.p_holm < 1 - LEVEL else "yes, but not after Holm"
-            rows.append([cell.variant, metric_label(cell.metric), _signed(cell.metric, one.value), *ends, f"{one.p:.3f}", f"{one.p_holm:.3f}", verdict])
+            ends = [signed_ends(cell.metric, one.interval, one.interval_note), signed_ends(cell.metric, one.seed_interval)]
+            chances = ["-" if p is None else f"{p:.3f}" for p in (one.p, one.p_holm)]
+            rows.append([cell.variant, metric_label(cell.metric), signed_text(cell.metric, one.value), *ends, *chances, verdict(one)])
     return rows if len(rows) > 1 else []
 
 
@@ -166,16 +167,28 @@ def _cell_text(cell: Cell | None, otherwise: str) -> str:
     if cell is None:
         return otherwise
     error = "" if cell.standard_error is None else f" ± {metric_text(cell.metric, cell.standard_error)}"
-    return f"{metric_text(cell.metric, cell.mean)}{error} [{', '.join(metric_text(cell.metric, end) for end in cell.interval)}]"
+    if cell.interval is None:
+        ends = f" {NO_INTERVAL}" if cell.interval_note else ""
+    else:
+        ends = f" [{', '.join(ends_text(cell.metric, cell.interval))}]{' *' if cell.interval_note else ''}"
+    return f"{metric_text(cell.metric, cell.mean)}{error}{ends}"
 
 
-def _signed(metric: str, value: float) -> str:
-    text = metric_text(metric, value)
-    return text if text.startswith("-") else f"+{text}"
-
-
-def _ends(metric: str, interval: Interval | None) -> str:
-    return "-" if interval is None else f"[{', '.join(_signed(metric, end) for end in interval)}]"
+def _interval_notes(comparison: Comparison) -> list[str]:
+    """Why intervals are missing or marked, a sentence for each reason."""
+    noted = [(f"{cell.variant}, {metric_label(cell.metric)}", cell.interval, cell.interval_note) for cell in comparison.cells]
+    noted += [
+        (f"difference of {cell.variant}, {metric_label(cell.metric)}", one.interval, one.interval_note)
+        for cell in comparison.cells
+        if (one := cell.difference) is not None
+    ]
+    sentences = []
+    for note in dict.fromkeys(one for _, _, one in noted if one):
+        concerned = [(name, interval) for name, interval, one in noted if one == note]
+        where = "" if len(concerned) == len(noted) else "; ".join(name for name, _ in concerned) + ": "
+        star = "* " if concerned[0][1] is not None else ""
+        sentences.append(f"{star}{where}{note if where else note[0].upper() + note[1:]}.")
+    return sentences
 
 
 def _mean(runs: Sequence[Run], name: str, shown: str) -> str:
@@ -189,7 +202,8 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _plain(text: str) -> str:
-    return text.replace("|", r"\|").replace("\n", " ")
+    one_line = text.replace("|", r"\|").replace("\n", " ")
+    return "\\" + one_line if one_line.startswith("* ") else one_line  # a star that begins a line would begin a list
 
 
 def _piped(rows: Sequence[Sequence[str]]) -> str:
@@ -216,7 +230,8 @@ def forest_figure(comparison: Comparison, metric: str) -> Any:
     figure, axes = plot(6.2, 0.7 + 0.34 * len(cells))
     for row, cell in enumerate(cells):
         colour = _colour(comparison, cell.variant)
-        axes.plot([scale * end for end in cell.interval], [row, row], color=colour, linewidth=1.6)
+        if cell.interval is not None:
+            axes.plot([scale * end for end in cell.interval], [row, row], color=colour, linewidth=1.6)
         axes.plot([scale * cell.mean], [row], "|", color=colour, markersize=13, markeredgewidth=2)
         axes.plot([scale * value for value in cell.values.values()], [row] * len(cell.values), "o", color=colour, markersize=4, alpha=0.6)
     axes.set_yticks(range(len(cells)), [one.variant for one in cells])

@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from eval import embeddings as embedding_files
 from eval import groups, report, report_media, trials
+from eval.bootstrap import Drawn, Resamples, drawn_from
 from eval.provenance import likeness_version, sha256
 from eval.subjects import read_mapping, subjects_of
 from eval.types import Ints, Scores, Trials
+
+if TYPE_CHECKING:
+    from eval.paired import Paired, Unpaired
 
 
 def evaluate_files(
     score_files: Sequence[Path],
     *,
+    reference: Path | None = None,
     trial_list: Path | None = None,
     subject_list: Path | None = None,
     group_list: Path | None = None,
@@ -30,6 +36,7 @@ def evaluate_files(
 ) -> str:
     """Evaluate score files side by side; returns the table as text.
 
+    reference: the score file to which the others' differences are given (default: the first); those on the same trials are paired, see eval.paired.
     trial_list: labels for score files that hold none, matched by pair. subject_list: `id subject` lines for the intervals (else see subjects.subjects_of).
     group_list: `id group` or `subject group` lines: error rates by group as well, see eval.groups.
     json_file: results in the schema of docs/protocols.md. report_folder: one self-contained page, index.html.
@@ -41,6 +48,8 @@ def evaluate_files(
         raise ValueError(f"{len(embeddings)} embedding files for {len(score_files)} score files; give one for all or one for each, in their order")
     if (embeddings or media) and not report_folder:
         raise ValueError("embeddings and media are shown in the report; name a folder for it with --report")
+    if reference is not None and reference not in score_files:
+        raise ValueError(f"the reference {reference} is none of the score files; give one of {', '.join(map(str, score_files))}")
     held = {path: embedding_files.read(path) for path in dict.fromkeys(embeddings)}
     of_each = [held[one] for one in embeddings] * (len(score_files) if len(embeddings) == 1 else 1)
     shown = report_media.media_of(media) if media else None
@@ -52,7 +61,8 @@ def evaluate_files(
     scores: dict[str, Scores] = {}
     lists: dict[str, Trials] = {}
     subject_of: dict[str, str] = dict(subject_names or {})
-    for name, path in zip(_names(score_files), score_files, strict=True):
+    names = dict(zip(_names(score_files), score_files, strict=True))
+    for i, (name, path) in enumerate(names.items()):
         listed, values = trials.read_scores(path, labels)
         if listed.target is None:
             neither = f"neither {path} nor {trial_list} holds labels; give a trial list that has them with --trials"
@@ -61,7 +71,13 @@ def evaluate_files(
         if of_each:
             from eval.report_scores import embedded_sides  # slow to import, needed here only
 
-            embedded_sides(listed, of_each[len(lists) - 1])  # for its error, before the long work
+            embedded_sides(listed, of_each[i])  # for its error, before the long work
+    against = next((name for name, path in names.items() if path == reference), next(iter(names)))
+    unpaired = _in_one_order(scores, lists, against)
+    made: dict[str, Resamples] = {}
+    drawn: dict[str, Drawn] = {}
+    for name, path in names.items():
+        listed = lists[name]
         subjects, found = subjects_of(listed, subject_names)
         pairs = None if subjects is None else np.stack([subjects[0][listed.enrol], subjects[1][listed.probe]], axis=1)
         if (held or group_names) and subjects is not None and not subject_names:
@@ -69,13 +85,23 @@ def evaluate_files(
         if group_names is not None:
             if pairs is None:
                 raise ValueError(f"{path}: groups are compared by their subjects, and the ids do not name them; give an `id subject` list with --subjects")
-            sides, names = groups.sides_of(listed, group_names, subject_of)
-            grouped.append(groups.evaluate_groups(name, scores[name], pairs, sides, names, switches=switches or report.Switches()))
-        results += report.evaluate_scores(name, scores[name], pairs, subjects_from=found, switches=switches or report.Switches())
+            sides, group_labels = groups.sides_of(listed, group_names, subject_of)
+            grouped.append(groups.evaluate_groups(name, scores[name], pairs, sides, group_labels, switches=switches or report.Switches()))
+        evaluated = report.evaluate_resampled(name, scores[name], pairs, subjects_from=found, switches=switches or report.Switches())
+        results += evaluated.results
+        drawn[name] = drawn_from(scores[name].target, pairs)
+        if evaluated.resamples is not None:
+            made[name] = evaluated.resamples
+    compared: Paired | None = None
+    if len(names) > 1 and (made or unpaired):
+        from eval import paired  # slow to import, needed here only
+
+        compared = paired.differences(against, results, made, drawn, unpaired)
     files = [*score_files, *(one for one in (trial_list, subject_list, group_list) if one), *embeddings, *([media] if media and media.is_file() else [])]
     inputs = {str(path): sha256(path) for path in files}
     if json_file:
-        report.write_json(json_file, results, inputs, **({"groups": [asdict(one) for one in grouped]} if grouped else {}))
+        more = {"groups": [asdict(one) for one in grouped]} if grouped else {}
+        report.write_json(json_file, results, inputs, **more, **(paired.to_json(compared) if compared else {}))
     if report_folder:
         from eval import report_page  # slow to import, needed here only
 
@@ -92,8 +118,25 @@ def evaluate_files(
             labels=subject_of or None,
             media=shown,
             groups=grouped,
+            paired=compared,
         )
-    return report.table(results) + (groups.table(grouped) if grouped else "")
+    return report.table(results) + (paired.table(compared) if compared else "") + (groups.table(grouped) if grouped else "")
+
+
+def _in_one_order(scores: dict[str, Scores], lists: dict[str, Trials], reference: str) -> list[Unpaired]:
+    """Brings the scores on the reference's trials into its order, so that all are measured on the same resamples; gives the systems on other trials."""
+    if len(scores) == 1:
+        return []
+    from eval.paired import Unpaired, match_trials  # slow to import, needed here only
+
+    unpaired = []
+    for name in scores:
+        matched = match_trials(lists[reference], lists[name])
+        if matched.order is None:
+            unpaired.append(Unpaired(name, matched.only_first, matched.only_second, matched.other_label))
+        elif name != reference:
+            scores[name], lists[name] = Scores(scores[name].values[matched.order], scores[reference].target), lists[reference]
+    return unpaired
 
 
 def _named(listed: Trials, subjects: tuple[Ints, Ints], found: str) -> Mapping[str, str]:

@@ -13,23 +13,23 @@ from functools import partial
 
 import numpy as np
 
-from eval.bootstrap import percentile_interval, resample
-from eval.report import Switches, metric_label
+from eval.bootstrap import FEW_DRAWN, MIN_DRAWN, Bounds, Drawn, bounds, bounds_of, drawn_from
+from eval.report import NO_INTERVAL, Switches, ends_text, metric_label, percent_text
 from eval.types import Bools, Floats, Ints, Scores, Trials, name_first
 from eval.verification import eer, tar_at_far, verification_metrics
 
 MAX_GROUPS = 50  # more are ages, not age bands
-MIN_SUBJECTS = 20  # with fewer, a bootstrap over subjects is a guess
 MIN_ERRORS = 30  # Doddington's rule of 30: with fewer, a rate is not known to within 30 % at 90 % confidence
 _BLOCK = 1 << 20  # draws held at once: 8 MB
 
 
 @dataclass(frozen=True)
 class Rate:
-    """A fraction with its interval; None where the group has no such trials."""
+    """A fraction with its interval; None where the group has no such trials. note: why there is no interval, or why it is not to be relied on."""
 
     value: float | None
     interval: tuple[float, float] | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,13 @@ class Row:
 @dataclass(frozen=True)
 class Ratio:
     """The worst group's error rate over the best's: EER, FAR or 1 - TAR. value: None where the best makes no error. An end of the interval
-    is None where it has no bound."""
+    is None where it has no bound. note: why there is no interval, or why it is not to be relied on."""
 
     worst: str
     best: str
     value: float | None
     interval: tuple[float | None, float | None] | None
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def evaluate_groups(name: str, scores: Scores, subjects: Ints, sides: Ints, name
         "eer_method": switches.eer_method,
         "tar_rule": switches.tar_rule,
         "ratio": "worst over best EER, FAR or 1 - TAR; interval of the ratio of these two groups, which were picked on the same trials",
-        "flags": f"fewer than {MIN_SUBJECTS} subjects; fewer than {MIN_ERRORS} false accepts to be expected at a FAR",
+        "flags": f"fewer than {FEW_DRAWN} subjects (no interval below {MIN_DRAWN}); fewer than {MIN_ERRORS} false accepts to be expected at a FAR",
     }
     if switches.num_resamples:
         conventions |= {"interval": "percentile bootstrap over the group's subjects", "level": switches.level}
@@ -122,27 +123,40 @@ def evaluate_groups(name: str, scores: Scores, subjects: Ints, sides: Ints, name
 def _row(
     group: str, scores: Scores, subjects: Ints, chosen: Bools, thresholds: Mapping[str, float], switches: Switches, seed: int, *, own: bool = True
 ) -> tuple[Row, dict[str, Floats]]:
-    """A row of the trials `chosen`, and each rate's resampled values (R,)."""
+    """A row of the trials `chosen`, and the resampled values (R,) of each rate that rests on enough subjects."""
     part, pairs = Scores(scores.values[chosen], scores.target[chosen]), subjects[chosen]
     target, nontarget = part.targets, part.nontargets
     values: dict[str, float | None] = {}
     draws: dict[str, Floats] = {}
+    found: dict[str, Bounds] = {}
     if own:
         metrics = {"eer": partial(eer, method=switches.eer_method)}
         metrics |= {f"tar_at_far({far:g})": partial(tar_at_far, far=far, rule=switches.tar_rule) for far in switches.fars}
         both = bool(target.size and nontarget.size)
         values |= {metric: function(target, nontarget) if both else None for metric, function in metrics.items()}
         if both and switches.num_resamples:
-            draws |= resample(metrics, part, pairs, num_resamples=switches.num_resamples, seed=seed).values
+            found, made = bounds_of(metrics, part, pairs, num_resamples=switches.num_resamples, level=switches.level, seed=seed)
+            if drawn_from(part.target, pairs).number >= MIN_DRAWN:
+                draws |= made.values
     for at, threshold in thresholds.items():
         values[f"global_tar({at})"] = float(np.mean(target >= threshold)) if target.size else None
         values[f"global_far({at})"] = float(np.mean(nontarget >= threshold)) if nontarget.size else None
     if chosen.any() and switches.num_resamples:
-        draws |= _resample_rates(part, pairs, thresholds, switches.num_resamples, seed)
-    intervals = {metric: percentile_interval(one, switches.level) for metric, one in draws.items()}
-    rates = {metric: Rate(value, intervals.get(metric)) for metric, value in values.items()}
+        at_thresholds = _resample_rates(part, pairs, thresholds, switches.num_resamples, seed)
+        of_kind = {
+            "global_tar": Drawn(int(np.unique(pairs[part.target]).size), "subjects with target trials"),
+            "global_far": Drawn(int(np.unique(pairs[~part.target]).size), "subjects in nontarget trials"),
+        }
+        for metric, one in at_thresholds.items():
+            behind = of_kind[metric.partition("(")[0]]
+            found[metric] = bounds(one, switches.level, behind)
+            if behind.number >= MIN_DRAWN:
+                draws[metric] = one
+    rates = {metric: Rate(value, *found.get(metric, ())) for metric, value in values.items()}
     count = int(np.unique(pairs).size)
-    flags = [f"{count} subjects, fewer than {MIN_SUBJECTS}"] if count < MIN_SUBJECTS else []
+    some = [one for one in (drawn_from(part.target, pairs), Drawn(count, "subjects")) if one.number]
+    fewest = min(some, key=lambda one: one.number, default=Drawn(0, "subjects"))
+    flags = [f"{fewest.number} {fewest.what}, fewer than {FEW_DRAWN}"] if fewest.number < FEW_DRAWN else []
     few = [f"{far:g}" for far in switches.fars if far * nontarget.size < MIN_ERRORS]
     flags += [f"fewer than {MIN_ERRORS} false accepts to be expected at FAR {', '.join(few)}"] if few else []
     return Row(group, count, int(target.size), int(nontarget.size), tuple(flags), rates), draws
@@ -177,6 +191,7 @@ def _ratio(metric: str, rows: Sequence[Row], drawn: Sequence[Mapping[str, Floats
         return None
     worst, best = max(errors, key=lambda i: errors[i]), min(errors, key=lambda i: errors[i])
     interval: tuple[float | None, float | None] | None = None
+    notes = dict.fromkeys(f"{rows[i].group}: {note}" for i in (worst, best) if (note := rows[i].rates[metric].note))
     if metric in drawn[worst] and metric in drawn[best] and worst != best:
         above, below = (1 - drawn[i][metric] if accepts else drawn[i][metric] for i in (worst, best))
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -184,8 +199,9 @@ def _ratio(metric: str, rows: Sequence[Row], drawn: Sequence[Mapping[str, Floats
         quotients = quotients[~np.isnan(quotients)]
         if quotients.size:
             low, high = np.quantile(quotients, [(1 - level) / 2, (1 + level) / 2], method="nearest").tolist()
-            interval = (low if np.isfinite(low) else None, high if np.isfinite(high) else None)
-    return Ratio(rows[worst].group, rows[best].group, errors[worst] / errors[best] if errors[best] > 0 else None, interval)
+            if low < high:
+                interval = (low if np.isfinite(low) else None, high if np.isfinite(high) else None)
+    return Ratio(rows[worst].group, rows[best].group, errors[worst] / errors[best] if errors[best] > 0 else None, interval, "; ".join(notes))
 
 
 def blocks(grouped: Grouped) -> Iterator[tuple[str, list[str], list[list[str]]]]:
@@ -210,7 +226,13 @@ def notes(grouped: Grouped) -> list[str]:
         f"Groups: trials with both sides in the group; `across groups` has sides in two. Intervals: {drawn}; the thresholds of all trials held fixed.",
         "Worst to best: ratio of EERs, of 1 - TAR, of FARs; its groups are picked on these trials, so that it exceeds 1 by chance alone: look at its interval.",
         *(f"{_mark(one)} {'; '.join(one.flags)}." for one in (*grouped.groups, grouped.across) if one.flags),
+        *(f"{one.group}: {note}." for one in (*grouped.groups, grouped.across) for note in _without_interval(one)),
     ]
+
+
+def _without_interval(row: Row) -> list[str]:
+    """Why rates of a group have no interval, each reason once."""
+    return list(dict.fromkeys(one.note for one in row.rates.values() if one.interval is None and one.note))
 
 
 def table(grouped: Sequence[Grouped]) -> str:
@@ -231,13 +253,26 @@ def _mark(row: Row) -> str:
 def _cell(rate: Rate | None) -> str:
     if rate is None or rate.value is None:
         return f"{'-':>6}"
-    return f"{100 * rate.value:6.2f}" + ("" if rate.interval is None else "  [{:6.2f}, {:6.2f}]".format(*(100 * end for end in rate.interval)))
+    text = f"{percent_text('', rate.value):>6}"
+    if rate.interval is None:
+        return f"{text}  {NO_INTERVAL}" if rate.note else text
+    return text + "  [{:>6}, {:>6}]".format(*ends_text("", rate.interval, show=percent_text)) + (" *" if rate.note else "")
 
 
 def _ratio_text(ratio: Ratio | None) -> str:
     if ratio is None:
         return f"{'-':>6}"
-    return f"{_number(ratio.value):>6}{'' if ratio.interval is None else '  [{}, {}]'.format(*map(_number, ratio.interval))}  {ratio.worst} / {ratio.best}"
+    ends = f"  {NO_INTERVAL}" if ratio.note else ""
+    if ratio.interval is not None:
+        ends = "  [{}, {}]".format(*_ratio_ends(*ratio.interval)) + (" *" if ratio.note else "")
+    return f"{_number(ratio.value):>6}{ends}  {ratio.worst} / {ratio.best}"
+
+
+def _ratio_ends(low: float | None, high: float | None) -> tuple[str, str]:
+    """Both ends as text, with as many digits as they need to differ."""
+    if low is None or high is None:
+        return _number(low), _number(high)
+    return ends_text("", (low, high), show=lambda _, end, more: f"{end:.{3 + more}g}")
 
 
 def _number(value: float | None) -> str:

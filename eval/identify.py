@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from eval import embeddings, report
-from eval.bootstrap import percentile_interval
+from eval.bootstrap import Drawn, bounds
 from eval.identification import RULES, Counts, Protocol, Searched, rank_hits, search_embeddings, tpir
 from eval.provenance import sha256
-from eval.report import Result
+from eval.report import Result, interval_text, percent_text, with_bounds
 from eval.subjects import read_mapping
 from eval.types import Bools, Embeddings, Floats, name_first
 
@@ -122,6 +122,11 @@ def identified(
     measures: dict[str, _Measure] = {f"rank_k({k})": partial(_rank, np.sum([rank_hits(one, k) for one in found], axis=0), mated) for k in usable}
     measures |= {f"tpir_at_fpir({fpir:g})": partial(_tpir, found, fpir, protocol) for fpir in fpirs}
     subject = np.unique(np.asarray(probe_subjects), return_inverse=True)[1]
+    with_mate, without = (np.unique(subject[one]).size for one in (mated > 0, mated == 0))
+    mated_subjects = Drawn(with_mate, "subjects" if with_mate == counts["subjects"] else "subjects with mated probes")
+    behind = dict.fromkeys(measures, mated_subjects)
+    if protocol != "closed" and without < with_mate:
+        behind |= {metric: Drawn(without, "subjects with non-mated probes") for metric in measures if metric.startswith("tpir")}
     drawn, redrawn = _resample(measures, subject, [one.mated for one in found], bool(fpirs) and protocol != "closed", num_resamples)
     common: dict[str, str | float | int] = {"galleries": len(galleries), "templates": "best score over the templates of a subject"}
     common.update(conventions)
@@ -143,8 +148,8 @@ def identified(
     results = []
     for metric, measure in measures.items():
         value, threshold = measure(np.ones(mated.size, dtype=np.int64), exact=True)
-        interval = percentile_interval(drawn[metric], 0.95) if num_resamples else None
-        results.append(Result(system, metric, value, interval, threshold, counts, switches[metric] | common, over))
+        found_bounds = bounds(drawn[metric], 0.95, behind[metric]) if num_resamples else None
+        results.append(with_bounds(Result(system, metric, value, None, threshold, counts, switches[metric] | common, over), found_bounds))
     return Identified(results, notes)
 
 
@@ -200,11 +205,10 @@ def table(found: Identified) -> str:
     """Aligned text: a row per metric with its interval, the counts, the notes."""
     rows = [("", "")]
     for one in found.results:
-        ends = "" if one.interval is None else f"  [{100 * one.interval[0]:6.2f}, {100 * one.interval[1]:6.2f}]"
-        rows.append((label(one.metric), f"{100 * one.value:6.2f}{ends}"))
+        rows.append((label(one.metric), f"{100 * one.value:6.2f}  {interval_text(one, show=percent_text)}".rstrip()))
     if found.results:
         rows += [(name.replace("_", " "), f"{count:6,}") for name, count in found.results[0].counts.items() if count is not None and name != "subjects"]
     width = max(len(name) for name, _ in rows)
     lines = [f"{name:<{width}}   {text}" for name, text in rows[1:]]
     rules = dict.fromkeys(str(one.conventions["rule"]) for one in found.results if "rule" in one.conventions)
-    return "\n".join([*lines, "", *(f"TPIR: {rule}." for rule in rules), *report.footnotes(found.results), *found.notes]) + "\n"
+    return "\n".join([*lines, "", *(f"TPIR: {rule}." for rule in rules), *report.footnotes(found.results, label=label), *found.notes]) + "\n"

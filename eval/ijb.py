@@ -16,11 +16,11 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.bootstrap import Metric, percentile_interval, resample
+from eval.bootstrap import Bounds, Metric, bounds_of
 from eval.identification import Protocol
 from eval.identify import Identified, identified
 from eval.ijb_files import Faces, Side
-from eval.report import Result
+from eval.report import Result, with_bounds
 from eval.similarity import pairs as score_pairs
 from eval.similarity import refuse_missing
 from eval.templates import Method, pool
@@ -196,10 +196,9 @@ def verification_1_1(
         allowed = {"nontargets_allowed": num_allowed(far, num_nontargets)} if switches.tar_rule == "strict" else {}
         numbers[f"tar_at_far({far:g})"] = {"far": far, **allowed}
     common = _record(switches) | {"subjects_from": "given" if subjects is not None else "unknown: the pairs name templates"}
-    intervals: dict[str, tuple[float, float]] = {}
+    intervals: dict[str, Bounds] = {}
     if num_resamples:
-        drawn = resample(metrics, scores, subjects, num_resamples=num_resamples)
-        intervals = {metric: percentile_interval(one, 0.95) for metric, one in drawn.values.items()}
+        intervals, drawn = bounds_of(metrics, scores, subjects, num_resamples=num_resamples)
         over = "percentile bootstrap over subjects" if subjects is not None else "percentile bootstrap over trials: optimistic, trials share subjects"
         common |= {"interval": over, "level": 0.95, "num_resamples": num_resamples, "seed": 0, "num_redrawn": drawn.num_redrawn}
     counts = {
@@ -208,7 +207,10 @@ def verification_1_1(
         "subjects": None if subjects is None else int(np.unique(np.asarray(subjects)).size),
     }
     return [
-        Result(system, metric, value, intervals.get(metric), threshold if np.isfinite(threshold) else None, counts, numbers[metric] | common, "IJB 1:1")
+        with_bounds(
+            Result(system, metric, value, None, threshold if np.isfinite(threshold) else None, counts, numbers[metric] | common, "IJB 1:1"),
+            intervals.get(metric),
+        )
         for metric, (value, threshold) in measured.items()
     ]
 

@@ -1,6 +1,7 @@
 """The LFW protocol (Huang et al. 2007): ten-fold verification accuracy and VAL@FAR on scores; the fold structure of pairs.txt.
 
 On nine folds the threshold of best accuracy is chosen, on the tenth it is applied; the mean over folds and the population standard deviation are reported.
+FaceX-Zoo reports the standard error of the mean in its place: of ten folds a third of this deviation.
 The field's code (facenet, insightface, AdaFace) does this on squared distances d of unit vectors with the thresholds 0, .01, .. 3.99 and accepts d < threshold.
 Here scores are compared, higher = more similar, and any distinct score can be the threshold; a distance is the special case score = -d, and
 thresholds="grid" then gives the published procedure, number for number. For cosines, d = 2 - 2 cos.
@@ -15,7 +16,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.types import Bools, Floats, Ints, Trials
+from eval.types import Bools, Floats, Ints, SplitScores, Trials
 from eval.verification import tar_threshold
 
 Thresholds = Literal["scores", "grid"]
@@ -87,7 +88,7 @@ def val_at_far(scores: ArrayLike, same: ArrayLike, far: float = 1e-3, *, folds: 
         target, nontarget = values[~test & labels], values[~test & ~labels]
         if not (values[test & labels].size and values[test & ~labels].size and target.size and nontarget.size):
             raise ValueError(f"val_at_far: fold {number + 1} or the others lack same or different pairs; every fold needs both")
-        limit = tar_threshold(target, nontarget, far) if grid is None else _interpolated(nontarget, grid, far)
+        limit = tar_threshold(target.view(SplitScores), nontarget, far) if grid is None else _interpolated(nontarget, grid, far)
         rates.append((np.mean(values[test & labels] >= limit), np.mean(values[test & ~labels] >= limit)))
     val, met = np.array(rates).T
     return ValAtFar(float(val.mean()), float(val.std()), float(met.mean()))

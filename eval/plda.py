@@ -1,9 +1,14 @@
 """Two-covariance PLDA: a speaker's embeddings scatter around a point of their own, x = m + y + e with y ~ N(0, B) and e ~ N(0, W).
 
-The score of a trial is the log-likelihood ratio of one y for both sides against two (natural logarithm). Conventions are Kaldi's (ivector/plda.cc,
-ivector-compute-lda, egs/voxceleb/v2): the mean is subtracted, LDA applied if wanted, the length set to sqrt(K), PLDA fitted by EM around the mean of the class
-means. Brümmer & de Villiers 2010 ("The speaker partitioning problem"), Sec. 3; Ioffe 2006, "Probabilistic linear discriminant analysis". Deep embeddings that
-were trained for the cosine usually score better by the cosine (WeSpeaker's tables); PLDA helps x-vectors and a shifted domain.
+The score of a trial is the log-likelihood ratio of one y for both sides against two (natural logarithm). The defaults are
+Kaldi's, as its VoxCeleb recipe sets them (egs/voxceleb/v2, ivector/plda.cc, ivector-compute-lda, ivector-plda-scoring
+--normalize-length=true): the mean is subtracted, LDA applied if wanted, the length set to sqrt(K), PLDA fitted by EM
+around the mean of the class means; and at scoring each vector is scaled once more, in the coordinates of the PLDA, see
+`SCORING_LENGTHS`. Without that last step the scores are the likelihood ratios of the fitted model itself.
+
+Brümmer & de Villiers 2010 ("The speaker partitioning problem"), Sec. 3; Ioffe 2006, "Probabilistic linear discriminant
+analysis"; Garcia-Romero & Espy-Wilson 2011 on length. Deep embeddings that were trained for the cosine usually score
+better by the cosine (WeSpeaker's tables); PLDA helps x-vectors and a shifted domain.
 
 Legend: N items, D dims, K dims after LDA, C classes, P trials.
 """
@@ -14,6 +19,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,7 +30,14 @@ from eval.similarity import pairs
 from eval.subjects import read_mapping
 from eval.types import Floats, name_first
 
-FORMAT = "likeness plda 1"
+FORMAT = "likeness plda 2"
+_BEFORE = "likeness plda 1"  # says nothing of the length at scoring: none was set
+ScoringLength = Literal["kaldi", "simple", "none"]
+SCORING_LENGTHS = {
+    "kaldi": "u is scaled so that sum_k u_k^2 / (psi_k + 1) = K, the value that the model expects",
+    "simple": "u is scaled so that sum_k u_k^2 = K (Kaldi's --simple-length-normalization)",
+    "none": "u stays as it is",
+}
 _MAX_BYTES = 1 << 27
 _SHAPES = {"mean": 1, "lda": 2, "centre": 1, "transform": 2, "psi": 1}
 
@@ -32,7 +45,8 @@ _SHAPES = {"mean": 1, "lda": 2, "centre": 1, "transform": 2, "psi": 1}
 @dataclass(frozen=True, eq=False)
 class Plda:
     """mean (D,) subtracted first; lda (D, K); length_norm: rows are then scaled to sqrt(K). centre (K,) and transform (K, K): u = transform (x - centre) has
-    W = I and B = diag(psi), psi (K,) >= 0. model: digest of the embeddings' model, "" if unknown.
+    W = I and B = diag(psi), psi (K,) >= 0. model: digest of the embeddings' model, "" if unknown. scoring_length: how the length of u is set before the
+    likelihood ratio is taken, a name of SCORING_LENGTHS.
     """
 
     mean: Floats
@@ -42,13 +56,25 @@ class Plda:
     psi: Floats
     length_norm: bool = True
     model: str = ""
+    scoring_length: ScoringLength = "none"
+
+    def __post_init__(self) -> None:
+        if self.scoring_length not in SCORING_LENGTHS:
+            raise ValueError(f"plda: scoring_length is {self.scoring_length!r}; choose one of {', '.join(SCORING_LENGTHS)}")
 
     def project(self, embeddings: ArrayLike) -> Floats:
-        """(N, D) raw embeddings -> (N, K) coordinates in which the covariances are diagonal. ValueError for another D."""
+        """(N, D) raw embeddings -> (N, K) coordinates in which the covariances are diagonal, of the length that scoring_length sets; a zero row stays zero.
+
+        Kaldi's Plda::TransformIvector for one utterance. ValueError for another D.
+        """
         rows = np.asarray(embeddings, dtype=np.float64)
         if rows.ndim != 2 or rows.shape[1] != len(self.mean):
             raise ValueError(f"plda: fitted for {len(self.mean)} dims, but the embeddings are {rows.shape}; fit it on embeddings of the same model")
         projected: Floats = (_prepare(rows, self.mean, self.lda, self.length_norm) - self.centre) @ self.transform.T
+        if self.scoring_length != "none":
+            expected = self.psi + 1 if self.scoring_length == "kaldi" else np.ones_like(self.psi)
+            squares = np.einsum("nk,nk,k->n", projected, projected, 1 / expected)
+            projected = projected * np.sqrt(len(self.psi) / np.where(squares > 0, squares, 1.0))[:, None]
         return projected
 
     def score(self, enrol: ArrayLike, probe: ArrayLike, i: ArrayLike, j: ArrayLike) -> Floats:
@@ -67,19 +93,21 @@ class Plda:
     def save(self, path: str | Path) -> None:
         """Write as JSON, whole or not at all."""
         held = {name: getattr(self, name).tolist() for name in _SHAPES}
+        settings = {"length_norm": self.length_norm, "model": self.model, "scoring_length": self.scoring_length}
         with atomic_path(path) as temporary:
-            temporary.write_text(json.dumps({"format": FORMAT, "length_norm": self.length_norm, "model": self.model, **held}), encoding="utf-8")
+            temporary.write_text(json.dumps({"format": FORMAT, **settings, **held}), encoding="utf-8")
 
 
 def load_plda(path: str | Path) -> Plda:
-    """Read what `Plda.save` wrote. ValueError for anything else."""
+    """Read what `Plda.save` wrote, of this format or the one before, whose scores keep their meaning. ValueError for anything else."""
     path = Path(path)
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise ValueError("it is too large")
         given = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(given, dict) or given.pop("format", None) != FORMAT:
-            raise ValueError(f"its format is not {FORMAT!r}")
+        written = given.pop("format", None) if isinstance(given, dict) else None
+        if written not in (FORMAT, _BEFORE) or ("scoring_length" in given) != (written == FORMAT):
+            raise ValueError(f"its format is neither {FORMAT!r} nor {_BEFORE!r}")
         arrays = {name: np.array(given.pop(name), dtype=np.float64) for name in _SHAPES}
         found = Plda(**arrays, **given)  # type: ignore[arg-type]
         dims, kept = len(found.mean), len(found.psi)
@@ -95,9 +123,17 @@ def load_plda(path: str | Path) -> Plda:
 
 
 def fit_plda(
-    embeddings: ArrayLike, labels: Sequence[str] | NDArray[np.generic], *, lda_dim: int = 0, length_norm: bool = True, iterations: int = 10, model: str = ""
+    embeddings: ArrayLike,
+    labels: Sequence[str] | NDArray[np.generic],
+    *,
+    lda_dim: int = 0,
+    length_norm: bool = True,
+    iterations: int = 10,
+    model: str = "",
+    scoring_length: ScoringLength = "kaldi",
 ) -> Plda:
     """Fit on labelled embeddings (N, D) of classes other than those to be scored. lda_dim: K, 0 = no LDA (K = D). iterations: of EM (Kaldi's default is 10).
+    scoring_length: a name of SCORING_LENGTHS; the fit does not depend on it.
 
     ValueError: shapes, NaN, fewer than two classes, nobody with two items, lda_dim over D or C - 1, or fewer than D items beyond one for each class: the
     covariance within classes, which LDA inverts before it leaves K dims, would not be determined.
@@ -126,10 +162,19 @@ def fit_plda(
     between, within = _em(rows - centre, classes, iterations)
     root = np.linalg.inv(np.linalg.cholesky(within))
     psi, vectors = np.linalg.eigh(root @ between @ root.T)
-    return Plda(mean, lda, centre, vectors.T[::-1] @ root, np.maximum(psi[::-1], 0.0), length_norm, model)
+    return Plda(mean, lda, centre, vectors.T[::-1] @ root, np.maximum(psi[::-1], 0.0), length_norm, model, scoring_length)
 
 
-def fit_files(embeddings: Path, out: Path, *, labels: Path | None = None, lda_dim: int = 0, length_norm: bool = True, iterations: int = 10) -> str:
+def fit_files(
+    embeddings: Path,
+    out: Path,
+    *,
+    labels: Path | None = None,
+    lda_dim: int = 0,
+    length_norm: bool = True,
+    iterations: int = 10,
+    scoring_length: ScoringLength = "kaldi",
+) -> str:
     """Fit on an embeddings file and write the PLDA for `score_files`; returns what was done. labels: `id class` list, else the first folder of the ids.
 
     KeyError counts the ids without a label. ValueError as fit_plda.
@@ -150,6 +195,7 @@ def fit_files(embeddings: Path, out: Path, *, labels: Path | None = None, lda_di
         length_norm=length_norm,
         iterations=iterations,
         model=held.meta.get("model", ""),
+        scoring_length=scoring_length,
     )
     fitted.save(out)
     return f"PLDA of {len(fitted.psi)} dims fitted on {len(held.ids)} embeddings of {len({class_of[one] for one in held.ids})} classes in {out}"

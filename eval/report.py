@@ -6,16 +6,16 @@ A result is a number with its interval, counts and every convention that it depe
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from eval.bootstrap import Metric, percentile_interval, resample
+from eval.bootstrap import Bounds, Ends, Metric, Resamples, bounds_of
 from eval.files import atomic_path
 from eval.provenance import likeness_version
 from eval.types import Floats, Scores
@@ -35,6 +35,7 @@ from eval.verification import (
 )
 
 SCHEMA = "likeness.results/1"
+NO_INTERVAL = "no interval"
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,30 @@ _TAR = {
 }
 
 
+class Evaluated(NamedTuple):
+    """results: in table order. resamples: the values behind their intervals, None where none were asked for."""
+
+    results: list[Result]
+    resamples: Resamples | None
+
+
+def with_bounds(result: Result, found: Bounds | None) -> Result:
+    """The result with an interval; why there is none, or why it is not to be relied on, becomes the convention "interval_note"."""
+    if found is None:
+        return result
+    return replace(result, interval=found.ends, conventions=dict(result.conventions) | ({"interval_note": found.note} if found.note else {}))
+
+
 def evaluate_scores(
     name: str, scores: Scores, subjects: ArrayLike | None, *, subjects_from: str, switches: Switches = Switches(), protocol: str = "verification 1:1"
 ) -> list[Result]:
+    """The results of `evaluate_resampled`, without the resamples."""
+    return evaluate_resampled(name, scores, subjects, subjects_from=subjects_from, switches=switches, protocol=protocol).results
+
+
+def evaluate_resampled(
+    name: str, scores: Scores, subjects: ArrayLike | None, *, subjects_from: str, switches: Switches = Switches(), protocol: str = "verification 1:1"
+) -> Evaluated:
     """EER, minDCF per p_target and TAR per FAR of one system, with thresholds and bootstrap intervals.
 
     name: the system, as shown in tables. subjects: (P, 2) integers or None (intervals over trials, marked as optimistic); subjects_from: one phrase
@@ -92,10 +114,10 @@ def evaluate_scores(
     num_nontargets = nontarget.size
     measured, metrics, conventions = _metrics(target, nontarget, switches)
     common: dict[str, str | float | int] = {"ties": "one operating point per distinct score", "accept": "score >= threshold"}
-    intervals: dict[str, tuple[float, float]] = {}
+    intervals: dict[str, Bounds] = {}
+    drawn: Resamples | None = None
     if switches.num_resamples:
-        drawn = resample(metrics, scores, subjects, num_resamples=switches.num_resamples, seed=switches.seed)
-        intervals = {metric: percentile_interval(values, switches.level) for metric, values in drawn.values.items()}
+        intervals, drawn = bounds_of(metrics, scores, subjects, num_resamples=switches.num_resamples, level=switches.level, seed=switches.seed)
         over = "percentile bootstrap over trials: optimistic, trials share subjects" if subjects is None else "percentile bootstrap over subjects"
         common |= {"interval": over, "level": switches.level, "num_resamples": switches.num_resamples, "seed": switches.seed, "num_redrawn": drawn.num_redrawn}
     counts = {
@@ -104,10 +126,14 @@ def evaluate_scores(
         "subjects": None if subjects is None else int(np.unique(np.asarray(subjects)).size),
     }
     common["subjects_from"] = subjects_from
-    return [
-        Result(name, metric, value, intervals.get(metric), threshold if np.isfinite(threshold) else None, counts, conventions[metric] | common, protocol)
+    results = [
+        with_bounds(
+            Result(name, metric, value, None, threshold if np.isfinite(threshold) else None, counts, conventions[metric] | common, protocol),
+            intervals.get(metric),
+        )
         for metric, (value, threshold) in measured.items()
     ]
+    return Evaluated(results, drawn)
 
 
 def _metrics(target: Floats, nontarget: Floats, switches: Switches) -> tuple[dict[str, Measured], dict[str, Metric], dict[str, dict[str, str | float | int]]]:
@@ -163,8 +189,53 @@ def metric_label(metric: str) -> str:
     return {**names, "cllr": "Cllr (bits)", "min_cllr": "minCllr (bits)"}.get(kind, metric)
 
 
-def metric_text(metric: str, value: float) -> str:
-    return f"{100 * value:.2f}" if metric.partition("(")[0] in ("eer", "tar_at_far") else f"{value:.4f}"
+def metric_text(metric: str, value: float, more_digits: int = 0) -> str:
+    """A value as it is printed: rates in percent with two digits, costs with four."""
+    if metric.partition("(")[0] in ("eer", "tar_at_far"):
+        return percent_text(metric, value, more_digits)
+    return f"{value:.{4 + more_digits}f}"
+
+
+def percent_text(metric: str, value: float, more_digits: int = 0) -> str:
+    """A value in percent, whatever the metric: of tables that hold rates only."""
+    return f"{100 * value:.{2 + more_digits}f}"
+
+
+def ends_text(metric: str, ends: Ends, *, show: Callable[[str, float, int], str] = metric_text) -> tuple[str, str]:
+    """Both ends of an interval as they are printed, with as many digits as they need to differ: no interval looks as if it had no width.
+
+    show: (metric, value, number of digits beyond the usual) -> text.
+
+    >>> ends_text("eer", (0.1, 0.2)), ends_text("eer", (0.16001, 0.16004))
+    (('10.00', '20.00'), ('16.001', '16.004'))
+    """
+    low, high = (show(metric, end, 0) for end in ends)
+    for more in range(1, 13):
+        if low != high:
+            break
+        low, high = (show(metric, end, more) for end in ends)
+    return low, high
+
+
+def signed_text(metric: str, value: float, more_digits: int = 0) -> str:
+    """A difference of a metric as it is printed, with its sign."""
+    text = metric_text(metric, value, more_digits)
+    return text if text.startswith("-") else f"+{text}"
+
+
+def signed_ends(metric: str, interval: Ends | None, note: str = "") -> str:
+    """The interval of a difference as `[low, high]`, with a star where it is not to be relied on; why there is none, or "-"."""
+    if interval is None:
+        return NO_INTERVAL if note else "-"
+    return f"[{', '.join(ends_text(metric, interval, show=signed_text))}]{' *' if note else ''}"
+
+
+def interval_text(result: Result, *, show: Callable[[str, float, int], str] = metric_text) -> str:
+    """A result's interval in a table of text: `[low, high]`, with a star where it is not to be relied on; why there is none; or ""."""
+    note = result.conventions.get("interval_note", "")
+    if result.interval is None:
+        return NO_INTERVAL if note else ""
+    return "[{:>6}, {:>6}]".format(*ends_text(result.metric, result.interval, show=show)) + (" *" if note else "")
 
 
 def by_system(results: Sequence[Result]) -> tuple[list[str], list[str], dict[tuple[str, str], Result]]:
@@ -177,18 +248,39 @@ def by_system(results: Sequence[Result]) -> tuple[list[str], list[str], dict[tup
 
 def _interval_note(result: Result) -> str:
     """What the bracketed numbers are, in one sentence."""
-    if result.interval is None:
-        return "No intervals were computed."
     c, subjects = result.conventions, result.counts["subjects"]
+    if "level" not in c:
+        return "No intervals were computed."
     over = f"over {subjects:,} subjects ({c['subjects_from']})" if subjects is not None else f"over trials, hence optimistic ({c['subjects_from']})"
     return f"Intervals: {100 * float(c['level']):g} % bootstrap {over}, {int(c['num_resamples']):,} resamples."
 
 
-def footnotes(results: Sequence[Result]) -> list[str]:
-    systems = {note: [one.system for one in results if _interval_note(one) == note] for note in map(_interval_note, results)}
+def footnotes(results: Sequence[Result], *, label: Callable[[str], str] | None = None) -> list[str]:
+    """What the intervals are, why some are missing or marked by a star, and which FARs the trials cannot resolve; a sentence each. label: of a metric."""
+    label = label or metric_label
+    with_interval = {one.system for one in results if one.interval is not None}
+    said = [(one.system, _interval_note(one)) for one in results if one.system in with_interval or "level" not in one.conventions]
+    systems = {note: [system for system, text in said if text == note] for _, note in said}
     notes = [note if len(systems) == 1 else f"{', '.join(dict.fromkeys(names))}: {note}" for note, names in systems.items()]
-    unresolved = dict.fromkeys(metric_label(one.metric) for one in results if one.conventions.get("nontargets_allowed") == 0)
-    return notes + [f"{label}: too few nontarget trials to resolve this FAR; none may be accepted." for label in unresolved]
+    notes += interval_notes(results, label=label)
+    unresolved = dict.fromkeys(label(one.metric) for one in results if one.conventions.get("nontargets_allowed") == 0)
+    return notes + [f"{one}: too few nontarget trials to resolve this FAR; none may be accepted." for one in unresolved]
+
+
+def interval_notes(results: Sequence[Result], *, label: Callable[[str], str]) -> list[str]:
+    """Why intervals are missing or marked, a sentence for each reason, with the systems and metrics where it does not hold for all of them."""
+    noted = [(str(one.conventions["interval_note"]), one) for one in results if "interval_note" in one.conventions]
+    sentences = []
+    for note in dict.fromkeys(one for one, _ in noted):
+        concerned = [one for text, one in noted if text == note]
+        possible = [one for one in results if one.interval is not None or "interval_note" in one.conventions]
+        where = ""
+        if len(concerned) < len(possible):
+            many = len({one.system for one in results}) > 1
+            where = "; ".join(dict.fromkeys(f"{one.system}, {label(one.metric)}" if many else label(one.metric) for one in concerned)) + ": "
+        star = "* " if concerned[0].interval is not None else ""
+        sentences.append(f"{star}{where}{note if where else note[0].upper() + note[1:]}.")
+    return sentences
 
 
 def table(results: Sequence[Result]) -> str:
@@ -199,8 +291,7 @@ def table(results: Sequence[Result]) -> str:
         one = cells.get((metric, system))
         if one is None:
             return f"{'-':>6}"
-        ends = "" if one.interval is None else "  [{:>6}, {:>6}]".format(*(metric_text(metric, end) for end in one.interval))
-        return f"{metric_text(metric, one.value):>6}{ends}"
+        return f"{metric_text(metric, one.value):>6}  {interval_text(one)}".rstrip()
 
     rows = [["", *systems], *([metric_label(metric), *(cell(metric, system) for system in systems)] for metric in metrics)]
     counts = {system: next(one.counts for one in results if one.system == system) for system in systems}

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from eval import per_item
-from eval.bootstrap import percentile_interval
+from eval.bootstrap import Drawn, bounds
 from eval.files import atomic_path
 from eval.page import document, folded, prose, rows_of, table
 from eval.per_item import Metric, PerItem
+from eval.report import NO_INTERVAL, ends_text
 from eval.report_embeddings import embedding_map, norm_grid, norms_by_correct, space_3d
 from eval.report_media import Media
 from eval.report_scores import reliability
@@ -53,12 +54,17 @@ def html(path: Path, measured: PerItem, metrics: Mapping[str, Metric], *, comman
 def _metrics(measured: PerItem, metrics: Mapping[str, Metric], num_resamples: int) -> str:
     drawn = per_item.resample(metrics, measured, num_resamples=num_resamples)
     rows = []
-    for name, metric in metrics.items():
-        low, high = percentile_interval(drawn[name], _LEVEL)
-        rows.append([name, f"{metric(measured.columns):.4f}", f"{low:.4f} to {high:.4f}"])
+    reasons: dict[str, list[str]] = {}
     over = measured.over if measured.groups is not None else "items"
+    for name, metric in metrics.items():
+        found = bounds(drawn[name], _LEVEL, Drawn(measured.num_groups, over))
+        ends = NO_INTERVAL if found.ends is None else " to ".join(ends_text("", found.ends)) + (" *" if found.note else "")
+        rows.append([name, f"{metric(measured.columns):.4f}", ends])
+        if found.note:
+            reasons.setdefault(found.note, []).append(name)
     told = f"Intervals: {100 * _LEVEL:g} % bootstrap over {measured.num_groups:,} {over}, {num_resamples:,} resamples. The model is fixed."
-    return table(["", "value", "interval"], rows) + prose(told, soft=True)
+    noted = "".join(prose(f"{', '.join(names)}: {note}.", soft=True) for note, names in reasons.items())
+    return table(["", "value", "interval"], rows) + prose(told, soft=True) + noted
 
 
 def _calibration(measured: PerItem) -> str:

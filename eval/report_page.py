@@ -11,7 +11,10 @@ import numpy as np
 from eval.files import atomic_path
 from eval.groups import Grouped, blocks, notes
 from eval.page import document, drawn, folded, inputs_table, prose, rows_of, table
-from eval.report import Result, by_system, footnotes, metric_label, metric_text
+from eval.paired import Paired
+from eval.paired import notes as paired_notes
+from eval.paired import rows as paired_rows
+from eval.report import NO_INTERVAL, Result, by_system, ends_text, footnotes, metric_label, metric_text
 from eval.report_embeddings import embedding_map, norm_grid, space_3d
 from eval.report_media import SECONDS, Media
 from eval.report_scores import histogram_figure, reject_curves, reject_figure, reliability_figure, trade_off, trial_quality
@@ -35,12 +38,14 @@ def html(
     labels: Mapping[str, str] | None = None,
     media: Media | None = None,
     groups: Sequence[Grouped] = (),
+    paired: Paired | None = None,
 ) -> None:
     """Write one self-contained HTML page. No network is used, now or when it is read.
 
     scores: system -> its scores, for the systems in `results`. trials: system -> its trials, for the ids of the hardest (else their numbers).
     inputs: file -> SHA-256. command: recomputes the page. embeddings: system -> those it scored; they add error-versus-reject, norm grids and maps.
-    groups: error rates by group, a section of their own. labels: id -> subject, colours of the maps. media: shows the hardest trials and the norm grids.
+    groups: error rates by group, a section of their own. paired: differences to one of the systems. labels: id -> subject, colours of the
+    maps. media: shows the hardest trials and the norm grids.
     ValueError if the systems of `results`, `scores`, `trials` and `embeddings` do not fit, or the trials and scores of one; KeyError for missing embeddings.
     """
     trials, embeddings, media = trials or {}, embeddings or {}, media or Media(_nothing)
@@ -55,6 +60,7 @@ def html(
             raise ValueError(f"report: {name} has {len(one)} trials and {scores[name].values.size} scores; they must pair up")
     sections = {
         "Results": _metric_table(results) + f'<p class="soft">{"<br>".join(map(escape, footnotes(results)))}</p>',
+        f"Differences to {paired.reference}" if paired else "Differences": _differences(paired) if paired else "",
         "Groups": folded({one.system: _grouped(one) for one in groups}) if groups else "",
         "Error trade-off": trade_off(scores),
         "Score distributions": _distributions(results, scores),
@@ -91,11 +97,23 @@ def _metric_table(results: Sequence[Result]) -> str:
     for metric in metrics:
         row = [f'<th scope="row">{escape(metric_label(metric))}</th>']
         for one in (cells.get((metric, system)) for system in systems):
-            ends = "" if one is None or one.interval is None else _DASH.join(metric_text(metric, end) for end in one.interval)
+            ends = "" if one is None else _interval(one)
             row.append(f'<td class="n v">{_DASH if one is None else metric_text(metric, one.value)}</td><td class="i">{ends}</td>')
         body.append(row)
     head = "".join(f'<th class="s" scope="col" colspan="2">{escape(system)}</th>' for system in systems)
     return f'<div class="wide"><table><thead><tr><th></th>{head}</tr></thead><tbody>{rows_of(body)}</tbody></table></div>'
+
+
+def _interval(result: Result) -> str:
+    noted = "interval_note" in result.conventions
+    if result.interval is None:
+        return NO_INTERVAL if noted else ""
+    return _DASH.join(ends_text(result.metric, result.interval)) + (" *" if noted else "")
+
+
+def _differences(found: Paired) -> str:
+    head, *body = paired_rows(found) or [[]]
+    return (table(head, body, kind="t") if body else "") + "".join(prose(one, soft=True) for one in paired_notes(found))
 
 
 def _grouped(grouped: Grouped) -> str:

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from eval import embeddings as embedding_files
-from eval.bootstrap import percentile_interval
+from eval.bootstrap import Bounds, Drawn, Ends, bounds
 from eval.provenance import sha256
 from eval.ranks import Counts
-from eval.report import Result, write_json
+from eval.report import Result, interval_notes, interval_text, percent_text, with_bounds, write_json
 from eval.retrieval import Lone, query_metrics
 from eval.subjects import read_mapping
 from eval.types import Embeddings, Floats, name_first
@@ -68,7 +68,7 @@ def retrieve_files(
         raise ValueError(f"none of the {alone.size} queries has a relevant item; classes need at least two items, or a gallery that holds them")
     per_query = {name: np.nan_to_num(one)[used] for name, one in values.items()}
     codes = np.unique(np.asarray(classes)[used], return_inverse=True)[1].astype(np.int64)
-    intervals = class_intervals(per_query, codes, num_resamples=num_resamples, level=level, seed=seed) if num_resamples else {}
+    intervals = _class_bounds(per_query, codes, num_resamples, level, seed) if num_resamples else {}
     num_classes = int(codes.max()) + 1
     counts: dict[str, int | None] = {"queries": codes.size, "lone": num_lone, "gallery": len(items.ids), "classes": num_classes, "subjects": num_classes}
     common: dict[str, str | float | int] = {
@@ -84,7 +84,10 @@ def retrieve_files(
     protocol = "retrieval among the items" if gallery is None else "retrieval from a gallery"
     rules = {"map@r": "(1/R) sum over the first R places of precision(i) rel(i)", "map@1000": "the same over 1,000 places, divided by min(R, 1000)"}
     results = [
-        Result(embeddings.stem, name, float(one.mean()), intervals.get(name), None, counts, ({"rule": rules[name]} if name in rules else {}) | common, protocol)
+        with_bounds(
+            Result(embeddings.stem, name, float(one.mean()), None, None, counts, ({"rule": rules[name]} if name in rules else {}) | common, protocol),
+            intervals.get(name),
+        )
         for name, one in per_query.items()
     ]
     if json_file:
@@ -93,11 +96,13 @@ def retrieve_files(
     return _table(results)
 
 
-def class_intervals(
-    per_query: dict[str, Floats], codes: Counts, *, num_resamples: int = 1000, level: float = 0.95, seed: int = 0
-) -> dict[str, tuple[float, float]]:
+def class_intervals(per_query: dict[str, Floats], codes: Counts, *, num_resamples: int = 1000, level: float = 0.95, seed: int = 0) -> dict[str, Ends | None]:
     """Percentile intervals of the means of per-query values (Q,), all on the same draws: C of the C classes with replacement, every query of a class as often
-    as its class was drawn. The ranks stay those of the whole gallery. codes: (Q,) class numbers 0..C-1, each in use."""
+    as its class was drawn. The ranks stay those of the whole gallery. codes: (Q,) class numbers 0..C-1, each in use. None: see eval.bootstrap.bounds."""
+    return {name: one.ends for name, one in _class_bounds(per_query, codes, num_resamples, level, seed).items()}
+
+
+def _class_bounds(per_query: dict[str, Floats], codes: Counts, num_resamples: int, level: float, seed: int) -> dict[str, Bounds]:
     sizes = np.bincount(codes)
     totals = np.stack([sizes, *(np.bincount(codes, weights=one) for one in per_query.values())], axis=1).astype(np.float64)
     rng = np.random.default_rng(seed)
@@ -109,7 +114,7 @@ def class_intervals(
         sums.append(np.bincount(drawn.ravel(), minlength=height * sizes.size).reshape(height, -1) @ totals)
     drawn_sums = np.concatenate(sums)
     means = drawn_sums[:, 1:] / drawn_sums[:, :1]
-    return {name: percentile_interval(means[:, i], level) for i, name in enumerate(per_query)}
+    return {name: bounds(means[:, i], level, Drawn(sizes.size, "classes")) for i, name in enumerate(per_query)}
 
 
 def _labels(rows: Embeddings, path: Path, file: Path | None) -> list[str]:
@@ -128,15 +133,17 @@ def _labels(rows: Embeddings, path: Path, file: Path | None) -> list[str]:
 
 def _table(results: Sequence[Result]) -> str:
     """A row per metric in percent, then the counts and what the brackets are."""
-    labels = {"r_precision": "R-precision", "map@r": "MAP@R", "map@1000": "MAP@1000"}
     lines = [f"{'':16}{results[0].system} (%)"]
     for one in results:
-        ends = "" if one.interval is None else f"  [{100 * one.interval[0]:6.2f}, {100 * one.interval[1]:6.2f}]"
-        name = labels.get(one.metric, one.metric.replace("recall@", "R@").replace("precision@", "P@"))
-        lines.append(f"{name:16}{100 * one.value:6.2f}{ends}")
+        lines.append(f"{_label(one.metric):16}{100 * one.value:6.2f}  {interval_text(one, show=percent_text)}".rstrip())
     counts, c = results[0].counts, results[0].conventions
     lines += [f"{kind:16}{counts[kind]:>6,}" for kind in ("queries", "lone", "gallery", "classes")]
     note = "No intervals were computed."
     if "level" in c:
         note = f"Intervals: {100 * float(c['level']):g} % bootstrap over {counts['classes']:,} classes ({c['labels_from']}), {c['num_resamples']:,} resamples."
-    return "\n".join([*lines, "", f"Similarity {c['similarity']}; lone queries {c['lone']}. {note}"]) + "\n"
+    return "\n".join([*lines, "", f"Similarity {c['similarity']}; lone queries {c['lone']}. {note}", *interval_notes(results, label=_label)]) + "\n"
+
+
+def _label(metric: str) -> str:
+    names = {"r_precision": "R-precision", "map@r": "MAP@R", "map@1000": "MAP@1000"}
+    return names.get(metric, metric.replace("recall@", "R@").replace("precision@", "P@"))

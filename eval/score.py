@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from eval import embeddings as files
 from eval import normalization, templates
 from eval.calibration import by_side, cohort_mean, fit_calibration, load_calibration, log_measure
-from eval.plda import load_plda
+from eval.plda import Plda, ScoringLength, load_plda
 from eval.similarity import pairs, refuse_missing
 from eval.subjects import read_mapping
 from eval.trials import read_trials, write_scores
@@ -38,6 +39,7 @@ def score_files(
     norm: Norm = "as",
     subtract_mean: Path | None = None,
     plda: Path | None = None,
+    scoring_length: ScoringLength | None = None,
     calibration: Path | None = None,
     durations: Path | None = None,
 ) -> str:
@@ -47,14 +49,17 @@ def score_files(
     enrolment: `model item item ...` list (templates.read_enrolment): the trials' enrolment ids are models, pooled from their items by `pooling`.
     subtract_mean: embeddings whose mean is subtracted from all others, before pooling. cohort: embeddings of other subjects; the scores are then normalised:
     norm as (over each side's top_n cohort scores), or s, z, t (over the whole cohort). cohort_subjects: `id subject` list; its means become the cohort.
-    plda: file of plda.fit_files: scores are its log-likelihood ratios, of a model's mean as of one item; without cohort.
+    plda: file of plda.fit_files: scores are its log-likelihood ratios, of a model's mean as of one item; without cohort. scoring_length: another length
+    at scoring than the file's, a name of plda.SCORING_LENGTHS.
     calibration: file of `calibrate_files`: the scores become LLRs; its quality measures are worked out here, log_duration from `durations`, lines `id seconds`.
     Errors are those of reading, KeyError for ids without embedding (of all sides at once, all counted), and ValueError if the calibration is of another system.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         fitted = load_calibration(calibration) if calibration else None
-        scored = _score(trials, embeddings, probe_embeddings, enrolment, pooling, similarity, cohort, cohort_subjects, top_n, norm, subtract_mean, plda)
+        scored = _score(
+            trials, embeddings, probe_embeddings, enrolment, pooling, similarity, cohort, cohort_subjects, top_n, norm, subtract_mean, plda, scoring_length
+        )
         values, done = scored.values, scored.system
         if fitted:
             if fitted.system and fitted.system != scored.system:
@@ -83,6 +88,7 @@ def calibrate_files(
     norm: Norm = "as",
     subtract_mean: Path | None = None,
     plda: Path | None = None,
+    scoring_length: ScoringLength | None = None,
     quality: Sequence[str] = (),
     durations: Path | None = None,
     p_target: float = 0.5,
@@ -98,7 +104,9 @@ def calibrate_files(
         unknown = [one for one in quality if one not in QUALITY]
         if unknown:
             raise ValueError(f"unknown quality measures {name_first(unknown)}; choose from {', '.join(QUALITY)}")
-        scored = _score(trials, embeddings, probe_embeddings, enrolment, pooling, similarity, cohort, cohort_subjects, top_n, norm, subtract_mean, plda)
+        scored = _score(
+            trials, embeddings, probe_embeddings, enrolment, pooling, similarity, cohort, cohort_subjects, top_n, norm, subtract_mean, plda, scoring_length
+        )
         if scored.trials.target is None:
             raise ValueError(f"{trials} has no labels; a calibration is fitted on a labelled list")
         measures = _quality(scored, quality, durations) if quality else None
@@ -134,11 +142,14 @@ def _score(
     norm: Norm,
     subtract_mean: Path | None,
     plda: Path | None,
+    scoring_length: ScoringLength | None,
 ) -> _Scored:
     if norm not in get_args(Norm):
         raise ValueError(f"unknown norm {norm!r}; choose one of {', '.join(get_args(Norm))}")
     if plda and (similarity or cohort):
         raise ValueError(f"--plda is a similarity of its own, which is not normalised: leave out {'--similarity' if similarity else '--cohort'}")
+    if scoring_length and not plda:
+        raise ValueError(f"scoring length {scoring_length!r} without a PLDA; give its file with --plda")
     listed = read_trials(trials)
     models = templates.read_enrolment(enrolment) if enrolment else None
     held = files.read(embeddings)
@@ -172,7 +183,8 @@ def _score(
     right = left if one_side else centred(raw_probe).matrix
     i, j = raw_enrol.rows(listed.enrol_ids)[listed.enrol], raw_probe.rows(listed.probe_ids)[listed.probe]
     name = "plda" if plda else similarity or held.meta.get("similarity") or "cosine"
-    values = _plda(plda, left, right, i, j, held.meta.get("model", "")) if plda else pairs(left, right, i, j, name)
+    fitted = _fitted(plda, scoring_length, held.meta.get("model", "")) if plda else None
+    values = fitted.score(left, right, i, j) if fitted else pairs(left, right, i, j, name)
     system = name + (f", {pooling} of the enrolment items" if models is not None else "") + (", mean subtracted" if mean is not None else "")
     cohort_mean_of = None
     if others is not None:
@@ -185,14 +197,15 @@ def _score(
             return cohort_mean(left, against, top_n=kept, similarity=name), cohort_mean(right, against, top_n=kept, similarity=name)
 
     system += f", model {held.meta['model'][:16]}" if held.meta.get("model") else ""
+    system += f", scoring length {fitted.scoring_length}" if fitted and fitted.scoring_length != "none" else ""
     return _Scored(listed, values, system, raw_enrol, raw_probe, i, j, models, cohort_mean_of)
 
 
-def _plda(path: Path, left: Floats32, right: Floats32, i: NDArray[np.int64], j: NDArray[np.int64], model: str) -> Floats:
+def _fitted(path: Path, scoring_length: ScoringLength | None, model: str) -> Plda:
     fitted = load_plda(path)
     if model and fitted.model and model != fitted.model:
         warnings.warn(f"{path} was fitted on embeddings of another model ({fitted.model[:16]}) than these ({model[:16]})", stacklevel=2)
-    return fitted.score(left, right, i, j)
+    return replace(fitted, scoring_length=scoring_length) if scoring_length else fitted
 
 
 def _normalised(

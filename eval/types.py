@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,6 +115,13 @@ class Trials:
         return int(self.enrol.size)
 
 
+class SplitScores(np.ndarray[Any, np.dtype[np.float64]]):
+    """Scores of one class that labels have split off: a metric need not ask whether they are labels themselves.
+
+    An ordinary array otherwise. What is taken from it, such as a resample, is one too.
+    """
+
+
 @dataclass(frozen=True, eq=False)
 class Scores:
     """P scores, HIGHER = MORE SIMILAR, always. values: (P,) float64 finite. target: (P,) bool."""
@@ -135,9 +143,9 @@ class Scores:
     @property
     def targets(self) -> Floats:
         """Scores of the target trials."""
-        return self.values[self.target]
+        return self.values[self.target].view(SplitScores)
 
     @property
     def nontargets(self) -> Floats:
         """Scores of the nontarget trials."""
-        return self.values[~self.target]
+        return self.values[~self.target].view(SplitScores)

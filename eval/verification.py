@@ -1,5 +1,9 @@
 """Verification metrics of two score arrays: ROC, DET, EER, minDCF, TAR@FAR, Cllr. Tie-safe, order-invariant, one sort.
 
+Every function takes the scores of the two classes, `eer(target, nontarget)`, or all scores with their labels,
+`eer(scores, labels=labels)`; labels are boolean, or 1 (target) and 0. Labels as a second argument are refused, see
+`split_classes`.
+
 A trial is accepted iff score >= threshold. An operating point is a threshold's pair (FAR, FRR): the share of nontarget trials
 accepted and of target trials rejected. Tied scores move together, so the ROC has one point per distinct score, and one that rejects all.
 
@@ -11,7 +15,7 @@ so the best threshold there is the highest one, the upper target score itself. C
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, get_args
@@ -19,13 +23,14 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.types import Floats
+from eval.types import Bools, Floats, SplitScores
 
 Counts = NDArray[np.int64]
 AnyFloats = NDArray[np.floating[Any]]
 EerMethod = Literal["interpolated", "convex_hull", "nearest"]
 TarRule = Literal["strict", "nearest", "interpolated"]
 
+_MIN_LABELS = 8  # fewer whole numbers that are 0 and 1 are no sign of labels
 _COARSE_BITS = 13  # min_dcf first looks at 4,096 to 8,191 thresholds,
 _FINER_BITS = 4  # then at 16 in each stretch that may hold a better one
 
@@ -99,12 +104,95 @@ def _refuse_non_finite(name: str, values: AnyFloats) -> None:
         )
 
 
-def sort_scores(target: ArrayLike, nontarget: ArrayLike) -> Sorted:
+def as_labels(name: str, labels: ArrayLike, size: int) -> Bools:
+    """Checks the labels of `size` trials, and gives them as (size,) bool, True for a target trial.
+
+    Args:
+        name: What the labels are called in errors.
+        labels: (size,) boolean, or integers 1 and 0.
+        size: The number of trials.
+
+    Raises:
+        ValueError: Another shape; floats, texts or other numbers; a class without a trial.
+    """
+    found = np.asarray(labels)
+    if found.shape != (size,) or (size and found.dtype.kind not in "biu") or ((found != 0) & (found != 1)).any():
+        raise ValueError(
+            f"{name} must be ({size},) labels, True or False, but got {found.dtype} of shape {found.shape}; give booleans, or the integers 1 for a target "
+            f"and 0 for a nontarget trial, for example labels == 'target' or labels > 0"
+        )
+    flags = found.astype(np.bool_)
+    if flags.all() or not flags.any():
+        raise ValueError(f"{name}: {int(flags.sum())} target and {int((~flags).sum())} nontarget trials; at least one of each is needed")
+    return flags
+
+
+def _mistaken_for_scores(arrays: Mapping[str, AnyFloats]) -> str:
+    """The name of the array that holds labels in place of scores, "" where both may be scores: see `split_classes`."""
+    first, second = arrays.values()
+    if first.size != second.size:
+        return ""
+    binary = [name for name, values in arrays.items() if _all(values, lambda block: (block == 0) | (block == 1))]
+    if len(binary) != 1:
+        return ""
+    constant = _all(arrays[binary[0]], lambda block: block == arrays[binary[0]][0])
+    few_whole = first.size < _MIN_LABELS and all(_all(values, lambda block: block == np.floor(block)) for values in (first, second))
+    return "" if constant or few_whole else binary[0]
+
+
+def _all(values: AnyFloats, holds: Callable[[AnyFloats], Bools]) -> bool:
+    """Whether every value has the property; the first block of values without it ends the search."""
+    return all(bool(holds(values[i : i + 4096]).all()) for i in range(0, values.size, 4096))
+
+
+def split_classes(target: ArrayLike, nontarget: ArrayLike | None, labels: ArrayLike | None) -> tuple[AnyFloats, AnyFloats]:
+    """The scores of the target and of the nontarget trials from what a metric was called with.
+
+    Labels in place of scores, as scikit-learn's functions take them, would give a number that means nothing. They are
+    recognised, in either position, by their type (boolean), or by their values: as many values as the other argument
+    has, which are 0 and 1, both of them, while the other argument holds other numbers. Two arrays of 0 and 1 pass: they
+    may be the decisions of a system. Fewer than 8 values pass where all scores are whole numbers, too: [3, 2] and
+    [0, 1] may well be scores. Scores that are refused without cause pass as `scores, labels=labels`; the classes of an
+    `eval.types.Scores` always pass, because its labels have split them.
+
+    Args:
+        target: (T,) scores of the target trials; with `labels`, the scores (P,) of all trials.
+        nontarget: (N,) scores of the nontarget trials; None with `labels`.
+        labels: (P,) boolean or 0 and 1, or None.
+
+    Raises:
+        ValueError: Labels in place of scores, labels beside both classes, neither of them; no scores, another shape or type.
+    """
+    if labels is not None:
+        if nontarget is not None:
+            raise ValueError("labels: given beside the scores of both classes; call metric(scores, labels=labels) or metric(target, nontarget)")
+        scores = _as_floats("scores", target)
+        _refuse_non_finite("scores", scores)
+        flags = as_labels("labels", labels, scores.size)
+        return scores[flags], scores[~flags]
+    if nontarget is None:
+        raise ValueError("nontarget: missing; call metric(target, nontarget) with the scores of both classes, or metric(scores, labels=labels)")
+    given = {"target": target, "nontarget": nontarget}
+    remedy = "call metric(scores, labels=labels), with all scores in one array"
+    for name, values in given.items():
+        kind = np.asarray(values).dtype
+        if kind == np.bool_:
+            raise ValueError(f"{name}: {np.size(values)} boolean values are labels and not scores; {remedy}")
+    arrays = {name: _as_floats(name, values) for name, values in given.items()}
+    if not isinstance(target, SplitScores) and not isinstance(nontarget, SplitScores) and (name := _mistaken_for_scores(arrays)):
+        raise ValueError(
+            f"{name}: all {arrays[name].size} values are 0 or 1, as labels are, and there are as many as scores; {remedy}, also where these 0 and 1 are scores"
+        )
+    return arrays["target"], arrays["nontarget"]
+
+
+def sort_scores(target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayLike | None = None) -> Sorted:
     """Check and sort both classes once, for all metrics; float32 stays float32.
 
-    target: (T,), nontarget: (N,). ValueError for an empty class, a wrong shape, NaN or infinity: it says which array, how many and where.
+    target: (T,), nontarget: (N,); or scores (P,) and labels (P,). ValueError for an empty class, a wrong shape, NaN or
+    infinity: it says which array, how many and where; and as for `split_classes`.
     """
-    given = {"target": _as_floats("target", target), "nontarget": _as_floats("nontarget", nontarget)}
+    given = dict(zip(("target", "nontarget"), split_classes(target, nontarget, labels), strict=True))
     common = np.result_type(*given.values())  # mixed types compare exactly in the wider one, and are then widened once only
     ordered = {}
     for name, values in given.items():
@@ -114,27 +202,27 @@ def sort_scores(target: ArrayLike, nontarget: ArrayLike) -> Sorted:
     return Sorted(**ordered)
 
 
-def roc(target: ArrayLike, nontarget: ArrayLike) -> Roc:
+def roc(target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayLike | None = None) -> Roc:
     """The full ROC: one operating point per distinct score and one that rejects all, by ascending threshold; FAR from 1 to 0, FRR from 0 to 1.
 
     >>> roc([2.0, 1.0], [0.0, 1.0])
     Roc(thresholds=array([ 0.,  1.,  2., inf]), far=array([1. , 0.5, 0. , 0. ]), frr=array([0. , 0. , 0.5, 1. ]))
     """
-    s = sort_scores(target, nontarget)
+    s = sort_scores(target, nontarget, labels=labels)
     scores = np.unique(np.concatenate([s.target, s.nontarget]))
     far = (s.nontarget.size - np.append(np.searchsorted(s.nontarget, scores, side="left"), s.nontarget.size)) / s.nontarget.size
     frr = np.append(np.searchsorted(s.target, scores, side="left"), s.target.size) / s.target.size
     return Roc(np.append(scores, scores.dtype.type(np.inf)), far, frr)
 
 
-def det(target: ArrayLike, nontarget: ArrayLike) -> Det:
+def det(target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayLike | None = None) -> Det:
     """The DET curve (Martin et al. 1997): the ROC's turning points with FAR and FRR strictly between 0 and 1, on normal deviate axes.
 
     Joined by straight lines the fractions draw the whole ROC inside the open square; there are at most two points per distinct target score.
     """
     from scipy.special import ndtri  # a third of a second to import, needed here only
 
-    s = sort_scores(target, nontarget)
+    s = sort_scores(target, nontarget, labels=labels)
     thresholds, misses, false_accepts = s.corners
     passed = s.nontarget.size - np.searchsorted(s.nontarget, thresholds, side="right")  # just above each target score
     far = np.stack([false_accepts[:-1], passed], axis=1).ravel() / s.nontarget.size
@@ -199,21 +287,24 @@ def _eer(s: Sorted, method: EerMethod) -> Measured:
     return Measured((ends[0] + share * (ends[1] - ends[0])) / num_nontargets, nearest[2])
 
 
-def eer(target: ArrayLike, nontarget: ArrayLike, *, method: EerMethod = "interpolated") -> float:
+def eer(target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayLike | None = None, method: EerMethod = "interpolated") -> float:
     """Equal error rate as a fraction: where FAR = FRR.
 
     method: interpolated (linear between the two adjacent ROC points around FAR = FRR; the VoxSRC values), convex_hull (on the ROC's
     lower convex hull: ROCCH, BOSARIS), nearest (mean of FAR and FRR at the ROC point where they differ least, the lower threshold of two equal ones).
+    Kaldi's compute-eer and voxceleb_trainer's give no less than the interpolated value; docs/protocols.md says by how much they differ.
 
     >>> eer([0.9, 0.8, 0.3], [0.1, 0.2, 0.4]) == 1 / 3
     True
+    >>> eer([0.9, 0.1, 0.8, 0.2, 0.3, 0.4], labels=[1, 0, 1, 0, 1, 0]) == 1 / 3
+    True
     """
-    return _eer(sort_scores(target, nontarget), method).value
+    return _eer(sort_scores(target, nontarget, labels=labels), method).value
 
 
-def threshold_at_eer(target: ArrayLike, nontarget: ArrayLike) -> float:
+def threshold_at_eer(target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayLike | None = None) -> float:
     """Threshold of the ROC point where FAR and FRR differ least (accept iff score >= threshold)."""
-    return _eer(sort_scores(target, nontarget), "nearest").threshold
+    return _eer(sort_scores(target, nontarget, labels=labels), "nearest").threshold
 
 
 def check_costs(p_target: float, c_miss: float, c_fa: float) -> tuple[float, float]:
@@ -254,24 +345,30 @@ def _min_dcf(s: Sorted, p_target: float, c_miss: float, c_fa: float) -> Measured
         positions, stride = positions[positions < num_targets], finer
 
 
-def min_dcf(target: ArrayLike, nontarget: ArrayLike, *, p_target: float, c_miss: float = 1.0, c_fa: float = 1.0) -> float:
+def min_dcf(
+    target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayLike | None = None, p_target: float, c_miss: float = 1.0, c_fa: float = 1.0
+) -> float:
     """Minimum detection cost, min over thresholds of (c_miss p FRR + c_fa (1-p) FAR) / min(c_miss p, c_fa (1-p)); never above 1 (NIST SRE).
 
     >>> round(min_dcf([0.9, 0.8, 0.3], [0.1, 0.2, 0.4], p_target=0.01), 6)
     0.333333
     """
-    return _min_dcf(sort_scores(target, nontarget), p_target, c_miss, c_fa).value
+    return _min_dcf(sort_scores(target, nontarget, labels=labels), p_target, c_miss, c_fa).value
 
 
-def min_dcf_threshold(target: ArrayLike, nontarget: ArrayLike, *, p_target: float, c_miss: float = 1.0, c_fa: float = 1.0) -> float:
+def min_dcf_threshold(
+    target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayLike | None = None, p_target: float, c_miss: float = 1.0, c_fa: float = 1.0
+) -> float:
     """The (lowest) target score that reaches min_dcf as threshold; inf if rejecting every trial is cheapest."""
-    return _min_dcf(sort_scores(target, nontarget), p_target, c_miss, c_fa).threshold
+    return _min_dcf(sort_scores(target, nontarget, labels=labels), p_target, c_miss, c_fa).threshold
 
 
-def actual_dcf(target_llr: ArrayLike, nontarget_llr: ArrayLike, *, p_target: float, c_miss: float = 1.0, c_fa: float = 1.0) -> float:
+def actual_dcf(
+    target_llr: ArrayLike, nontarget_llr: ArrayLike | None = None, *, labels: ArrayLike | None = None, p_target: float, c_miss: float = 1.0, c_fa: float = 1.0
+) -> float:
     """Normalised detection cost at the Bayes threshold log(c_fa (1-p) / (c_miss p)) of log-likelihood ratios (natural logarithm)."""
     miss_weight, fa_weight = check_costs(p_target, c_miss, c_fa)
-    target, nontarget = _as_floats("target", target_llr), _as_floats("nontarget", nontarget_llr)
+    target, nontarget = split_classes(target_llr, nontarget_llr, labels)
     _refuse_non_finite("target", target)
     _refuse_non_finite("nontarget", nontarget)
     threshold = np.float64(np.log(fa_weight / miss_weight))  # a numpy scalar: float32 scores must not round it
@@ -307,7 +404,15 @@ def _tar_at_far(s: Sorted, far: float, rule: TarRule) -> Measured:
     return Measured((num_targets - misses) / num_targets, s.above(limit))
 
 
-def tar_at_far(target: ArrayLike, nontarget: ArrayLike, far: float, *, rule: TarRule = "strict") -> float:
+def _stated(far: float | None) -> float:
+    if far is None:
+        raise ValueError("far: missing; state the false accept rate, e.g. far=0.01")
+    return far
+
+
+def tar_at_far(
+    target: ArrayLike, nontarget: ArrayLike | None = None, far: float | None = None, *, labels: ArrayLike | None = None, rule: TarRule = "strict"
+) -> float:
     """True accept rate at a false accept rate of `far`.
 
     rule: strict (accept iff score > the (floor(far N) + 1)-th largest nontarget score: never exceeds the FAR), nearest (the ROC point of the nearest FAR
@@ -316,18 +421,19 @@ def tar_at_far(target: ArrayLike, nontarget: ArrayLike, far: float, *, rule: Tar
     >>> tar_at_far([0.9, 0.8, 0.3], [0.1, 0.2, 0.4, 0.8], 0.25) == 2 / 3
     True
     """
-    return _tar_at_far(sort_scores(target, nontarget), far, rule).value
+    return _tar_at_far(sort_scores(target, nontarget, labels=labels), _stated(far), rule).value
 
 
-def tar_threshold(target: ArrayLike, nontarget: ArrayLike, far: float) -> float:
+def tar_threshold(target: ArrayLike, nontarget: ArrayLike | None = None, far: float | None = None, *, labels: ArrayLike | None = None) -> float:
     """The lowest score that the strict rule accepts at `far`; inf if it accepts none."""
-    return _tar_at_far(sort_scores(target, nontarget), far, "strict").threshold
+    return _tar_at_far(sort_scores(target, nontarget, labels=labels), _stated(far), "strict").threshold
 
 
 def verification_metrics(
     target: ArrayLike,
-    nontarget: ArrayLike,
+    nontarget: ArrayLike | None = None,
     *,
+    labels: ArrayLike | None = None,
     p_targets: Sequence[float] = (0.01, 0.05),
     fars: Sequence[float] = (1e-1, 1e-2, 1e-3),
     tar_rule: TarRule = "strict",
@@ -337,33 +443,33 @@ def verification_metrics(
     >>> {name: round(value, 3) for name, (value, _) in verification_metrics([3.0, 1.0], [0.0, 2.0], p_targets=[0.5], fars=[0.5]).items()}
     {'eer': 0.5, 'min_dcf(0.5)': 0.5, 'tar_at_far(0.5)': 1.0}
     """
-    s = sort_scores(target, nontarget)
+    s = sort_scores(target, nontarget, labels=labels)
     measured = {"eer": _eer(s, "interpolated")}
     measured |= {f"min_dcf({p:g})": _min_dcf(s, p, 1.0, 1.0) for p in p_targets}
     return measured | {f"tar_at_far({far:g})": _tar_at_far(s, far, tar_rule) for far in fars}
 
 
-def _mean_bits(name: str, llr: ArrayLike, sign: float) -> float:
+def _mean_bits(name: str, values: AnyFloats, sign: float) -> float:
     """Mean of log2(1 + exp(sign llr)), in float64 but in blocks: a float32 array is never widened as a whole."""
-    values = _as_floats(name, llr)
     _refuse_non_finite(name, values)
     step = 1 << 20
     total = sum(float(np.logaddexp(0.0, sign * values[i : i + step].astype(np.float64)).sum()) for i in range(0, values.size, step))
     return total / values.size / float(np.log(2))
 
 
-def cllr(target_llr: ArrayLike, nontarget_llr: ArrayLike) -> float:
+def cllr(target_llr: ArrayLike, nontarget_llr: ArrayLike | None = None, *, labels: ArrayLike | None = None) -> float:
     """Cost of log-likelihood ratios in bits (Bruemmer & du Preez 2006): 0 for perfect ones, 1 for llr = 0 throughout, more if misleading.
 
     >>> cllr([0.0, 0.0], [0.0])
     1.0
     """
-    return (_mean_bits("target", target_llr, -1.0) + _mean_bits("nontarget", nontarget_llr, 1.0)) / 2
+    target, nontarget = split_classes(target_llr, nontarget_llr, labels)
+    return (_mean_bits("target", target, -1.0) + _mean_bits("nontarget", nontarget, 1.0)) / 2
 
 
-def min_cllr(target: ArrayLike, nontarget: ArrayLike) -> float:
+def min_cllr(target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayLike | None = None) -> float:
     """Cllr in bits after the best monotone calibration of the scores (PAV; tied scores share one value): what discrimination alone costs."""
-    s = sort_scores(target, nontarget)
+    s = sort_scores(target, nontarget, labels=labels)
     misses, false_accepts = _hull(s)
     targets, nontargets = np.diff(misses) / s.target.size, -np.diff(false_accepts) / s.nontarget.size  # each pool's share of either class
     mixed = (targets > 0) & (nontargets > 0)  # a pure pool has an infinite LLR of the right sign and costs nothing

@@ -28,6 +28,9 @@ def score(
     similarity: Annotated[str | None, typer.Option(help="A name of docs/protocols.md (default: what the embeddings say, else cosine).")] = None,
     subtract_mean: Annotated[Path | None, typer.Option(help="Embeddings whose mean is subtracted from all others.", **EMBEDDINGS)] = None,
     plda: Annotated[Path | None, typer.Option(help="Score by a PLDA of `likeness plda` instead.", **EXISTING)] = None,
+    scoring_length: Annotated[
+        Literal["kaldi", "simple", "none"] | None, typer.Option(help="With --plda: another length at scoring than the file says, see `likeness plda`.")
+    ] = None,
     cohort: Annotated[Path | None, typer.Option(help="Embeddings of other subjects: normalise the scores.", **EMBEDDINGS)] = None,
     cohort_subjects: Annotated[Path | None, typer.Option(help="`id subject` list of the cohort: one mean per subject.", **EXISTING)] = None,
     norm: Annotated[Literal["as", "s", "z", "t"], typer.Option(help="Score normalisation with the cohort.")] = "as",
@@ -43,6 +46,7 @@ def score(
     refuse_idle(context, ("cohort_subjects", "norm", "top_n"), "--cohort", cohort)
     refuse_idle(context, ("top_n",), "--norm as", norm == "as")
     refuse_idle(context, ("pooling",), "--enrolment", enrolment)
+    refuse_idle(context, ("scoring_length",), "--plda", plda)
     refuse_idle(context, ("quality",), "--calibrate", calibrate)  # a calibration that is applied names its own measures
     timed = "log_duration" in (quality or ()) if calibrate else calibration
     refuse_idle(context, ("durations",), "--calibrate --quality log_duration, or --calibration,", timed)
@@ -57,6 +61,7 @@ def score(
         "norm": norm,
         "subtract_mean": subtract_mean,
         "plda": plda,
+        "scoring_length": scoring_length,
         "durations": durations,
     }
     if calibrate:
@@ -77,6 +82,9 @@ def evaluate(
     ijb: Annotated[Path | None, typer.Option(help="The folder of IJB-B or IJB-C: evaluate its 1:1 protocol from embeddings of its faces.", **PACK)] = None,
     preset: Annotated[list[str] | None, typer.Option(help=PRESET)] = None,
     switch: Annotated[list[str] | None, typer.Option(help=SWITCH)] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="The score file to which the differences of the others are given, on the same trials (default: the first).")
+    ] = None,
     trials: Annotated[Path | None, typer.Option(help="Trial list with the labels, where the score files have none.", **EXISTING)] = None,
     subjects: Annotated[
         Path | None, typer.Option(help="`id subject` list for the intervals (default: ids' first folder, else links of target trials).", **EXISTING)
@@ -103,9 +111,11 @@ def evaluate(
     ] = None,
     resamples: Annotated[int, typer.Option(min=0, help="Bootstrap resamples of the intervals; 0 = no intervals (default with --ijb).")] = 1000,
 ) -> None:
-    """EER, minDCF and TAR@FAR with intervals resampled over subjects."""
+    """EER, minDCF and TAR@FAR with intervals resampled over subjects; of several score files on the same trials the paired differences too."""
     refuse_beside_ijb(
-        context, ijb, ("trials", "subjects", "groups", "p_target", "eer_method", "tar_rule", "c_miss", "c_fa", "llr", "report", "embeddings", "media")
+        context,
+        ijb,
+        ("reference", "trials", "subjects", "groups", "p_target", "eer_method", "tar_rule", "c_miss", "c_fa", "llr", "report", "embeddings", "media"),
     )
     if ijb is not None:
         from eval import ijb_evaluate
@@ -130,6 +140,7 @@ def evaluate(
     )
     text = evaluate_files(
         scores,
+        reference=reference,
         trial_list=trials,
         subject_list=subjects,
         group_list=groups,
@@ -234,11 +245,15 @@ def plda(
     lda_dim: Annotated[int, typer.Option(min=0, help="Dimensions that LDA leaves; 0 = no LDA.")] = 0,
     length_norm: Annotated[bool, typer.Option(help="Scale the embeddings to one length first.")] = True,
     iterations: Annotated[int, typer.Option(min=1, help="Iterations of EM.")] = 10,
+    scoring_length: Annotated[
+        Literal["kaldi", "simple", "none"],
+        typer.Option(help="Length of a vector at scoring: what the model expects (Kaldi's recipes), sqrt(K), or as it is."),
+    ] = "kaldi",
 ) -> None:
     """Fit a two-covariance PLDA (Kaldi's conventions) on labelled embeddings."""
     from eval.plda import fit_files
 
-    say(fit_files(embeddings, out, labels=labels, lda_dim=lda_dim, length_norm=length_norm, iterations=iterations))
+    say(fit_files(embeddings, out, labels=labels, lda_dim=lda_dim, length_norm=length_norm, iterations=iterations, scoring_length=scoring_length))
 
 
 def refuse_beside_ijb(context: typer.Context, ijb: Path | None, others: tuple[str, ...]) -> None:

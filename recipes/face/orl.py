@@ -22,7 +22,7 @@ from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from eval import embeddings
-from eval.bootstrap import percentile_interval, resample
+from eval.bootstrap import bounds, drawn_from, resample
 from eval.retrieval import query_metrics
 from eval.similarity import score_trials
 from eval.types import Embeddings, Scores
@@ -143,12 +143,13 @@ def row(name: str, folds: list[Embeddings], data: Path, against: dict[str, Drawn
     means = np.array(precisions)[np.random.default_rng(0).integers(len(precisions), size=(1000, len(precisions)))].mean(axis=1)
     cells = [name]
     error = eer(scores.targets, scores.nontargets)
+    behind = drawn_from(scores.target, pairs)
     for point, draws in ((error, drawn), (np.mean(precisions), means)):
-        low, high = percentile_interval(draws, 0.95)
-        cells.append(f"{100 * point:.1f} [{100 * low:.1f}, {100 * high:.1f}]")
+        ends = bounds(draws, 0.95, behind).ends
+        cells.append(f"{100 * point:.1f} " + ("no interval" if ends is None else f"[{100 * ends[0]:.1f}, {100 * ends[1]:.1f}]"))
     for point, draws in against.values():
-        low, high = percentile_interval(drawn - draws, 0.95)
-        cells.append(f"{100 * (error - point):+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]")
+        ends = bounds(drawn - draws, 0.95, behind).ends
+        cells.append(f"{100 * (error - point):+.1f} " + ("no interval" if ends is None else f"[{100 * ends[0]:+.1f}, {100 * ends[1]:+.1f}]"))
     print("| " + " | ".join(cells) + " |", flush=True)
     return error, drawn
 

@@ -36,6 +36,7 @@ from pathlib import Path
 import numpy as np
 
 from eval import per_item
+from eval.bootstrap import Drawn, bounds
 from eval.per_item import PerItem
 from eval.retrieval import query_metrics
 from modalities.image import cub, images
@@ -138,8 +139,8 @@ def row(name: str, recipe: Recipe, data: Path, out: Path) -> str:
     drawn = per_item.resample(recipe.metrics, measured)
     cells = [name]
     for column, metric in recipe.metrics.items():
-        low, high = np.quantile(drawn[column], (0.025, 0.975))
-        cells.append(f"{100 * metric(measured.columns):.2f} [{100 * low:.2f}, {100 * high:.2f}]")
+        ends = bounds(drawn[column], 0.95, Drawn(measured.num_groups, measured.over)).ends
+        cells.append(f"{100 * metric(measured.columns):.2f} " + ("no interval" if ends is None else f"[{100 * ends[0]:.2f}, {100 * ends[1]:.2f}]"))
     cells += [f"{100 * np.mean([metric(one.columns) for one in alone]):.2f}" for metric in recipe.metrics.values()]
     return "| " + " | ".join(cells) + " |"
 

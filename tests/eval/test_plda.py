@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
 from eval import embeddings as files
-from eval.plda import Plda, _em, fit_plda, load_plda
+from eval.plda import Plda, ScoringLength, _em, fit_plda, load_plda
 from eval.trials import read_scores
 from eval.types import Embeddings
 from toolkit.cli import main
@@ -38,7 +40,7 @@ def covariances(plda: Plda) -> tuple[np.ndarray, np.ndarray]:
 @settings(max_examples=15)
 def test_the_score_is_the_likelihood_ratio_of_two_gaussians(seed: int, dim: int, length_norm: bool) -> None:
     rows, labels, _, _ = draw(20, 4, dim + 1, seed)
-    plda = fit_plda(rows, labels, lda_dim=dim, length_norm=length_norm, iterations=3)
+    plda = fit_plda(rows, labels, lda_dim=dim, length_norm=length_norm, iterations=3, scoring_length="none")
     between, within = covariances(plda)
     seen = (rows - plda.mean) @ plda.lda
     if length_norm:
@@ -96,7 +98,7 @@ def test_speechbrain_scores_the_same_covariances_alike() -> None:
     from speechbrain.processing.PLDA_LDA import Ndx, StatObject_SB, fast_PLDA_scoring
 
     rows, labels, _, _ = draw(30, 4, 5, seed=5)
-    plda = fit_plda(rows, labels, length_norm=False)
+    plda = fit_plda(rows, labels, length_norm=False, scoring_length="none")
     between, within = covariances(plda)
 
     def side(names: list[str], matrix: np.ndarray) -> StatObject_SB:
@@ -161,13 +163,22 @@ def test_files_come_back_and_others_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     plda.save(path)
     again = load_plda(path)
-    assert (again.model, again.length_norm) == ("abc", True)
+    assert (again.model, again.length_norm, again.scoring_length) == ("abc", True, "kaldi")
     i = np.arange(10)
     np.testing.assert_array_equal(again.score(rows, rows, i, i + 1), plda.score(rows, rows, i, i + 1))
     with pytest.raises(ValueError, match=r"fitted for 4 dims, but the embeddings are \(2, 3\)"):
         again.project(np.zeros((2, 3)))
     whole = json.loads(path.read_text())
-    for change in ({"format": "x"}, {"psi": [1.0]}, {"psi": [-1.0, 1, 1]}, {"mean": [1e999] * 4}, {"more": 1}, {"length_norm": 3}, {"lda": "no"}):
+    for change in (
+        {"format": "x"},
+        {"psi": [1.0]},
+        {"psi": [-1.0, 1, 1]},
+        {"mean": [1e999] * 4},
+        {"more": 1},
+        {"length_norm": 3},
+        {"lda": "no"},
+        {"scoring_length": "x"},
+    ):
         path.write_text(json.dumps({**whole, **change}))
         with pytest.raises(ValueError, match="not a PLDA file"):
             load_plda(path)
@@ -175,6 +186,81 @@ def test_files_come_back_and_others_are_refused(tmp_path: Path) -> None:
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
         with pytest.raises(ValueError, match="not a PLDA file"):
             load_plda(path)
+
+
+def kaldi_scores(plda: Plda, enrol: np.ndarray, probe: np.ndarray, *, normalise: bool, simple: bool) -> tuple[list[list[float]], list[list[float]]]:
+    """Written anew from Kaldi's ivector-plda-scoring with one utterance a side: its vectors after Plda::TransformIvector, and all of its scores.
+
+    Its command has subtracted the mean, applied LDA and set the length (ivector-normalize-length) before.
+    """
+    dim = len(plda.psi)
+
+    def transformed(row: np.ndarray) -> list[float]:
+        moved = [sum((row[d] - plda.mean[d]) * plda.lda[d][k] for d in range(len(row))) for k in range(dim)]
+        length = math.sqrt(sum(one * one for one in moved))
+        moved = [one * math.sqrt(dim) / length for one in moved]
+        offset = [-sum(plda.transform[k][m] * plda.centre[m] for m in range(dim)) for k in range(dim)]
+        u = [offset[k] + sum(plda.transform[k][m] * moved[m] for m in range(dim)) for k in range(dim)]
+        if simple:
+            factor = math.sqrt(dim) / math.sqrt(sum(one * one for one in u))
+        else:  # the covariance of one utterance is Psi + I / 1
+            factor = math.sqrt(dim / sum(u[k] ** 2 / (plda.psi[k] + 1.0 / 1) for k in range(dim)))
+        return [one * factor for one in u] if normalise else u
+
+    def score(u: list[float], v: list[float]) -> float:
+        given = without = 0.0
+        for k, psi in enumerate(plda.psi.tolist()):
+            mean, variance = psi / (psi + 1.0) * u[k], 1.0 + psi / (psi + 1.0)
+            given += -0.5 * (math.log(variance) + math.log(2 * math.pi) + (v[k] - mean) ** 2 / variance)
+            without += -0.5 * (math.log(1.0 + psi) + math.log(2 * math.pi) + v[k] ** 2 / (1.0 + psi))
+        return given - without
+
+    left, right = [transformed(row) for row in enrol], [transformed(row) for row in probe]
+    return left, [[score(u, v) for v in right] for u in left]
+
+
+@pytest.mark.parametrize(("scoring_length", "normalise", "simple"), [("kaldi", True, False), ("simple", True, True), ("none", False, False)])
+def test_scores_are_kaldis_written_anew(scoring_length: ScoringLength, normalise: bool, simple: bool) -> None:
+    rows, labels, _, _ = draw(40, 4, 6, seed=4)
+    plda = fit_plda(rows, labels, lda_dim=4, scoring_length=scoring_length)
+    enrol, probe = rows[:5], rows[2:9]
+    vectors, expected = kaldi_scores(plda, enrol, probe, normalise=normalise, simple=simple)
+    np.testing.assert_allclose(plda.project(enrol), vectors, rtol=1e-10)
+    i, j = np.repeat(np.arange(5), 7), np.tile(np.arange(7), 5)
+    np.testing.assert_allclose(plda.score(enrol, probe, i, j).reshape(5, 7), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_length_at_scoring_is_what_the_name_says_and_kaldis_is_the_default() -> None:
+    rows, labels, _, _ = draw(40, 4, 5, seed=6)
+    plda = fit_plda(rows, labels)
+    assert plda.scoring_length == "kaldi"
+    u = plda.project(np.vstack([rows, plda.mean + 0.0]))
+    np.testing.assert_allclose((u[:-1] ** 2 / (plda.psi + 1)).sum(axis=1), 5.0)
+    np.testing.assert_allclose((replace(plda, scoring_length="simple").project(rows) ** 2).sum(axis=1), 5.0)
+    assert np.isfinite(u).all()
+    centred = replace(plda, length_norm=False, centre=np.zeros(5))
+    np.testing.assert_array_equal(centred.project(plda.mean[None]), np.zeros((1, 5)))  # a vector without a length
+    np.testing.assert_array_equal(plda.psi, fit_plda(rows, labels, scoring_length="none").psi)
+    with pytest.raises(ValueError, match="scoring_length"):
+        fit_plda(rows, labels, scoring_length="other")  # type: ignore[arg-type]
+
+
+def test_a_file_of_the_format_before_scores_as_it_did(tmp_path: Path) -> None:
+    """Such files say nothing of the length at scoring: none was set."""
+    rows, labels, _, _ = draw(20, 4, 4)
+    plda = fit_plda(rows, labels, scoring_length="none")
+    plda.save(tmp_path / "p.json")
+    whole = json.loads((tmp_path / "p.json").read_text(encoding="utf-8"))
+    before = {name: one for name, one in whole.items() if name != "scoring_length"} | {"format": "likeness plda 1"}
+    (tmp_path / "p.json").write_text(json.dumps(before), encoding="utf-8")
+    again = load_plda(tmp_path / "p.json")
+    assert again.scoring_length == "none"
+    i = np.arange(10)
+    np.testing.assert_array_equal(again.score(rows, rows, i, i + 1), plda.score(rows, rows, i, i + 1))
+    for mixed in (before | {"scoring_length": "kaldi"}, before | {"format": whole["format"]}):
+        (tmp_path / "p.json").write_text(json.dumps(mixed), encoding="utf-8")
+        with pytest.raises(ValueError, match="format"):
+            load_plda(tmp_path / "p.json")
 
 
 def likeness(*arguments: object) -> int:
@@ -195,6 +281,17 @@ def test_fit_and_score_from_the_command_line(tmp_path: Path, capsys: pytest.Capt
     assert "scored by plda, model m1" in capsys.readouterr().out
     matrix = rows.astype(np.float32)
     np.testing.assert_allclose(read_scores(tmp_path / "s.txt")[1], load_plda(tmp_path / "p.json").score(matrix, matrix, [0, 0, 7], [1, 9, 6]), rtol=1e-6)
+    kaldis = read_scores(tmp_path / "s.txt")[1]
+    assert likeness(*score, "--scoring-length", "none") == 0
+    assert "scoring length" not in capsys.readouterr().out
+    plain = read_scores(tmp_path / "s.txt")[1]
+    assert not np.allclose(plain, kaldis)
+    assert likeness("plda", "--embeddings", tmp_path / "e.npz", "--lda-dim", 3, "--scoring-length", "none", "--out", tmp_path / "p.json") == 0
+    assert likeness(*score) == 0
+    np.testing.assert_array_equal(read_scores(tmp_path / "s.txt")[1], plain)
+    capsys.readouterr()
+    assert likeness(*score[:5], "--out", tmp_path / "s.txt", "--scoring-length", "simple") == 2  # without --plda
+    assert "--plda" in capsys.readouterr().err
     assert likeness(*score, "--cohort", tmp_path / "e.npz") == 2
     assert "leave out --cohort" in capsys.readouterr().err
     files.write(tmp_path / "e.npz", Embeddings(tuple(f"x{k}" for k in range(150)), matrix, {"model": "m2"}))

@@ -118,7 +118,7 @@ def test_table_shows_missing_cells_unknown_metrics_and_trial_intervals(results, 
     over_trials = evaluate_scores("third", scores["one"], None, subjects_from="no subjects given", switches=Switches(fars=[], num_resamples=20))
     text = table([*results[:6], *over_trials, replace(over_trials[0], metric="rank_1")])
     assert "third: Intervals: 95 % bootstrap over trials, hence optimistic (no subjects given), 20 resamples." in text
-    assert re.search(r"TAR \(%\) at FAR 0.1 .*\] +-$", text, re.MULTILINE)
+    assert re.search(r"TAR \(%\) at FAR 0.1 .*\] \* +-$", text, re.MULTILINE)
     assert re.search(r"^rank_1 +- +0\.\d{4} ", text, re.MULTILINE)
     with pytest.raises(ValueError, match="give every system its own name"):
         table([*results, results[0]])
@@ -230,7 +230,8 @@ def test_page_without_matplotlib_says_how_to_get_it(tmp_path, results, scores, m
 def test_systems_without_errors_still_make_a_page(tmp_path, trials, subjects):
     perfect = {"perfect": Scores(trials.target * 1.0, trials.target)}
     results = evaluate_scores("perfect", perfect["perfect"], subjects, subjects_from="ids", switches=Switches(num_resamples=10))
-    assert results[0].interval == (0.0, 0.0)
+    assert results[0].interval is None
+    assert "give the same value" in str(results[0].conventions["interval_note"])
     assert "(no overlap, no curve)" in write(tmp_path / "r.html", results, perfect)
     constant = {"constant": Scores(np.zeros(len(trials)), trials.target)}
     results = evaluate_scores("constant", constant["constant"], subjects, subjects_from="ids", switches=Switches(num_resamples=10))

@@ -158,6 +158,8 @@ class SupCon(nn.Module):
     z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar; both sides normalised. temperature t .1 (released code: .07).
     without_positives: an anchor with no positive is left out of the mean ("drop") or counts as 0 in it ("zero", the released code).
     Anchors are the batch's, the rest its keys, own keys and empty slots left out. No positive pairs: 0, connected to z.
+    Without negative pairs the other positives remain in the denominator, as in the paper and its release: n equal rows of
+    one class cost log(n - 1). pytorch-metric-learning gives 0 for such a batch.
     """
 
     PAPER: ClassVar[str] = "Khosla et al. 2020"

@@ -1,0 +1,118 @@
+"""`metric(scores, labels=labels)` of every verification metric, and what is refused as labels in place of scores."""
+
+from __future__ import annotations
+
+import inspect
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from eval import verification
+from eval.bootstrap import resample
+from eval.calibration import error_versus_reject, fit_calibration
+from eval.report import Switches, evaluate_scores
+from eval.types import Scores
+from eval.verification import actual_dcf, eer, min_dcf, tar_at_far, tar_threshold
+
+METRICS: dict[str, Any] = {
+    name: function
+    for name, function in vars(verification).items()
+    if inspect.isfunction(function) and not name.startswith("_") and next(iter(inspect.signature(function).parameters), "") in ("target", "target_llr")
+}
+KEYWORDS: dict[str, dict[str, Any]] = {"min_dcf": {"p_target": 0.05}, "min_dcf_threshold": {"p_target": 0.05}, "actual_dcf": {"p_target": 0.05}}
+KEYWORDS |= {name: {"far": 0.1} for name in ("tar_at_far", "tar_threshold")}
+
+
+def drawn(size: int = 40) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    labels = np.arange(size) % 2 == 0
+    return rng.standard_normal(size) + labels, labels
+
+
+def test_no_function_is_left_out() -> None:
+    named = {"roc", "det", "eer", "threshold_at_eer", "min_dcf", "min_dcf_threshold", "actual_dcf", "tar_at_far", "tar_threshold", "cllr", "min_cllr"}
+    assert {*named, "sort_scores", "verification_metrics", "split_classes"} == set(METRICS)
+    assert all("labels" in inspect.signature(one).parameters for one in METRICS.values())
+
+
+@pytest.mark.parametrize("name", sorted(set(METRICS) - {"split_classes", "sort_scores"}))
+def test_labels_give_what_the_split_classes_give(name: str) -> None:
+    scores, labels = drawn()
+    metric = partial(METRICS[name], **KEYWORDS.get(name, {}))
+    expected = metric(scores[labels], scores[~labels])
+    for given in (labels, labels.astype(int), labels.tolist(), labels.astype(np.uint8)):
+        np.testing.assert_equal(metric(scores, labels=given), expected)
+    for wrong in (labels, labels.astype(float), labels.astype(int)):
+        for arguments in ((scores, wrong), (wrong, scores)):
+            with pytest.raises(ValueError, match="labels="):
+                metric(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        ([1.0, 0.0, 1.0], "float64"),
+        (["1", "0", "1"], "<U1"),
+        ([1, -1, 1], "int64"),
+        ([1, 2, 1], "int64"),
+        ([True, False], r"\(2,\)"),
+        ([[True, False, True]], r"\(1, 3\)"),
+        ([True, True, True], "3 target and 0 nontarget"),
+        ([0, 0, 0], "0 target and 3 nontarget"),
+    ],
+)
+def test_labels_are_checked(labels: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        eer([0.5, 0.25, 0.75], labels=labels)
+
+
+def test_other_calls_are_refused() -> None:
+    scores, labels = drawn()
+    with pytest.raises(ValueError, match="nontarget: missing"):
+        eer(scores)
+    with pytest.raises(ValueError, match="labels: given beside"):
+        eer(scores, scores, labels=labels)
+    with pytest.raises(ValueError, match="far: missing"):
+        tar_at_far(scores, labels=labels)
+    with pytest.raises(ValueError, match="far: missing"):
+        tar_threshold(scores, labels=labels)
+    with pytest.raises(ValueError, match=r"scores: 1 of 40 .* position 4"):
+        actual_dcf(np.where(np.arange(40) == 3, np.nan, scores), labels=labels, p_target=0.1)
+
+
+def test_decisions_and_scores_that_labels_have_split_pass() -> None:
+    """Two arrays of 0 and 1 are decisions; of unequal length or constant they cannot be labels; few whole numbers are no sign of them."""
+    assert eer([1, 1, 0, 1], [0, 1, 0, 0]) == 0.25
+    assert eer([0.9, 0.8, 0.5], [0, 1]) == pytest.approx(eer([0.9, 0.8, 0.5], [0.0, 1.0 + 1e-9]))
+    assert eer([1.0, 1.0], [0.5, 0.25]) == 0
+    assert eer([3.0, 2.0], [0.0, 1.0]) == 0
+    values, target = np.array([1, 0, 1, 0.5, 0.25, 0.75]), np.array([True] * 3 + [False] * 3)
+    split = Scores(values, target)
+    with pytest.raises(ValueError, match="labels="):
+        eer(values[:3], values[3:])
+    assert eer(split.targets, split.nontargets) == eer(values, labels=target)
+    assert type(np.asarray(split.targets)) is np.ndarray
+
+
+def test_evaluation_of_coarse_scores_never_takes_them_for_labels() -> None:
+    """Scores of three values: resamples of one class, and the classes themselves, hold 0 and 1 only."""
+    rng = np.random.default_rng(0)
+    own = np.arange(6)
+    subjects = np.concatenate([np.stack([own, own], axis=1), np.stack([own, np.roll(own, 1)], axis=1)])
+    scores = Scores(np.r_[1, 1, 0, 1, 1, 0.5, rng.choice([0.0, 1.0], 6)], np.arange(12) < 6)
+    scores.values[6:8] = 0, 1
+    results = evaluate_scores("x", scores, subjects, subjects_from="ids", switches=Switches(num_resamples=200, eer_method="convex_hull", tar_rule="nearest"))
+    assert results[0].metric == "eer"
+    made = resample({"slow": lambda target, nontarget: min_dcf(target, nontarget, p_target=0.5)}, scores, subjects, num_resamples=200)
+    assert np.isfinite(made.values["slow"]).all()
+    error_versus_reject(scores.values, scores.target, np.arange(12.0))
+
+
+def test_calibration_checks_its_labels_alike() -> None:
+    scores, labels = drawn()
+    assert fit_calibration(scores, labels) == fit_calibration(scores, labels.astype(int))
+    for wrong in (labels.astype(float), scores, labels[:-1]):
+        with pytest.raises(ValueError, match="labels"):
+            fit_calibration(scores, wrong)

@@ -1,0 +1,172 @@
+"""What docs/protocols.md says of other tools' numbers: their rules written anew, and the stated difference from ours."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import roc_curve
+
+from eval.classification import ece
+from eval.lfw import ten_fold_accuracy
+from eval.retrieval import retrieval_metrics
+from eval.verification import eer, roc
+
+sides = st.tuples(st.integers(0, 10_000), st.integers(1, 25), st.integers(1, 25))
+
+
+def drawn(seed: int, num_targets: int, num_nontargets: int) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct scores."""
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal(num_targets) + 1, rng.standard_normal(num_nontargets)
+
+
+def kaldi_eer(target: np.ndarray, nontarget: np.ndarray) -> float:
+    """compute-eer: the share of targets below the first target position whose counterpart among the nontargets is lower."""
+    t, n = sorted(target), sorted(nontarget)
+    position = 0
+    while position + 1 < len(t):
+        counterpart = max(len(n) - 1 - int(len(n) * position * 1.0 / len(t)), 0)
+        if n[counterpart] < t[position]:
+            break
+        position += 1
+    return position / len(t)
+
+
+@given(sides)
+def test_kaldis_eer_is_the_frr_at_the_first_target_score_where_far_is_no_higher(given_sides: tuple[int, int, int]) -> None:
+    target, nontarget = drawn(*given_sides)
+    theirs, ours, num = kaldi_eer(target, nontarget), eer(target, nontarget), len(target)
+    rates = [(float(np.mean(target < one)), float(np.mean(nontarget >= one))) for one in np.sort(target)]
+    assert theirs == pytest.approx(next((frr for frr, far in rates if far <= frr + 1e-12), (num - 1) / num))
+    assert -1e-12 <= theirs - ours <= 1 / num + 1e-12 or theirs == (num - 1) / num  # its loop ends one position early
+    if len(nontarget) == num and theirs < (num - 1) / num:
+        assert theirs == pytest.approx(ours)
+
+
+def clova_eer(target: np.ndarray, nontarget: np.ndarray, *, drop: bool = True) -> float:
+    """tuneThresholdfromScore: the larger of both rates where they differ least, on scikit-learn's ROC, which drops points on a straight line."""
+    labels = np.r_[np.ones(len(target)), np.zeros(len(nontarget))]
+    fpr, tpr, _ = roc_curve(labels, np.r_[target, nontarget], pos_label=1, drop_intermediate=drop)
+    nearest = np.nanargmin(np.absolute(1 - tpr - fpr))
+    return float(max(fpr[nearest], 1 - tpr[nearest]))
+
+
+@given(sides)
+def test_clovas_eer_is_the_larger_rate_of_the_nearest_point(given_sides: tuple[int, int, int]) -> None:
+    target, nontarget = drawn(*given_sides)
+    ours = eer(target, nontarget)
+    curve = roc(target, nontarget)
+    gaps = np.abs(curve.far - curve.frr)
+    nearest = [max(far, frr) for far, frr, gap in zip(curve.far, curve.frr, gaps, strict=True) if gap <= gaps.min() + 1e-12]
+    theirs = clova_eer(target, nontarget, drop=False)
+    assert any(theirs == pytest.approx(one) for one in nearest)  # of two equally near points either
+    lower = min((far + frr) / 2 for far, frr, gap in zip(curve.far, curve.frr, gaps, strict=True) if gap <= gaps.min() + 1e-12)
+    assert lower - 1e-12 <= theirs - gaps.min() / 2
+    assert clova_eer(target, nontarget, drop=False) - ours <= max(1 / len(target), 1 / len(nontarget)) / 2 + 1e-12
+    assert clova_eer(target, nontarget) >= ours - 1e-12
+
+
+def test_clovas_dropped_points_can_double_the_eer() -> None:
+    """Of the scores n t t t t n n n (rising) the ROC has a straight run of four targets, whose inner points scikit-learn drops."""
+    target, nontarget = np.array([2.0, 3.0, 4.0, 5.0]), np.array([1.0, 6.0, 7.0, 8.0])
+    assert eer(target, nontarget) == clova_eer(target, nontarget, drop=False) == 0.75
+    assert clova_eer(target, nontarget) == 1.0
+
+
+def test_facexzoos_standard_error_is_a_third_of_the_ten_folds_deviation() -> None:
+    rng = np.random.default_rng(0)
+    same = np.tile(np.arange(60) < 30, 10)
+    scores = rng.standard_normal(600) + 1.5 * same
+    found = ten_fold_accuracy(scores, same)
+    folds = np.arange(600) // 60
+    accuracies = [np.mean((scores[folds == k] >= found.thresholds[k]) == same[folds == k]) for k in range(10)]
+    assert found.mean == pytest.approx(np.mean(accuracies))
+    assert np.std(accuracies, ddof=1) / np.sqrt(10) == pytest.approx(found.std / 3)
+
+
+def revisitop_ap(ranks: list[int], num_relevant: int) -> float:
+    """compute_ap: trapezoids below precision over recall; ranks from 0."""
+    total = 0.0
+    for j, rank in enumerate(ranks):
+        before = 1.0 if rank == 0 else j / rank
+        total += (before + (j + 1) / (rank + 1)) / 2 / num_relevant
+    return total
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=40).filter(any))
+def test_revisitops_average_precision_is_lower_by_the_stated_sum(relevant: list[bool]) -> None:
+    """Ours: one query before a gallery that it ranks in this order, R@K and MAP@1000 over the whole of it."""
+    places = [rank for rank, one in enumerate(relevant) if one]
+    num = len(places)
+    angles = np.linspace(0.1, 1.5, len(relevant))
+    gallery = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    ours = retrieval_metrics(np.array([[1.0, 0.0]]), [1], gallery=gallery, gallery_labels=[int(one) for one in relevant])["map@1000"]
+    lower = sum((rank - j) / (rank * (rank + 1)) for j, rank in enumerate(places) if rank) / (2 * num)
+    assert revisitop_ap(places, num) == pytest.approx(ours - lower)
+    assert revisitop_ap([1], 1) == 0.25  # one relevant item in the second place: ours is 0.5
+
+
+def differences_of_ties(confidence: np.ndarray, correct: np.ndarray, order: np.ndarray, num_bins: int, power: int) -> float:
+    by_row = ece(confidence[order], correct[order], num_bins=num_bins, power=power, ties="row")  # type: ignore[arg-type]
+    return abs(by_row - ece(confidence, correct, num_bins=num_bins, power=power))  # type: ignore[arg-type]
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 100_000), st.integers(2, 60), st.integers(2, 15), st.sampled_from([1, 2]), st.integers(0, 2))
+def test_ties_in_the_ece_move_it_by_no_more_than_the_groups_that_bins_part(seed: int, size: int, num_bins: int, power: int, decimals: int) -> None:
+    rng = np.random.default_rng(seed)
+    confidence = np.round(rng.beta(4, 2, size), decimals)
+    correct = rng.random(size) < confidence
+    by_confidence = np.sort(confidence)
+    bins = np.arange(size) * num_bins // size
+    bound = 0.0
+    for value in np.unique(confidence):
+        accuracy = float(correct[confidence == value].mean())
+        if np.unique(bins[by_confidence == value]).size > 1:
+            bound += float(np.mean(confidence == value)) * accuracy * (1 - accuracy)
+    bound = 2 * bound if power == 1 else math.sqrt(bound)
+    assert bound <= 0.5
+    for order in (rng.permutation(size), np.argsort(correct, kind="stable"), np.argsort(~correct, kind="stable")):
+        assert differences_of_ties(confidence, correct, order, num_bins, power) <= bound + 1e-12
+
+
+def test_the_bound_on_ties_is_reached_and_fifty_items_of_two_digits_move_by_more_than_a_hundredth() -> None:
+    half = np.arange(30) < 15
+    for power in (1, 2):
+        assert differences_of_ties(np.full(30, 0.5), half, np.argsort(half), 2, power) == 0.5
+    rng = np.random.default_rng(0)
+    moved = []
+    for _ in range(100):
+        confidence = np.round(rng.beta(8, 2, 50), 2)
+        moved.append(differences_of_ties(confidence, rng.random(50) < confidence, rng.permutation(50), 15, 2))
+    assert 0.01 < np.mean(moved) < 0.03
+    assert max(moved) > 0.05
+
+
+def test_supcon_of_a_batch_without_negatives_costs_the_choice_among_positives() -> None:
+    import torch
+
+    from toolkit.losses.contrast import SupCon
+
+    for num in (3, 8):
+        loss = SupCon(4)(torch.ones(num, 4, dtype=torch.float64), torch.zeros(num, dtype=torch.int64))
+        assert float(loss) == pytest.approx(math.log(num - 1))
+
+
+def test_the_floor_under_the_root_of_pooled_deviations() -> None:
+    """WeSpeaker's 1e-7, which is ours, against 3D-Speaker's 1e-8 (ERes2Net) and none (CAM++): most for a constant channel."""
+    import torch
+
+    from toolkit.backbones.pooling import statistics
+
+    frames = torch.tensor([[[0.0, 0.0, 0.0, 0.0], [1.0, -1.0, 1.0, -1.0]]], dtype=torch.float64)
+    deviation = statistics(frames)[0, 2:]
+    variance = frames[0].var(dim=-1)
+    for floor, constant in ((1e-8, 2.2e-4), (0.0, 3.2e-4)):
+        apart = deviation - (variance + floor).sqrt()
+        assert float(apart[0]) == pytest.approx(constant, rel=0.02)
+        assert float(apart[1]) == pytest.approx((1e-7 - floor) / (2 * float(variance[1].sqrt())), rel=1e-6)
