@@ -13,7 +13,8 @@ from typing import Annotated
 import typer
 
 from toolkit import cli_files, cli_model
-from toolkit.cli_options import say
+from toolkit.failures import one_sentence
+from toolkit.printing import help_columns, say
 
 app = typer.Typer(
     name="likeness",
@@ -146,6 +147,9 @@ def prepare(
         preparing.prepare(datasets.named(dataset), data, keep=keep, say=say)
 
 
+_USAGE = typer.BadParameter.__mro__[2]  # ClickException: of click, or of the copy of it that newer versions of typer hold
+
+
 @contextmanager
 def _stoppable(told: str = "") -> Iterator[None]:
     """Ctrl-C in training ends with one sentence, `told` or what the run says of itself, and exit code 130."""
@@ -165,14 +169,17 @@ app.add_typer(cli_files.app)
 def main(arguments: list[str] | None = None) -> None:
     """Run the command; wrong input ends with exit code 2 and one sentence, Ctrl-C with 130. LIKENESS_TRACEBACK=1 shows the traceback as well."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    try:
-        app(arguments, obj=shlex.join(["likeness", *arguments]))
-    except Exception as error:
-        if os.environ.get("LIKENESS_TRACEBACK") or not isinstance(error, (ValueError, KeyError, OSError, ImportError)):
-            raise
-        text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-        say(f"likeness: {text}", error=True)
-        sys.exit(2)
+    command, line = typer.main.get_command(app), shlex.join(["likeness", *arguments])
+    with one_sentence("likeness"):
+        try:
+            with command.make_context("likeness", list(arguments), obj=line, terminal_width=help_columns()) as context:
+                command.invoke(context)
+        except typer.Exit as ended:
+            sys.exit(ended.exit_code)
+        except _USAGE as error:
+            error.show()
+            sys.exit(2)
+    sys.exit(0)
 
 
 if __name__ == "__main__":

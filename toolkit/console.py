@@ -6,14 +6,35 @@ import math
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, TextIO, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from eval.types import name_first
 from toolkit.batch import Bad
+from toolkit.printing import is_terminal, say
 
-console = Console(stderr=True, markup=False, highlight=False, emoji=False)  # names of files may hold [..] and :..:, which rich reads as its own
+
+class _Stderr(Console):
+    """Stderr, with progress bars where it is a terminal. Text is printed as it is: never wrapped, cut or read as markup."""
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether stderr itself is one: rich alone would take FORCE_COLOR's word for it, and cut a bar's lines in a log."""
+        return is_terminal(cast(TextIO, self.file))
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print texts with a line end. Beside a running progress bar they go above it."""
+        if not all(isinstance(one, str) for one in objects):  # a bar, drawn by rich itself
+            super().print(*objects, **options)
+        elif self.is_terminal:
+            super().print(*objects, soft_wrap=True, markup=False, highlight=False, emoji=False)
+        else:
+            say(" ".join(objects), error=True)
+
+
+console = _Stderr(stderr=True, markup=False, highlight=False, emoji=False)  # names of files may hold [..] and :..:, which rich reads as its own
 
 
 class Interrupted(Exception):

@@ -17,6 +17,7 @@ from eval.types import Embeddings
 from toolkit.batch import Item, read_items, write_items
 from toolkit.checkpoint import load_model
 from toolkit.embed import embed
+from toolkit.printing import say
 from toolkit.recipe import Part, Recipe
 from toolkit.train import fit
 
@@ -42,11 +43,11 @@ def run(
     data, model_folder = out / "data", out / "run"
     if model_folder.exists():
         raise ValueError(f"{out} already holds a demo; choose another --out")
-    print(f"1/4 {told} into {data}")
+    say(f"1/4 {told} into {data}")
     write(data)
-    print("2/4 training")
+    say("2/4 training")
     model = load_model(fit(recipe, data=data, out=model_folder))
-    print("3/4 embedding and scoring what was not trained on")
+    say("3/4 embedding and scoring what was not trained on")
     part = trials or recipe.trials
     assert part is not None
     items, pairs = part(data)
@@ -60,14 +61,14 @@ def run(
         made.scores.append(out / "scores" / f"{name}.txt")
         embeddings.write(made.embeddings[-1], embedded)
         trial_lists.write_scores(made.scores[-1], pairs, similarity.score_trials(pairs, embedded))
-    print("4/4 evaluating")
-    print(report([made], out))
+    say("4/4 evaluating")
+    say(report([made], out))
     assert pairs.target is not None
     first = int(np.flatnonzero(pairs.target)[0])
     paths = {item.id: item.path for item in items}
     example = paths[pairs.enrol_ids[pairs.enrol[first]]], paths[pairs.probe_ids[pairs.probe[first]]]
     program = sys.argv[0] if Path(sys.argv[0]).name == "likeness" else "likeness"  # as it was called, .venv/bin/likeness say
-    print(
+    say(
         f"""
 Made: the model {model_folder}, raw embeddings {made.embeddings[0]}, scores {made.scores[0]}, the report {out / "report" / "index.html"}
 Next, the same by hand, on the same files:

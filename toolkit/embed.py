@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from eval.types import Embeddings, name_first
 from toolkit import distributed
 from toolkit.batch import Bad, Floats, Item, Read, collate
-from toolkit.console import ignore_ctrl_c
+from toolkit.console import console, ignore_ctrl_c
 from toolkit.losses.simple import polarlike
 
 Flip = Literal["none", "sum", "mean", "concat"]
@@ -157,7 +157,7 @@ def _rows(
                 sums[window[place][0]] = total + sizes[place] * row, weight + sizes[place]
 
     try:
-        with Progress(transient=True, disable=not progress) as shown:
+        with Progress(console=console, transient=True, disable=not (progress and console.is_terminal)) as shown:
             task = shown.add_task("embedding", total=len(items))
             for position, value in reader:
                 if isinstance(value, Bad):

@@ -160,7 +160,7 @@ def read(item: Item, *, detector: str, size: int = 112, width: int | None = None
     except ValueError as error:
         raise BadImage(f"{item.name}: {error}; give a photograph that shows the whole face, or align it by hand") from None
     if num_faces > 1:
-        console.print(f"{item.name}: {num_faces} faces; the {choose} one was taken", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"{item.name}: {num_faces} faces; the {choose} one was taken")
     return to_floats(aligned)
 
 
