@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import track as rich_track
 
 from eval.types import name_first
-from toolkit.batch import Bad
 from toolkit.printing import is_terminal, say
+
+if TYPE_CHECKING:
+    from toolkit.batch import Bad
+
+T = TypeVar("T")
 
 
 class _Stderr(Console):
@@ -37,6 +42,16 @@ class _Stderr(Console):
 console = _Stderr(stderr=True, markup=False, highlight=False, emoji=False)  # names of files may hold [..] and :..:, which rich reads as its own
 
 
+def bar(*columns: str | ProgressColumn, show: bool = True, transient: bool = True) -> Progress:
+    """A progress bar on stderr, which shows nothing where stderr is no terminal. columns: rich's, by default its own choice."""
+    return Progress(*columns, console=console, transient=transient, disable=not (show and console.is_terminal))
+
+
+def track(values: Sequence[T], what: str, *, show: bool = True) -> Iterable[T]:
+    """Go through `values` beside a progress bar named `what`; see bar()."""
+    return rich_track(values, what, console=console, transient=True, disable=not (show and console.is_terminal))
+
+
 class Interrupted(Exception):
     """Ctrl-C: the state was saved at `step`."""
 
@@ -47,7 +62,7 @@ class Bar:
     def __init__(self, steps: int, start: int, *, quiet: bool = False):
         self.steps, self.quiet = steps, quiet
         columns = (TextColumn("step {task.completed}/{task.total}"), BarColumn(), TextColumn("loss {task.fields[loss]:.4f}  lr {task.fields[rate]:.2e}"))
-        self.progress = Progress(*columns, TimeRemainingColumn(), console=console, disable=quiet or not console.is_terminal)
+        self.progress = bar(*columns, TimeRemainingColumn(), show=not quiet, transient=False)
         self.task = self.progress.add_task("train", total=steps, completed=start, loss=math.nan, rate=0.0)
 
     def __enter__(self) -> Bar:
