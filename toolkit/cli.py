@@ -42,20 +42,25 @@ def demo(
             else "no recipes/*/demo.py beside the toolkit: run the demo from a clone (pip install -e .)"
         )
     chosen = {only: out} if only else {name: out / name for name in scripts}
+    told = "the demo was stopped, and does not go on where it was; start it again with another --out"
     taken = [str(folder) for folder in chosen.values() if (folder / "run").exists()]
     if taken:  # before the first of several trains for nothing
         raise ValueError(f"{' and '.join(taken)} already {'holds a demo' if len(taken) == 1 else 'hold demos'}; choose another --out")
-    made = []
-    with _stoppable("the demo was stopped, and does not go on where it was; start it again with another --out"):
-        for name, folder in chosen.items():
-            if not only:
-                say(f"\n{name}: {folder}")
-            made.append(runpy.run_path(str(scripts[name]))["main"](folder))
-    if len(made) > 1:
-        from toolkit.demo import command, report
+    if only:
+        with _stoppable(told):
+            runpy.run_path(str(scripts[only]))["main"](out)
+        return
+    from toolkit import demos
 
-        say(f"\nAll of them\n\n{report(made, out)}\nOne report: {out / 'report' / 'index.html'}")
-        say(f"A model as a web page and REST service: {command('likeness', 'serve', '--model', out / 'speaker' / 'run')}")
+    try:
+        demos.run_all(chosen)
+    except KeyboardInterrupt:
+        say(told, error=True)
+        raise typer.Exit(130) from None
+    from toolkit.demo import command, made_in, report
+
+    say(f"\nAll of them\n\n{report([made_in(folder) for folder in chosen.values()], out)}\nOne report: {out / 'report' / 'index.html'}")
+    say(f"A model as a web page and REST service: {command('likeness', 'serve', '--model', out / 'speaker' / 'run')}")
 
 
 @app.command(epilog="Example: likeness train recipes/speaker/an4.py:arcface optim.lr=0.05 --data data --out runs/an4")

@@ -84,6 +84,12 @@ and on your own files:
     return made
 
 
+def made_in(out: Path) -> Made:
+    """What run() left in the folder `out`, the trained model first."""
+    files = sorted(out.glob("*.npz"), key=lambda file: (not file.stem.endswith("-likeness"), file.stem))
+    return Made([out / "scores" / f"{file.stem}.txt" for file in files], files, out / "data")
+
+
 def report(demos: Sequence[Made], out: Path) -> str:
     """One page of the demos side by side, out/report/index.html, and out/results.json; returns the table."""
     scores, embedded = [one for made in demos for one in made.scores], [one for made in demos for one in made.embeddings]
