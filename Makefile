@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 DEMO_READY := .venv/.demo-ready
+MADE := .venv/.made
 # pip would compile 15,000 files of which few are ever imported; Python compiles those, each when it is first imported.
 INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 
@@ -10,15 +11,16 @@ INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 
 install: $(READY)
 
-$(BIN)/python:
+$(MADE):
 	$(PYTHON) -m venv .venv
+	@touch $(MADE)
 
-$(READY): pyproject.toml | $(BIN)/python
+$(READY): pyproject.toml | $(MADE)
 	$(BIN)/python $(INSTALL) --editable ".[dev]"
 	@touch $(READY) $(DEMO_READY)
 
 # The demo needs a third of what the development does: whatever a later `make test` needs beside it is then added.
-$(DEMO_READY): pyproject.toml | $(BIN)/python
+$(DEMO_READY): pyproject.toml | $(MADE)
 	$(BIN)/python $(INSTALL) --editable ".[report]"
 	@touch $(DEMO_READY)
 

@@ -50,11 +50,12 @@ def demo(
         with _stoppable(told):
             runpy.run_path(str(scripts[only]))["main"](out)
         return
-    from toolkit import demos
+    from toolkit.console import Interrupted
+    from toolkit.demos import Job, run_all
 
     try:
-        demos.run_all(chosen)
-    except KeyboardInterrupt:
+        run_all([Job(name, scripts[name], folder) for name, folder in chosen.items()])
+    except (KeyboardInterrupt, Interrupted):
         say(told, error=True)
         raise typer.Exit(130) from None
     from toolkit.demo import command, made_in, report

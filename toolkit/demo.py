@@ -33,11 +33,20 @@ class Made(NamedTuple):
 
 
 def run(
-    recipe: Recipe, *, write: Callable[[Path], object], told: str, baseline: tuple[str, Baseline], out: Path, own_data: str, trials: Part | None = None
+    recipe: Recipe,
+    *,
+    write: Callable[[Path], object],
+    told: str,
+    baseline: tuple[str, Baseline],
+    out: Path,
+    own_data: str,
+    trials: Part | None = None,
+    page: bool = True,
 ) -> Made:
     """Everything of a demo into `out`: write(folder) makes its data, `told` says of what, `baseline` is what the trained model is set against.
 
     own_data: the last line of advice, on the user's own files. trials: the recipe's, or others, for a recipe that is measured item by item.
+    page: write the report; False where one page is made of several demos.
     ValueError where `out` holds a demo already.
     """
     data, model_folder = out / "data", out / "run"
@@ -62,15 +71,16 @@ def run(
         embeddings.write(made.embeddings[-1], embedded)
         trial_lists.write_scores(made.scores[-1], pairs, similarity.score_trials(pairs, embedded))
     say("4/4 evaluating")
-    say(report([made], out))
+    say(report([made], out) if page else evaluate_files(made.scores, json_file=out / "results.json"))
     assert pairs.target is not None
     first = int(np.flatnonzero(pairs.target)[0])
     paths = {item.id: item.path for item in items}
     example = paths[pairs.enrol_ids[pairs.enrol[first]]], paths[pairs.probe_ids[pairs.probe[first]]]
     program = sys.argv[0] if Path(sys.argv[0]).name == "likeness" else "likeness"  # as it was called, .venv/bin/likeness say
+    shown = f", the report {out / 'report' / 'index.html'}" if page else ""
     say(
         f"""
-Made: the model {model_folder}, raw embeddings {made.embeddings[0]}, scores {made.scores[0]}, the report {out / "report" / "index.html"}
+Made: the model {model_folder}, raw embeddings {made.embeddings[0]}, scores {made.scores[0]}{shown}
 Next, the same by hand, on the same files:
   {command(program, "embed", "--model", model_folder, "--items", out / "items.txt", "--root", data, "--out", "mine.npz")}
   {command(program, "score", "--trials", out / "trials.txt", "--embeddings", "mine.npz", "--out", "mine.txt")}
