@@ -1,4 +1,4 @@
-"""The demo: a verifier for voices that it never heard, trained in half a minute on two cores. Everything is synthetic (modalities/synthetic.py).
+"""The demo: a verifier for voices that it never heard, trained in half a minute on one core. Everything is synthetic (modalities/synthetic.py).
 
     likeness demo --only speaker --out demo
 
