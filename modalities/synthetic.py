@@ -15,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 import soundfile
 from numpy.typing import NDArray
-from rich.progress import track
 from scipy import signal
+
+from toolkit.console import track
 
 Wave = NDArray[np.float32]
 Floats = NDArray[np.float64]
@@ -145,7 +146,7 @@ def write_voices(
     if num_speakers < 1 or num_utterances < 1:
         raise ValueError(f"write_voices: {num_speakers} speakers with {num_utterances} utterances; at least 1 of each is needed")
     folder = Path(folder)
-    for speaker in track(range(num_speakers), "Synthesising voices", transient=True, disable=num_speakers * num_utterances < 100):
+    for speaker in track(range(num_speakers), "Synthesising voices", show=num_speakers * num_utterances >= 100):
         where = folder / f"spk{speaker:03d}"
         where.mkdir(parents=True, exist_ok=True)
         for utterance in range(num_utterances):

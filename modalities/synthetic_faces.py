@@ -18,7 +18,8 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from rich.progress import track
+
+from toolkit.console import track
 
 Pixels = NDArray[np.uint8]
 Plane = NDArray[np.float32]
@@ -128,7 +129,7 @@ def write_faces(folder: str | Path, *, num_subjects: int, num_shots: int, seed: 
     if min(num_subjects, num_shots) < 1:
         raise ValueError(f"write_faces: {num_subjects} subjects with {num_shots} shots; at least 1 of each is needed")
     folder = Path(folder)
-    for subject in track(range(num_subjects), "Drawing faces", transient=True, disable=num_subjects * num_shots < 1000):
+    for subject in track(range(num_subjects), "Drawing faces", show=num_subjects * num_shots >= 1000):
         where = folder / f"subject{subject:03d}"
         where.mkdir(parents=True, exist_ok=True)
         for shot in range(num_shots):

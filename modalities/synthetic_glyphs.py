@@ -13,7 +13,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from rich.progress import track
+
+from toolkit.console import track
 
 Pixels = NDArray[np.uint8]
 Points = NDArray[np.float64]
@@ -85,7 +86,7 @@ def write_glyphs(
     if min(num_alphabets, num_characters, num_drawers) < 1:
         raise ValueError(f"write_glyphs: {num_alphabets} alphabets of {num_characters} characters by {num_drawers} drawers; at least 1 of each is needed")
     folder, total = Path(folder), num_alphabets * num_characters * num_drawers
-    for number in track(range(num_alphabets * num_characters), "Drawing glyphs", transient=True, disable=total < 2000):
+    for number in track(range(num_alphabets * num_characters), "Drawing glyphs", show=total >= 2000):
         alphabet, character = divmod(number, num_characters)
         name = f"alphabet{alphabet:02d}{'/' if by_alphabet else '_'}character{character:02d}"
         (folder / name).mkdir(parents=True, exist_ok=True)

@@ -116,7 +116,7 @@ def kind(graph: onnx.GraphProto) -> Kind:
 
 def say(pack: Pack) -> None:
     """The licence where the weights are loaded, on stderr."""
-    console.print(pack.text(), highlight=False, markup=False, soft_wrap=True)
+    console.print(pack.text())
 
 
 def _guess_scale(graph: onnx.GraphProto) -> tuple[float, float]:

@@ -13,7 +13,8 @@ from typing import Annotated
 import typer
 
 from toolkit import cli_files, cli_model
-from toolkit.cli_options import say
+from toolkit.failures import one_sentence
+from toolkit.printing import help_columns, say
 
 app = typer.Typer(
     name="likeness",
@@ -41,20 +42,26 @@ def demo(
             else "no recipes/*/demo.py beside the toolkit: run the demo from a clone (pip install -e .)"
         )
     chosen = {only: out} if only else {name: out / name for name in scripts}
+    told = "the demo was stopped, and does not go on where it was; start it again with another --out"
     taken = [str(folder) for folder in chosen.values() if (folder / "run").exists()]
     if taken:  # before the first of several trains for nothing
         raise ValueError(f"{' and '.join(taken)} already {'holds a demo' if len(taken) == 1 else 'hold demos'}; choose another --out")
-    made = []
-    with _stoppable("the demo was stopped, and does not go on where it was; start it again with another --out"):
-        for name, folder in chosen.items():
-            if not only:
-                say(f"\n{name}: {folder}")
-            made.append(runpy.run_path(str(scripts[name]))["main"](folder))
-    if len(made) > 1:
-        from toolkit.demo import command, report
+    if only:
+        with _stoppable(told):
+            runpy.run_path(str(scripts[only]))["main"](out)
+        return
+    from toolkit.console import Interrupted
+    from toolkit.demos import Job, run_all
 
-        say(f"\nAll of them\n\n{report(made, out)}\nOne report: {out / 'report' / 'index.html'}")
-        say(f"A model as a web page and REST service: {command('likeness', 'serve', '--model', out / 'speaker' / 'run')}")
+    try:
+        run_all([Job(name, scripts[name], folder) for name, folder in chosen.items()])
+    except (KeyboardInterrupt, Interrupted):
+        say(told, error=True)
+        raise typer.Exit(130) from None
+    from toolkit.demo import command, made_in, report
+
+    say(f"\nAll of them\n\n{report([made_in(folder) for folder in chosen.values()], out)}\nOne report: {out / 'report' / 'index.html'}")
+    say(f"A model as a web page and REST service: {command('likeness', 'serve', '--model', out / 'speaker' / 'run')}")
 
 
 @app.command(epilog="Example: likeness train recipes/speaker/an4.py:arcface optim.lr=0.05 --data data --out runs/an4")
@@ -146,6 +153,9 @@ def prepare(
         preparing.prepare(datasets.named(dataset), data, keep=keep, say=say)
 
 
+_USAGE = typer.BadParameter.__mro__[2]  # ClickException: of click, or of the copy of it that newer versions of typer hold
+
+
 @contextmanager
 def _stoppable(told: str = "") -> Iterator[None]:
     """Ctrl-C in training ends with one sentence, `told` or what the run says of itself, and exit code 130."""
@@ -165,14 +175,17 @@ app.add_typer(cli_files.app)
 def main(arguments: list[str] | None = None) -> None:
     """Run the command; wrong input ends with exit code 2 and one sentence, Ctrl-C with 130. LIKENESS_TRACEBACK=1 shows the traceback as well."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    try:
-        app(arguments, obj=shlex.join(["likeness", *arguments]))
-    except Exception as error:
-        if os.environ.get("LIKENESS_TRACEBACK") or not isinstance(error, (ValueError, KeyError, OSError, ImportError)):
-            raise
-        text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-        say(f"likeness: {text}", error=True)
-        sys.exit(2)
+    command, line = typer.main.get_command(app), shlex.join(["likeness", *arguments])
+    with one_sentence("likeness"):
+        try:
+            with command.make_context("likeness", list(arguments), obj=line, terminal_width=help_columns()) as context:
+                command.invoke(context)
+        except typer.Exit as ended:
+            sys.exit(ended.exit_code)
+        except _USAGE as error:
+            error.show()
+            sys.exit(2)
+    sys.exit(0)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from toolkit.cli_options import EMBEDDINGS, EXISTING, PACK, is_default, refuse_idle, say
+from toolkit.cli_options import EMBEDDINGS, EXISTING, PACK, is_default, refuse_idle
+from toolkit.printing import say
 
 app = typer.Typer()
 PRESET = "With --ijb: whose conventions, a name of docs/protocols.md such as insightface, adaface or opensphere; repeatable (default likeness)."

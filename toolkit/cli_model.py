@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from toolkit.cli_options import EXISTING, PACK, placed, say
+from toolkit.cli_options import EXISTING, PACK, placed
+from toolkit.printing import say
 
 app = typer.Typer()
 

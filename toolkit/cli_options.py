@@ -1,4 +1,4 @@
-"""What the command line's modules share: kinds of options, refuse_idle() and say()."""
+"""What the command line's modules share: kinds of options, and refuse_idle()."""
 
 from __future__ import annotations
 
@@ -41,7 +41,3 @@ def refuse_idle(context: typer.Context, names: Sequence[str], other: str, given:
     idle = [f"--{name.replace('_', '-')}" for name in names if not is_default(context, name)]
     if idle and not given:
         raise ValueError(f"{' and '.join(idle)} without {other} would change nothing; give that too, or leave {'it' if len(idle) == 1 else 'them'} out")
-
-
-def say(text: str, *, error: bool = False) -> None:
-    typer.echo(text, err=error)

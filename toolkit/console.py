@@ -4,16 +4,52 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import track as rich_track
 
 from eval.types import name_first
-from toolkit.batch import Bad
+from toolkit.printing import is_terminal, say
 
-console = Console(stderr=True, markup=False, highlight=False, emoji=False)  # names of files may hold [..] and :..:, which rich reads as its own
+if TYPE_CHECKING:
+    from toolkit.batch import Bad
+
+T = TypeVar("T")
+
+
+class _Stderr(Console):
+    """Stderr, with progress bars where it is a terminal. Text is printed as it is: never wrapped, cut or read as markup."""
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether stderr itself is one: rich alone would take FORCE_COLOR's word for it, and cut a bar's lines in a log."""
+        return is_terminal(cast(TextIO, self.file))
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print texts with a line end. Beside a running progress bar they go above it."""
+        if not all(isinstance(one, str) for one in objects):  # a bar, drawn by rich itself
+            super().print(*objects, **options)
+        elif self.is_terminal:
+            super().print(*objects, soft_wrap=True, markup=False, highlight=False, emoji=False)
+        else:
+            say(" ".join(objects), error=True)
+
+
+console = _Stderr(stderr=True, markup=False, highlight=False, emoji=False)  # names of files may hold [..] and :..:, which rich reads as its own
+
+
+def bar(*columns: str | ProgressColumn, show: bool = True, transient: bool = True) -> Progress:
+    """A progress bar on stderr, which shows nothing where stderr is no terminal. columns: rich's, by default its own choice."""
+    return Progress(*columns, console=console, transient=transient, disable=not (show and console.is_terminal))
+
+
+def track(values: Sequence[T], what: str, *, show: bool = True) -> Iterable[T]:
+    """Go through `values` beside a progress bar named `what`; see bar()."""
+    return rich_track(values, what, console=console, transient=True, disable=not (show and console.is_terminal))
 
 
 class Interrupted(Exception):
@@ -26,7 +62,7 @@ class Bar:
     def __init__(self, steps: int, start: int, *, quiet: bool = False):
         self.steps, self.quiet = steps, quiet
         columns = (TextColumn("step {task.completed}/{task.total}"), BarColumn(), TextColumn("loss {task.fields[loss]:.4f}  lr {task.fields[rate]:.2e}"))
-        self.progress = Progress(*columns, TimeRemainingColumn(), console=console, disable=quiet or not console.is_terminal)
+        self.progress = bar(*columns, TimeRemainingColumn(), show=not quiet, transient=False)
         self.task = self.progress.add_task("train", total=steps, completed=start, loss=math.nan, rate=0.0)
 
     def __enter__(self) -> Bar:

@@ -18,6 +18,7 @@ from toolkit.batch import Item, read_items, write_items
 from toolkit.checkpoint import load_model
 from toolkit.embed import embed
 from toolkit.lock import under_lock
+from toolkit.printing import say
 from toolkit.recipe import Part, Recipe
 from toolkit.train import fit
 
@@ -34,21 +35,30 @@ class Made(NamedTuple):
 
 @under_lock
 def run(
-    recipe: Recipe, *, write: Callable[[Path], object], told: str, baseline: tuple[str, Baseline], out: Path, own_data: str, trials: Part | None = None
+    recipe: Recipe,
+    *,
+    write: Callable[[Path], object],
+    told: str,
+    baseline: tuple[str, Baseline],
+    out: Path,
+    own_data: str,
+    trials: Part | None = None,
+    page: bool = True,
 ) -> Made:
     """Everything of a demo into `out`: write(folder) makes its data, `told` says of what, `baseline` is what the trained model is set against.
 
     own_data: the last line of advice, on the user's own files. trials: the recipe's, or others, for a recipe that is measured item by item.
+    page: write the report; False where one page is made of several demos.
     ValueError where `out` holds a demo already.
     """
     data, model_folder = out / "data", out / "run"
     if model_folder.exists():
         raise ValueError(f"{out} already holds a demo; choose another --out")
-    print(f"1/4 {told} into {data}")
+    say(f"1/4 {told} into {data}")
     write(data)
-    print("2/4 training")
+    say("2/4 training")
     model = load_model(fit(recipe, data=data, out=model_folder))
-    print("3/4 embedding and scoring what was not trained on")
+    say("3/4 embedding and scoring what was not trained on")
     part = trials or recipe.trials
     assert part is not None
     items, pairs = part(data)
@@ -62,16 +72,17 @@ def run(
         made.scores.append(out / "scores" / f"{name}.txt")
         embeddings.write(made.embeddings[-1], embedded)
         trial_lists.write_scores(made.scores[-1], pairs, similarity.score_trials(pairs, embedded))
-    print("4/4 evaluating")
-    print(report([made], out))
+    say("4/4 evaluating")
+    say(report([made], out) if page else evaluate_files(made.scores, json_file=out / "results.json"))
     assert pairs.target is not None
     first = int(np.flatnonzero(pairs.target)[0])
     paths = {item.id: item.path for item in items}
     example = paths[pairs.enrol_ids[pairs.enrol[first]]], paths[pairs.probe_ids[pairs.probe[first]]]
     program = sys.argv[0] if Path(sys.argv[0]).name == "likeness" else "likeness"  # as it was called, .venv/bin/likeness say
-    print(
+    shown = f", the report {out / 'report' / 'index.html'}" if page else ""
+    say(
         f"""
-Made: the model {model_folder}, raw embeddings {made.embeddings[0]}, scores {made.scores[0]}, the report {out / "report" / "index.html"}
+Made: the model {model_folder}, raw embeddings {made.embeddings[0]}, scores {made.scores[0]}{shown}
 Next, the same by hand, on the same files:
   {command(program, "embed", "--model", model_folder, "--items", out / "items.txt", "--root", data, "--out", "mine.npz")}
   {command(program, "score", "--trials", out / "trials.txt", "--embeddings", "mine.npz", "--out", "mine.txt")}
@@ -83,6 +94,12 @@ and on your own files:
   {command(program)} {own_data}"""
     )
     return made
+
+
+def made_in(out: Path) -> Made:
+    """What run() left in the folder `out`, the trained model first."""
+    files = sorted(out.glob("*.npz"), key=lambda file: (not file.stem.endswith("-likeness"), file.stem))
+    return Made([out / "scores" / f"{file.stem}.txt" for file in files], files, out / "data")
 
 
 def report(demos: Sequence[Made], out: Path) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from eval.types import Embeddings, name_first
 from toolkit import distributed
 from toolkit.batch import NOT_FINITE, Bad, Floats, Item, Read, collate, is_finite
-from toolkit.console import ignore_ctrl_c
+from toolkit.console import bar, ignore_ctrl_c
 from toolkit.losses.simple import polarlike
 
 Flip = Literal["none", "sum", "mean", "concat"]
@@ -157,8 +157,6 @@ def _rows(
     embedder: TorchEmbedder, items: Sequence[Item], read: Read | ReadParts, *, batch_size: int = 16, workers: int = 0, progress: bool = False
 ) -> tuple[dict[int, Floats], list[Bad]]:
     """Position -> embedding of every readable item, and the others."""
-    from rich.progress import Progress
-
     device = next(itertools.chain(embedder.parameters(), embedder.buffers(), (torch.zeros(0),))).device  # an ONNX network has neither
     was_training = embedder.training
     embedder.eval()
@@ -182,7 +180,7 @@ def _rows(
                 sums[window[place][0]] = total + sizes[place] * row, weight + sizes[place]
 
     try:
-        with Progress(transient=True, disable=not progress) as shown:
+        with bar(show=progress) as shown:
             task = shown.add_task("embedding", total=len(items))
             for position, value in reader:
                 if isinstance(value, Bad):

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from eval.types import name_first
 from eval.writing import move, sync_names
-from toolkit.console import console
+from toolkit.console import bar
 from toolkit.datasets import Archive, Count, Dataset
 from toolkit.fetch import differs, download, is_archive, unpack
 from toolkit.lock import only_writer
@@ -183,6 +183,6 @@ def _files(folder: Path, suffixes: tuple[str, ...]) -> int:
 @contextmanager
 def _bar(name: str) -> Iterator[Callable[[int, int], None]]:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+    with bar(*columns) as progress:
         task = progress.add_task(name, total=None)
         yield lambda have, total: progress.update(task, completed=have, total=total or None)

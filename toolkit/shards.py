@@ -25,12 +25,12 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.progress import track
 
 from eval.files import atomic_path
 from eval.types import name_first
 from eval.writing import move
 from toolkit.batch import MAX_SPAN, Item, check_unique
+from toolkit.console import track
 from toolkit.shards_scan import LABEL_SUFFIXES, MAX_NAME, is_name, scan
 
 _BLOCK = tarfile.BLOCKSIZE
@@ -121,7 +121,7 @@ def write(items: Iterable[Item], folder: str | Path, *, name: str = "shard", sha
     unfinished = folder / f".{name}.unfinished"
     unfinished.mkdir(parents=True, exist_ok=True)
     first = 0
-    for shard, chosen in track(list(zip(shards, plan, strict=True)), "packing", disable=not progress, transient=True):
+    for shard, chosen in track(list(zip(shards, plan, strict=True)), "packing", show=progress):
         if shard not in there and not _holds(unfinished / shard.name, wanted[shard]):
             _pack(unfinished / shard.name, [(items[i], sizes[i], records[i]) for i in chosen], first)
         first += len(chosen)

@@ -20,13 +20,12 @@ from typing import Any, Literal, NamedTuple, get_args
 import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from rich.progress import track
 
 from eval.files import atomic_path
 from eval.types import name_first
 from modalities.face.images import decode
 from toolkit.batch import Bad, Item
-from toolkit.console import console
+from toolkit.console import console, track
 from toolkit.images import SUFFIXES, BadImage, Pixels, encode, to_floats
 
 Choose = Literal["largest", "central"]
@@ -160,7 +159,7 @@ def read(item: Item, *, detector: str, size: int = 112, width: int | None = None
     except ValueError as error:
         raise BadImage(f"{item.name}: {error}; give a photograph that shows the whole face, or align it by hand") from None
     if num_faces > 1:
-        console.print(f"{item.name}: {num_faces} faces; the {choose} one was taken", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"{item.name}: {num_faces} faces; the {choose} one was taken")
     return to_floats(aligned)
 
 
@@ -206,7 +205,7 @@ def align_folder(
     counted = _read_several(out / "several.tsv")
     _write_several(out / "several.tsv", counted)  # without half a line, which the next one would lengthen
     with (out / "several.tsv").open("a", encoding="utf-8", errors="surrogateescape") as several:
-        for item, target in track(list(zip(items, targets, strict=True)), "aligning", disable=not progress, transient=True):
+        for item, target in track(list(zip(items, targets, strict=True)), "aligning", show=progress):
             if not target.is_file():
                 try:
                     aligned, num_faces = align_one(model, decode(item), size=size, width=width, choose=choose)

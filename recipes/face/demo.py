@@ -55,7 +55,7 @@ def baseline(items: list[Item]) -> Embeddings:
     return Embeddings(tuple(item.id for item in items), np.stack(rows), {"similarity": "cosine", "modality": "face"})
 
 
-def main(out: Path) -> demo.Made:
+def main(out: Path, *, page: bool = True) -> demo.Made:
     """Synthesise, train, embed, score, evaluate, report; all files stay in `out`."""
     return demo.run(
         RECIPES["arcface"],
@@ -63,5 +63,6 @@ def main(out: Path) -> demo.Made:
         told=f"{NUM_SUBJECTS} synthetic subjects x {NUM_SHOTS} images",
         baseline=("pixels", baseline),
         out=out,
+        page=page,
         own_data="train recipes/face/folders.py --data DATA --out runs/mine      DATA/SUBJECT/*.jpg, aligned or with faces in their centre",
     )

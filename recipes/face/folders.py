@@ -25,10 +25,12 @@ from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW, geometric_view
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.sfnet import SFNet
 from toolkit.batch import write_items
+from toolkit.failures import one_sentence
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.simple import SimPLE
 from toolkit.memory import Memory
 from toolkit.pixels import INSIGHTFACE
+from toolkit.printing import say
 from toolkit.recipe import Optim, Recipe, Schedule
 from toolkit.sampling import Sampling
 from toolkit.schedules import multistep
@@ -81,7 +83,7 @@ def write_lists(data: Path, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     write_items(out / "items.txt", items, data.parent if data.is_file() else data)
     write_trials(out / "trials.txt", trials)
-    print(f"{len(items)} items and {len(trials)} trials in {out}")
+    say(f"{len(items)} items and {len(trials)} trials in {out}")
 
 
 def align_images(detector: Path, data: Path, out: Path) -> None:
@@ -89,13 +91,14 @@ def align_images(detector: Path, data: Path, out: Path) -> None:
     made = align.align_folder(data, out, detector=detector, progress=sys.stderr.isatty())
     failed = f"; {len(made.failures)} failed, see {out / 'failures.tsv'}" if made.failures else ""
     several = f"; of {len(made.several)} images with several faces, see {out / 'several.tsv'}, the largest was taken" if made.several else ""
-    print(f"{len(made.done)} crops in {out}{several}{failed}")
+    say(f"{len(made.done)} crops in {out}{several}{failed}")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 5 and sys.argv[1] == "--align":
-        align_images(Path(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]))
-    elif len(sys.argv) == 3:
-        write_lists(Path(sys.argv[1]), Path(sys.argv[2]))
-    else:
-        sys.exit("usage: python recipes/face/folders.py DATA OUT, or --align SCRFD.onnx DATA ALIGNED")
+    with one_sentence("folders.py"):
+        if len(sys.argv) == 5 and sys.argv[1] == "--align":
+            align_images(Path(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]))
+        elif len(sys.argv) == 3:
+            write_lists(Path(sys.argv[1]), Path(sys.argv[2]))
+        else:
+            raise ValueError("usage: python recipes/face/folders.py DATA OUT, or --align SCRFD.onnx DATA ALIGNED")

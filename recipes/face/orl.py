@@ -11,7 +11,6 @@ varies within the trained subjects (Déniz et al. 2011, Hatch et al. 2006), make
 Deng et al. 2019 (arcface), SimPLE paper Eq 8 with alpha near the share of positive pairs of so few classes (simple).
 """
 
-import argparse
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,10 +33,12 @@ from toolkit.backbones.sfnet import SFNet
 from toolkit.batch import Item
 from toolkit.checkpoint import load_model
 from toolkit.embed import embed
+from toolkit.failures import one_sentence
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.simple import SimPLE
 from toolkit.memory import Memory
 from toolkit.pixels import INSIGHTFACE
+from toolkit.printing import argument_parser, say
 from toolkit.recipe import Optim, Recipe, Schedule
 from toolkit.sampling import Sampling
 from toolkit.train import fit
@@ -150,19 +151,19 @@ def row(name: str, folds: list[Embeddings], data: Path, against: dict[str, Drawn
     for point, draws in against.values():
         ends = bounds(drawn - draws, 0.95, behind).ends
         cells.append(f"{100 * (error - point):+.1f} " + ("no interval" if ends is None else f"[{100 * ends[0]:+.1f}, {100 * ends[1]:+.1f}]"))
-    print("| " + " | ".join(cells) + " |", flush=True)
+    say("| " + " | ".join(cells) + " |")
     return error, drawn
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder that holds orl/")
     parser.add_argument("--init", default="", help="run that deep networks start from; without it they start from nothing")
     parser.add_argument("--out", type=Path, required=True, help="folder for runs and embeddings; what is there is not made again")
     parser.add_argument("--variants", default="arcface,simple")
     parser.add_argument("--seeds", type=int, default=3)
     given = parser.parse_args()
-    print("| system | EER % (over subjects) | MAP@R % (over subjects) | EER vs pixels, paired | EER vs pixels less their mean, paired |\n|---|---|---|---|---|")
+    say("| system | EER % (over subjects) | MAP@R % (over subjects) | EER vs pixels, paired | EER vs pixels less their mean, paired |\n|---|---|---|---|---|")
     against: dict[str, Drawn] = {}
     for name in BASELINES:
         drawn = row(name, [baseline(name, fold, given.data) for fold in range(NUM_FOLDS)], given.data, against)
@@ -175,4 +176,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with one_sentence("orl.py"):
+        main()

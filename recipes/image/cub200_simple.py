@@ -28,7 +28,6 @@ sizes at the start, ours to theirs), betas move at its rate.
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -42,6 +41,7 @@ from eval.retrieval import query_metrics
 from modalities.image import cub, images
 from modalities.image.transforms import BENCHMARKER
 from toolkit.backbones.bninception import BNInception
+from toolkit.failures import one_sentence
 from toolkit.losses.contrast import NTXent
 from toolkit.losses.margin import ArcFace, CosFace
 from toolkit.losses.pair import Contrastive, SNRContrastive
@@ -53,6 +53,7 @@ from toolkit.losses.triplet import MarginLoss, Triplet
 from toolkit.losses.weighted import MultiSimilarity
 from toolkit.measure import load_model, retrieval
 from toolkit.pixels import BN_INCEPTION
+from toolkit.printing import argument_parser, say
 from toolkit.recipe import Optim, Part, Recipe, Schedule, override
 from toolkit.sampling import Sampling
 from toolkit.schedules import constant
@@ -146,18 +147,19 @@ def row(name: str, recipe: Recipe, data: Path, out: Path) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--variants", default=",".join(RECIPES))
     parser.add_argument("--weights", required=True, help="BN-Inception's public ImageNet checkpoint")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="overrides, as of likeness train")
     given = parser.parse_args()
-    print("| loss | " + " | ".join([*(f"{one}, joined" for one in COLUMNS), *(f"{one}, folds' mean" for one in COLUMNS)]) + " |\n" + "|---" * 7 + "|")
+    say("| loss | " + " | ".join([*(f"{one}, joined" for one in COLUMNS), *(f"{one}, folds' mean" for one in COLUMNS)]) + " |\n" + "|---" * 7 + "|")
     for name in given.variants.split(","):
         recipe = override(RECIPES[name], [f"backbone.weights={given.weights}", *given.set])
-        print(row(name, recipe, given.data, given.out / name), flush=True)
+        say(row(name, recipe, given.data, given.out / name))
 
 
 if __name__ == "__main__":
-    main()
+    with one_sentence("cub200_simple.py"):
+        main()

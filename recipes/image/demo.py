@@ -54,7 +54,7 @@ def baseline(items: list[Item]) -> Embeddings:
     return Embeddings(tuple(item.id for item in items), rows, {"similarity": "cosine", "modality": "image"})
 
 
-def main(out: Path) -> demo.Made:
+def main(out: Path, *, page: bool = True) -> demo.Made:
     """Write the digits as files, train, embed, score, evaluate, report; all files stay in `out`."""
     return demo.run(
         RECIPES["arcface"],
@@ -63,5 +63,6 @@ def main(out: Path) -> demo.Made:
         told="1,797 handwritten digits",
         baseline=("pixels", baseline),
         out=out,
+        page=page,
         own_data="train recipes/image/folders.py --data DATA --out runs/mine      DATA/CLASS/*.jpg",
     )

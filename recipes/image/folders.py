@@ -24,9 +24,11 @@ from modalities.image.transforms import crop_view
 from toolkit.backbones.image_resnet import ImageResNet
 from toolkit.backbones.sfnet import SFNet
 from toolkit.batch import write_items
+from toolkit.failures import one_sentence
 from toolkit.losses.margin import ArcFace
 from toolkit.measure import retrieval
 from toolkit.pixels import IMAGENET, PixelScale
+from toolkit.printing import say
 from toolkit.recipe import Optim, Recipe, Schedule
 from toolkit.sampling import Sampling
 
@@ -68,10 +70,11 @@ def write_lists(data: Path, out: Path) -> None:
     items = folders.items(data, split="test")
     out.mkdir(parents=True, exist_ok=True)
     write_items(out / "items.txt", items, data)
-    print(f"{len(items)} items of {len({item.label for item in items})} classes in {out}")
+    say(f"{len(items)} items of {len({item.label for item in items})} classes in {out}")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit("usage: python recipes/image/folders.py DATA OUT")
-    write_lists(Path(sys.argv[1]), Path(sys.argv[2]))
+    with one_sentence("folders.py"):
+        if len(sys.argv) != 3:
+            raise ValueError("usage: python recipes/image/folders.py DATA OUT")
+        write_lists(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,4 +1,4 @@
-"""The demo: a verifier for voices that it never heard, trained in half a minute on two cores. Everything is synthetic (modalities/synthetic.py).
+"""The demo: a verifier for voices that it never heard, trained in half a minute on one core. Everything is synthetic (modalities/synthetic.py).
 
     likeness demo --only speaker --out demo
 
@@ -57,7 +57,7 @@ def baseline(items: list[Item]) -> Embeddings:
     return Embeddings(tuple(item.id for item in items), np.stack(rows), {"similarity": "cosine", "modality": "speaker"})
 
 
-def main(out: Path) -> demo.Made:
+def main(out: Path, *, page: bool = True) -> demo.Made:
     """Synthesise, train, embed, score, evaluate, report; all files stay in `out`."""
     return demo.run(
         RECIPES["arcface"],
@@ -65,5 +65,6 @@ def main(out: Path) -> demo.Made:
         told=f"{NUM_SPEAKERS} synthetic speakers x {NUM_UTTERANCES} utterances",
         baseline=("filterbank", baseline),
         out=out,
+        page=page,
         own_data="train recipes/speaker/folders.py --data DATA --out runs/mine      DATA/SPEAKER/*.wav",
     )

@@ -22,9 +22,11 @@ from toolkit.backbones.ecapa import ECAPA
 from toolkit.backbones.resnet import ResNet34
 from toolkit.backbones.statistics import OrderStatistics
 from toolkit.batch import write_items
+from toolkit.failures import one_sentence
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.simple import SimPLE
 from toolkit.memory import Memory
+from toolkit.printing import say
 from toolkit.recipe import Optim, Recipe, Schedule
 from toolkit.sampling import Sampling
 
@@ -72,10 +74,11 @@ def write_lists(data: Path, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     write_items(out / "items.txt", items, data)
     write_trials(out / "trials.txt", trials)
-    print(f"{len(items)} items and {len(trials)} trials in {out}")
+    say(f"{len(items)} items and {len(trials)} trials in {out}")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit("usage: python recipes/speaker/folders.py DATA OUT")
-    write_lists(Path(sys.argv[1]), Path(sys.argv[2]))
+    with one_sentence("folders.py"):
+        if len(sys.argv) != 3:
+            raise ValueError("usage: python recipes/speaker/folders.py DATA OUT")
+        write_lists(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -31,9 +31,11 @@ from toolkit.backbones.statistics import OrderStatistics
 from toolkit.batch import Item
 from toolkit.checkpoint import load_model
 from toolkit.embed import embed
+from toolkit.failures import one_sentence
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.simple import SimPLE
 from toolkit.memory import Memory
+from toolkit.printing import say
 from toolkit.recipe import Optim, Recipe, Schedule, override
 from toolkit.sampling import Sampling
 from toolkit.train import fit
@@ -104,17 +106,18 @@ def run_fold(name: str, data: Path, fold: int, out: Path) -> Path:
 
 def main(data: Path, out: Path) -> None:
     """All folds of all systems; EER of the pooled scores, and the folds' mean and range: 15 pairs of 6 speakers, which allow no useful interval."""
-    print("| system | EER %, pooled | mean of folds | lowest to highest | minDCF(.01), pooled |\n|---|---|---|---|---|")
+    say("| system | EER %, pooled | mean of folds | lowest to highest | minDCF(.01), pooled |\n|---|---|---|---|---|")
     for name in (*BASELINES, *RECIPES):
         scored = [read_scores(run_fold(name, data, fold, out)) for fold in range(fsdd.num_folds(data))]
         folds = [(values[trials.target], values[~trials.target]) for trials, values in scored if trials.target is not None]
         each = [100 * eer(target, nontarget) for target, nontarget in folds]
         sides = [np.concatenate(side) for side in zip(*folds, strict=True)]
         spread = f"{np.mean(each):.1f} | {min(each):.1f} to {max(each):.1f}"
-        print(f"| {name} | {100 * eer(*sides):.1f} | {spread} | {min_dcf(*sides, p_target=0.01):.3f} |", flush=True)
+        say(f"| {name} | {100 * eer(*sides):.1f} | {spread} | {min_dcf(*sides, p_target=0.01):.3f} |")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit("usage: python recipes/speaker/fsdd.py DATA OUT")
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    with one_sentence("fsdd.py"):
+        if len(sys.argv) != 3:
+            raise ValueError("usage: python recipes/speaker/fsdd.py DATA OUT")
+        main(Path(sys.argv[1]), Path(sys.argv[2]))

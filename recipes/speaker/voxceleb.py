@@ -43,11 +43,13 @@ from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.ecapa import WeSpeakerECAPA
 from toolkit.backbones.resnet import ResNet34
 from toolkit.batch import write_items
+from toolkit.failures import one_sentence
 from toolkit.losses.margin import ArcFace, CosFace
 from toolkit.losses.simple import SimPLE
 from toolkit.losses.softmax import Softmax
 from toolkit.losses.sphereface import SphereFace
 from toolkit.memory import Memory
+from toolkit.printing import say
 from toolkit.recipe import Optim, Recipe, Schedule
 from toolkit.sampling import Sampling
 from toolkit.schedules import exponential, multistep
@@ -119,10 +121,11 @@ def write_lists(data: Path, out: Path, protocol: voxceleb.Protocol) -> None:
     out.mkdir(parents=True, exist_ok=True)
     write_items(out / "items.txt", items, data)
     write_trials(out / "trials.txt", trials)
-    print(f"{len(items)} items and {len(trials)} trials of VoxCeleb1-{protocol} in {out}")
+    say(f"{len(items)} items and {len(trials)} trials of VoxCeleb1-{protocol} in {out}")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 4 or sys.argv[3] not in get_args(voxceleb.Protocol):
-        sys.exit(f"usage: python recipes/speaker/voxceleb.py DATA OUT PROTOCOL\nPROTOCOL: {', '.join(get_args(voxceleb.Protocol))}")
-    write_lists(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])  # type: ignore[arg-type]
+    with one_sentence("voxceleb.py"):
+        if len(sys.argv) != 4 or sys.argv[3] not in get_args(voxceleb.Protocol):
+            raise ValueError(f"usage: python recipes/speaker/voxceleb.py DATA OUT PROTOCOL, where PROTOCOL is one of {', '.join(get_args(voxceleb.Protocol))}")
+        write_lists(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])  # type: ignore[arg-type]

@@ -1,0 +1,165 @@
+"""Nothing is wrapped or cut where the output is no terminal, whatever the width is said to be, and nothing prints past toolkit.printing and toolkit.console."""
+
+from __future__ import annotations
+
+import ast
+import io
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from toolkit.batch import Bad
+from toolkit.cli import main
+from toolkit.console import BadItems, Bar, bar, console, track
+from toolkit.printing import argument_parser, is_terminal, say
+
+ROOT = Path(__file__).parents[1]
+PLACES = ("toolkit/printing.py", "toolkit/console.py")
+LONG = " ".join(f"word{number}" for number in range(60)) + " a\ttab"  # some 400 characters
+WIDTHS = pytest.mark.parametrize("columns", ["40", "400"])
+
+_CALLS = {"print", "pprint", "echo", "secho", "print_exc", "print_exception", "print_help", "print_usage"}
+_MAKERS = {"Console", "Progress", "Live", "Status", "tqdm", "trange", "ArgumentParser"}
+
+
+def prints(file: Path) -> Iterator[tuple[int, str]]:
+    """Line and name of every call and import in a file that prints, or that makes something that prints."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("rich", "tqdm", "click"):
+            yield from ((node.lineno, one.name) for one in node.names if not one.name.endswith("Column"))
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, one.name) for one in node.names if one.name.split(".")[0] in ("rich", "tqdm", "click"))
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id if isinstance(node.func, ast.Name) else ""
+        whose = ast.unparse(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+        streams = ("sys.stdout", "sys.stderr", "sys.__stdout__", "sys.__stderr__", "stdout", "stderr")
+        exits = name == "exit" and whose in ("sys", "") and any(not isinstance(one, ast.Constant) or isinstance(one.value, str) for one in node.args)
+        if (name in _CALLS | _MAKERS and not (name == "print" and whose == "console")) or (whose in streams and name in ("write", "writelines")):
+            yield node.lineno, name
+        elif exits and not any(isinstance(one, ast.Attribute) and one.attr == "exit_code" for one in node.args):  # sys.exit("text") prints it
+            yield node.lineno, "exit"
+
+
+def test_every_print_goes_through_one_place() -> None:
+    files = [file for folder in ("eval", "toolkit", "modalities", "recipes") for file in sorted((ROOT / folder).rglob("*.py"))]
+    names = {file: file.relative_to(ROOT).as_posix() for file in files}
+    past = [f"{names[file]}:{line} {what}" for file in files if names[file] not in PLACES for line, what in prints(file)]
+    assert not past, "print with toolkit.printing.say or toolkit.console: console.print, bar, track"
+
+
+PAST = """
+print("a")
+typer.echo("a")
+sys.stderr.write("a")
+sys.exit("usage")
+Progress(console=console)
+argparse.ArgumentParser()
+from rich.progress import track, BarColumn
+import rich
+"""
+THROUGH = """
+say("a")
+console.print("a")
+sys.exit(2)
+sys.exit(ended.exit_code)
+for one in track(values, "reading"):
+    file.write("a")
+"""
+
+
+def test_the_search_finds_prints(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(PAST)
+    assert sorted(line for line, _ in prints(tmp_path / "a.py")) == [2, 3, 4, 5, 6, 7, 8, 9]
+    (tmp_path / "a.py").write_text(THROUGH)
+    assert not [*prints(tmp_path / "a.py")]
+
+
+@WIDTHS
+@pytest.mark.parametrize("forced", ["", "1"])  # FORCE_COLOR is set by many CI services, whose logs are files
+def test_lines_stay_whole_where_there_is_no_terminal(columns: str, forced: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("FORCE_COLOR", forced)
+    monkeypatch.setattr(console, "_width", int(columns))  # what a Console that is made under this width holds
+    say(LONG)
+    console.print(LONG)
+    bad = BadItems(0.9)
+    bad.count([Bad("name", LONG)], 10)
+    with Bar(10, 0) as shown:
+        shown.note(LONG)
+        shown.show(10, 0.5, 0.1)
+    assert list(track(range(3), LONG)) == [0, 1, 2]
+    with bar() as progress:
+        progress.update(progress.add_task(LONG, total=2), completed=2)
+    out, err = capfd.readouterr()
+    assert out == f"{LONG}\n"
+    assert err == f"{LONG}\nskipped name: {LONG}\n{LONG}\nstep 10/10  loss 0.5000  lr 1.00e-01\n"
+
+
+@WIDTHS
+def test_help_and_usage_are_whole_where_there_is_no_terminal(columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    seen = []
+    for arguments in (["--help"], ["score", "--help"], ["score"], ["score", f"--{'nothing' * 20}"]):
+        with pytest.raises(SystemExit):
+            main(arguments)
+        seen.append("".join(capsys.readouterr()))
+    assert "differences." in seen[0], "the summary of compare is more than 100 characters long"
+    assert "log-likelihood ratios." in next(line for line in seen[1].splitlines() if "--calibration" in line)
+    assert "..." not in seen[0].replace("[ARGS]...", "")
+    assert all(len([line for line in text.splitlines() if line.startswith("Error: ")]) == 1 for text in seen[2:])
+    parser = argument_parser(LONG)
+    parser.add_argument("--data", help=LONG, required=True)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--help"])
+    assert f"--data DATA  {' '.join(LONG.split())}\n" in capsys.readouterr().out
+
+
+@WIDTHS
+def test_tables_are_whole_where_there_is_no_terminal(columns: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    name = "system" * 30
+    (tmp_path / f"{name}.txt").write_text("".join(f"a{i}/1 {'ab'[i % 2]}{i}/2 {i % 7 / 7} {1 - i % 2}\n" for i in range(40)))
+    with pytest.raises(SystemExit) as ended:
+        main(["evaluate", str(tmp_path / f"{name}.txt"), "--resamples", "20"])
+    assert not ended.value.code
+    rows = [line for line in capsys.readouterr().out.splitlines() if name in line]
+    assert rows
+    assert all(len(line) > len(name) + 10 for line in rows)
+
+
+def test_at_a_terminal_text_is_not_cut_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(console, "_width", 40)
+    assert is_terminal(screen)
+    console.print(f"[bold] {LONG.expandtabs(8)}")
+    assert f"[bold] {LONG.expandtabs(8)}\n" in screen.getvalue()
+
+
+def test_what_a_stream_cannot_encode_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    say("κ \udcff")
+    assert raw.getvalue() == b"\\u03ba \\udcff\n"
+
+
+def test_a_reader_that_has_gone_ends_the_printing_not_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "s.txt").write_text("".join(f"a{i}/1 {'ab'[i % 2]}{i}/2 {i % 7 / 7} {1 - i % 2}\n" for i in range(40)))
+    for arguments in (["evaluate", tmp_path / "s.txt", "--resamples", 0, "--json", tmp_path / "r.json"], ["--help"]):
+        reader, writer = os.pipe()
+        os.close(reader)
+        with monkeypatch.context() as patched, os.fdopen(writer, "w") as stream:
+            patched.setattr(sys, "stdout", stream)
+            with pytest.raises(SystemExit) as ended:
+                main([str(one) for one in arguments])
+        assert ended.value.code == 0
+        assert capfd.readouterr().err == ""
+    assert (tmp_path / "r.json").is_file()
