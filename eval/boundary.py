@@ -226,7 +226,9 @@ class _Damaged(Exception):
 def _send(to: socket.socket, header: dict[str, Any], arrays: Sequence[Array], end: float | None = None) -> None:
     whole = [np.asarray(one, one.dtype.newbyteorder("="), order="C") for one in arrays]
     text = json.dumps({**header, "arrays": [[one.dtype.str, list(one.shape)] for one in whole]}).encode()
-    for part in (len(text).to_bytes(8, "little"), text, *(one.reshape(-1).view(np.uint8).data for one in whole if one.size)):
+    parts: list[bytes | memoryview] = [len(text).to_bytes(8, "little"), text]
+    parts += [one.reshape(-1).view(np.uint8).data for one in whole if one.size]
+    for part in parts:
         to.settimeout(None if end is None else max(0.001, end - time.monotonic()))
         to.sendall(part)
 
