@@ -92,8 +92,8 @@ def read_pixels(path: Path, *, scale: tuple[float, float] | None = None) -> Pixe
     seen = _look(path)
     if seen.kind != "recognition" or seen.num_outputs != 1:
         raise ValueError(
-            f"{path}: no recognition model of InsightFace ({seen.kind}; inputs {seen.sizes}, {seen.num_outputs} outputs); one input (B, 3, S, S), S at least 112"
-            " and a multiple of 16, and one output (B, dim) are needed"
+            f"{path}: no recognition model of InsightFace ({seen.kind}; inputs {seen.sizes}, {seen.num_outputs} outputs); one input (B, 3, S, S), S at least"
+            " 112 and a multiple of 16, and one output (B, dim) are needed"
         )
     return Pixels(int(seen.sizes[0][2] or 0), *(scale or seen.scale))
 

@@ -182,7 +182,8 @@ def is_archive(name: str) -> bool:
 def unpack(name: str, paths: Sequence[Path], into: Path) -> None:
     """Unpack a .tar, .tar.gz or .zip, in one file or in parts to be joined, into a new folder. On any error the folder is removed.
 
-    Members that would lie outside the folder, devices and links of any kind are refused, and so is what expands to over 100 times its size (256 MB are always allowed). ValueError: these, and damaged or truncated archives. OSError: a full disk.
+    Members that would lie outside the folder, devices and links of any kind are refused, and so is
+    what expands to over 100 times its size (256 MB are always allowed). ValueError: these, and damaged or truncated archives. OSError: a full disk.
     """
     limit = max(FREE_EXPANSION, EXPANSION * sum(path.stat().st_size for path in paths))
     into.mkdir()
