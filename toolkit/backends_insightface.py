@@ -149,7 +149,7 @@ def _look(path: Path) -> _Look:
     if size > MAX_BYTES:
         raise ValueError(f"{path}: {size} bytes; an .onnx file holds at most {MAX_BYTES}")
     limits = Limits(seconds=8.0 + size / 2e7, memory=(1 << 29) + 4 * size, answer=0)
-    found, _ = ask_once(look_here, str(path.absolute()), about=path, limits=limits)
+    found, _ = ask_once(look_here, str(path.absolute()), preload=(__name__, "onnx"), about=path, limits=limits)
     return _Look(found["kind"], [tuple(one) for one in found["sizes"]], found["outputs"], tuple(found["scale"]))
 
 

@@ -127,7 +127,7 @@ class Session:
         self._open()
 
     def _open(self) -> None:
-        self._process = Process()
+        self._process = Process(onnx_process.__name__, "onnx")  # onnxruntime starts a thread where it is imported, so that it is imported there
         limits = Limits(seconds=10.0 + self._size / 1e7, memory=_MEMORY + 6 * self._size + _cuda_memory(), answer=0)
         stated, _ = self._process.ask(onnx_process.open_model, str(self._path), KEY, torch.get_num_threads(), about=self._path, limits=limits)
         self._inputs, self._outputs = ([Value(*one) for one in stated[name]] for name in ("inputs", "outputs"))

@@ -25,9 +25,9 @@ def parts() -> Iterator[Any]:
         for info in pkgutil.iter_modules(package.__path__):
             module = importlib.import_module(f"{package.__name__}.{info.name}")
             for name, value in vars(module).items():
-                if getattr(value, "__module__", "") == module.__name__ and not name.startswith("_"):
-                    if name == "read" or (inspect.isclass(value) and issubclass(value, nn.Module)):
-                        yield value
+                own = getattr(value, "__module__", "") == module.__name__ and not name.startswith("_")
+                if own and (name == "read" or (inspect.isclass(value) and issubclass(value, nn.Module))):
+                    yield value
 
 
 def test_the_defaults_of_every_part_are_allowed() -> None:
