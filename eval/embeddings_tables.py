@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import datetime
 import importlib
+import itertools
 import math
 import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.boundary import Answer, Limits, Process
 from eval.embeddings_kaldi import MAX_DIM, MAX_META
-from eval.files import atomic_path
+from eval.files import EXPANSION, atomic_path
 from eval.types import Embeddings
 from eval.writing import added, move, remove_abandoned, staged
 
@@ -25,8 +27,11 @@ Read = tuple[tuple[str, ...], NDArray[Any], str]  # ids (N,), matrix (N, D) of f
 KEY = b"likeness"  # of the schema's metadata, where the meta is
 
 _PACKAGES = {".parquet": ("pyarrow", "pyarrow.parquet"), ".h5": ("h5py",), ".lance": ("pyarrow", "lancedb")}
+# imported before a reader's process is forked: packages that start no threads then
+_PRELOADED = {".parquet": (__name__, "pyarrow.parquet"), ".h5": (__name__, "h5py")}
 _ROWS = 1 << 14  # read at a time
 _PLAIN = {"PLAIN", "RLE", "BIT_PACKED"}  # Parquet's encodings (RLE: of what is null) that hold every text in full
+_SPARE = 1 << 27  # bytes of memory that a reader takes beside the embeddings
 _STORED_HERE = {1, 2, 3}  # HDF5 filters deflate, shuffle and checksum: all others are plug-ins, code from elsewhere
 
 
@@ -107,10 +112,16 @@ def _from_batches(batches: Iterable[Any], schema: Any, limit: int) -> tuple[tupl
         held += batch.nbytes
         _refuse_size(held, limit)
         names, vectors = batch.column("id"), batch.column("vector")
-        values = vectors.flatten()
+        # flatten() and value_lengths() would import pyarrow.compute, which takes longer than reading
+        if hasattr(vectors, "offsets"):
+            offsets = vectors.offsets.to_numpy()
+            values, own = vectors.values[int(offsets[0]) : int(offsets[-1])], np.diff(offsets)
+        else:
+            size = vectors.type.list_size
+            values, own = vectors.values[vectors.offset * size : (vectors.offset + len(vectors)) * size], np.array([size])
         if names.null_count or vectors.null_count or values.null_count:
             raise _Refused(f"{names.null_count + vectors.null_count} ids and vectors are null, and {values.null_count} of their values; all must be there")
-        lengths = np.concatenate([vectors.value_lengths().to_numpy(zero_copy_only=False), [part.shape[1] for part in parts[:1]]])
+        lengths = np.concatenate([own, [part.shape[1] for part in parts[:1]]])
         low, high = int(lengths.min()), int(lengths.max())
         if low != high or not 0 < low <= MAX_DIM:
             raise _Refused(f"its vectors have {low} to {high} dims; all must have one number of them, 1 to {MAX_DIM}")
@@ -268,5 +279,53 @@ def _read_lance(path: Path, limit: int) -> Read:
         return *_from_batches(table.search().select(["id", "vector"]).to_arrow().to_batches(_ROWS), table.schema, limit), meta
 
 
-READERS: dict[str, Callable[[Path, int], Read]] = {".parquet": _read_parquet, ".h5": _read_h5, ".lance": _read_lance}
+_NATIVE: dict[str, Callable[[Path, int], Read]] = {".parquet": _read_parquet, ".h5": _read_h5, ".lance": _read_lance}
+
+
+def read_here(path: str, limit: int) -> Answer:
+    """Read a table in this very process, by its package's native code: an answer of eval.boundary. Only a process of its own comes here.
+
+    Args:
+        path: A .parquet or .h5 file, or the folder of a .lance table.
+        limit: Bytes that the embeddings may take.
+
+    Returns:
+        None; the ids as one array of UTF-8 bytes, the number of bytes of each (N,), the matrix (N, D), the meta as UTF-8 bytes.
+    """
+    place = Path(path)
+    ids, matrix, meta = _NATIVE[place.suffix.lower()](place, limit)
+    matrix = matrix.astype(np.float64) if matrix.dtype.itemsize > 8 else matrix  # HDF5 has floats that numpy has on some processors
+    encoded = [one.encode("utf-8", "surrogatepass") for one in ids]
+    lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+    return None, [np.frombuffer(b"".join(encoded), np.uint8), lengths, matrix, np.frombuffer(meta.encode("utf-8", "surrogatepass"), np.uint8)]
+
+
+def _read_apart(path: Path, limit: int) -> Read:
+    """Read a table in a process of its own: a changed byte makes Arrow abort, loop, or take any amount of memory.
+
+    ValueError where that happens, and as the reader of its format says.
+    """
+    kind = path.suffix.lower()
+    size = path.stat().st_size if path.is_file() else limit // EXPANSION  # a folder's limit follows from the size of its files
+    # Honest files take less than a tenth of this, on a slow machine too; importing LanceDB alone takes three seconds.
+    limits = Limits(seconds=(15.0 if kind == ".lance" else 6.0) + size / 2e7, memory=_SPARE + 2 * limit, answer=limit + 2 * MAX_META)
+    with ExitStack() as stack:
+        process = _lance_process() if kind == ".lance" else stack.enter_context(Process(*_PRELOADED[kind]))
+        _, (ids, lengths, matrix, meta) = process.ask(read_here, str(path.absolute()), limit, about=path, limits=limits)
+    text, ends = ids.tobytes(), np.concatenate([[0], np.cumsum(lengths)]).tolist()
+    names = tuple(text[start:end].decode("utf-8", "surrogatepass") for start, end in itertools.pairwise(ends))
+    return names, matrix, meta.tobytes().decode("utf-8", "surrogatepass")
+
+
+_lance: list[Process] = []  # at most one
+
+
+def _lance_process() -> Process:
+    """The process of all LanceDB tables: importing lancedb takes seconds, and starts threads, so that it cannot be imported before a fork."""
+    if not _lance or not _lance[0].usable:
+        _lance[:] = [Process(__name__)]
+    return _lance[0]
+
+
+READERS: dict[str, Callable[[Path, int], Read]] = dict.fromkeys(_NATIVE, _read_apart)
 WRITERS: dict[str, Callable[[Path, Embeddings, str], None]] = {".parquet": _write_parquet, ".h5": _write_h5, ".lance": _write_lance}

@@ -9,8 +9,8 @@
                                                            waves (B, S) -> (B, dim)
 
 The weights that InsightFace publishes are for non-commercial research only; loading them says so.
-Nothing in these files is executed: SpeechBrain's YAML (which it runs as code: HyperPyYAML's !new: and !apply:) is read as plain data, state dicts with
-torch.load(weights_only=True). Front-ends come from the modality by name, as with a checkpoint. Foreign models are scored by the cosine.
+Nothing in these files is executed: SpeechBrain's YAML (which it runs as code: HyperPyYAML's !new: and !apply:) is read as plain data, state dicts
+by toolkit.backbones.pickled. Front-ends come from the modality by name, as with a checkpoint. Foreign models are scored by the cosine.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from toolkit.pixels import PixelScale
 from toolkit.recipe import restore
 
 Frontend = Literal["wespeaker", "3dspeaker"]
+_MAX_MELS = 1024
 _KALDI: dict[str, dict[str, Any]] = {  # as WESPEAKER_FBANK and THREED_SPEAKER_FBANK in modalities/speaker/features.py; dither is for training only
     "wespeaker": {"window": "hamming", "scale": 32768.0},
     "3dspeaker": {"window": "povey", "scale": 1.0},
@@ -170,9 +171,17 @@ def _load_wespeaker(path: Path, frontend: Frontend) -> Loaded:
     """The sizes of the network are those of its weights: neither YAML nor argument is needed."""
     file = path / "avg_model.pt" if path.is_dir() else path
     state = {name.removeprefix("module."): value for name, value in _load_state(file).items()}
+    shapes = {name: tuple(value.shape) for name, value in state.items()}
     try:
-        backbone, num_mels = _wespeaker_network({name: tuple(value.shape) for name, value in state.items()})
-    except (KeyError, IndexError):
+        with torch.device("meta"):  # without memory: what the sizes of a few tensors ask for may be much more than the file holds
+            backbone, num_mels = _wespeaker_network(shapes)
+        asked, there = sum(one.numel() for one in backbone.parameters()), sum(one.numel() for one in state.values())
+        if asked > there or not 1 <= num_mels <= _MAX_MELS:
+            raise ValueError(
+                f"{file}: weights do not fit: their sizes are of a network over {num_mels} bands with {asked} weights, and the file has {there}; copy it again"
+            )
+        backbone, num_mels = _wespeaker_network(shapes)
+    except (KeyError, IndexError, ZeroDivisionError):
         raise ValueError(
             f"{file}: its {len(state)} tensors ({name_first(state)}) are none of ResNet, ECAPA-TDNN, CAM++ or x-vector as WeSpeaker names them"
         ) from None
@@ -191,13 +200,16 @@ def _wespeaker_network(shapes: Mapping[str, tuple[int, ...]]) -> tuple[nn.Module
 
     if "layer1.conv.weight" in shapes:  # ECAPA-TDNN
         channels, num_mels, _ = shapes["layer1.conv.weight"]
+        scale = channels // shapes["layer2.se_res2block.1.convs.0.weight"][0]
+        if scale != 1 + count(r"layer2\.se_res2block\.1\.convs\.\d+\."):
+            raise KeyError(scale)
         pooled, hidden = shapes["conv.weight"][0], shapes["pool.linear1.weight"][1]
         return WeSpeakerECAPA(
             num_mels,
             dim=shapes["linear.weight"][0],
             channels=channels,
             pooled=pooled,
-            res2net_scale=channels // shapes["layer2.se_res2block.1.convs.0.weight"][0],
+            res2net_scale=scale,
             se_channels=shapes["layer2.se_res2block.3.linear1.weight"][0],
             global_context=hidden == 3 * pooled,
             normalise="bn2.weight" in shapes,

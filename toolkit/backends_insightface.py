@@ -15,6 +15,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from eval.boundary import Answer, Limits, ask_once
 from eval.types import name_first
 from toolkit.console import console
 
@@ -67,7 +68,7 @@ def find(source: str) -> Pack:
         return _read_manifest(path)
     kinds: dict[Path, Kind] = {}
     for file in sorted(path.glob("*.onnx")):
-        kinds[file] = kind(_graph(file))
+        kinds[file] = _look(file).kind
     by_kind = {found: file for file, found in reversed(kinds.items())}  # the first of each stays
     if "recognition" not in by_kind:
         held = name_first([f"{file.name}: {found}" for file, found in kinds.items()]) if kinds else "no .onnx file"
@@ -80,23 +81,21 @@ def find(source: str) -> Pack:
 
 def check_detector(path: Path) -> None:
     """ValueError unless the file is an ONNX model with the outputs of an SCRFD detector with landmarks: 9 or 15."""
-    graph = _graph(path)
-    if len(graph.output) not in _LANDMARK_OUTPUTS:
-        found = f"{len(graph.output)} outputs ({kind(graph)})"
+    seen = _look(path)
+    if seen.num_outputs not in _LANDMARK_OUTPUTS:
+        found = f"{seen.num_outputs} outputs ({seen.kind})"
         raise ValueError(f"detector {path}: a model with {found}; an SCRFD detector with landmarks has 9 or 15 (its name says kps or bnkps)")
 
 
 def read_pixels(path: Path, *, scale: tuple[float, float] | None = None) -> Pixels:
     """The pixels that a recognition network takes; `scale`, a mean and a std, where a manifest says it. ValueError: a file of another kind, several outputs."""
-    graph = _graph(path)
-    found = kind(graph)
-    sizes = _sizes(graph)
-    if found != "recognition" or len(graph.output) != 1:
+    seen = _look(path)
+    if seen.kind != "recognition" or seen.num_outputs != 1:
         raise ValueError(
-            f"{path}: no recognition model of InsightFace ({found}; inputs {sizes}, {len(graph.output)} outputs); one input (B, 3, S, S), S at least 112 and a"
-            " multiple of 16, and one output (B, dim) are needed"
+            f"{path}: no recognition model of InsightFace ({seen.kind}; inputs {seen.sizes}, {seen.num_outputs} outputs); one input (B, 3, S, S), S at least"
+            " 112 and a multiple of 16, and one output (B, dim) are needed"
         )
-    return Pixels(int(sizes[0][2] or 0), *(scale or _guess_scale(graph)))
+    return Pixels(int(seen.sizes[0][2] or 0), *(scale or seen.scale))
 
 
 def kind(graph: onnx.GraphProto) -> Kind:
@@ -133,16 +132,41 @@ def _sizes(graph: onnx.GraphProto) -> list[tuple[int | None, ...]]:
     return [tuple(dim.dim_value if dim.dim_value > 0 else None for dim in shape) for shape in shapes]
 
 
-def _graph(path: Path) -> onnx.GraphProto:
-    try:
-        import onnx
-    except ImportError:
-        raise ImportError(f"{path}: an .onnx model needs onnx; run `pip install 'likeness[export]'`") from None
+class _Look(NamedTuple):
+    """What is to be known of a file: the kind of network, the sizes of its inputs, how many outputs, and the scale by its nodes' names."""
+
+    kind: Kind
+    sizes: list[tuple[int | None, ...]]
+    num_outputs: int
+    scale: tuple[float, float]
+
+
+def _look(path: Path) -> _Look:
+    """ValueError: no file, too large, no ONNX model, tensors in other files. It is parsed in a process of its own: a few bytes may unfold to any size."""
     if not path.is_file():
         raise ValueError(f"{path} does not exist; the path of an .onnx file on this machine is needed (nothing is downloaded)")
     size = path.stat().st_size
     if size > MAX_BYTES:
         raise ValueError(f"{path}: {size} bytes; an .onnx file holds at most {MAX_BYTES}")
+    limits = Limits(seconds=8.0 + size / 2e7, memory=(1 << 29) + 4 * size, answer=0)
+    found, _ = ask_once(look_here, str(path.absolute()), preload=(__name__, "onnx"), about=path, limits=limits)
+    return _Look(found["kind"], [tuple(one) for one in found["sizes"]], found["outputs"], tuple(found["scale"]))
+
+
+def look_here(path: str) -> Answer:
+    """The fields of _Look, by onnx in this very process."""
+    graph = _graph(Path(path))
+    sizes = _sizes(graph)
+    if len(sizes) > 100 or any(len(one) > 16 for one in sizes):
+        raise ValueError(f"{path}: no network over images ({len(sizes)} inputs)")
+    return {"kind": kind(graph), "sizes": sizes, "outputs": len(graph.output), "scale": _guess_scale(graph)}, []
+
+
+def _graph(path: Path) -> onnx.GraphProto:
+    try:
+        import onnx
+    except ImportError:
+        raise ImportError(f"{path}: an .onnx model needs onnx; run `pip install 'likeness[export]'`") from None
     try:
         graph = onnx.load_model(str(path), format="protobuf", load_external_data=False).graph
     except Exception as error:  # protobuf's DecodeError has no base but Exception, and onnx has its own

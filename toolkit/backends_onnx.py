@@ -3,21 +3,23 @@
 The description is a JSON object under the key "likeness" of the file's metadata: format, modality, similarity, dim, read (which function of the modality reads
 the items), digest (of the model that was exported: its embeddings and calibrations fit) and shape (what follows the batch in the input; null = any length).
 
-ONNX files come from anywhere: their size is bounded, tensors outside the file and operators that ONNX does not define are refused before ONNX Runtime sees
-them, which then gets bytes and no path.
+ONNX files come from anywhere. They are opened and run in a process of their own (toolkit/onnx_process.py), with limits of memory and time that follow from
+the sizes of the file and of the input; tensors outside the file and operators that ONNX does not define are refused there.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from eval.types import name_first
+from eval.boundary import Limits, Process
+from toolkit import onnx_process
 from toolkit.batch import Read
 from toolkit.checkpoint import Loaded
 from toolkit.embed import TorchEmbedder
@@ -25,8 +27,7 @@ from toolkit.recipe import restore
 
 FORMAT, KEY = "likeness.onnx/1", "likeness"
 MAX_BYTES = 2**31 - 1  # protobuf's own limit
-_MAX_DESCRIPTION = 2**20
-_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
+_MEMORY = 1 << 29  # bytes that a model may take whatever its size and its input
 
 
 class Whole(nn.Module):
@@ -77,11 +78,11 @@ def load(path: Path) -> Loaded | None:
     ValueError: damaged, too large, outside tensors, foreign operators, a description that is not one. ImportError names the extra to install.
     """
     session = open_session(path)
-    text = session.get_modelmeta().custom_metadata_map.get(KEY)
+    text = session.text
     if text is None:
         return None
     try:
-        stated = json.loads(text) if len(text) <= _MAX_DESCRIPTION else None
+        stated = json.loads(text)
     except (ValueError, RecursionError):
         stated = None
     names = ("format", "modality", "similarity", "digest")
@@ -98,66 +99,57 @@ def load(path: Path) -> Loaded | None:
     return Loaded(embedder, read, stated["modality"], stated["similarity"], stated["digest"], 0)
 
 
-def open_session(path: Path) -> Any:
-    """An ONNX Runtime session of a file from anywhere: on CUDA where onnxruntime has it, with as many threads as torch. Errors as in `load`."""
-    try:
-        import onnxruntime
-    except ImportError:
-        raise ImportError(f"{path}: an .onnx model needs ONNX Runtime; run `pip install 'likeness[export]'`") from None
-    held = _checked(path)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = torch.get_num_threads(), 4
-    known = onnxruntime.get_available_providers()
-    cuda = [("CUDAExecutionProvider", {"use_tf32": 0})] if "CUDAExecutionProvider" in known else []  # TF32 has three digits, and embeddings would differ
-    try:
-        return onnxruntime.InferenceSession(held, options, providers=[*cuda, "CPUExecutionProvider"])
-    except Exception as error:
-        raise ValueError(f"{path}: no ONNX model that can be run ({str(error).splitlines()[0][:200]})") from None
+def open_session(path: Path) -> Session:
+    """A model of a file from anywhere: on CUDA where onnxruntime has it, with as many threads as torch. Errors as in `load`."""
+    return Session(path)
 
 
-def _checked(path: Path) -> bytes:
-    """The file's bytes, after a look at what they refer to."""
-    try:
-        import onnx
-    except ImportError:
-        raise ImportError(f"{path}: looking into an .onnx model needs onnx; run `pip install 'likeness[export]'`") from None
-    if not path.is_file():
-        raise ValueError(f"model {str(path)!r} does not exist")
-    if path.stat().st_size > MAX_BYTES:
-        raise ValueError(f"{path}: {path.stat().st_size} bytes; an .onnx file has at most {MAX_BYTES}: larger models keep their tensors elsewhere")
-    held = path.read_bytes()
-    try:
-        model = onnx.ModelProto.FromString(held)
-    except Exception:  # google.protobuf's DecodeError, for one
-        raise ValueError(f"{path}: no ONNX model that can be run (its protobuf is damaged or truncated)") from None
-    own = {one.domain for one in model.functions}
-    foreign: dict[str, None] = {}
-    outside: dict[str, None] = {}
-    for graph in (model.graph, *model.functions):
-        for part in parts(graph):
-            if isinstance(part, onnx.NodeProto):
-                if part.domain not in (*_DOMAINS, *own):
-                    foreign[f"{part.domain}.{part.op_type}"] = None
-            elif part.data_location == onnx.TensorProto.EXTERNAL or part.external_data:
-                outside[part.name] = None
-    if foreign:
-        raise ValueError(f"{path}: {len(foreign)} operators are not ONNX's own ({name_first(foreign)}); custom operators are refused: export it without them")
-    if outside:
-        raise ValueError(f"{path}: {len(outside)} tensors lie in other files ({name_first(outside)}); these are refused: export it as one file")
-    return held
+class Value(NamedTuple):
+    """An input or output: its name, "tensor(float)" or the like, and its sizes, a text or None where one is free."""
+
+    name: str
+    type: str
+    shape: list[int | str | None]
 
 
-def parts(graph: Any) -> Iterator[Any]:
-    """All nodes and tensors of an ONNX graph or function, those of inner graphs too."""
-    tensors = [*getattr(graph, "initializer", ())]
-    for sparse in getattr(graph, "sparse_initializer", ()):
-        tensors += [sparse.values, sparse.indices]
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            tensors += [*attribute.tensors, *((attribute.t,) if attribute.HasField("t") else ())]
-            for sparse in (*attribute.sparse_tensors, *((attribute.sparse_tensor,) if attribute.HasField("sparse_tensor") else ())):
-                tensors += [sparse.values, sparse.indices]
-            for inner in (*attribute.graphs, *((attribute.g,) if attribute.HasField("g") else ())):
-                yield from parts(inner)
-    yield from tensors
+class Session:
+    """An ONNX model that runs in a process of its own, by the methods of ONNX Runtime's InferenceSession that are needed here.
+
+    The process ends with this object. One that met a limit, or that a forked process would share, is started anew when it is next asked.
+    """
+
+    def __init__(self, path: Path):
+        if not path.is_file():
+            raise ValueError(f"model {str(path)!r} does not exist")
+        self._path, self._size = path.absolute(), path.stat().st_size
+        if self._size > MAX_BYTES:
+            raise ValueError(f"{path}: {self._size} bytes; an .onnx file has at most {MAX_BYTES}: larger models keep their tensors elsewhere")
+        self._open()
+
+    def _open(self) -> None:
+        self._process = Process(onnx_process.__name__, "onnx")  # onnxruntime starts a thread where it is imported, so that it is imported there
+        limits = Limits(seconds=10.0 + self._size / 1e7, memory=_MEMORY + 6 * self._size + _cuda_memory(), answer=0)
+        stated, _ = self._process.ask(onnx_process.open_model, str(self._path), KEY, torch.get_num_threads(), about=self._path, limits=limits)
+        self._inputs, self._outputs = ([Value(*one) for one in stated[name]] for name in ("inputs", "outputs"))
+        self.text: str | None = stated["text"]
+
+    def get_inputs(self) -> list[Value]:
+        return self._inputs
+
+    def get_outputs(self) -> list[Value]:
+        return self._outputs
+
+    def run(self, outputs: Sequence[str] | None, inputs: Mapping[str, np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+        """The outputs. ValueError for inputs that it does not take, and where it takes more memory or time than any network needs of them."""
+        if not self._process.usable:
+            self._open()
+        given = sum(one.nbytes for one in inputs.values())
+        # Networks take up to 100 times the memory of their input, and up to 10 s of a slow processor for each megabyte of it.
+        limits = Limits(seconds=8.0 + given / 7e3, memory=_MEMORY + 2 * self._size + 512 * given + _cuda_memory(), answer=_MEMORY + 64 * given)
+        names = None if outputs is None else list(outputs)
+        return self._process.ask(onnx_process.run, names, list(inputs), arrays=list(inputs.values()), about=self._path, limits=limits)[1]
+
+
+def _cuda_memory() -> int:
+    """What counts as memory of the process, and lies on the graphics card or is mapped for it."""
+    return 1 << 40 if torch.cuda.is_available() else 0

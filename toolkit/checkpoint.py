@@ -31,6 +31,7 @@ from toolkit.recipe import Part, Recipe, describe, restore
 FORMAT = "likeness.checkpoint/1"
 BEST, LAST = "best.safetensors", "last.safetensors"
 _HEADER_LIMIT = 16 * 2**20
+_MAX_NAME = 256  # characters
 _FREE_SIZE = 2**18  # sampling rates, lengths of windows and such are below
 _LOSS = "loss."  # tensors of the loss beside "frontend." and "backbone."
 _DAMAGED = "they are not those of its own description: copy or train it again"
@@ -107,7 +108,7 @@ def load_model(path: Path) -> Loaded:
     tensors, description, digest = _load(path, FORMAT)
     _refuse_description(description, sum(one.numel() for one in tensors.values()), path)
     try:
-        parts = [restore(description[name], name, kind="module") for name in ("frontend", "backbone")]
+        parts = [restore(description[name], name, kind="module", untrusted=True) for name in ("frontend", "backbone")]
     except ValueError as error:
         raise ValueError(f"{path}: {error}; use the version of Likeness that wrote it ({description.get('version', 'unknown')}), or train it again") from None
     # The file that training started from: what became of it is here, and no checkpoint chooses a file to be opened.
@@ -128,7 +129,8 @@ def load_model(path: Path) -> Loaded:
 def _refuse_description(description: dict[str, Any], num_weights: int, path: Path) -> None:
     """ValueError unless it says what load_model needs, with no size beyond what the file's weights can be those of: parts allocate what they are told."""
     kinds = {"frontend": dict, "backbone": dict, "read": dict, "features": str, "modality": str, "similarity": str, "step": int}
-    wrong = [name for name, kind in kinds.items() if not isinstance(description.get(name), kind)]
+    wrong = [name for name, kind in kinds.items() if not isinstance(description.get(name), kind) or isinstance(description[name], bool)]
+    wrong += [name for name in ("modality", "similarity") if name not in wrong and len(description[name]) > _MAX_NAME]
     if wrong or description["features"] not in ("raw", "polarlike"):
         raise ValueError(f"{path}: its description lacks {', '.join(wrong) or 'known features'}, or has it of another type; it is damaged: copy it again")
     largest = max(num_weights, _FREE_SIZE)
@@ -140,6 +142,8 @@ def _refuse_description(description: dict[str, Any], num_weights: int, path: Pat
             values += one.values() if isinstance(one, dict) else one
         elif isinstance(one, int | float):
             asked = max(asked, abs(one)) if abs(one) < float("inf") else largest + 1
+    if not 0 <= description["step"] < 2**53:
+        raise ValueError(f"{path}: its description states step {str(description['step'])[:40]}, which no training has; it is damaged: copy it again")
     if asked > largest:
         raise ValueError(f"{path}: its description states {asked}, beyond any size of its {num_weights} weights; it is damaged or hostile")
 

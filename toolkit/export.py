@@ -18,7 +18,7 @@ from torch import Tensor
 
 from eval.files import atomic_path
 from eval.provenance import likeness_version
-from toolkit import backends_onnx
+from toolkit import backends_onnx, onnx_process
 from toolkit.checkpoint import Loaded
 from toolkit.recipe import describe
 
@@ -136,7 +136,7 @@ def _translate(embedder: torch.nn.Module, example: Tensor, name: str) -> Any:
     del proto.metadata_props[:], proto.graph.metadata_props[:]
     proto.producer_version = ""
     for graph in (proto.graph, *proto.functions):
-        for part in backends_onnx.parts(graph):
+        for part in onnx_process.parts(graph):
             part.ClearField("metadata_props")
             part.ClearField("doc_string")
     for value in (*proto.graph.value_info, *proto.graph.input, *proto.graph.output):

@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, cast
+from typing import IO, BinaryIO, cast
 
 from eval.files import EXPANSION, FREE_EXPANSION
 from eval.writing import move
@@ -28,6 +28,7 @@ _BLOCK = 1 << 20
 _TRIES = 5  # in a row without a byte received
 _TIMEOUT_SECONDS = 60.0
 _MAX_MEMBERS = 10_000_000
+_MAX_NAME, _MAX_PART = 1024, 255  # bytes of a member's path, and of one of its parts
 _SPARE = 1 << 24  # bytes that are left free on the disk
 
 Advance = Callable[[int, int], None]  # bytes there, bytes in all (0 = the server does not say)
@@ -181,8 +182,8 @@ def is_archive(name: str) -> bool:
 def unpack(name: str, paths: Sequence[Path], into: Path) -> None:
     """Unpack a .tar, .tar.gz or .zip, in one file or in parts to be joined, into a new folder. On any error the folder is removed.
 
-    Members that would lie outside the folder, devices and links out of it are refused (tarfile's data filter; a .zip may hold no links), and so is what
-    expands to over 100 times its size (256 MB are always allowed). ValueError: these, and damaged or truncated archives. OSError: a full disk.
+    Members that would lie outside the folder, devices and links of any kind are refused, and so is
+    what expands to over 100 times its size (256 MB are always allowed). ValueError: these, and damaged or truncated archives. OSError: a full disk.
     """
     limit = max(FREE_EXPANSION, EXPANSION * sum(path.stat().st_size for path in paths))
     into.mkdir()
@@ -191,7 +192,7 @@ def unpack(name: str, paths: Sequence[Path], into: Path) -> None:
             (_unzip if name.endswith(".zip") else _untar)(cast(BinaryIO, stream), into, limit)
     except BaseException as error:
         shutil.rmtree(into, ignore_errors=True)
-        if isinstance(error, tarfile.FilterError | _Refused):
+        if isinstance(error, _Refused):
             raise ValueError(f"{name}: {error}; nothing of it was unpacked; it is not the archive that was published") from None
         if isinstance(
             error, tarfile.TarError | zipfile.BadZipFile | gzip.BadGzipFile | lzma.LZMAError | EOFError | zlib.error | NotImplementedError | RuntimeError
@@ -207,14 +208,29 @@ class _Refused(Exception):
 
 
 def _untar(stream: BinaryIO, into: Path, limit: int) -> None:
-    if not hasattr(tarfile, "data_filter"):
-        raise _Refused("unpacking safely needs Python 3.11.4 or newer")
+    """Files and folders by their own names. A link of any kind is refused: tarfile's filters of this Python let some lead outside (CVE-2025-4517)."""
+    packed = stream.read(2) == b"\x1f\x8b"
+    stream.seek(0)
+    plain = cast(BinaryIO, gzip.GzipFile(fileobj=stream) if packed else stream)
     total = 0
-    with tarfile.open(fileobj=stream, mode="r:*") as tar:
+    # "r:": a plain archive and no other. tarfile itself would expand .bz2 and .xz inside, without bound
+    with tarfile.open(fileobj=cast(BinaryIO, _Short(plain)), mode="r:") as tar:
         for count, member in enumerate(tar, 1):
+            if member.size < 0:
+                raise _Refused(f"its member {member.name[:100]!r} has a negative size")
             total += member.size
             _check_bounds(count, total, limit)
-            tar.extract(member, into, filter="data")
+            place = _place(member.name, into)
+            if member.isdir():
+                place.mkdir(parents=True, exist_ok=True)
+            elif member.isreg():
+                with cast(IO[bytes], tar.extractfile(member)) as content:
+                    _put(content, place)
+                place.chmod(0o755 if member.mode & 0o100 else 0o644)
+                os.utime(place, (member.mtime, member.mtime))
+            else:
+                raise _Refused(f"its member {member.name[:100]!r} is a link or a device")
+            tar.members.clear()  # type: ignore[attr-defined]  # or tarfile would keep them all
 
 
 def _unzip(stream: BinaryIO, into: Path, limit: int) -> None:
@@ -222,13 +238,50 @@ def _unzip(stream: BinaryIO, into: Path, limit: int) -> None:
         members = archive.infolist()
         _check_bounds(len(members), sum(one.file_size for one in members), limit)
         for one in members:
-            place = PurePosixPath(one.filename)
-            if place.is_absolute() or ".." in place.parts or "\\" in one.filename or ":" in one.filename:
-                raise _Refused(f"its member {one.filename[:100]!r} would lie outside the folder")
+            _place(one.filename, into)
             if stat.S_ISLNK(one.external_attr >> 16):
                 raise _Refused(f"its member {one.filename[:100]!r} is a link")
         for one in members:
-            archive.extract(one, into)
+            place = _place(one.filename, into)
+            if one.is_dir():
+                place.mkdir(parents=True, exist_ok=True)
+            else:
+                with archive.open(one) as content:
+                    _put(content, place)
+
+
+def _place(name: str, into: Path) -> Path:
+    """Where a member goes: inside the folder, in which there are no links. _Refused for a name that leads elsewhere, or that no system can have."""
+    inner = PurePosixPath(name)
+    if inner.is_absolute() or ".." in inner.parts or any(one in name for one in ("\\", ":", "\0")):
+        raise _Refused(f"its member {name[:100]!r} would lie outside the folder")
+    if len(os.fsencode(name)) > _MAX_NAME or any(len(os.fsencode(part)) > _MAX_PART for part in inner.parts):
+        raise _Refused(f"its member {name[:100]!r} has a name of {len(name)} characters")
+    return into / inner
+
+
+def _put(content: IO[bytes], place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with place.open("wb") as file:
+        shutil.copyfileobj(content, file, _BLOCK)
+
+
+class _Short(io.RawIOBase):
+    """What tarfile reads through: no single read is long, so that no header makes it allocate what it claims."""
+
+    def __init__(self, held: BinaryIO):
+        self._held = held
+
+    def read(self, size: int = -1, /) -> bytes:
+        if not 0 <= size <= _BLOCK:
+            raise tarfile.ReadError(f"a header of {size} bytes")
+        return self._held.read(size)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        return self._held.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._held.tell()
 
 
 def _check_bounds(count: int, total: int, limit: int) -> None:

@@ -24,6 +24,15 @@ _BLOCK = 1 << 14  # rows read at once
 _ASKED = 500  # subjects named in one statement
 
 
+_SCHEMA = {  # the whole of a gallery: name, and how it is made
+    "meta": "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    "sqlite_autoindex_meta_1": None,
+    "enrolment": "CREATE TABLE enrolment (id INTEGER PRIMARY KEY, subject TEXT NOT NULL, embedding BLOB NOT NULL)",
+    "by_subject": "CREATE INDEX by_subject ON enrolment (subject)",
+}
+_JOURNAL_OF_SEVERAL = bytes.fromhex("d9d505f920a163d7")  # what ends the journal of a transaction over several files
+
+
 def contradictions(held: Mapping[str, str], wanted: Mapping[str, str] | None) -> list[str]:
     """In what a gallery's meta differs from what is wanted of it, entry by entry: `crops None and not '3 x 4 s, mean'`.
 
@@ -40,6 +49,28 @@ def refuse_contradictions(name: object, held: Mapping[str, str], wanted: Mapping
         raise ValueError(f"{name} was made with {'; '.join(wrong)}; embeddings of two models do not compare: enrol anew in another folder")
 
 
+def _refuse_foreign(path: Path) -> None:
+    """ValueError for what no gallery is, before SQLite sees it.
+
+    The journal of a killed change is played back, which is right. One that belongs to a transaction over several files names another file,
+    which SQLite then removes, whatever it is; a gallery has none.
+    """
+    for one in (path, path.with_name(f"{FILE}-journal"), path.with_name(f"{FILE}-wal")):
+        if one.is_symlink() or (one.exists() and not one.is_file()):
+            raise ValueError(f"{one} is a link or a folder, which no gallery has; remove it or choose another folder")
+    journal = path.with_name(f"{FILE}-journal")
+    if journal.is_file():
+        with journal.open("rb") as file:
+            file.seek(max(0, journal.stat().st_size - 8))
+            if file.read(8) == _JOURNAL_OF_SEVERAL:
+                raise ValueError(f"{journal} would remove other files, which no gallery asks for; it is hostile: remove it")
+    if path.is_file() and path.stat().st_size:
+        with path.open("rb") as file:
+            head = file.read(20)
+        if head[:16] == b"SQLite format 3\0" and head[18:] != b"\1\1":
+            raise ValueError(f"{path} is a database with a write-ahead log, but no gallery of Likeness; choose another folder")
+
+
 class Enrolments:
     """The enrolments of a folder, or in memory where it is None.
 
@@ -53,6 +84,7 @@ class Enrolments:
             if meta is None and not (folder / FILE).is_file():
                 raise ValueError(f"{folder} holds no gallery ({FILE}); give the meta of the embeddings to make one")
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _refuse_foreign(folder / FILE)
         self._db = sqlite3.connect(folder / FILE if folder else ":memory:", timeout=1.0, isolation_level=None, check_same_thread=False)
         try:
             with self._said():
@@ -63,17 +95,29 @@ class Enrolments:
 
     def _open(self, meta: Mapping[str, str] | None, defaults: Mapping[str, str]) -> None:
         self._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1 << 24)
-        for setting in ("trusted_schema=OFF", "cell_size_check=ON", "secure_delete=ON", "synchronous=FULL", "locking_mode=EXCLUSIVE", "journal_mode=TRUNCATE"):
+        for setting in (
+            "trusted_schema=OFF", "writable_schema=OFF", "mmap_size=0", "cell_size_check=ON",
+            "secure_delete=ON", "synchronous=FULL", "locking_mode=EXCLUSIVE", "journal_mode=TRUNCATE",
+        ):  # fmt: skip
             self._db.execute(f"PRAGMA {setting}")  # a journal left in place would keep what was removed
         self._db.execute("BEGIN EXCLUSIVE")  # and the lock stays until the file is closed
-        if not self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        found = self._db.execute("SELECT name, sql FROM sqlite_master LIMIT 20").fetchall()
+        if not found:
             self._db.execute(f"PRAGMA application_id={_APPLICATION}")
-            self._db.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
-            self._db.execute("CREATE TABLE enrolment (id INTEGER PRIMARY KEY, subject TEXT NOT NULL, embedding BLOB NOT NULL)")
-            self._db.execute("CREATE INDEX by_subject ON enrolment (subject)")
+            for text in _SCHEMA.values():
+                if text:
+                    self._db.execute(text)
             self._db.executemany("INSERT INTO meta VALUES (?, ?)", [(f"meta.{key}", value) for key, value in {**defaults, **(meta or {})}.items()])
         elif self._db.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
             raise ValueError(f"{self.name} is a database, but no gallery of Likeness; choose another folder")
+        elif dict(found) != _SCHEMA or len(found) != len(_SCHEMA):
+            # a view in place of a table may run for ever, a trigger brings back who was removed
+            other = [str(name) for name, text in found if name not in _SCHEMA or _SCHEMA[name] != text] or sorted(_SCHEMA.keys() - dict(found).keys())
+            raise ValueError(f"{self.name}: its tables are not those of a gallery ({name_first(other)}); it is damaged or hostile: restore a copy")
+        else:
+            wrong = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if wrong != "ok":
+                raise ValueError(f"{self.name}: no gallery that can be read ({str(wrong)[:200]}); restore a copy or choose another folder")
         self._db.execute("COMMIT")
         held = self._db.execute(f"SELECT key, value FROM meta WHERE length(key) + length(value) <= {_MAX_META} LIMIT 100").fetchall()
         known = {str(key): str(value) for key, value in held}

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from torch import nn
 
+from toolkit.described import check_arguments
 from toolkit.losses.common import unknown_settings
 from toolkit.memory import Memory
 from toolkit.sampling import Sampling
@@ -264,7 +265,7 @@ def restore(description: Any, name: str, *, kind: Literal["module", "read"], unt
     """A part from its description: a class of nn.Module ("module") or a modality's function `read` ("read"), nothing else.
 
     Descriptions come with checkpoints from anywhere: only names inside toolkit and modalities are imported, and only these two kinds are returned.
-    untrusted: the description is a file's, which may not choose another file to be opened.
+    untrusted: the description is a file's, which may not choose another file to be opened, and whose arguments are checked (toolkit/described.py).
     """
     if not isinstance(description, dict) or set(description) != {"call", "args"} or not isinstance(description["args"], dict):
         raise ValueError(f"{name}: a part must be described as {{'call': ..., 'args': ...}}, but is {json.dumps(description)[:80]}")
@@ -280,7 +281,7 @@ def restore(description: Any, name: str, *, kind: Literal["module", "read"], unt
     if kind == "read" and not (inspect.isfunction(found) and attribute == "read" and module_name.startswith("modalities.")):
         raise ValueError(f"{name}: {description['call']!r} is no modality's read function")
     arguments: dict[str, Any] = {
-        key: restore(one, f"{name}.{key}", kind="module") if isinstance(one, dict) and "call" in one else _tuples(one)
+        key: restore(one, f"{name}.{key}", kind="module", untrusted=untrusted) if isinstance(one, dict) and "call" in one else _tuples(one)
         for key, one in description["args"].items()
     }
     files = sorted({"detector", "landmarks"} & arguments.keys())
@@ -290,6 +291,8 @@ def restore(description: Any, name: str, *, kind: Literal["module", "read"], unt
     unknown = set(arguments) - set(inspect.signature(found).parameters)
     if unknown:
         raise ValueError(f"{name}: {attribute} does not accept {sorted(unknown)} in this version of Likeness")
+    if untrusted:
+        check_arguments(found, arguments, name)
     return part
 
 

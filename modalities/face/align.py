@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from eval.files import atomic_path
 from eval.types import name_first
 from modalities.face.images import decode
+from toolkit.backends_onnx import open_session
 from toolkit.batch import Bad, Item
 from toolkit.console import console, track
 from toolkit.images import SUFFIXES, BadImage, Pixels, encode, to_floats
@@ -99,8 +100,8 @@ def load_detector(path: str | Path, *, min_score: float = 0.5) -> Any:
     from insightface.model_zoo.scrfd import SCRFD
 
     try:
-        detector = SCRFD(model_file=str(path))
-    except Exception as error:  # onnxruntime's own kinds
+        detector = SCRFD(session=open_session(path))
+    except Exception as error:  # insightface's own kinds
         raise ValueError(f"{path}: no ONNX model that can be run ({str(error)[:120]}); an SCRFD detector is needed") from None
     if not detector.use_kps:
         raise ValueError(

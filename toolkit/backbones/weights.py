@@ -6,10 +6,10 @@ import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import torch
 from torch import Tensor, nn
+
+from toolkit.backbones.pickled import Stored, open_pickled
 
 _CLASSIFIERS = ("projection.", "classifier.")  # WeSpeaker's and 3D-Speaker's layers over the training classes
 _FIRST = re.compile(r"(layer[34]\.\d+\.)(conv|bn)2_1\.(.+)")  # WeSpeaker's ERes2Net keeps the first of a block's convolutions apart
@@ -26,7 +26,7 @@ def load_wespeaker(backbone: nn.Module, state: Mapping[str, Tensor]) -> tuple[st
     Names: ResNet, ERes2Net, ERes2NetV2, CAMPPlus and XVector take WeSpeaker's and 3D-Speaker's; WeSpeakerECAPA takes WeSpeaker's; ECAPA takes SpeechBrain's
     and 3D-Speaker's. A "module." in front (DistributedDataParallel) is dropped, and a missing num_batches_tracked (of old torch versions) leaves what is there.
     The backbone must have the weights' sizes (dim, width, depth, pooling ...; ResNet(two_layers=True) is 3D-Speaker's). Its front-end is not part of the state:
-    WeSpeaker's is KaldiFbank with a Hamming window at int16 scale, 3D-Speaker's with Povey's at [-1, 1]. Read files with torch.load(path, weights_only=True).
+    WeSpeaker's is KaldiFbank with a Hamming window at int16 scale, 3D-Speaker's with Povey's at [-1, 1]. Read files with read_weights.
     ValueError, naming all three, for tensors unknown, missing or of another shape; the backbone is then unchanged.
     """
     given = {name.removeprefix("module."): value for name, value in state.items()}
@@ -77,36 +77,24 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
                 size = max(size, sum(member.file_size for member in archive.infolist()))
         if size > _LARGEST:
             raise ValueError(f"it holds {size} bytes, more than the {_LARGEST} that are read")
-        found = _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickled(path)
+        if path.suffix == ".safetensors":
+            return _read_safetensors(path)
+        found, read = open_pickled(path)
+        for name in _INSIDE:
+            if isinstance(found, Mapping) and isinstance(found.get(name), Mapping):
+                found = found[name]
+        whole = isinstance(found, Mapping) and found and all(isinstance(key, str) and isinstance(value, Stored) for key, value in found.items())
+        if whole:
+            return read(found)
     except Exception as error:  # what a broken or hostile file makes of the parsers is anything
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(". ")[:200]
         raise ValueError(
             f"weights {str(path)!r} cannot be read without running code ({reason}), so it is no state dict; save one by torch.save(state_dict)"
         ) from None
-    for name in _INSIDE:
-        if isinstance(found, Mapping) and isinstance(found.get(name), Mapping):
-            found = found[name]
-    if not isinstance(found, Mapping) or not found or not all(isinstance(key, str) and torch.is_tensor(value) for key, value in found.items()):
-        raise ValueError(f"weights {str(path)!r}: it holds a {type(found).__name__} that is no mapping of names to tensors; save it by torch.save(state_dict)")
-    return dict(found)
+    raise ValueError(f"weights {str(path)!r}: it holds a {type(found).__name__} that is no mapping of names to tensors; save it by torch.save(state_dict)")
 
 
-def _read_pickled(path: Path) -> Any:
-    """torch.load, which lets a file make a bytearray of any size: no tensor needs one."""
-    found, rest = False, b""
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            found = found or b"bytearray" in rest + block
-            rest = block[-8:]
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            found = found or any(b"bytearray" in archive.read(one) for one in archive.infolist() if one.filename.lower().endswith(".pkl"))
-    if found:
-        raise ValueError("it makes a bytearray")
-    return torch.load(path, map_location="cpu", weights_only=True)
-
-
-def _read_safetensors(path: Path) -> Any:
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load
 

@@ -1,0 +1,133 @@
+"""Native readers in a process of their own: what happens there is an error here and nothing more; the answer is bytes and JSON."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import operator
+import os
+import socket
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eval import embeddings
+from eval.boundary import Limits, Process, _Damaged, _receive, _send
+from eval.types import Embeddings
+
+LIMITS = Limits(seconds=20, memory=1 << 27, answer=1 << 16)
+# A Parquet file of four embeddings in which one byte of the footer is another: Arrow 26 ends the whole process when it reads it.
+ABORTS = (
+    "c-nnb%}(1u5Z)Na^#N2kthH8ih@xUqDS%@Y3dmAfr%8Z9Aczv+<|Gz1IJRqtzf_etx9?E3mp(#omHHSxqCQB~*|qaS"
+    "Rk7Nco!Qy_zHcXr_vn5JBYc1lidcp~!cuM-&1G9bYtbNC+xHhsGcyPw0Zh(h!SlUAV6cE4E)4<$Q2MxE#3Y3yB0@T4"
+    "9^EQvZY<-#6JXizQw*Q5m=#`vTZajD3-$%<C)gbrq6kfc<tf7fiXtwKq!TfcJ^}iVCy&<|*C-o%1WWbm@AavAnX&^|"
+    "RJ|ocq`3Xo>DpLAc=D-01h+GbwsUY}Ng&dt)9wWk7O=E!vMrH_o*VbDfUrC(kVlT^bREB!WTGELU8KlrPBk@@!;|W)"
+    "gj9xzVORN_fvL&nfBLNE;2{W5O=V7%R1L{M#vo)4v6AZG+yhR)B+9Q0Ozm67e6ZUi_-C3ttyWpj?-3-@xyp|jnA#t~"
+    "e6Xiuhy%IGt*FSF3=2|=ME2Zs$9LkGkoSey?Yf>FxxJghTE5T@V%K*H9}t<O`}@1iwd4mNcN2?j7}TPaHfS<lQ~I1*"
+    "r?g7xDJ`G!J<GaRzhY};Sg$tHe1O91n{2iC%0U7S#2w467n^=PY&E_3_-HHaY@EBhE_IKM)xO<a@-}^)!<Ct<U5B=D"
+    "cyV%6?<W#=ScQ|+hon}_p28`v`R4JEFBx24tGjyB;u_1&@ch;pL@Vq_qsmMFyoZaRHRd|q!?R9p^@gStWqyuRy<$$^"
+    "11P4fvBN<&MopnZJvC21Y3hUfwe&ux1h6-(U(lkBw2zI^BP!L(uz#sOnzou+;YosD8RtVJAKKBo3#T{V4#Rmnih`^B"
+    "r4z+&;OC9y1%08Un()_4Ci)8Bg+2IC{RP*I07U"
+)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "limits", "keyword"),
+    [
+        (os.abort, (), LIMITS, "signal 6"),
+        (os._exit, (3,), LIMITS, "exit code 3"),
+        (math.factorial, (10**8,), LIMITS._replace(seconds=0.2), "processor time"),
+        (operator.mul, ("x", 1 << 30), LIMITS, "128 MiB"),
+        (json.loads, ("{",), LIMITS, "Expecting"),
+        (math.floor, ("x",), LIMITS, "TypeError"),
+    ],
+)
+def test_whatever_happens_there_is_one_error_here(function: object, arguments: tuple[object, ...], limits: Limits, keyword: str) -> None:
+    with Process() as process, pytest.raises(ValueError, match=keyword):
+        process.ask(function, *arguments, about="a.parquet", limits=limits)  # type: ignore[arg-type]
+
+
+def test_a_process_is_asked_again_after_an_error_and_not_after_its_end() -> None:
+    with Process() as process:
+        with pytest.raises(FileNotFoundError):
+            process.ask(os.stat, "/no such file", about="x", limits=LIMITS)  # type: ignore[arg-type]
+        assert process.usable
+        with pytest.raises(ValueError, match="signal 6"):
+            process.ask(os.abort, about="x", limits=LIMITS)
+        assert not process.usable
+    with Process() as process:  # the starter is whole
+        assert process.usable
+        child = os.fork()
+        if not child:
+            os._exit(process.usable)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\xff" * 8,
+        (2).to_bytes(8, "little") + b"[]",
+        (1).to_bytes(8, "little") + b"{",
+        *(
+            len(text).to_bytes(8, "little") + text
+            for text in (
+                json.dumps({"arrays": arrays}).encode()
+                for arrays in (
+                    [["<f4", [1 << 40]]],
+                    [["<f4", [-1]]],
+                    [["|O", [1]]],
+                    [["<U1", [1]]],
+                    [["<f4", [0] * 9]],
+                    [["|u1", [0]]] * 65,
+                    [["<f4", [1 << 60, 0, 1 << 60], 3]],
+                    7,
+                )
+            )
+        ),
+    ],
+)
+def test_a_hostile_answer_takes_no_memory(sent: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(sent)
+        with pytest.raises(_Damaged):
+            _receive(ours, limit=1 << 20)
+
+
+def test_arrays_come_back_bit_for_bit() -> None:
+    ours, theirs = socket.socketpair()
+    arrays = [np.array([[1.5, np.nan]], "<f4"), np.zeros((0, 3)), np.array(True), np.arange(6, dtype=">i4")[::2]]
+    with ours, theirs:
+        _send(theirs, {"value": "ü"}, arrays)
+        header, found = _receive(ours)
+    assert header == {"value": "ü"}
+    assert [one.shape for one in found] == [one.shape for one in arrays]
+    assert all(a.astype(b.dtype).tobytes() == b.tobytes() for a, b in zip(arrays, found, strict=True))
+
+
+def test_a_parquet_file_that_ends_arrow_s_process(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "e.parquet"
+    path.write_bytes(zlib.decompress(base64.b85decode("".join(ABORTS))))
+    with pytest.raises(ValueError, match=r"e\.parquet"):
+        embeddings.read(path)
+    held = Embeddings(("a", "b"), np.eye(2, dtype=np.float32))
+    embeddings.write(path, held)
+    assert embeddings.read(path).ids == held.ids
+
+
+def test_reading_a_table_imports_no_native_reader_here(tmp_path: Path) -> None:
+    """What is not imported here cannot crash here."""
+    pytest.importorskip("pyarrow")
+    import subprocess
+    import sys
+
+    path = tmp_path / "e.parquet"
+    embeddings.write(path, Embeddings(("a",), np.ones((1, 2), np.float32)))
+    program = "import sys; from eval import embeddings; embeddings.read(sys.argv[1]); print(sorted({'pyarrow', 'h5py', 'torch'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

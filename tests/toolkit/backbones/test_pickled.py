@@ -1,0 +1,104 @@
+"""Files by torch.save without torch.load: the same tensors bit for bit, and nothing that is larger than the file."""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from toolkit import backends
+from toolkit.backbones.weights import read_weights
+
+KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_what_torch_saves_is_read_bit_for_bit(new: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    whole = torch.randn(4, 6)
+    state: Any = OrderedDict((str(kind), (torch.randn(3, 2) * 9).to(kind)) for kind in KINDS)
+    state |= {"view": whole[1:, ::2], "turned": whole.T, "tied": whole, "number": torch.tensor(3), "none": torch.zeros(0, 5)}
+    state["parameter"] = torch.nn.Parameter(torch.ones(2))
+    state._metadata = {"": {"version": 1}}
+    torch.save({"state_dict": state, "epoch": 3, "options": {"lr": [0.1, None, True]}, "optimizer": {"state": {0: {"step": whole}}}}, tmp_path / "a.pt",
+               _use_new_zipfile_serialization=new)  # fmt: skip
+    found, loaded = read_weights(tmp_path / "a.pt"), torch.load(tmp_path / "a.pt", weights_only=True)["state_dict"]
+    assert list(found) == list(state)
+    for name, value in loaded.items():
+        assert found[name].dtype == value.dtype
+        assert torch.equal(found[name], value)
+
+
+class Rebuilt:
+    """A tensor as torch.save describes it, but of other sizes."""
+
+    def __init__(self, size: tuple[int, ...], stride: tuple[int, ...], offset: int = 0, numel: int = 1):
+        self.arguments, self.numel = (offset, size, stride, False, OrderedDict()), numel
+
+    def __reduce__(self) -> Any:
+        return torch._utils._rebuild_tensor_v2, (Kept(self.numel), *self.arguments)
+
+
+class Kept(tuple[int]):
+    """Stands for a storage in the pickle below."""
+
+    def __new__(cls, numel: int) -> Kept:
+        return super().__new__(cls, (numel,))
+
+
+class Pickler(pickle.Pickler):
+    def persistent_id(self, obj: Any) -> Any:
+        return ("storage", torch.FloatStorage, "0", "cpu", obj[0]) if isinstance(obj, Kept) else None
+
+
+def write(path: Path, state: Any, numel: int = 1) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        with archive.open("a/data.pkl", "w") as file:
+            Pickler(file, protocol=2).dump(state)
+        archive.writestr("a/data/0", bytes(4 * numel))
+        archive.writestr("a/version", "3")
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        Rebuilt((1 << 16, 1 << 16), (0, 0)),
+        Rebuilt((4, 4), (1, 1), numel=7),
+        Rebuilt((2,), (1,)),
+        Rebuilt((1,), (1,), offset=1),
+        Rebuilt((1,), (1,), numel=5),
+        Rebuilt((1 << 31, 0), (1, 1)),
+        Rebuilt((-1,), (1,)),
+        Rebuilt((1,) * 17, (1,) * 17),
+    ],
+)
+def test_no_tensor_is_larger_than_what_is_there(tensor: Rebuilt, tmp_path: Path) -> None:
+    write(tmp_path / "a.pt", {"seg_1.weight": tensor})
+    with pytest.raises(ValueError, match="cannot be read"):
+        read_weights(tmp_path / "a.pt")
+
+
+def test_one_storage_under_many_names_is_no_large_network(tmp_path: Path) -> None:
+    write(tmp_path / "a.pt", {f"w{i}": Rebuilt((1 << 14,), (1,), numel=1 << 14) for i in range(64)}, numel=1 << 14)
+    with pytest.raises(ValueError, match="64 tensors"):
+        read_weights(tmp_path / "a.pt")
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        {"frame_1.conv_1d.weight": (4, 8, 5), "frame_5.conv_1d.weight": (60_000, 1, 1), "seg_1.weight": (60_000, 1)},  # 7e9 weights in what is given
+        {"layer1.conv.weight": (50_000, 1, 1), "conv.weight": (1, 1, 1), "pool.linear1.weight": (1, 1), "layer2.se_res2block.1.convs.0.weight": (1, 1)},
+        {"layer1.conv.weight": (4, 4, 1), "conv.weight": (1, 1, 1), "pool.linear1.weight": (1, 1), "layer2.se_res2block.1.convs.0.weight": (0, 1)},
+        {"conv1.weight": (1, 1), "seg_1.weight": (1, 60_000)},
+    ],
+)
+def test_a_network_larger_than_its_weights_is_not_made(shapes: dict[str, tuple[int, ...]], tmp_path: Path) -> None:
+    torch.save({name: torch.zeros(shape) for name, shape in shapes.items()}, tmp_path / "a.pt")
+    with pytest.raises(ValueError, match=r"a\.pt"):
+        backends.load(f"wespeaker:{tmp_path / 'a.pt'}")
