@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from eval import directional
-from toolkit.losses.common import Rates, checked, class_logsumexp, class_rows, full, is_sharded, known_settings, proxy_groups, unit
+from toolkit.losses.common import Rates, checked, class_logsumexp, class_rows, full, in_full, is_sharded, known_settings, proxy_groups, unit
 from toolkit.vmf import Method, relative_log_c, resultant_ratio, root
 from toolkit.vmf_bound import bound_logits, expected_logsumexp
 from toolkit.vmf_sampling import Family, cosines, generator_of, move_on, ranks, sample
@@ -89,12 +89,14 @@ class VMF(nn.Module):
         self.alpha.copy_(self.concentration / size)
         return float(self.alpha)
 
+    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, C) beta E[w_j].E[z] = beta A(|w_j|) A(kappa) cos: deterministic. The paper predicts by `posterior`."""
         nu = full(z) * self.alpha.to(full(z).dtype)
         return self.tau.to(nu.dtype).exp() * self._mean_of_draws(nu) @ self._mean(self.proxies.to(nu.dtype)).T
 
     @torch.no_grad()
+    @in_full
     def posterior(self, z: Tensor, *, num_samples: int | None = None, generator: torch.Generator | None = None) -> Tensor:
         """(B, C) class probabilities: the mean over num_samples draws of z and of the class vectors, anew for every row, of softmax_j(beta w_j.z): Sec. 2.3."""
         nu, w = full(z) * self.alpha.to(full(z).dtype), self.proxies.to(full(z).dtype)
@@ -189,6 +191,7 @@ class SCF(nn.Module):
             raise ValueError(f"SCF: r={r} must be positive, and {self.directions} coordinates cannot hold a direction: raise dim")
         self.proxies = nn.Parameter(nn.init.xavier_normal_(torch.empty(num_classes, self.directions)))
 
+    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, C) kappa cos(mu, w_j): the log densities up to what all classes share."""
         mu, kappa = self._split(full(z))
