@@ -68,8 +68,9 @@ class Embeddings:
         return norms
 
     def unit(self) -> Floats32:
-        """(N, D) rows divided by max(norm, 1e-12): a zero row stays zero."""
-        rows: Floats32 = np.divide(self.matrix, np.maximum(self.norms, 1e-12)[:, None], dtype=np.float32)
+        """(N, D) rows of length 1, whatever their norm; a zero row stays zero."""
+        norms = np.sqrt(np.einsum("nd,nd->n", self.matrix, self.matrix, dtype=np.float64))  # in float32 it may underflow
+        rows: Floats32 = np.divide(self.matrix, np.where(norms > 0, norms, 1.0)[:, None], out=np.empty_like(self.matrix), casting="same_kind")
         return rows
 
     def rows(self, ids: Iterable[str]) -> NDArray[np.int64]:

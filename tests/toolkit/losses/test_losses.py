@@ -276,9 +276,9 @@ class TestContract:
             with torch.autocast("cpu", dtype=half):
                 value = loss(layer(x), y)
                 if inside:
-                    value.backward()  # type: ignore[no-untyped-call]
+                    value.backward()
             if not inside:
-                value.backward()  # type: ignore[no-untyped-call]
+                value.backward()
             assert value.dtype == torch.float32
             self.assert_usual(layer, loss)
         loss, z = make(5, 4), nn.Parameter(x[:, :5].to(half))
@@ -355,7 +355,7 @@ def test_unit_rows_of_short_vectors(scale: float) -> None:
     """Shorter than 1e-12 there is no direction and no gradient; above, what normalize gives, bit for bit."""
     z = (scale * nn.functional.normalize(torch.randn(4, 5, dtype=torch.float64))).requires_grad_()
     made = unit(z)
-    (made * torch.randn(4, 5, dtype=torch.float64)).sum().backward()
+    (made * torch.randn(4, 5, dtype=torch.float64)).sum().backward()  # type: ignore[no-untyped-call]
     assert z.grad is not None
     if scale > 1e-12:
         assert torch.equal(made, nn.functional.normalize(z))
