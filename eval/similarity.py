@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval.directional import log_normalizer_at_zero, log_normalizer_ratio, relative
-from eval.types import Embeddings, Floats, Floats32, Trials, name_first
+from eval.types import Embeddings, Floats, Floats32, Trials, name_first, nfc
 
 _KERNELS = ("vmf_el", "vmf_b", "vmf_kl")
 ALLOWED = ("cosine", "dot", "simple", "simple:B_THETA", "euclidean", "poincare", "poincare:C", *_KERNELS, *(f"{kernel}:ALPHA" for kernel in _KERNELS))
@@ -203,7 +203,7 @@ def refuse_missing(sides: Sequence[tuple[str, Sequence[str], Embeddings]]) -> No
     texts = []
     for side, wanted, held in sides:
         known = set(held.ids)
-        missing = [one for one in wanted if one not in known]
+        missing = [one for one in wanted if one not in known and nfc(one) not in known]
         if missing:
             texts.append(f"{len(missing)} of {len(wanted)} {side} ids ({name_first(missing)})")
     if texts:

@@ -18,7 +18,7 @@ from eval.provenance import digest
 from eval.types import Embeddings
 from toolkit import distributed
 from toolkit.backends import aligned_size
-from toolkit.batch import Bad, Item, Read
+from toolkit.batch import Bad, Item, Read, check_unique
 from toolkit.checkpoint import Loaded
 from toolkit.console import console
 from toolkit.embed import Flip, TorchEmbedder, embed_where_readable
@@ -37,6 +37,7 @@ def extract(
     result and then calls `finish`. ValueError if no item can be read.
     """
     folder = _folder(out)
+    check_unique(items, "items to embed")  # before the work, not after it
     shards = [items[start : start + shard_items] for start in range(0, len(items), shard_items)]
     listed = digest([f"{item.id}\0{item.path}\0{item.span}" for item in items])
     plan: dict[str, str | int] = {"model": model.digest, "items": listed, "settings": json.dumps(dict(model.settings)), "shard_items": shard_items}

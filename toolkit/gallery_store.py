@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from eval.types import Floats32, name_first
+from eval.types import Floats32, name_first, nfc
 
 FILE = "gallery.sqlite"
 MAX_SUBJECT = 256  # characters of a name
@@ -74,6 +74,10 @@ class Enrolments:
             self._db.executemany("INSERT INTO meta VALUES (?, ?)", [(f"meta.{key}", value) for key, value in {**defaults, **(meta or {})}.items()])
         elif self._db.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
             raise ValueError(f"{self.name} is a database, but no gallery of Likeness; choose another folder")
+        else:  # names that an earlier version stored in another Unicode form
+            strange = self._db.execute("SELECT DISTINCT subject FROM enrolment WHERE subject GLOB '*[^ -~]*'").fetchall()
+            renamed = [(nfc(one), one) for (one,) in strange if isinstance(one, str) and nfc(one) != one]
+            self._db.executemany("UPDATE enrolment SET subject = ? WHERE subject = ?", renamed)
         self._db.execute("COMMIT")
         held = self._db.execute(f"SELECT key, value FROM meta WHERE length(key) + length(value) <= {_MAX_META} LIMIT 100").fetchall()
         known = {str(key): str(value) for key, value in held}
