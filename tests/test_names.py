@@ -25,6 +25,7 @@ from toolkit.batch import Item, check_unique, label_numbers, read_items
 from toolkit.gallery import ExactGallery
 from toolkit.gallery_store import Enrolments
 
+ONE = np.zeros(1, np.int32), np.zeros(1, np.int32)
 NFC, NFD = normalize("NFC", "Zoë"), normalize("NFD", "Zoë")
 
 
@@ -44,7 +45,8 @@ def test_a_trial_list_finds_embeddings_subjects_and_groups_in_the_other_form(tmp
     files.write(tmp_path / "e.npz", embedded(f"{stored}/1", f"{stored}/2", "ann/1"))
     trials = read_trials(tmp_path / "trials.txt")
     scores = score_trials(trials, files.read(tmp_path / "e.npz"))
-    write_scores(tmp_path / "scores.txt", Trials((f"{stored}/1", "ann/1"), (f"{stored}/2",), [0, 1], [0, 0], [True, False]), scores)
+    first = np.array([0, 1], np.int32), np.array([0, 0], np.int32)
+    write_scores(tmp_path / "scores.txt", Trials((f"{stored}/1", "ann/1"), (f"{stored}/2",), *first, np.array([True, False])), scores)
     np.testing.assert_array_equal(read_scores(tmp_path / "scores.txt", trials)[1], scores)
     mapping = read_mapping(tmp_path / "subjects.txt")
     for given in (mapping, {normalize("NFD", key): normalize("NFD", value) for key, value in mapping.items()}):
@@ -61,7 +63,7 @@ def test_one_id_in_two_forms_is_one_id_of_a_list(tmp_path: Path) -> None:
     trials = read_trials(path)
     assert trials.enrol_ids == (NFC,)
     assert trials.enrol.tolist() == [0, 0, 0]
-    direct = Trials((NFC, "x", NFD), ("y", NFD), [2, 1, 0], [0, 1, 1])
+    direct = Trials((NFC, "x", NFD), ("y", NFD), np.array([2, 1, 0], np.int32), np.array([0, 1, 1], np.int32))
     assert (direct.enrol_ids, direct.probe_ids) == ((NFC, "x"), ("y", NFC))
     assert direct.enrol.tolist() == [0, 1, 0]
     path.write_text(f"{NFC} ann 1\n{NFD} ann 0\n", encoding="utf-8")
@@ -75,7 +77,7 @@ def test_items_whose_ids_become_equal_are_refused_and_named() -> None:
     with pytest.raises(ValueError, match=r"1 repeated ids .*NFC.*Zo\\\\xeb.wav.*Zoe\\\\u0308.wav"):
         check_unique([Item(one, Path(f"{one}.wav")) for one in (NFC, "ann", NFD)], "here")
     with pytest.raises(ValueError, match="1 ids"):
-        subjects_of(Trials((NFC,), ("ann",), [0], [0], [False]), {NFC: "a", NFD: "b", "ann": "c"})
+        subjects_of(Trials((NFC,), ("ann",), *ONE), {NFC: "a", NFD: "b", "ann": "c"})
 
 
 def test_an_item_keeps_its_path_and_compares_its_names() -> None:
@@ -96,7 +98,7 @@ def test_files_are_opened_by_the_name_on_the_disk(tmp_path: Path) -> None:
     trials, _ = read_pairs(tmp_path / "pairs.txt", suffix=".jpg")
     with pytest.raises(ValueError, match=r"1 of 2 .*ann"):
         find_images(trials, tmp_path)
-    found = find_images(Trials((f"{NFD}/{NFD}_0001",), (), [], []), tmp_path)
+    found = find_images(Trials((f"{NFD}/{NFD}_0001",), (f"{NFC}/{NFC}_0001",), *ONE), tmp_path)
     assert [(one.id, one.path) for one in found] == [(f"{NFC}/{NFC}_0001", place)]
     assert found[0].open().read(2) == b"\xff\xd8"
     assert as_stored(tmp_path, f"{NFC}/none.jpg") == tmp_path / NFC / "none.jpg"

@@ -40,7 +40,9 @@ class VMF(nn.Module):
     NOTES: ClassVar[str] = (
         "Exact A and C_n where paper and release have the mean of two bounds (up to 25 % off in A at n = 3). The release's sampler is wrong for kappa > 10 "
         "unless kappa >> n, and its gradient ignores the rejection: not reproduced. "
-        "alpha from E|x| (Eq 15); Eq 16's sqrt(n) E|x_i|, of which 1.25 times as much comes, is alpha_from='absolute'."
+        "alpha from E|x| (Eq 15); Eq 16's sqrt(n) E|x_i|, of which 1.25 times as much comes, is alpha_from='absolute'. "
+        "Paper and release draw every embedding's samples independently; noise='shared', the default, gives the rows of a batch common tangent directions from "
+        "16 dimensions on. They take alpha from the whole training set; `estimate` gets at most 4,096 views of it from the training loop."
     )
 
     proxies: nn.Parameter  # (C, D)
@@ -161,6 +163,9 @@ class SCF(nn.Module):
     Li et al. 2021. It trains how certain an embedding is, given class vectors that another loss has made (assign them to `proxies`).
     z (B, dim) raw, y (B,) int64 -> scalar mean; directions normalised. concentration="norm": kappa = |z|; "output": kappa = exp(z[:, -1]), a head's own
     output, the direction being the other columns (proxies (C, dim - 1)). learn="concentration" (the paper) passes no gradient to directions and proxies.
+    The paper freezes the network and trains a head for kappa. A network that is trained whole, as with concentration="norm", drifts in its directions all the
+    same: no gradient asks for it, but kappa and the direction come from the same weights, and what changes one changes the other, unchecked by this loss.
+    Freeze all but a head with concentration="output" to keep directions, or join it (Joint) with the loss that made them.
     """
 
     PAPER: ClassVar[str] = "Li et al. 2021"
@@ -170,7 +175,10 @@ class SCF(nn.Module):
     COMPARES: ClassVar[str] = "pair"
     NORMALISED: ClassVar[str] = "directions of z, proxies"
     VERIFIED: ClassVar[str] = "closed form against scipy.special.ive"
-    NOTES: ClassVar[str] = "The release's log(1e-6 + ive) freezes the Bessel term at n = 512 for kappa below a few thousand (gradient 1 for A); exact here."
+    NOTES: ClassVar[str] = (
+        "The release's log(1e-6 + ive) freezes the Bessel term at n = 512 for kappa below a few thousand (gradient 1 for A); exact here. "
+        "The paper trains a head on a frozen network; a network that is trained whole lets the directions drift, which this loss does not see."
+    )
 
     proxies: nn.Parameter
 
