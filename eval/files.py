@@ -14,7 +14,7 @@ from typing import IO, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.types import Floats, Ints
+from eval.types import Floats, Ints, nfc
 from eval.writing import atomic_path as atomic_path
 
 MAX_LINE = 65_536  # bytes
@@ -38,6 +38,41 @@ class Column(NamedTuple):
             return tuple(key.decode() for key in self.keys)
         except UnicodeDecodeError as error:
             raise ValueError(f"{path}: {error.object[:80]!r} is not UTF-8 text; convert the file to UTF-8") from None
+
+
+def _in_nfc(column: Column) -> Column:
+    """The column with its fields in Unicode NFC (see eval.types.nfc); fields that are equal in it get one number."""
+    if all(map(bytes.isascii, column.keys)):
+        return column
+    number: dict[bytes, int] = {}
+    codes = np.array([number.setdefault(_bytes_in_nfc(key), len(number)) for key in column.keys], dtype=np.int32)
+    return Column(list(number), codes[column.codes])
+
+
+def _bytes_in_nfc(field: bytes) -> bytes:
+    try:
+        return nfc(field.decode()).encode()
+    except UnicodeDecodeError:
+        return field  # `Column.texts` refuses it, if it is read
+
+
+def as_stored(root: Path, name: str) -> Path:
+    """root/name by the names that the file system has: where there is no such path, one that is equal to it in Unicode NFC.
+
+    Ids are kept in NFC, but files that come from macOS have names in NFD. If there is neither, root/name is returned.
+    """
+    whole = root / name
+    if name.isascii() or os.path.lexists(whole):
+        return whole
+    place = root
+    for part in Path(name).parts:
+        if not os.path.lexists(place / part):
+            try:
+                part = next(one for one in sorted(os.listdir(place)) if nfc(one) == nfc(part))
+            except (OSError, StopIteration):
+                return whole
+        place = place / part
+    return place
 
 
 class Table(NamedTuple):
@@ -112,7 +147,7 @@ def read_table(path: str | Path, fits: Callable[[Sequence[bytes]], bool], header
     for index, pieces in zip(indices, parts, strict=True):
         joined = np.concatenate(pieces)
         pieces.clear()
-        columns.append(cast(Floats, joined) if index is None else Column(list(index), cast(Ints, joined)))
+        columns.append(cast(Floats, joined) if index is None else _in_nfc(Column(list(index), cast(Ints, joined))))
     return Table(path, layout, columns, np.concatenate(lines))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from eval.bootstrap import FEW_DRAWN, MIN_DRAWN, Bounds, Drawn, bounds, bounds_of, drawn_from
 from eval.report import NO_INTERVAL, Switches, ends_text, metric_label, percent_text
-from eval.types import Bools, Floats, Ints, Scores, Trials, name_first
+from eval.types import Bools, Floats, Ints, Scores, Trials, name_first, nfc_mapping
 from eval.verification import eer, tar_at_far, verification_metrics
 
 MAX_GROUPS = 50  # more are ages, not age bands
@@ -76,7 +76,7 @@ def sides_of(trials: Trials, group_of: Mapping[str, str], subject_of: Mapping[st
 
     An item's group is that of its id, else that of its subject. ValueError: items without a group (all counted), one group only, more than 50.
     """
-    ids = (trials.enrol_ids, trials.probe_ids)
+    ids, group_of, subject_of = (trials.enrol_ids, trials.probe_ids), nfc_mapping(group_of), nfc_mapping(subject_of)
     named = [[group_of.get(one) or group_of.get(subject_of.get(one, "")) for one in side] for side in ids]
     missing = dict.fromkeys(one for side, groups in zip(ids, named, strict=True) for one, group in zip(side, groups, strict=True) if group is None)
     if missing:

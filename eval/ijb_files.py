@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.files import MAX_LINE, at_lines, text_lines
-from eval.types import Bools, Floats, Ints, Trials, name_first
+from eval.types import Bools, Floats, Ints, Trials, name_first, nfc
 
 _BLOCK = 1 << 20  # bytes of a file looked at together: they stay in the cache
 _CELLS = 1 << 18  # numbers looked up together
@@ -21,7 +21,7 @@ _FACES = "_face_tid_mid.txt"
 
 
 class Faces(NamedTuple):
-    """F faces: names (the image files), and the template and medium of each, (F,) int64. A medium's number counts within its template only."""
+    """F faces: names (image files, as listed), and the template and medium of each, (F,) int64. A medium's number counts within its template only."""
 
     names: tuple[str, ...]
     template: NDArray[np.int64]
@@ -118,11 +118,11 @@ def read_detector_scores(path: str | Path, faces: Faces) -> Floats:
     if tuple(names) == faces.names:  # the packs list them alike
         return np.array(scores)
     score_of: dict[str, float] = {}
-    refuse_torn(path, [name for name, score in zip(names, scores, strict=True) if score_of.setdefault(name, score) != score])
-    missing = [name for name in faces.names if name not in score_of]
+    refuse_torn(path, [name for name, score in zip(names, scores, strict=True) if score_of.setdefault(nfc(name), score) != score])
+    missing = [name for name in faces.names if nfc(name) not in score_of]
     if missing:
         raise ValueError(f"{path}: {len(missing)} of {len(faces.names)} faces have no detector score ({name_first(missing)}); fetch the file again")
-    return np.array([score_of[name] for name in faces.names])
+    return np.array([score_of[nfc(name)] for name in faces.names])
 
 
 def read_template_pairs(path: str | Path) -> Trials:
@@ -184,9 +184,10 @@ def _refuse(path: str | Path, bad: list[int], wanted: str, good: int) -> None:
 
 
 def _refuse_repeated(path: str | Path, names: list[str]) -> None:
-    if len(set(names)) < len(names):
+    keys = list(map(nfc, names))
+    if len(set(keys)) < len(keys):
         seen: set[str] = set()
-        twice = [one for one in names if one in seen or seen.add(one)]  # type: ignore[func-returns-value]
+        twice = [one for one in keys if one in seen or seen.add(one)]  # type: ignore[func-returns-value]
         raise ValueError(f"{path}: {len(twice)} faces are listed twice ({name_first(twice)}); a face belongs to one template and medium")
 
 

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.types import Bools, Floats, Ints, SplitScores, Trials
+from eval.types import Bools, Floats, Ints, SplitScores, Trials, nfc
 from eval.verification import tar_threshold
 
 Thresholds = Literal["scores", "grid"]
@@ -100,7 +100,7 @@ def read_pairs(path: str | Path, *, suffix: str = "") -> tuple[Trials, Ints]:
     The first line says `folds n` (`n` alone: one fold): each fold has n lines `name i j` (same), then n lines `name1 i name2 j` (different).
     ValueError: a damaged header, fewer or more lines, lines of another kind (all counted, the first named).
     """
-    lines = Path(path).read_text(encoding="utf-8").splitlines()
+    lines = nfc(Path(path).read_text(encoding="utf-8")).splitlines()
     while lines and not lines[-1].strip():
         lines.pop()
     header = lines[0].split() if lines else []

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.files import text_lines
-from eval.types import Floats, name_first
+from eval.files import as_stored, text_lines
+from eval.types import Floats, name_first, nfc
 
 IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".pgm", ".ppm", ".pbm")
 SOUNDS = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif", ".sph")
@@ -96,7 +96,7 @@ def media_of(source: Path) -> Media:
         if not all(fields) or len(fields) > 3:
             wrong.append(f"line {number}")
             continue
-        paths[fields[0]] = source.parent / fields[min(1, len(fields) - 1)]
+        paths[nfc(fields[0])] = source.parent / fields[min(1, len(fields) - 1)]
     if wrong:
         raise ValueError(f"{source}: {len(wrong)} lines are neither `path` nor `id path [label]` ({name_first(wrong)}); --media takes a folder or such a list")
     return Media(paths.get)
@@ -112,7 +112,7 @@ class _Below:
         if not id or os.path.isabs(id) or ".." in Path(id).parts or "\0" in id:
             return None
         for suffix in ("", *IMAGES, *SOUNDS):
-            path = self._root / f"{id}{suffix}"
+            path = as_stored(self._root, f"{id}{suffix}")
             if path.suffix.lower() in (*IMAGES, *SOUNDS) and path.is_file():
                 return path
         return None

@@ -15,7 +15,7 @@ from eval import embeddings as files
 from eval import normalization, templates
 from eval.calibration import by_side, cohort_mean, fit_calibration, load_calibration, log_measure
 from eval.plda import Plda, ScoringLength, load_plda
-from eval.similarity import pairs, refuse_missing
+from eval.similarity import pairs, refuse_missing, warn_of_zeros
 from eval.subjects import read_mapping
 from eval.trials import read_trials, write_scores
 from eval.types import Embeddings, Floats, Floats32, Trials, name_first
@@ -179,6 +179,7 @@ def _score(
     together = tuple(dict.fromkeys(listed.enrol_ids + listed.probe_ids))
     raw_enrol = _only(enrolled(held), together if one_side else listed.enrol_ids)
     raw_probe = raw_enrol if one_side else _only(probe, listed.probe_ids)
+    warn_of_zeros(*((one, np.arange(len(one.ids))) for one in ([raw_enrol] if one_side else [raw_enrol, raw_probe])))
     left = centred(raw_enrol).matrix if models is None else _only(enrolled(centred(held)), listed.enrol_ids).matrix
     right = left if one_side else centred(raw_probe).matrix
     i, j = raw_enrol.rows(listed.enrol_ids)[listed.enrol], raw_probe.rows(listed.probe_ids)[listed.probe]

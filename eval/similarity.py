@@ -2,7 +2,7 @@
 
 Every similarity here is a function of x.y, |x| and |y|, so one matrix product serves all of them.
 
-    cosine         x.y / (|x||y|), and 0 if either is the zero vector
+    cosine         x.y / (|x||y|), and 0 if either is the zero vector, which has no direction
     dot            x.y
     simple:B       x.y - B |x||y|, SimPLE's generalised inner product with angular bias B = cos(theta); `simple` alone is B = 0.3
     euclidean      -|x - y|
@@ -13,13 +13,18 @@ Every similarity here is a function of x.y, |x| and |y|, so one matrix product s
     vmf_b:ALPHA    log of the Bhattacharyya coefficient, (log C(k_x) + log C(k_y)) / 2 - log C(ALPHA |x + y| / 2) (Eq 29)
     vmf_kl:ALPHA   -KL(x || y) = log C(k_y) - log C(k_x) - A(k_x) (k_x - k_y cos), the enrolment side first: not symmetric (Eq 39 with its missing factor A)
 
-The first three take their products in float32 (relative error about 1e-7 of |x||y|); what follows, and the result of `pairs`, is float64. Rounding may put a
-cosine 1e-7 above 1. The others need differences of nearly equal numbers and take float64 products: twice the time, and |x - x| may still come out as 1e-8 |x|.
+The zero vector has no similarity to anything, least of all to another one: that a formula is 0 there, or calls two of them equal, means nothing. `score_trials`
+and `likeness score` warn of such embeddings, with their number and names.
+
+The first three take their products in float32 (relative error about 1e-7 of |x||y|, whatever the norms: rows whose products would leave float32 are scaled);
+what follows, and the result of `pairs`, is float64. Rounding may put a cosine 1e-7 above 1. The others need differences of nearly
+equal numbers and take float64 products: twice the time, and |x - x| may still come out as 1e-8 |x|.
 log C and A are exact, see eval/directional.py, and not the quadratic fits of the paper's released code; nor is its KL, which has the wrong sign and lacks A.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
@@ -29,13 +34,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval.directional import log_normalizer_at_zero, log_normalizer_ratio, relative
-from eval.types import Embeddings, Floats, Floats32, Trials, name_first
+from eval.types import Embeddings, Floats, Floats32, Trials, name_first, nfc
 
 _KERNELS = ("vmf_el", "vmf_b", "vmf_kl")
 ALLOWED = ("cosine", "dot", "simple", "simple:B_THETA", "euclidean", "poincare", "poincare:C", *_KERNELS, *(f"{kernel}:ALPHA" for kernel in _KERNELS))
 
 Rows = NDArray[Any]  # (N, D) float32 or float64
 
+_SAFE_NORMS = 1e-14, 1e18  # products of such rows neither underflow nor overflow in float32
 _CELLS = 75_000_000  # of one float32 product: 300 MB
 _BLOCK_CELLS = 1 << 24  # of each product where one is not enough: 64 MB
 _BLOCK_TRIALS = 1 << 18
@@ -136,7 +142,7 @@ def pairs(enrol: ArrayLike, probe: ArrayLike, i: ArrayLike, j: ArrayLike, simila
         raise ValueError(f"pairs: i has {i.size} and j has {j.size} entries; they must pair up")
     x, i = _occurring(x, i)
     y, j = _occurring(y, j)
-    x, y, sides_x, sides_y = _prepared(formula, x, y)
+    formula, x, y, sides_x, sides_y = _prepared(formula, x, y)
     cheap = len(x) * len(y) <= _PRODUCT_GAIN * i.size
     values = np.empty(i.size, dtype=np.float64)
     for part, dots in _product_then_gather(x, y, i, j) if cheap else _gather_then_dot(x, y, i, j):
@@ -153,7 +159,7 @@ def matrix(a: ArrayLike, b: ArrayLike, similarity: str = "cosine") -> Floats32:
     """
     x, y = _matrices(a, b)
     formula = _formula(similarity, x.shape[1])
-    x, y, sides_x, sides_y = _prepared(formula, x, y)
+    formula, x, y, sides_x, sides_y = _prepared(formula, x, y)
     if formula.finish is None:
         return (x @ y.T).astype(np.float32, copy=False)
     values = np.empty((len(x), len(y)), dtype=np.float32) if formula.precise else x @ y.T
@@ -169,11 +175,27 @@ def score_trials(trials: Trials, enrol: Embeddings, probe: Embeddings | None = N
     """Scores (P,) of the trials, from the embeddings of the enrolment ids and of the probe ids (the same ones if `probe` is None).
 
     KeyError if ids of either side have no embedding: all counted, the first named. ValueError as for `pairs`.
+    Warns of embeddings that are zero vectors.
     """
     probe = enrol if probe is None else probe
     refuse_missing([("enrolment", trials.enrol_ids, enrol), ("probe", trials.probe_ids, probe)])
     rows, columns = enrol.rows(trials.enrol_ids), probe.rows(trials.probe_ids)
+    warn_of_zeros((enrol, rows), (probe, columns))
     return pairs(enrol.matrix, probe.matrix, rows[trials.enrol], columns[trials.probe], similarity)
+
+
+def warn_of_zeros(*sides: tuple[Embeddings, NDArray[Any]]) -> None:
+    """Warn of zero vectors among the embeddings: (embeddings, the numbers of the rows that are used) of each side; all counted, the first named."""
+    zeros: dict[str, None] = {}
+    for embeddings, rows in sides:
+        maybe = rows[embeddings.matrix[rows, 0] == 0]  # few, so that no copy of the matrix is made
+        zeros |= {embeddings.ids[row]: None for row in maybe[~embeddings.matrix[maybe].any(axis=1)].tolist()}
+    if zeros:
+        warnings.warn(
+            f"{len(zeros)} embeddings in the trials are zero vectors ({name_first(zeros)}); they have no direction and so no similarity, and their scores mean "
+            "nothing: embed these items again, or leave their trials out",
+            stacklevel=3,
+        )
 
 
 def refuse_missing(sides: Sequence[tuple[str, Sequence[str], Embeddings]]) -> None:
@@ -181,7 +203,7 @@ def refuse_missing(sides: Sequence[tuple[str, Sequence[str], Embeddings]]) -> No
     texts = []
     for side, wanted, held in sides:
         known = set(held.ids)
-        missing = [one for one in wanted if one not in known]
+        missing = [one for one in wanted if one not in known and nfc(one) not in known]
         if missing:
             texts.append(f"{len(missing)} of {len(wanted)} {side} ids ({name_first(missing)})")
     if texts:
@@ -232,8 +254,11 @@ def _matrices(a: ArrayLike, b: ArrayLike) -> tuple[Rows, Rows]:
     return x, y
 
 
-def _prepared(formula: _Formula, x: Rows, y: Rows) -> tuple[Rows, Rows, Floats, Floats]:
-    """Both in the precision that the formula needs and of length 1 if it says so, and the sides (S, N) of their rows."""
+def _prepared(formula: _Formula, x: Rows, y: Rows) -> tuple[_Formula, Rows, Rows, Floats, Floats]:
+    """Both in the precision that the formula needs and of length 1 if it says so, and the sides (S, N) of their rows.
+
+    Float32 rows whose products could underflow or overflow come scaled, with the formula for them.
+    """
     dtype = np.float64 if formula.precise else np.float32
     same = x is y
     x = x.astype(dtype, copy=False)
@@ -243,10 +268,36 @@ def _prepared(formula: _Formula, x: Rows, y: Rows) -> tuple[Rows, Rows, Floats, 
     if formula.of_unit:
         x = _unit(x, norms_x)
         y = x if same else _unit(y, norms_y)
+    elif not formula.precise and not (_safe(norms_x) and (same or _safe(norms_y))):
+        formula = _for_scaled_rows(formula)
+        x = _scaled(x, norms_x)
+        y = x if same else _scaled(y, norms_y)
     if formula.finish is None:
-        return x, y, norms_x[None], norms_y[None]
+        return formula, x, y, norms_x[None], norms_y[None]
     sides_x = formula.sides(norms_x)
-    return x, y, sides_x, sides_x if same else formula.sides(norms_y)
+    return formula, x, y, sides_x, sides_x if same else formula.sides(norms_y)
+
+
+def _safe(norms: Floats) -> bool:
+    """Whether products of rows of these norms stay within float32; zero rows do no harm."""
+    low, high = _SAFE_NORMS
+    return bool((((norms >= low) & (norms <= high)) | (norms == 0)).all())
+
+
+def _scaled(rows: Rows, norms: Floats) -> Rows:
+    """The rows times a power of two that brings their norms to 0.5 or more and below 1: exact."""
+    scaled: Rows = np.ldexp(rows, -np.frexp(norms)[1][:, None])
+    return scaled
+
+
+def _for_scaled_rows(formula: _Formula) -> _Formula:
+    """The formula for rows that `_scaled` made: each dot product is multiplied by both sides' powers of two, in float64."""
+    finish = formula.finish or (lambda dot, x, y: dot)
+    return _Formula(
+        False,
+        lambda dot, x, y: finish(dot * (x[-1] * y[-1]), x, y),
+        lambda norms: np.vstack([formula.sides(norms), np.ldexp(1.0, np.frexp(norms)[1])]),
+    )
 
 
 def _indices(name: str, index: ArrayLike, num_rows: int) -> NDArray[Any]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from eval.files import Column, at_lines, read_table, refuse_empty
 from eval.trials import pair_text
-from eval.types import Bools, Ints, Trials, name_first
+from eval.types import Bools, Ints, Trials, name_first, nfc_mapping
 
 
 def read_mapping(path: str | Path) -> dict[str, str]:
@@ -42,6 +42,7 @@ def subjects_of(trials: Trials, mapping: Mapping[str, str] | None = None) -> tup
     ((array([0, 1], dtype=int32), array([0], dtype=int32)), 'first path component of the ids')
     """
     if mapping is not None:
+        mapping = nfc_mapping(mapping)
         missing = [one for one in dict.fromkeys(trials.enrol_ids + trials.probe_ids) if one not in mapping]
         if missing:
             raise ValueError(f"subjects: {len(missing)} ids have no subject ({name_first(missing)}); add them to the mapping")

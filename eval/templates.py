@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from eval.files import at_lines, text_lines
 from eval.similarity import refuse_missing
-from eval.types import Embeddings, Floats, Floats32
+from eval.types import Embeddings, Floats, Floats32, nfc
 
 Method = Literal["mean", "norm_weighted", "ijb", "ijb_mean"]
 
@@ -124,7 +124,7 @@ def _numbered(name: str, labels: ArrayLike, count: int) -> tuple[tuple[str, ...]
         numbers_of[by_occurrence] = np.arange(known.size)
         return tuple(map(str, known[by_occurrence].tolist())), numbers_of[places]
     number: dict[Any, int] = {}
-    numbers = np.fromiter((number.setdefault(one, len(number)) for one in given.tolist()), dtype=np.int64, count=count)
+    numbers = np.fromiter((number.setdefault(nfc(one) if isinstance(one, str) else one, len(number)) for one in given.tolist()), dtype=np.int64, count=count)
     return tuple(map(str, number)), numbers
 
 
@@ -134,7 +134,7 @@ def read_enrolment(path: str | Path) -> dict[str, tuple[str, ...]]:
     Separated by blanks or tabs, or by commas where every line has one; a header `model ...`, comments, blank lines and .gz are fine.
     Returns {model: items}, both in file order. ValueError: empty file; models without items; an item twice in one model. All counted, the first named.
     """
-    lines = list(text_lines(path))
+    lines = [(number, nfc(line)) for number, line in text_lines(path)]
     comma = all("," in line for _, line in lines)
     fields = [(number, [one.strip() for one in line.split(",")] if comma else line.split()) for number, line in lines]
     if fields and fields[0][1][0].lower().replace("_", "").replace("-", "") in ("model", "modelid", "enrol", "enrolid", "enroll", "enrollid", "enrollmentid"):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +29,35 @@ def name_first(offenders: Iterable[str]) -> str:
     return ", ".join(repr(one) for one in listed[:_SHOWN]) + (", ..." if len(listed) > _SHOWN else "")
 
 
+def nfc(text: str) -> str:
+    """The text in Unicode NFC, in which names are compared: ids, subjects, labels, groups.
+
+    macOS writes the names of files in NFD, in which an accent is a character of its own; the same
+    name in a list is mostly NFC. Text becomes a key through this function only: in `read_table`,
+    Embeddings, Trials, Item and the galleries. A path keeps the form that the file system has.
+
+    >>> nfc("Zoe\u0308") == "Zo\u00eb"
+    True
+    """
+    return text if text.isascii() else normalize("NFC", text)
+
+
+def nfc_mapping(mapping: Mapping[str, str]) -> Mapping[str, str]:
+    """A mapping from id to name with both in NFC. ValueError if ids become equal whose names differ."""
+    if all(key.isascii() and value.isascii() for key, value in mapping.items()):
+        return mapping
+    made: dict[str, str] = {}
+    torn = [key for key, value in mapping.items() if made.setdefault(nfc(key), nfc(value)) != nfc(value)]
+    if torn:
+        raise ValueError(f"{len(torn)} ids are also there in another Unicode form and with another name ({name_first(map(ascii, torn))}); keep one of each")
+    return made
+
+
 @dataclass(frozen=True, eq=False)
 class Embeddings:
     """RAW embeddings of N items: the norm carries quality and is kept.
 
-    ids: N distinct strings. matrix: (N, D) float32, finite. meta: text that travels with the file
+    ids: N distinct strings, kept in Unicode NFC. matrix: (N, D) float32, finite. meta: text that travels with the file
     (model digest, similarity to use, modality).
     Raises ValueError for a wrong shape, repeated ids, or non-finite rows (all counted, the first named).
     """
@@ -46,12 +71,16 @@ class Embeddings:
         if matrix.ndim != 2 or matrix.shape[0] != len(self.ids) or matrix.shape[1] < 1:
             raise ValueError(f"embeddings: expected a matrix of ({len(self.ids)}, D >= 1), one row per id, but got shape {matrix.shape}")
         object.__setattr__(self, "matrix", matrix)
-        object.__setattr__(self, "ids", tuple(self.ids))
+        given = tuple(self.ids)
+        object.__setattr__(self, "ids", given if all(map(str.isascii, given)) else tuple(map(nfc, given)))
         object.__setattr__(self, "meta", MappingProxyType(dict(self.meta)))
         if len(self._row) != len(self.ids):
             seen: set[str] = set()
             repeated = [one for one in self.ids if one in seen or seen.add(one)]  # type: ignore[func-returns-value]
-            raise ValueError(f"embeddings: {len(repeated)} repeated ids ({name_first(repeated)}); every id must be unique")
+            twice = set(repeated)
+            alike = sorted({ascii(one) for one in given if nfc(one) in twice})
+            forms = f"; ids are compared in Unicode NFC, in which these are one: {name_first(alike)}" if len(alike) > len(twice) else ""
+            raise ValueError(f"embeddings: {len(repeated)} repeated ids ({name_first(repeated)}); every id must be unique{forms}")
         step = max(1, (1 << 20) // matrix.shape[1])  # blocks stay in the cache, and need no memory of the matrix's size
         if not all(np.isfinite(matrix[start : start + step]).all() for start in range(0, len(matrix), step)):
             finite = np.isfinite(matrix).all(axis=1)
@@ -69,14 +98,17 @@ class Embeddings:
         return norms
 
     def unit(self) -> Floats32:
-        """(N, D) rows divided by max(norm, 1e-12): a zero row stays zero."""
-        rows: Floats32 = np.divide(self.matrix, np.maximum(self.norms, 1e-12)[:, None], dtype=np.float32)
+        """(N, D) rows of length 1, whatever their norm; a zero row stays zero."""
+        norms = np.sqrt(np.einsum("nd,nd->n", self.matrix, self.matrix, dtype=np.float64))  # in float32 it may underflow
+        rows: Floats32 = np.divide(self.matrix, np.where(norms > 0, norms, 1.0)[:, None], out=np.empty_like(self.matrix), casting="same_kind")
         return rows
 
     def rows(self, ids: Iterable[str]) -> NDArray[np.int64]:
         """Row numbers (len(ids),) of `ids`. KeyError says how many are missing and names the first."""
         wanted = list(ids)
         found = np.fromiter((self._row.get(one, -1) for one in wanted), dtype=np.int64, count=len(wanted))
+        for i in np.flatnonzero(found < 0).tolist():
+            found[i] = self._row.get(nfc(wanted[i]), -1)
         missing = [wanted[i] for i in np.flatnonzero(found < 0)]
         if missing:
             raise KeyError(f"{len(missing)} of {len(wanted)} ids have no embedding ({name_first(missing)})")
@@ -87,7 +119,7 @@ class Embeddings:
 class Trials:
     """P trials between enrolment and probe ids.
 
-    enrol_ids, probe_ids: the distinct ids of each side. enrol, probe: (P,) int32 indices into them.
+    enrol_ids, probe_ids: the distinct ids of each side, kept in Unicode NFC; ids that are equal in it become one. enrol, probe: (P,) int32 indices into them.
     target: (P,) bool, or None for a blind list.
     """
 
@@ -100,9 +132,17 @@ class Trials:
     def __post_init__(self) -> None:
         for side, ids in (("enrol", self.enrol_ids), ("probe", self.probe_ids)):
             index = np.ascontiguousarray(getattr(self, side), dtype=np.int32)
-            object.__setattr__(self, side, index)
             if index.ndim != 1 or (index.size and (index.min() < 0 or index.max() >= len(ids))):
                 raise ValueError(f"trials: {side} must be (P,) indices into {len(ids)} ids, but got shape {index.shape}")
+            if not all(map(str.isascii, ids)):
+                number: dict[str, int] = {}
+                places = np.array([number.setdefault(nfc(one), len(number)) for one in ids], dtype=np.int32)
+                if len(number) < len(set(ids)):
+                    index = places[index]
+                    object.__setattr__(self, f"{side}_ids", tuple(number))
+                else:
+                    object.__setattr__(self, f"{side}_ids", tuple(map(nfc, ids)))
+            object.__setattr__(self, side, index)
         if self.enrol.shape != self.probe.shape:
             raise ValueError(f"trials: {self.enrol.size} enrol and {self.probe.size} probe entries; they must pair up")
         if self.target is not None:

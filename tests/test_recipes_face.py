@@ -11,14 +11,17 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from torch import nn
 
 from eval.types import Trials
 from modalities import synthetic_faces
 from modalities.face import pickled, recordio
+from modalities.face.augment import FLIP_VIEW
 from toolkit import recipe as recipes
 from toolkit.batch import Item
+from toolkit.embed import TorchEmbedder
 from toolkit.images import encode
-from toolkit.recipe import Recipe
+from toolkit.recipe import Recipe, describe
 from toolkit.train import fit
 
 NAMES = ("vggface2", "ms1mv2", "webface")
@@ -42,7 +45,7 @@ def load(name: str) -> ModuleType:
 
 
 MODULES = {name: load(name) for name in NAMES}
-VARIANTS = [(name, variant) for name in NAMES for variant in MODULES[name].RECIPES]
+VARIANTS = [(name, one) for name in NAMES for one in MODULES[name].RECIPES if "simple" in one or not one.endswith("_released")]  # those differ in views alone
 
 
 def tiny(recipe: Recipe) -> Recipe:
@@ -112,6 +115,32 @@ def test_ablation_is_table_9_of_the_paper(shared: Path) -> None:
     assert len(trained) == 28
 
 
+def test_losses_of_tables_3_to_5_differ_in_augmentation_only_by_name() -> None:
+    """The SimPLE paper says that the setups are the same; flips alone for the rivals are its release's."""
+    for name, rivals in (("vggface2", {"arcface", "cosface", "sphereface2"}), ("ms1mv2", {"b_arcface", "c_arcface", "c_magface", "c_adaface"})):
+        found: dict[str, Recipe] = MODULES[name].RECIPES
+        plain = {one: recipe for one, recipe in found.items() if not one.endswith("_released") and one != "insightface_r100"}
+        assert plain.keys() >= rivals
+        simple = next(recipe for one, recipe in plain.items() if one.endswith("simple"))
+        assert all(describe(recipe.augment) == describe(simple.augment) for recipe in plain.values())
+        released = {one: recipe for one, recipe in found.items() if one.endswith("_released") and "simple" not in one}
+        assert {one.removesuffix("_released") for one in released} >= rivals - {"c_adaface"}
+        for one, recipe in released.items():
+            assert describe(recipe.augment) == describe(FLIP_VIEW)
+            assert replace(recipe, augment=simple.augment) == replace(found[one.removesuffix("_released")], augment=simple.augment)
+
+
+@pytest.mark.parametrize("name", ["vggface2", "ms1mv2"])
+def test_embeddings_of_all_losses_have_512_dimensions(name: str) -> None:
+    for variant, recipe in MODULES[name].RECIPES.items():
+        polarlike = recipe.loss.keywords.get("features") == "polarlike"
+        assert recipe.backbone.keywords["dim"] == (513 if polarlike else 512), variant
+    backbone = nn.Identity()
+    backbone.dim = MODULES[name].SIMPLE.backbone.keywords["dim"]  # type: ignore[assignment]
+    embedder = TorchEmbedder(nn.Identity(), backbone, features="polarlike")
+    assert embedder.dim == 512
+
+
 @pytest.mark.parametrize(
     ("variant", "steps", "warmup_steps", "rates"),
     [  # by hand, from the images and batches of the configs: insightface/recognition/arcface_torch/configs/*.py
@@ -146,7 +175,11 @@ def test_rates_drop_where_opensphere_drops_them(name: str, variant: str, drops: 
 def test_heads_speak_of_every_variant() -> None:
     for name in NAMES:
         head = MODULES[name].__doc__ or ""
-        unnamed = [one for one in MODULES[name].RECIPES if "theta" not in one and one.removeprefix("ce_star_").removeprefix("cosface_star") not in head]
+        unnamed = [
+            one
+            for one in MODULES[name].RECIPES
+            if "theta" not in one and one.removeprefix("ce_star_").removeprefix("cosface_star").removesuffix("_released") not in head
+        ]
         assert unnamed == []
 
 

@@ -19,7 +19,7 @@ from eval.diversity import cluster_diversity, feature_diversity
 from toolkit import compare, measure
 from toolkit import recipe as recipes
 from toolkit.backbones.image_resnet import ImageResNet
-from toolkit.losses.probabilistic import ProbabilisticNCA
+from toolkit.losses.probabilistic import Joint, ProbabilisticNCA
 from toolkit.measure import load_model
 from toolkit.recipe import Recipe
 from toolkit.train import fit
@@ -46,7 +46,38 @@ def test_table_7_is_quoted_and_has_a_variant_for_each_row(shared: Path) -> None:
     quoted = re.findall(r"(\w+) (\d\d\.\d\d) / (\d\d\.\d\d) / (\d\d\.\d\d)", SIMPLE.__doc__ or "")
     assert len(printed) == 15
     assert {tuple(map(float, one[1:])) for one in quoted} == printed
-    assert sorted(one[0] for one in quoted) == sorted(SIMPLE.RECIPES)
+    assert sorted([*(one[0] for one in quoted), "simple_ours"]) == sorted(SIMPLE.RECIPES)
+
+
+def test_simple_has_the_settings_that_sec_5_1_fixes(shared: Path) -> None:
+    text = (shared / "papers" / "simple.txt").read_text(encoding="utf-8")
+    fixed = re.search(r"we fix r=([\d.]+),\s+\$\\alpha=([\d.]+)\$\s*, and\s+\$b_\{\\theta\}=([\d.]+)\$\s+in the following experiments", text)
+    assert fixed is not None
+    simple, ours = SIMPLE.RECIPES["simple"], SIMPLE.RECIPES["simple_ours"]
+    assert [simple.loss.keywords[one] for one in ("r", "alpha", "b_theta")] == [float(one) for one in fixed.groups()] == [3, 0.001, 0.3]
+    assert simple.memory is not None
+    assert (ours.loss.keywords["r"], ours.loss.keywords["alpha"], ours.memory) == (1, 0.1, None)
+    assert replace(simple, loss=ours.loss, memory=None) == ours
+    assert all(one.memory is None for name, one in SIMPLE.RECIPES.items() if name != "simple")
+
+
+@pytest.mark.parametrize("module", [CUB, CARS, SOP])
+def test_every_row_with_a_nivmf_has_the_paper_s_normaliser_by_name(module: ModuleType) -> None:
+    def first(recipe: Recipe) -> ProbabilisticNCA | None:
+        loss = recipe.loss(8, 3)
+        made = loss.first if isinstance(loss, Joint) else loss
+        return made if isinstance(made, ProbabilisticNCA) and "nivmf" in made.distance else None
+
+    rows = {name for name in module.RECIPES if "=" not in name and not name.endswith(("_heuristic", "_released", "_euclidean", "_diversity"))}
+    with_nivmf = {name for name in rows if first(module.RECIPES[name]) is not None}
+    assert with_nivmf >= {"el_nivmf", "panc_el_nivmf", "r_128", "r_512", "r_ibn_512"}
+    for name in with_nivmf:
+        heuristic, exact = first(module.RECIPES[f"{name}_heuristic"]), first(module.RECIPES[name])
+        assert heuristic is not None
+        assert exact is not None
+        assert (heuristic.normalizer, exact.normalizer) == ("paper", "exact")
+        assert replace(module.RECIPES[f"{name}_heuristic"], loss=module.RECIPES[name].loss) == module.RECIPES[name]
+    assert sum(name.endswith("_heuristic") for name in module.RECIPES) == len(with_nivmf)
 
 
 @pytest.mark.parametrize(("module", "column"), [(CUB, 0), (CARS, 1)])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -14,23 +14,35 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eval.files import atomic_path
-from eval.types import name_first
+from eval.types import name_first, nfc
 
 Floats = NDArray[np.float32]
 MAX_SPAN = 2**30  # bytes of one item in a shard: it is read into memory whole
 
 
-class Item(NamedTuple):
-    """One file of a data set: a unique id, where it lies, and its class (None if unknown).
-
-    span: offset and size in bytes where it lies inside `path`, a tar shard; None if `path` is the file itself. ending: a span's suffix, such as ".flac".
-    """
-
+class _Fields(NamedTuple):
     id: str
     path: Path
     label: str | None = None
     span: tuple[int, int] | None = None
     ending: str = ""
+
+
+class Item(_Fields):
+    """One file of a data set: a unique id, where it lies, and its class (None if unknown).
+
+    Ids and labels are names that are compared, and kept in Unicode NFC; the path stays as the file system has it.
+    span: offset and size in bytes where it lies inside `path`, a tar shard; None if `path` is the file itself. ending: a span's suffix, such as ".flac".
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, id: str, path: Path, label: str | None = None, span: tuple[int, int] | None = None, ending: str = "") -> Self:
+        return super().__new__(cls, nfc(id), path, label if label is None else nfc(label), span, ending)
+
+    @classmethod
+    def _make(cls, iterable: Iterable[Any]) -> Self:  # type: ignore[override]
+        return cls(*iterable)  # so that `_replace` keeps to it
 
     @property
     def suffix(self) -> str:
@@ -203,7 +215,10 @@ def check_unique(items: Sequence[Item], where: str) -> None:
     seen: set[str] = set()
     repeated = [item.id for item in items if item.id in seen or seen.add(item.id)]  # type: ignore[func-returns-value]
     if repeated:
-        raise ValueError(f"{where}: {len(repeated)} repeated ids ({name_first(repeated)}); every id must be unique")
+        doubtful = {one for one in repeated if not one.isascii()}
+        alike = sorted({ascii(item.path.name) for item in items if item.id in doubtful})
+        forms = f"; ids are compared in Unicode NFC, in which these files are one: {name_first(alike)}" if len(alike) > 1 else ""
+        raise ValueError(f"{where}: {len(repeated)} repeated ids ({name_first(repeated)}); every id must be unique{forms}")
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:

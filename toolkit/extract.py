@@ -19,7 +19,7 @@ from eval.provenance import digest
 from eval.types import Embeddings
 from toolkit import distributed
 from toolkit.backends import aligned_size
-from toolkit.batch import Bad, Item, Read
+from toolkit.batch import Bad, Item, Read, check_unique
 from toolkit.checkpoint import Loaded
 from toolkit.console import console
 from toolkit.embed import NO_NUMBERS, Flip, TorchEmbedder, embed_where_readable, refuse_diverged
@@ -40,6 +40,7 @@ def extract(
     result and then calls `finish`. ValueError if no item can be read, Diverged if most embeddings are NaN or infinite, Busy while another process writes into
     the folder.
     """
+    check_unique(items, "items to embed")  # before the work, not after it
     with ExitStack() as held:
         return _extract(model, items, _folder(out), held, batch_size=batch_size, workers=workers, shard_items=shard_items, progress=progress)
 

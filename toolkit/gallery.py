@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from eval.similarity import matrix, pairs
 from eval.templates import pool
-from eval.types import Embeddings, Floats32, name_first
+from eval.types import Embeddings, Floats32, name_first, nfc
 from toolkit.gallery_search import PRODUCTS, angular_bias, as_asked, as_searched, top
 from toolkit.gallery_store import MAX_SUBJECT, Enrolments, contradictions
 
@@ -103,10 +103,11 @@ class ExactGallery:
 
     def enrol(self, embeddings: Embeddings, subjects: Sequence[str]) -> None:
         """Add enrolments: embeddings (N, D) raw, subjects (N,). Nothing is enrolled where one of them is refused: ValueError counts and names."""
-        self._write(embeddings, subjects, replace=False)
+        self._write(embeddings, list(map(nfc, subjects)), replace=False)
 
     def update(self, embeddings: Embeddings, subjects: Sequence[str]) -> None:
         """Put enrolments in place of those that the subjects have. KeyError for subjects that are not enrolled."""
+        subjects = list(map(nfc, subjects))
         with self.lock:
             refuse_unknown(dict.fromkeys(subjects), self.row)
             self._write(embeddings, subjects, replace=True)
@@ -114,7 +115,7 @@ class ExactGallery:
     def remove(self, subjects: Sequence[str]) -> None:
         """Erase subjects, from the disk too. KeyError for those that are not enrolled: all counted, and nobody is removed."""
         with self.lock:
-            wanted = list(dict.fromkeys(subjects))
+            wanted = list(dict.fromkeys(map(nfc, subjects)))
             refuse_unknown(wanted, self.row)
             self._store.remove(wanted)
             places = [self.row[one] for one in wanted]

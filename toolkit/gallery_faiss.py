@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.types import Embeddings
+from eval.types import Embeddings, nfc
 from toolkit.gallery import Entry, ExactGallery, Match, refuse_other
 from toolkit.gallery_search import PRODUCTS, as_asked
 
@@ -67,17 +67,17 @@ class FaissGallery:
     def enrol(self, embeddings: Embeddings, subjects: Sequence[str]) -> None:
         with self.exact.lock:
             self.exact.enrol(embeddings, subjects)
-            self._changed(subjects)
+            self._changed(list(map(nfc, subjects)))
 
     def update(self, embeddings: Embeddings, subjects: Sequence[str]) -> None:
         with self.exact.lock:
             self.exact.update(embeddings, subjects)
-            self._changed(subjects)
+            self._changed(list(map(nfc, subjects)))
 
     def remove(self, subjects: Sequence[str]) -> None:
         with self.exact.lock:
             self.exact.remove(subjects)
-            self._forget(subjects)
+            self._forget(list(map(nfc, subjects)))
 
     def search(self, probes: Embeddings, k: int = 5, threshold: float | None = None) -> list[tuple[Match, ...]]:
         """As ExactGallery.search; who is found is found with the exact score, but somebody may be missed."""

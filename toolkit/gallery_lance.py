@@ -19,7 +19,7 @@ import numpy as np
 
 from eval.embeddings_tables import has_version
 from eval.similarity import pairs
-from eval.types import Embeddings, Floats32, name_first
+from eval.types import Embeddings, Floats32, name_first, nfc
 from eval.writing import added, move, staged
 from toolkit.gallery import Entry, Match, pooled, refuse_names, refuse_other, refuse_unknown, stated
 from toolkit.gallery_search import PRODUCTS, angular_bias, as_asked, as_searched
@@ -84,10 +84,11 @@ class LanceGallery:
     def enrol(self, embeddings: Embeddings, subjects: Sequence[str]) -> None:
         """As ExactGallery.enrol."""
         with self._lock:
-            self._write(embeddings, subjects, replace=False)
+            self._write(embeddings, list(map(nfc, subjects)), replace=False)
 
     def update(self, embeddings: Embeddings, subjects: Sequence[str]) -> None:
         """As ExactGallery.update."""
+        subjects = list(map(nfc, subjects))
         with self._lock:
             refuse_unknown(list(dict.fromkeys(subjects)), dict.fromkeys(self._enrolments(subjects), 0))
             self._write(embeddings, subjects, replace=True)
@@ -95,7 +96,7 @@ class LanceGallery:
 
     def remove(self, subjects: Sequence[str]) -> None:
         """As ExactGallery.remove."""
-        wanted = list(dict.fromkeys(subjects))
+        wanted = list(dict.fromkeys(map(nfc, subjects)))
         with self._lock:
             refuse_unknown(wanted, dict.fromkeys(self._enrolments(wanted), 0))
             if wanted:

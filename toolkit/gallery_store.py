@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from eval.types import Floats32, name_first
+from eval.types import Floats32, name_first, nfc
 
 FILE = "gallery.sqlite"
 MAX_SUBJECT = 256  # characters of a name
@@ -118,6 +118,10 @@ class Enrolments:
             wrong = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
             if wrong != "ok":
                 raise ValueError(f"{self.name}: no gallery that can be read ({str(wrong)[:200]}); restore a copy or choose another folder")
+            # names that an earlier version stored in another Unicode form
+            strange = self._db.execute("SELECT DISTINCT subject FROM enrolment WHERE subject GLOB '*[^ -~]*'").fetchall()
+            renamed = [(nfc(one), one) for (one,) in strange if isinstance(one, str) and nfc(one) != one]
+            self._db.executemany("UPDATE enrolment SET subject = ? WHERE subject = ?", renamed)
         self._db.execute("COMMIT")
         held = self._db.execute(f"SELECT key, value FROM meta WHERE length(key) + length(value) <= {_MAX_META} LIMIT 100").fetchall()
         known = {str(key): str(value) for key, value in held}

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from eval.directional import debye_sums, log_normalizer_at_zero, orders
+from toolkit.losses.common import once_in_full, unit
 from toolkit.vmf_sampling import sample
 
 __all__ = [
@@ -79,7 +80,7 @@ class _LogC(torch.autograd.Function):
         return log_c
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_in_full
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return -0.5 * grad * ctx.saved_tensors[0], None
 
@@ -95,7 +96,7 @@ class _Ratio(torch.autograd.Function):
         return q
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_in_full
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         square, q = ctx.saved_tensors
         return 0.5 * grad * q * (relative(square, ctx.dim + 2)[1] - q), None
@@ -113,7 +114,7 @@ class _MeanResultant(torch.autograd.Function):
         return resultant.to(kappa.dtype)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_in_full
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         kappa, resultant = ctx.saved_tensors
         square, q = kappa.square(), resultant / kappa.clamp(min=1e-300)
@@ -203,7 +204,7 @@ def nivmf_terms(mu: Tensor, kappas: Tensor, *, normalizer: Normalizer = "exact",
     """
     if normalizer not in NORMALIZERS:
         raise ValueError(f"normalizer={normalizer!r} must be one of {', '.join(NORMALIZERS)}")
-    mu = _unit(mu)
+    mu = unit(mu)
     peak = (kappas * mu).square().sum(-1)
     constant = relative_log_c(peak, mu.shape[-1], method=method)
     if normalizer != "exact":
@@ -217,7 +218,7 @@ def nivmf_terms(mu: Tensor, kappas: Tensor, *, normalizer: Normalizer = "exact",
 
 def d_cos(z: Tensor, p: Tensor) -> Tensor:
     """-cos: (B, D), (C, D) -> (B, C). Both sides normalised."""
-    return -_unit(z) @ _unit(p).T
+    return -unit(z) @ unit(p).T
 
 
 def d_l2(z: Tensor, p: Tensor) -> Tensor:
@@ -227,7 +228,7 @@ def d_l2(z: Tensor, p: Tensor) -> Tensor:
 
 def d_nivmf(z: Tensor, mu: Tensor, kappas: Tensor, *, normalizer: Normalizer = "exact", method: Method = "debye", relative: bool = False) -> Tensor:
     """-log nivMF_j(mu_z): (B, D), (C, D), (C, D) -> (B, C); the sample's norm is not used."""
-    return -log_density_nivmf(_unit(z), mu, kappas, normalizer=normalizer, method=method, relative=relative)
+    return -log_density_nivmf(unit(z), mu, kappas, normalizer=normalizer, method=method, relative=relative)
 
 
 def d_el_nivmf(
@@ -250,7 +251,7 @@ def d_el_nivmf(
     (d/t is then what their softmax takes); False is Eq 5 and 6. The same at t = 1; at small t the former is the best of the samples.
     """
     if samples is None:
-        samples = sample(_unit(z), z.norm(dim=-1), num_samples, generator=generator)
+        samples = sample(unit(z), z.norm(dim=-1), num_samples, generator=generator)
     density = log_density_nivmf(samples, mu, kappas, normalizer=normalizer, method=method, relative=relative)
     if not temperature_inside:
         temperature = 1.0
@@ -291,10 +292,6 @@ def _at_zero(dim: int, method: Method) -> float:
 def root(square: Tensor) -> Tensor:
     """sqrt with gradient 0 at 0."""
     return torch.where(square > 0, square.clamp(min=1e-30).sqrt(), square * 0)
-
-
-def _unit(x: Tensor) -> Tensor:
-    return torch.nn.functional.normalize(x, dim=-1, eps=1e-12)
 
 
 def _checked(kappa: Tensor) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from toolkit.losses.common import once_in_full
 from toolkit.vmf import Method, Normalizer, nivmf_terms, relative, relative_log_c
 
 
@@ -92,7 +93,7 @@ class _SoftmaxBound(torch.autograd.Function):
         return sums.mean(), w.index_select(0, y)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_in_full
     def backward(ctx: Any, grad: Tensor, grad_rows: Tensor) -> tuple[Tensor | None, ...]:
         left, w, y, d_scores, d_along, d_across, d_square, d_beta = ctx.saved_tensors
         grad = grad / d_along.numel()  # the mean over draws
@@ -232,6 +233,6 @@ class _ExpectedLikelihood(torch.autograd.Function):
         return samples.new_tensor(total / size)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_in_full
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return *(None if one is None else grad * one for one in ctx.saved_tensors), None, None, None, None

@@ -16,6 +16,7 @@ import torch
 from torch import Generator, Tensor
 
 from eval.directional import relative
+from toolkit.losses.common import once_in_full
 
 Family = Literal["vmf", "power_spherical"]
 FAMILIES = get_args(Family)
@@ -94,7 +95,7 @@ class _Implicit(torch.autograd.Function):
         return w.clone()
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_in_full
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         kappa, w = ctx.saved_tensors
         return grad * slope(kappa, w, ctx.dim), None, None

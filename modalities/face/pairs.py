@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from eval import lfw
-from eval.files import at_lines, text_lines
+from eval.files import as_stored, at_lines, text_lines
 from eval.types import Ints, Trials, name_first
 from toolkit.batch import Item
 from toolkit.images import SUFFIXES
@@ -153,8 +153,9 @@ def find_images(trials: Trials, root: str | Path) -> list[Item]:
     for one in ids:
         named = root / one
         inside = ".." not in named.parts and not Path(one).is_absolute()
-        candidates = [named] if named.suffix.lower() in SUFFIXES else [named.with_name(named.name + suffix) for suffix in SUFFIXES]
-        there = next((path for path in candidates if inside and os.path.isfile(path)), None)  # Path.is_file raises where a name is too long
+        suffixes = ("",) if named.suffix.lower() in SUFFIXES else SUFFIXES
+        candidates = [as_stored(root, one + suffix) for suffix in suffixes] if inside else []
+        there = next((path for path in candidates if os.path.isfile(path)), None)  # Path.is_file raises where a name is too long
         if there is None:
             missing.append(one)
         else:

@@ -26,11 +26,11 @@ Settings: Sec. 4.1, Supp. I, and the release (ExplainableML/Probabilistic_Deep_M
 weight decay 4e-4 as the release and Roth et al. run it (the paper prints 4e-3); statistics of batch norm fixed; 2 images a class, 112 a batch (Table 1; Roth et
 al.), 64 (Table 2), 106 (Figure 5); 150, 300 and 150 epochs. Where neither says (omega sweeps, Table 1's proxies) those of r_128 and r_512 without their rate
 steps.
-Differences: exact C_n, sampler and nivMF density; _released has the release's quadratic fit and its isotropic proxies (normalizer="released"), _heuristic the
-paper's D(K). Not done: the release's proxies start at class means. panc's and proxynca's class vectors take weight decay. margin's betas move at the network's
-rate, not 50 times as fast, and it draws no negatives at 1.4 or farther. As in the release the last layer's initial weights are multiplied, so that |z|, the
-concentration, starts high, but not for cos, l2 and nivmf; of BN-Inception it multiplies none, and the factor is ours, since samples around a |z| below about 40
-hardly tell the class in 512-D.
+Differences: exact C_n, sampler and nivMF density; _released has the release's quadratic fit and its isotropic proxies (normalizer="released"), NAME_heuristic
+the paper's D(K), for every row with a nivMF. Not done: the release's proxies start at class means. panc's and proxynca's class vectors take weight decay.
+margin's betas move at the network's rate, not 50 times as fast, and it draws no negatives at 1.4 or farther. As in the release the last layer's initial
+weights are multiplied, so that |z|, the concentration, starts high, but not for cos, l2 and nivmf; of BN-Inception it multiplies none, and the factor is
+ours, since samples around a |z| below about 40 hardly tell the class in 512-D.
 """
 
 from __future__ import annotations
@@ -59,6 +59,14 @@ OMEGAS = (0.01, 0.1, 1.0, 10.0, 100.0)  # besides 0 (el_nivmf) and .3 (panc_el_n
 IBN_OMEGAS = (0.0, 0.1, 1.0, 10.0, 100.0, 1000.0)
 POINTWISE = ("cos", "l2", "nivmf")  # distances to a point: the release multiplies the last layer for the others alone
 DISTANCES = {"cos": "cos", "l2": "l2", "nivmf": "nivmf", "b_vmf": "b_vmf", "el_vmf": "el_vmf", "kl_vmf": "kl_vmf", "elk_nivmf": "el_nivmf"}
+
+
+def heuristic(recipe: Recipe) -> Recipe:
+    """The same with the paper's heuristic normaliser D(K) in place of the exact one."""
+    assert isinstance(recipe.loss, partial)
+    if recipe.loss.func is Joint:
+        return replace(recipe, loss=partial(recipe.loss, first=partial(recipe.loss.keywords["first"], normalizer="paper")))
+    return replace(recipe, loss=partial(recipe.loss, normalizer="paper"))
 
 
 def schedule(epochs: int, batch_size: int) -> Schedule:
@@ -102,7 +110,6 @@ TABLE_1 = {
     "proxynca": replace(BASE, backbone=RESNET, loss=partial(ProxyNCAPlusPlus, temperature=1 / 9), optim=replace(BASE.optim, proxy_lr_scale=50.0)),
     "margin": replace(BASE, backbone=RESNET, loss=partial(MarginLoss, margin=0.2, beta=1.2, per_class=True, mining="distance_weighted")),
     "multisimilarity": replace(BASE, backbone=RESNET, loss=partial(MultiSimilarity, alpha=2.0, beta=40.0, base=0.5, epsilon=0.1)),
-    "el_nivmf_heuristic": replace(BASE, loss=partial(EL_NIVMF, normalizer="paper")),
     "el_nivmf_released": replace(BASE, loss=partial(EL_NIVMF, normalizer="released", method="quadratic")),
 }
 FIGURE_4 = {f"omega={omega:g}": replace(JOINT, loss=partial(JOINT.loss, weight=omega)) for omega in OMEGAS}
@@ -142,4 +149,6 @@ _DIVERSITY = {name: partial(per_item.mean, column=name) for name in ("cluster_di
 TABLE_5 = {f"{name}_diversity": replace(FIGURE_5[name], test=_TRAINED, metrics=_DIVERSITY) for name in ("cos", "el_vmf", "elk_nivmf")}
 
 RECIPES = {**TABLE_1, **TABLE_2, **FIGURE_4, **FIGURE_5, **TABLE_4, **TABLE_5}
+HEURISTIC = {f"{name}_heuristic": heuristic(RECIPES[name]) for name in ("panc_el_nivmf", "el_nivmf", *TABLE_2, "nivmf", "elk_nivmf")}
+RECIPES |= HEURISTIC
 RANGES = {name: {"loss.temperature": Choice((1.0, 1 / 32, 1 / 256)), "loss.concentration": Choice((10.0, 50.0, 200.0))} for name in FIGURE_5}

@@ -189,6 +189,43 @@ def test_zero_vectors_score_zero():
         assert matrix(one, zero, similarity).tolist() == [[0]]
 
 
+@pytest.mark.parametrize("similarity", ["dot", "simple", "simple:-.25"])
+@pytest.mark.parametrize("path", ["product", "gather"])
+@pytest.mark.parametrize("size", [1e-25, 1e-40, 1e15, 1e25])
+def test_products_of_tiny_and_of_huge_vectors_keep_their_sign_and_digits(monkeypatch, similarity, path, size):
+    """In float32 1e-25 squared is 0, which left minus b_theta |x||y| of a positive similarity, and 1e25 squared is infinite."""
+    monkeypatch.setattr(module, "_PRODUCT_GAIN", 0 if path == "gather" else 1e9)
+    x, y, i, j = data(20, 15, 7, 200, seed=4)
+    x = (x.astype(np.float64) * size).astype(np.float32)
+    y[::2] *= np.float32(1e-12)  # rows of one side may differ, too
+    expected = np.array([brute(x[a], y[b], similarity) for a, b in zip(i, j, strict=True)])
+    lengths = np.linalg.norm(x.astype(np.float64), axis=1)[i] * np.linalg.norm(y.astype(np.float64), axis=1)[j]
+    found = pairs(x, y, i, j, similarity)
+    assert float(np.abs(found - expected).max(initial=0, where=lengths > 0) / size) < 1e-3
+    assert bool((np.abs(found - expected) <= 1e-6 * lengths).all())
+    assert pairs(x, x, [int(i[lengths.argmax()])], [int(i[lengths.argmax()])], "simple")[0] > 0  # a vector is like itself
+    fits = np.abs(found) < 1e38
+    with np.errstate(over="ignore"):  # the float32 matrix cannot hold the others
+        assert bool((np.abs(matrix(x, y, similarity)[i, j] - found) <= 1e-6 * lengths + 1e-45)[fits].all())
+
+
+def test_scaling_changes_no_score_of_ordinary_rows(monkeypatch):
+    """Powers of two are exact, so that one tiny row among the others does not change theirs."""
+    x, y, i, j = data(20, 15, 7, 200, seed=6)
+    expected = pairs(x, y, i, j, "simple")
+    monkeypatch.setattr(module, "_SAFE_NORMS", (0.5, 0.5))
+    assert pairs(x, y, i, j, "simple").tobytes() == expected.tobytes()
+
+
+def test_zero_vectors_in_trials_are_counted_and_named(recwarn):
+    trials = Trials(("a", "b"), ("c", "d"), [0, 1, 0], [0, 0, 1])
+    rows = np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0, 2.0]])
+    score_trials(trials, Embeddings(("a", "e", "z", "b"), rows[[0, 1, 2, 3]]), Embeddings(("c", "d"), rows[[0, 3]]))
+    assert not recwarn.list  # what the trials do not use does not matter
+    with pytest.warns(UserWarning, match=r"2 embeddings .*\('b', 'c'\)"):
+        assert score_trials(trials, Embeddings(("a", "b", "c", "d"), rows)).tolist() == [0, 0, 0]
+
+
 def test_extreme_norms_have_a_cosine():
     x = np.array([[1e-30, 1e-30], [1e30, -1e30]], dtype=np.float32)
     np.testing.assert_allclose(pairs(x, x, [0, 1, 0], [0, 1, 1]), [1, 1, 0], atol=1e-6)

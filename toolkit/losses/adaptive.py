@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from toolkit.losses.common import Rates, checked, cross_entropy, known_settings, proxy_groups, target_column, with_target
+from toolkit.losses.common import Rates, checked, cross_entropy, in_full, known_settings, proxy_groups, target_column, with_target
 from toolkit.losses.margin import Wrap, angle, cos_plus_margin, margin_softmax
 from toolkit.losses.softmax import norms, scaled_cosine
 
@@ -39,6 +39,7 @@ class CircleSoftmax(nn.Module):
         self.proxies = nn.Parameter(torch.empty(num_classes, dim))
         nn.init.xavier_normal_(self.proxies)
 
+    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, C) scale * cosine, without margin and weights: what prediction uses."""
         return scaled_cosine(z, self.proxies, self.scale)
@@ -91,6 +92,7 @@ class CurricularFace(nn.Module):
         weight = 1 - self.momentum ** self.steps.clamp(min=1).to(self.ema.dtype) if self.debias else 1.0
         return (self.ema / weight)[0]
 
+    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, C) scale * cosine, without a margin: what prediction uses."""
         return scaled_cosine(z, self.proxies, self.scale)
@@ -160,6 +162,7 @@ class MagFace(nn.Module):
         self.proxies = nn.Parameter(torch.empty(num_classes, dim))
         nn.init.xavier_normal_(self.proxies)
 
+    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, C) scale * cosine, without a margin: what prediction uses."""
         return scaled_cosine(z, self.proxies, self.scale)
@@ -211,6 +214,7 @@ class AdaFace(nn.Module):
         self.register_buffer("ema", torch.zeros(2))
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
+    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, C) scale * cosine, without a margin: what prediction uses."""
         return scaled_cosine(z, self.proxies, self.scale)

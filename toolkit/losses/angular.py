@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from toolkit.losses.common import once_in_full
 from toolkit.losses.pairing import Pairs, chunks, log1p_exp
 
 
@@ -72,7 +72,7 @@ class _AngularSum(torch.autograd.Function):
         return total, count
 
     @staticmethod
-    @once_differentiable
+    @once_in_full
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         grad_x, grad_n = ctx.saved_tensors
         return grad * grad_x, None, None if grad_n is None else grad * grad_n, None, None, None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from toolkit.losses.common import Rates, checked, class_rows, known_settings, proxy_groups, unit
+from toolkit.losses.common import Rates, checked, class_rows, in_full, known_settings, proxy_groups, unit
 from toolkit.losses.margin import Wrap, angular_margin_softmax
 from toolkit.losses.softmax import norms, scaled_cosine
 
@@ -51,6 +51,7 @@ class BroadFace(nn.Module):
         self.register_buffer("past_labels", torch.full((queue_size,), -1, dtype=torch.int64))
         self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
 
+    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, C) scale * cosine, without a margin: what prediction uses."""
         return scaled_cosine(z, self.proxies, self.scale)

@@ -17,6 +17,10 @@ from torch.autograd.function import once_differentiable
 
 Forward = TypeVar("Forward", bound=Callable[..., Tensor])
 Init = TypeVar("Init", bound=Callable[..., None])
+Method = TypeVar("Method", bound=Callable[..., Tensor])
+Backward = TypeVar("Backward", bound=Callable[..., Any])
+
+SHORTEST = 1e-12  # a shorter embedding has no direction
 
 
 class Rates(Protocol):
@@ -75,13 +79,15 @@ def refuse_angular_bias(owner: str, b_theta: float) -> None:
 
 
 def checked(forward: Forward) -> Forward:
-    """Run a loss's forward(z, y, ...) outside autocast in float32 at least, on arguments whose shapes, types and labels were checked.
+    """Run a loss's forward(z, y, z_key, ...) outside autocast in float32 at least, on checked arguments.
 
-    NaN or infinity in z makes the value NaN, whatever the loss does with such rows: mined pairs, say, leave them out.
+    Their shapes, types and labels are checked. z and z_key may be half; their gradient is then half.
+    NaN or infinity in z makes the value NaN, whatever the loss does with such rows: mined pairs,
+    say, leave them out.
     """
 
     @wraps(forward)
-    def run(self: nn.Module, z: Tensor, y: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def run(self: nn.Module, z: Tensor, y: Tensor, z_key: Tensor | None = None, **kwargs: Any) -> Tensor:
         dim, classes = getattr(self, "dim", None), getattr(self, "num_classes", None)
         if z.ndim != 2 or (dim is not None and z.shape[1] != dim):
             raise ValueError(f"{type(self).__name__}: embeddings must be (B, {dim or 'D'}), but their shape is {tuple(z.shape)}")
@@ -97,9 +103,39 @@ def checked(forward: Forward) -> Forward:
                     "num_classes must cover every label"
                 )
         with torch.autocast(z.device.type, enabled=False):
-            return forward(self, full(z), y, *args, **kwargs) + (z.detach() * 0).sum()  # adds 0, or NaN, and no gradient
+            loss = forward(self, full(z), y, None if z_key is None else full(z_key), **kwargs)
+            return loss + (full(z).detach() * 0).sum()  # adds 0, or NaN, and no gradient
 
     return cast(Forward, run)
+
+
+def in_full(method: Method) -> Method:
+    """Run a loss's method of embeddings (`logits`, `posterior`) outside autocast, in float32 at least.
+
+    `checked` does the same for `forward`, and checks the arguments besides.
+    """
+
+    @wraps(method)
+    def run(self: nn.Module, z: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        with torch.autocast(z.device.type, enabled=False):
+            return method(self, full(z), *args, **kwargs)
+
+    return cast(Method, run)
+
+
+def once_in_full(backward: Backward) -> Backward:
+    """Make a Function's backward once differentiable, and run it outside autocast.
+
+    A backward pass that is started inside `with torch.autocast(...)` runs under it: products of
+    float32 would be made in half, and no longer have the type of what they are added to.
+    """
+
+    @wraps(backward)
+    def run(ctx: Any, grad: Tensor, *rest: Tensor) -> Any:
+        with torch.autocast(grad.device.type, enabled=False):
+            return backward(ctx, grad, *rest)
+
+    return cast(Backward, once_differentiable(run))
 
 
 def full(z: Tensor) -> Tensor:
@@ -108,8 +144,15 @@ def full(z: Tensor) -> Tensor:
 
 
 def unit(z: Tensor) -> Tensor:
-    """Rows divided by max(norm, 1e-12)."""
-    return nn.functional.normalize(full(z), dim=-1, eps=1e-12)
+    """Rows (..., D) divided by their norms. A row shorter than 1e-12 has no direction: it becomes zero.
+
+    Such a row gets no gradient either. nn.functional.normalize would give it 1e12 times what
+    arrives, which is infinite in float16 and spoils a step in float32.
+    """
+    z = full(z)
+    norm = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
+    rows: Tensor = z / norm.masked_fill(norm < SHORTEST, torch.inf)
+    return rows
 
 
 def against(bank: KeyBank | None, z: Tensor, y: Tensor, z_key: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -279,7 +322,7 @@ class _ShardLogSumExp(torch.autograd.Function):
         return value
 
     @staticmethod
-    @once_differentiable
+    @once_in_full
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         share, column, here = ctx.saved_tensors
         grad = ctx.shard.sum(grad)

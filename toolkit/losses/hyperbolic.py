@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from toolkit.losses.common import Rates, checked, cross_entropy, full
+from toolkit.losses.common import Rates, checked, cross_entropy, full, in_full
 from toolkit.losses.softmax import norms
 
 INSIDE = 1e-3  # points are kept at (1 - INSIDE) of the ball's radius
@@ -80,6 +80,7 @@ class Hyperbolic(nn.Module):
         """The name by which eval.similarity scores these embeddings."""
         return f"poincare:{self.c:.6g}"
 
+    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, C)"""
         z, c = full(z), self.c

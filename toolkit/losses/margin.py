@@ -16,6 +16,7 @@ from toolkit.losses.common import (
     class_rows,
     cross_entropy,
     full,
+    in_full,
     known_settings,
     proxy_groups,
     refuse_angular_bias,
@@ -156,6 +157,7 @@ class ArcFace(nn.Module):
         """Set the margin for this step (counted from 0) of the warm-up."""
         self.moving.at_step(step)
 
+    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, C) scale * cosine, without a margin: what prediction uses."""
         return scaled_cosine(z, self.proxies, self.scale if self.tau is None else self.tau.exp())
@@ -223,6 +225,7 @@ class CosFace(nn.Module):
         """Set the margin for this step (counted from 0) of the warm-up."""
         self.moving.at_step(step)
 
+    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, C) without a margin: what prediction uses."""
         if self.product == "cosine":
@@ -282,6 +285,7 @@ class SubCenterArcFace(nn.Module):
         for one in (self.proxies, *self.subcentres):
             nn.init.xavier_normal_(one)
 
+    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, C) scale * the largest cosine over the class's sub-centres, without a margin."""
         rows = self.scale * unit(z)

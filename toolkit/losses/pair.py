@@ -138,7 +138,8 @@ class SNRContrastive(nn.Module):
 
     z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar. Margins 0 and 1; mean over the terms above 0, positive and negative apart.
     normalise=True divides rows by their norm first, as pytorch-metric-learning does. zero_mean adds zero_mean * mean_i |sum_d z_id|, the paper's regulariser.
-    The root of an anchor's summed squares about its mean is taken as 1e-8 at least, so a constant row has a defined ratio. No pairs: 0, connected to z.
+    An anchor whose coordinates are all equal (summed squares about their mean below 1e-16), a zero row for one, has no signal: its pairs are left out.
+    No pairs: 0, connected to z.
     """
 
     PAPER: ClassVar[str] = "Yuan et al. 2019"
@@ -182,9 +183,11 @@ class SNRContrastive(nn.Module):
         return value + self.zero_mean * mean(x.sum(1).abs()) if self.zero_mean else value
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
-        signal = pairs.x.square().sum(1, keepdim=True).clamp(min=1e-16)
-        ratio = distance(pairs.x, pairs.keys, squared=True) / signal
-        return hinges(ratio, pairs.masks(), (self.positive_margin, self.negative_margin), False, self.reduction)
+        signal = pairs.x.square().sum(1, keepdim=True)
+        silent = signal < 1e-16  # divided by infinity instead, such a row gets no gradient
+        ratio = distance(pairs.x, pairs.keys, squared=True) / signal.masked_fill(silent, torch.inf)
+        same, other = pairs.masks()
+        return hinges(ratio, (same & ~silent, other & ~silent), (self.positive_margin, self.negative_margin), False, self.reduction)
 
     def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
         return learned(self, optim)

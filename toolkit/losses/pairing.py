@@ -7,10 +7,9 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from toolkit.losses.common import KeyBank, Rates, against, unit
+from toolkit.losses.common import KeyBank, Rates, against, once_in_full, unit
 from toolkit.losses.simple import refuse_negative
 
 BLOCK = 1 << 18  # numbers per block of a blockwise sum on a CPU, so that it stays in the cache; 64 times as many elsewhere
@@ -77,7 +76,7 @@ class _Distance(torch.autograd.Function):
         return distance
 
     @staticmethod
-    @once_differentiable
+    @once_in_full
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         a, b, distance, row, column = ctx.saved_tensors
         weight = 2.0 * grad if ctx.squared else torch.where(distance > 0, grad / distance, 0.0)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from toolkit.losses.common import Rates, checked, cross_entropy, full, is_sharded, known_settings, unit
+from toolkit.losses.common import Rates, checked, cross_entropy, full, in_full, is_sharded, known_settings, unit
 from toolkit.losses.proxy import ProxyAnchor
 from toolkit.vmf import Method, Normalizer, d_b_vmf, d_cos, d_el_nivmf, d_el_vmf, d_kl_vmf, d_l2, d_nivmf, root
 from toolkit.vmf_bound import el_nivmf_cross_entropy
@@ -78,6 +78,7 @@ class ProbabilisticNCA(nn.Module):
         self.temperature = nn.Parameter(torch.tensor(float(temperature))) if learn_temperature else float(temperature)
         self.register_buffer("noise", torch.randint(2**62, ()))
 
+    @in_full
     def distances(self, z: Tensor, *, samples: Tensor | None = None) -> Tensor:
         """(B, C) up to a constant that all classes share."""
         z = full(z)
@@ -98,6 +99,7 @@ class ProbabilisticNCA(nn.Module):
             return d_l2(z, kappas * mu)
         return (d_b_vmf if self.distance == "b_vmf" else d_kl_vmf)(z, kappas * mu, **method)
 
+    @in_full
     def logits(self, z: Tensor, *, samples: Tensor | None = None) -> Tensor:
         """(B, C) -d/t"""
         distance = self.distances(z, samples=samples)
@@ -197,6 +199,7 @@ class Joint(nn.Module):
         proxies: Tensor = self.first.proxies  # type: ignore[assignment]
         return proxies
 
+    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, C) of the first part."""
         logits: Tensor = self.first.logits(z)  # type: ignore[operator]

@@ -19,6 +19,7 @@ from toolkit.losses.common import (
     class_sum,
     cross_entropy,
     full,
+    in_full,
     known_settings,
     proxy_groups,
     target_column,
@@ -56,6 +57,7 @@ class CenterLoss(nn.Module):
         nn.init.normal_(self.proxies, std=dim**-0.5)
         self.proxies.requires_grad_(classify)
 
+    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, C) z W^T; without a classifier, -|z - c_j|^2 / 2 up to |z|^2 / 2."""
         z = full(z)
@@ -106,6 +108,7 @@ class ProxyNCA(nn.Module):
         self.dim, self.num_classes, self.scale = dim, num_classes, scale
         self.proxies = nn.Parameter(torch.randn(num_classes, dim) / 8)
 
+    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, C) 2 scale^2 cos = -d up to a term that is the same for all classes."""
         return scaled_cosine(z, self.proxies, 2 * self.scale**2)
@@ -144,6 +147,7 @@ class ProxyNCAPlusPlus(nn.Module):
         self.dim, self.num_classes, self.temperature = dim, num_classes, temperature
         self.proxies = nn.Parameter(torch.randn(num_classes, dim) / 8)
 
+    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, C) 2 cos / temperature."""
         return scaled_cosine(z, self.proxies, 2 / self.temperature)
@@ -182,6 +186,7 @@ class ProxyAnchor(nn.Module):
         self.proxies = nn.Parameter(torch.empty(num_classes, dim))
         nn.init.kaiming_normal_(self.proxies, mode="fan_out")
 
+    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, C) scale * cosine."""
         if self.epsilon == 0:
@@ -250,6 +255,7 @@ class SoftTriple(nn.Module):
         cosine = linear(unit(z), centres.to(full(z).dtype).flatten(0, 1)).view(len(z), *centres.shape[:2])
         return ((cosine / self.gamma).softmax(dim=1) * cosine).sum(dim=1)
 
+    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, C) scale * S_j, without a margin: what prediction uses."""
         return self.scale * self._scores(z, self._centres())
@@ -297,6 +303,7 @@ class HUG(nn.Module):
         self.proxies = nn.Parameter(torch.empty(num_classes, dim))
         nn.init.xavier_normal_(self.proxies)
 
+    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, C) cosine: the nearest proxy is the class."""
         return scaled_cosine(z, self.proxies)

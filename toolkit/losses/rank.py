@@ -6,9 +6,8 @@ from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from toolkit.losses.common import KeyBank, Rates, checked, known_settings
+from toolkit.losses.common import KeyBank, Rates, checked, known_settings, once_in_full
 from toolkit.losses.pairing import Pairs, by_anchor, chunks, distance, learned, mean, over, pair_up
 
 
@@ -90,7 +89,7 @@ class _SmoothPrecision(torch.autograd.Function):
         return total
 
     @staticmethod
-    @once_differentiable
+    @once_in_full
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return grad * ctx.saved_tensors[0], None, None, None, None
 

@@ -6,17 +6,16 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
-from torch.nn.functional import normalize, softplus
+from torch.nn.functional import softplus
 
-from toolkit.losses.common import KeyBank, Rates, against, checked, known_settings, refuse_angular_bias, unit
+from toolkit.losses.common import KeyBank, Rates, against, checked, known_settings, once_in_full, refuse_angular_bias, unit
 
 BLOCK = 1 << 20  # logits alive at a time on a CPU; sixteen times as many elsewhere
 
 
 def polarlike(z: Tensor) -> Tensor:
     """(..., D) -> (..., D-1): softplus of the first coordinate times the direction of the others, as the released code has it."""
-    return softplus(z[..., :1]) * normalize(z[..., 1:], dim=-1, eps=1e-12)
+    return softplus(z[..., :1]) * unit(z[..., 1:])
 
 
 def refuse_negative(y: Tensor) -> None:
@@ -88,7 +87,7 @@ class LogisticPairs(torch.autograd.Function):
         return total
 
     @staticmethod
-    @once_differentiable
+    @once_in_full
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         grads = [None if saved is None or not wanted else grad * saved for saved, wanted in zip(ctx.saved_tensors, ctx.needs_input_grad, strict=False)]
         return (*grads, *[None] * 7)

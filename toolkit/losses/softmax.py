@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from toolkit.losses.common import Rates, checked, cross_entropy, full, known_settings, proxy_groups, refuse_angular_bias, unit
+from toolkit.losses.common import Rates, checked, cross_entropy, full, in_full, known_settings, proxy_groups, refuse_angular_bias, unit
 
 
 def norms(x: Tensor) -> Tensor:
@@ -85,6 +85,7 @@ class Softmax(nn.Module):
         """The name by which eval.similarity scores these embeddings."""
         return f"simple:{self.b_theta:.6g}" if self.product == "generalised" else "cosine"
 
+    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, C)"""
         z = full(z)
@@ -125,6 +126,7 @@ class Cosine(nn.Module):
             nn.init.uniform_(self.proxies, -start, start)
         self.tau = nn.Parameter(torch.tensor(float(tau)))
 
+    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, C) exp(tau) * cosine."""
         return scaled_cosine(z, self.proxies, self.tau.exp())
@@ -162,6 +164,7 @@ class NormFace(nn.Module):
         self.proxies = nn.Parameter(torch.empty(num_classes, dim))
         nn.init.xavier_normal_(self.proxies)
 
+    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, C) scale * cosine."""
         return scaled_cosine(z, self.proxies, self.scale)

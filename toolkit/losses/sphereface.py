@@ -9,7 +9,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
 
-from toolkit.losses.common import Rates, checked, class_rows, class_sum, cross_entropy, full, known_settings, proxy_groups, target_column, unit, with_target
+from toolkit.losses.common import (
+    Rates,
+    checked,
+    class_rows,
+    class_sum,
+    cross_entropy,
+    full,
+    in_full,
+    known_settings,
+    proxy_groups,
+    target_column,
+    unit,
+    with_target,
+)
 from toolkit.losses.margin import Grad, angle, cos_plus_margin, margin_softmax, straight_through
 from toolkit.losses.softmax import norms, scaled_cosine
 
@@ -55,6 +68,7 @@ class LSoftmax(nn.Module):
         self.proxies = nn.Parameter(torch.empty(num_classes, dim))
         nn.init.normal_(self.proxies, std=dim**-0.5)
 
+    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, C) z.w_j, without a margin: what prediction uses."""
         z = full(z)
@@ -115,6 +129,7 @@ class SphereFace(nn.Module):
         """Set lam for this step, counted from 0."""
         self.lam = max(self.lam_min, self.lam_start / (1 + self.lam_rate * (step + 1)))
 
+    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, C) |z| cos(theta_j), without a margin: what prediction uses."""
         z = full(z)
@@ -161,6 +176,7 @@ class SphereFaceR(nn.Module):
         self.proxies = nn.Parameter(torch.empty(num_classes, dim))
         nn.init.xavier_normal_(self.proxies)
 
+    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, C) scale * cosine, without a margin: what prediction uses."""
         return scaled_cosine(z, self.proxies, self.scale)
@@ -244,6 +260,7 @@ class SphereFace2(nn.Module):
     def _g(self, cosine: Tensor) -> Tensor:
         return 2 * ((cosine + 1) / 2).clamp(min=0).pow(self.t) - 1
 
+    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, C) scale g(cos) + b, without a margin: what prediction uses; accept iff positive."""
         return self.scale * self._g(scaled_cosine(z, self.proxies)) + self.bias

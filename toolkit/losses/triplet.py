@@ -8,10 +8,9 @@ from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from toolkit.losses.angular import angular_sum
-from toolkit.losses.common import KeyBank, Rates, checked, known_settings, unit
+from toolkit.losses.common import KeyBank, Rates, checked, known_settings, once_in_full, unit
 from toolkit.losses.mining import Triplets, mine_batch_hard, mine_distance_weighted, mine_facenet
 from toolkit.losses.pairing import Pairs, by_anchor, chunks, distance, learned, log1p_exp, pair_up, summed
 
@@ -49,7 +48,7 @@ class _TripletSum(torch.autograd.Function):
         return total, above, count
 
     @staticmethod
-    @once_differentiable
+    @once_in_full
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         return grad * ctx.saved_tensors[0], None, None, None, None, None
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from eval import directional
-from toolkit.losses.common import Rates, checked, class_logsumexp, class_rows, full, is_sharded, known_settings, proxy_groups, unit
+from toolkit.losses.common import Rates, checked, class_logsumexp, class_rows, full, in_full, is_sharded, known_settings, proxy_groups, unit
 from toolkit.vmf import Method, relative_log_c, resultant_ratio, root
 from toolkit.vmf_bound import bound_logits, expected_logsumexp
 from toolkit.vmf_sampling import Family, cosines, generator_of, move_on, ranks, sample
@@ -40,7 +40,9 @@ class VMF(nn.Module):
     NOTES: ClassVar[str] = (
         "Exact A and C_n where paper and release have the mean of two bounds (up to 25 % off in A at n = 3). The release's sampler is wrong for kappa > 10 "
         "unless kappa >> n, and its gradient ignores the rejection: not reproduced. "
-        "alpha from E|x| (Eq 15); Eq 16's sqrt(n) E|x_i|, of which 1.25 times as much comes, is alpha_from='absolute'."
+        "alpha from E|x| (Eq 15); Eq 16's sqrt(n) E|x_i|, of which 1.25 times as much comes, is alpha_from='absolute'. "
+        "Paper and release draw every embedding's samples independently; noise='shared', the default, gives the rows of a batch common tangent directions from "
+        "16 dimensions on. They take alpha from the whole training set; `estimate` gets at most 4,096 views of it from the training loop."
     )
 
     proxies: nn.Parameter  # (C, D)
@@ -89,12 +91,14 @@ class VMF(nn.Module):
         self.alpha.copy_(self.concentration / size)
         return float(self.alpha)
 
+    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, C) beta E[w_j].E[z] = beta A(|w_j|) A(kappa) cos: deterministic. The paper predicts by `posterior`."""
         nu = full(z) * self.alpha.to(full(z).dtype)
         return self.tau.to(nu.dtype).exp() * self._mean_of_draws(nu) @ self._mean(self.proxies.to(nu.dtype)).T
 
     @torch.no_grad()
+    @in_full
     def posterior(self, z: Tensor, *, num_samples: int | None = None, generator: torch.Generator | None = None) -> Tensor:
         """(B, C) class probabilities: the mean over num_samples draws of z and of the class vectors, anew for every row, of softmax_j(beta w_j.z): Sec. 2.3."""
         nu, w = full(z) * self.alpha.to(full(z).dtype), self.proxies.to(full(z).dtype)
@@ -159,6 +163,9 @@ class SCF(nn.Module):
     Li et al. 2021. It trains how certain an embedding is, given class vectors that another loss has made (assign them to `proxies`).
     z (B, dim) raw, y (B,) int64 -> scalar mean; directions normalised. concentration="norm": kappa = |z|; "output": kappa = exp(z[:, -1]), a head's own
     output, the direction being the other columns (proxies (C, dim - 1)). learn="concentration" (the paper) passes no gradient to directions and proxies.
+    The paper freezes the network and trains a head for kappa. A network that is trained whole, as with concentration="norm", drifts in its directions all the
+    same: no gradient asks for it, but kappa and the direction come from the same weights, and what changes one changes the other, unchecked by this loss.
+    Freeze all but a head with concentration="output" to keep directions, or join it (Joint) with the loss that made them.
     """
 
     PAPER: ClassVar[str] = "Li et al. 2021"
@@ -168,7 +175,10 @@ class SCF(nn.Module):
     COMPARES: ClassVar[str] = "pair"
     NORMALISED: ClassVar[str] = "directions of z, proxies"
     VERIFIED: ClassVar[str] = "closed form against scipy.special.ive"
-    NOTES: ClassVar[str] = "The release's log(1e-6 + ive) freezes the Bessel term at n = 512 for kappa below a few thousand (gradient 1 for A); exact here."
+    NOTES: ClassVar[str] = (
+        "The release's log(1e-6 + ive) freezes the Bessel term at n = 512 for kappa below a few thousand (gradient 1 for A); exact here. "
+        "The paper trains a head on a frozen network; a network that is trained whole lets the directions drift, which this loss does not see."
+    )
 
     proxies: nn.Parameter
 
@@ -189,6 +199,7 @@ class SCF(nn.Module):
             raise ValueError(f"SCF: r={r} must be positive, and {self.directions} coordinates cannot hold a direction: raise dim")
         self.proxies = nn.Parameter(nn.init.xavier_normal_(torch.empty(num_classes, self.directions)))
 
+    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, C) kappa cos(mu, w_j): the log densities up to what all classes share."""
         mu, kappa = self._split(full(z))

@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import toolkit.losses
+from toolkit.losses.common import unit
 from toolkit.losses.margin import ArcFace, CosFace
+from toolkit.losses.pair import SNRContrastive
 from toolkit.losses.simple import SimPLE, polarlike
 from toolkit.losses.softmax import Softmax, generalised_product
 from toolkit.memory import Bank
@@ -259,6 +261,52 @@ class TestContract:
         assert bool(torch.isfinite(z.grad).all())
         assert all(bool(torch.isfinite(p.grad).all()) for p in loss.parameters() if p.grad is not None)
 
+    @pytest.mark.parametrize("zero", [slice(2, 5), slice(None)], ids=["three rows", "all rows"])
+    @pytest.mark.parametrize("half", [torch.float16, torch.bfloat16], ids=str)
+    def test_zero_rows_in_half_precision_get_gradients_of_the_usual_size(self, make: Any, half: torch.dtype, zero: slice) -> None:
+        """A direction that does not exist has no gradient: 1e12 times the usual is infinite in float16.
+
+        Once for embeddings that a layer makes under autocast, with the backward pass outside and
+        inside of it, and once for embeddings that come in half outright, with keys.
+        """
+        x, y = torch.randn(10, 6, generator=torch.Generator().manual_seed(0)), torch.arange(10) % 4
+        x[zero] = 0.0
+        for inside in (False, True):
+            loss, layer = make(5, 4), nn.Linear(6, 5, bias=False)
+            with torch.autocast("cpu", dtype=half):
+                value = loss(layer(x), y)
+                if inside:
+                    value.backward()
+            if not inside:
+                value.backward()
+            assert value.dtype == torch.float32
+            self.assert_usual(layer, loss)
+        loss, z = make(5, 4), nn.Parameter(x[:, :5].to(half))
+        loss(z, y, z.detach()).backward()
+        self.assert_usual(nn.ParameterList([z]), loss)
+
+    @staticmethod
+    def assert_usual(*modules: nn.Module) -> None:
+        for gradient in (p.grad for module in modules for p in module.parameters() if p.grad is not None):
+            assert bool(torch.isfinite(gradient).all())
+            assert float(gradient.abs().max()) < 1e4
+
+    def test_predictions_are_made_in_float32_under_autocast(self, make: Any) -> None:
+        z = batch()[0].float()
+        loss = make(5, 4)
+        for name in ("logits", "posterior", "distances"):
+            if (method := getattr(loss, name, None)) is None:
+                continue
+            torch.manual_seed(0)
+            loss.load_state_dict(state := {key: value.clone() for key, value in loss.state_dict().items()})
+            expected = method(z)
+            torch.manual_seed(0)
+            loss.load_state_dict(state)  # a draw moves the stored noise on
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                found = method(z)
+            assert found.dtype == torch.float32
+            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+
     def test_autocast_computes_in_float32_and_keeps_types(self, make: Any) -> None:
         z, y = batch()
         loss = make(5, 4)
@@ -300,6 +348,36 @@ class TestContract:
             assert loss.proxies.shape == (4, 5)
             assert loss.logits(batch()[0].float()).shape == (8, 4)
             assert next(group["lr"] for group in groups if any(p is loss.proxies for p in group["params"])) == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-9, 0.99e-12, 0.0])
+def test_unit_rows_of_short_vectors(scale: float) -> None:
+    """Shorter than 1e-12 there is no direction and no gradient; above, what normalize gives, bit for bit."""
+    z = (scale * nn.functional.normalize(torch.randn(4, 5, dtype=torch.float64))).requires_grad_()
+    made = unit(z)
+    (made * torch.randn(4, 5, dtype=torch.float64)).sum().backward()  # type: ignore[no-untyped-call]
+    assert z.grad is not None
+    if scale > 1e-12:
+        assert torch.equal(made, nn.functional.normalize(z))
+        assert float((z.grad * z.detach()).sum(1).abs().max()) < 1e-12  # none along the row
+        assert float(z.grad.abs().max()) > 0
+    else:
+        assert float(made.abs().max()) == 0 == float(z.grad.abs().max())
+
+
+def test_a_constant_anchor_has_no_signal_and_its_pairs_are_left_out() -> None:
+    z, y = batch()
+    z[3] = 0.7
+    loss = SNRContrastive(5, positive_margin=0.1, negative_margin=3.0, reduction="mean").double()
+    anchors = torch.arange(8) != 3
+    positive: list[float] = []
+    negative: list[float] = []
+    for i in range(8):
+        for j in range(8):
+            if i != j and bool(anchors[i]):
+                ratio = float((z[i] - z[j]).var() / z[i].var())
+                (positive if y[i] == y[j] else negative).append(max(ratio - 0.1 if y[i] == y[j] else 3.0 - ratio, 0.0))
+    assert float(loss(z, y)) == pytest.approx(np.mean(positive) + np.mean(negative), rel=1e-9)
 
 
 def test_losses_are_found() -> None:
