@@ -218,6 +218,8 @@ def serve(
     """
     import uvicorn
 
+    from toolkit.serve_connections import protocol
+
     limits = limits or Limits()
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // limits.workers))
     made = not token
@@ -245,7 +247,7 @@ def serve(
             proxy_headers=False,  # or anybody could choose the address that the rate limit goes by
             lifespan="off",
             ws="none",
-            limit_concurrency=4 * (limits.workers + limits.waiting),
+            http=protocol(connections=limits.connections, head_seconds=limits.head_seconds),
             timeout_keep_alive=10,
             timeout_graceful_shutdown=5,
         )
