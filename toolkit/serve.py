@@ -94,6 +94,7 @@ def make_app(service: Service, *, token: str, hosts: Sequence[str] = (), local: 
             "modality": model.modality,
             "model": model.digest,
             "similarity": model.similarity,
+            "norm_is_quality": model.norm_is_quality,
             "threshold": service.threshold,
             "calibrated": service.calibration is not None,
             "gallery": None if service.gallery is None else len(service.gallery),
@@ -109,7 +110,7 @@ def make_app(service: Service, *, token: str, hosts: Sequence[str] = (), local: 
 
     @app.post("/verify")
     async def verify(first: Upload, second: Upload) -> dict[str, Any]:
-        """Are two files of one subject? Score, probability if there is a calibration, decision, and the norms as a measure of quality."""
+        """Are two files of one subject? Score, probability if there is a calibration, decision, and the norms: a measure of quality where /health says so."""
         return dict(await work(service.verify, first, second))
 
     @app.post("/identify", dependencies=[Depends(gallery)])

@@ -162,9 +162,12 @@ def _decode_soundfile(item: Item, max_seconds: float, max_values: int) -> Iterat
                     f"{name}: its header does not state its length, as when it was written to a pipe; the length is needed; write it again to a file"
                 )
             _check_header(name, rate_hz, channels, frames, max_seconds, max_values)
+            # soundfile seeks after each read, and an MP3 decoder loses its place by it. MP3 has at most
+            # two channels at 48 kHz, so that the whole is bounded by max_seconds.
+            block = frames if file.format == "MP3" else block_frames(channels)
             samples = 0
             while samples < frames:
-                asked = min(block_frames(channels), frames - samples)
+                asked = min(block, frames - samples)
                 raw: Wave = file.read(asked, dtype="float32", always_2d=True)
                 samples += len(raw)
                 yield raw, rate_hz
