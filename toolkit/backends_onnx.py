@@ -96,7 +96,8 @@ def load(path: Path) -> Loaded | None:
         raise ValueError(f"{path}: its description says {stated.get('dim')} dims of {shape}, the graph {outputs[0].shape} of {inputs[0].shape}; export it anew")
     read = cast(Read, restore(stated.get("read"), f"{path}: read", kind="read", untrusted=True))
     embedder = TorchEmbedder(Whole(shape[0] or 1), OnnxEmbedder(session, stated["dim"], tuple(shape))).eval()
-    return Loaded(embedder, read, stated["modality"], stated["similarity"], stated["digest"], 0)
+    quality = stated.get("norm_is_quality") is True
+    return Loaded(embedder, read, stated["modality"], stated["similarity"], stated["digest"], 0, norm_is_quality=quality)
 
 
 def open_session(path: Path) -> Session:

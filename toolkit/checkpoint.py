@@ -33,6 +33,7 @@ BEST, LAST = "best.safetensors", "last.safetensors"
 _HEADER_LIMIT = 16 * 2**20
 _MAX_NAME = 256  # characters
 _FREE_SIZE = 2**18  # sampling rates, lengths of windows and such are below
+_QUALITY_LOSSES = frozenset({"SimPLE", "VMF", "SCF", "ProbabilisticNCA", "MagFace", "AdaFace"})
 _LOSS = "loss."  # tensors of the loss beside "frontend." and "backbone."
 _DAMAGED = "they are not those of its own description: copy or train it again"
 _FOREIGN = "weights of another project start an image network by backbone.weights=FILE"
@@ -40,7 +41,10 @@ _FOREIGN = "weights of another project start an image network by backbone.weight
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model ready to embed, with what its checkpoint says of it. settings: what else embeddings made with it have to say (crops, chunks)."""
+    """A model ready to embed, with what its checkpoint says of it. settings: what else embeddings made with it have to say (crops, chunks).
+
+    norm_is_quality: whether the loss made the norm of an embedding a measure of its input's quality.
+    """
 
     embedder: TorchEmbedder
     read: Read | ReadParts
@@ -49,6 +53,7 @@ class Loaded:
     digest: str
     step: int
     settings: Mapping[str, str] = field(default_factory=dict)
+    norm_is_quality: bool = False
 
     @property
     def meta(self) -> dict[str, str]:
@@ -123,7 +128,30 @@ def load_model(path: Path) -> Loaded:
         raise ValueError(f"{path}: its description cannot be built ({type(error).__name__}: {str(error)[:200]}); it is damaged, copy it again") from None
     put(embedder, {name: value for name, value in tensors.items() if not name.startswith(_LOSS)}, str(path), _DAMAGED)
     read = restore(description["read"], f"{path}: read", kind="read", untrusted=True)
-    return Loaded(embedder.eval(), read, description["modality"], description["similarity"], digest, int(description["step"]))
+    step = int(description["step"])
+    quality = norm_is_quality(description)
+    return Loaded(embedder.eval(), read, description["modality"], description["similarity"], digest, step, norm_is_quality=quality)
+
+
+def norm_is_quality(description: Mapping[str, Any]) -> bool:
+    """Whether a description names a loss that makes the norm a measure of quality, and no similarity that says otherwise.
+
+    The norm is SimPLE's in its inner product, the concentration of vMF, SCF and the probabilistic
+    proxy losses, and what MagFace and AdaFace set their margins by. Losses that normalise the
+    embedding give the norm no meaning, nor does SimPLE on cosines.
+    """
+    recipe = description.get("recipe")
+    values: list[Any] = [recipe.get("loss")] if isinstance(recipe, dict) else []
+    while values:
+        value = values.pop()
+        if isinstance(value, dict):
+            name = str(value.get("call")).rpartition(".")[2]
+            if name in _QUALITY_LOSSES and (name != "SimPLE" or str(description.get("similarity")).startswith("simple:")):
+                return True
+            values += value.values()
+        elif isinstance(value, list):
+            values += value
+    return False
 
 
 def _refuse_description(description: dict[str, Any], num_weights: int, path: Path) -> None:

@@ -62,6 +62,7 @@ def export(model: Loaded, path: Path, *, size: tuple[int, int] | None = None) ->
         "similarity": model.similarity,
         "dim": embedder.dim,
         "digest": model.digest,
+        "norm_is_quality": model.norm_is_quality,
         "read": describe(read, "read"),
         "shape": shape,
         "version": likeness_version(),

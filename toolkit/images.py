@@ -20,6 +20,8 @@ Pixels = NDArray[np.uint8]  # (H, W, 3) RGB; where a function says so also (H, W
 
 SUFFIXES = IMAGES
 _FIRST_BYTES = 2**16  # most aligned crops are smaller
+_MAX_SCANS = 500  # of a JPEG: encoders write about ten, and each costs a pass over all pixels
+_STRIP_PIXELS = 2**20  # converted at once
 
 
 class BadImage(ValueError):
@@ -42,16 +44,34 @@ def file_bytes(item: Item) -> bytes:
     return held
 
 
+def check_size(held: bytes, name: str, max_pixels: int) -> None:
+    """Refuse an image of more than max_pixels by its header. A header that cannot be read is left to decode_bytes.
+
+    Raises:
+        BadImage: it is larger.
+    """
+    try:
+        with Image.open(io.BytesIO(held), formats=FORMATS) as image:
+            width, height = image.size
+    except Exception:  # Pillow raises errors of many types for damaged headers
+        return
+    if width * height > max_pixels:
+        raise BadImage(f"{name}: {height} x {width} pixels; at most {max_pixels} in all are read here; shrink the image")
+
+
 def decode_bytes(held: bytes, name: str) -> Pixels:
     """The bytes of an image file -> (H, W, 3) uint8 RGB, upright as its EXIF orientation says; `name` is what errors call it.
 
     Grey, palette and CMYK become RGB; transparency is dropped, as OpenCV does; 16 bits become 8 (grey: rounded; colour: the upper 8).
     Raises BadImage for another format, damaged or truncated data, and more than 67 megapixels (seen before decoding).
+    Memory is 4 bytes for each pixel, twice where EXIF turns the image, and 3 for the result.
     """
     try:
         with Image.open(io.BytesIO(held), formats=FORMATS) as image:
             if not 1 <= image.width * image.height <= MAX_PIXELS:
                 raise BadImage(f"{name}: {image.height} x {image.width} pixels; at most {MAX_PIXELS} in all are read; shrink the image")
+            if image.format in ("JPEG", "MPO") and held.count(b"\xff\xda") > _MAX_SCANS:
+                raise BadImage(f"{name}: {held.count(bytes((255, 218)))} scans; a JPEG may have {_MAX_SCANS}; write the image again")
             image.load()
             with contextlib.suppress(Exception):  # a damaged EXIF block says nothing about the pixels; OpenCV passes over it too
                 ImageOps.exif_transpose(image, in_place=True)
@@ -84,13 +104,20 @@ def to_floats(pixels: Pixels) -> Floats:
 
 
 def _to_rgb(image: Image.Image, name: str) -> Pixels:
-    if image.mode.startswith("I"):  # Pillow's own conversion would cut 16-bit levels off at 255
-        grey = np.asarray(image).astype(np.int64)
-        if grey.min() < 0 or grey.max() > 65535:
-            raise BadImage(f"{name}: grey values {grey.min()} to {grey.max()}; at most 16 bits, 0 to 65535, are read; convert it to 8 bits")
-        return np.repeat(((grey + 128) // 257).astype(np.uint8)[..., None], 3, axis=2)
+    """In strips, so that nothing but the result is as large as the image."""
     if image.mode == "F":
         raise BadImage(f"{name}: floating-point pixels, whose range is not known; convert it to 8 bits")
-    if image.mode == "P":  # by way of RGBA: Pillow warns where a palette has transparent entries
-        image = image.convert("RGBA")
-    return np.array(image if image.mode == "RGB" else image.convert("RGB"))
+    pixels = np.empty((image.height, image.width, 3), np.uint8)
+    rows = max(1, _STRIP_PIXELS // image.width)
+    for top in range(0, image.height, rows):
+        strip = image.crop((0, top, image.width, min(top + rows, image.height)))
+        if image.mode.startswith("I"):  # Pillow's own conversion would cut 16-bit levels off at 255
+            grey = np.asarray(strip).astype(np.int64)
+            if grey.min() < 0 or grey.max() > 65535:
+                raise BadImage(f"{name}: grey values {grey.min()} to {grey.max()}; at most 16 bits, 0 to 65535, are read; convert it to 8 bits")
+            pixels[top : top + rows] = ((grey + 128) // 257)[..., None]
+            continue
+        if image.mode == "P":  # by way of RGBA: Pillow warns where a palette has transparent entries
+            strip = strip.convert("RGBA")
+        pixels[top : top + rows] = np.asarray(strip if strip.mode == "RGB" else strip.convert("RGB"))
+    return pixels

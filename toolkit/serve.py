@@ -94,6 +94,7 @@ def make_app(service: Service, *, token: str, hosts: Sequence[str] = (), local: 
             "modality": model.modality,
             "model": model.digest,
             "similarity": model.similarity,
+            "norm_is_quality": model.norm_is_quality,
             "threshold": service.threshold,
             "calibrated": service.calibration is not None,
             "gallery": None if service.gallery is None else len(service.gallery),
@@ -109,7 +110,7 @@ def make_app(service: Service, *, token: str, hosts: Sequence[str] = (), local: 
 
     @app.post("/verify")
     async def verify(first: Upload, second: Upload) -> dict[str, Any]:
-        """Are two files of one subject? Score, probability if there is a calibration, decision, and the norms as a measure of quality."""
+        """Are two files of one subject? Score, probability if there is a calibration, decision, and the norms: a measure of quality where /health says so."""
         return dict(await work(service.verify, first, second))
 
     @app.post("/identify", dependencies=[Depends(gallery)])
@@ -218,6 +219,8 @@ def serve(
     """
     import uvicorn
 
+    from toolkit.serve_connections import protocol
+
     limits = limits or Limits()
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // limits.workers))
     made = not token
@@ -245,7 +248,7 @@ def serve(
             proxy_headers=False,  # or anybody could choose the address that the rate limit goes by
             lifespan="off",
             ws="none",
-            limit_concurrency=4 * (limits.workers + limits.waiting),
+            http=protocol(connections=limits.connections, head_seconds=limits.head_seconds),
             timeout_keep_alive=10,
             timeout_graceful_shutdown=5,
         )

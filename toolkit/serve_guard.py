@@ -5,7 +5,11 @@
     token       enrolling, replacing and removing need it; where other machines can connect, everything but the page, /health, /docs and /openapi.json -> 401
     rate        a token bucket for each client address -> 429; wrong tokens have a smaller one, and where it is empty the right one waits too
     size, time  bodies over the limit -> 413, that arrive too slowly -> 408
-    queue       so many uploads at once, worked on or waiting -> 503
+    memory      the bodies of all requests together; beyond that, the one that has been arriving longest -> 503
+    queue       so many uploads that have arrived, worked on or waiting -> 503
+
+A refused request is answered at once; what its sender still sends is read and thrown away for a
+while, since closing the connection at once would lose the answer.
 
 The log names method, route, status and time: no addresses, file names, subjects or scores.
 """
@@ -13,6 +17,8 @@ The log names method, route, status and time: no addresses, file names, subjects
 from __future__ import annotations
 
 import asyncio
+import collections
+import contextlib
 import hmac
 import ipaddress
 import json
@@ -35,7 +41,19 @@ OPEN = ("/", "/health", "/docs", "/openapi.json")  # tell nothing of anybody
 _MAX_CLIENTS = 10_000
 _WRONG_TOKENS = (0.1, 10.0)  # per second, and at once
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_DRAIN = 2**26, 5.0  # bytes and seconds that a refused upload is still read for
+_BUSY = "the server is busy; try again in a moment"
 _log = logging.getLogger("likeness.serve")
+
+
+@dataclass(eq=False)
+class _Body:
+    """One that is arriving, or has. timer: runs until it has arrived; None afterwards."""
+
+    chunks: list[bytes] = field(default_factory=list)
+    size: int = 0
+    timer: asyncio.Timeout | None = None
+    evicted: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,12 +61,19 @@ class Limits:
     """rate: requests per second and client address, 0 = no limit; twice as many at once. waiting: uploads that may wait beside those worked on."""
 
     max_bytes: int = 16 * 2**20  # of one request
-    body_seconds: float = 20.0  # for it to arrive
+    body_seconds: float = 60.0  # for it to arrive
+    body_rate: float = 8_000.0  # bytes per second that must arrive on the average, after the first seconds
+    grace_seconds: float = 5.0  # before that rate counts
+    head_seconds: float = 10.0  # for the headers of a request to arrive
+    max_held: int = 256 * 2**20  # bytes of the bodies of all requests; at least two of the largest fit
+    connections: int = 400  # open at once
     work_seconds: float = 120.0  # to wait, be embedded and compared
     rate: float = 200.0
     workers: int = 2
     waiting: int = 100
     max_seconds: float = 60.0  # of one recording
+    max_values: int = 2**26  # samples x channels of one recording: a minute of 23 channels at 48 kHz
+    max_pixels: int = 2**25  # of one image: 33 megapixels
 
 
 @dataclass
@@ -92,6 +117,8 @@ class Guard:
         self.headers = security_headers(policy)
         self._asked = _Rates(limits.rate, 2 * limits.rate)
         self._failed = _Rates(*_WRONG_TOKENS)
+        self._arriving: dict[_Body, None] = {}  # the oldest first
+        self._held = 0  # bytes of all bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -107,16 +134,26 @@ class Guard:
             await send(message)
 
         try:
+            body, arrived = _Body(), not uploads
             try:
                 self._admit(scope)
+                if uploads:
+                    await self._receive(receive, body)
+                    arrived = True
+                    self._refuse_when_busy()
             except HTTPException as refused:
-                await _refuse(answer, refused)
+                self._forget(body)
+                await _refuse(answer, refused, None if arrived or not _sends_body(scope) else receive)
+                return
+            except _Gone:
+                self._forget(body)
                 return
             self.metrics.busy += uploads
             try:
-                await self.app(scope, self._bounded(receive) if uploads else receive, answer)
+                await self.app(scope, _replay(body, receive) if uploads else receive, answer)
             finally:
                 self.metrics.busy -= uploads
+                self._forget(body)
         finally:
             route = getattr(scope.get("route"), "path", "-")
             taken = time.perf_counter() - started
@@ -152,8 +189,7 @@ class Guard:
             stated = given.get(b"content-length", "0")
             if not stated.isdecimal() or len(stated) > 18 or int(stated) > self.limits.max_bytes:
                 raise HTTPException(413, self._too_large())
-            if self.metrics.busy >= self.limits.workers + self.limits.waiting:
-                raise HTTPException(503, "the server is busy; try again in a moment", {"Retry-After": "1"})
+            self._refuse_when_busy()  # again when it has arrived: only then does it take a place
 
     def _serves(self, host: str) -> bool:
         try:
@@ -168,27 +204,88 @@ class Guard:
             return False
         return not self.local  # a bare address cannot be rebound
 
-    def _bounded(self, receive: Receive) -> Receive:
-        end, size, whole = time.monotonic() + self.limits.body_seconds, 0, False
+    def _refuse_when_busy(self) -> None:
+        if self.metrics.busy >= self.limits.workers + self.limits.waiting:
+            raise HTTPException(503, _BUSY, {"Retry-After": "1"})
 
-        async def bounded() -> MutableMapping[str, Any]:
-            nonlocal size, whole
-            if whole:
-                return await receive()
-            try:
-                message = await asyncio.wait_for(receive(), max(0.01, end - time.monotonic()))
-            except TimeoutError:
-                raise HTTPException(408, f"the upload took longer than {self.limits.body_seconds:g} s") from None
-            size += len(message.get("body", b""))
-            whole = message["type"] != "http.request" or not message.get("more_body", False)
-            if size > self.limits.max_bytes:
-                raise HTTPException(413, self._too_large())
-            return message
+    async def _receive(self, receive: Receive, body: _Body) -> None:
+        """The whole body into `body`. HTTPException where it is too large or too slow, or there is no room for it; _Gone where its sender has left."""
+        limits, loop = self.limits, asyncio.get_running_loop()
+        started = loop.time()
+        self._arriving[body] = None
+        try:
+            more = True
+            while more:
+                slowest = limits.grace_seconds + body.size / limits.body_rate
+                async with asyncio.timeout_at(started + min(limits.body_seconds, slowest)) as body.timer:
+                    message = await receive()
+                if message["type"] != "http.request":
+                    raise _Gone
+                chunk = message.get("body", b"")
+                more = message.get("more_body", False)
+                if body.size + len(chunk) > limits.max_bytes:
+                    raise HTTPException(413, self._too_large())
+                body.chunks.append(chunk)
+                body.size += len(chunk)
+                self._held += len(chunk)
+                self._make_room()
+                if body.evicted:
+                    raise HTTPException(503, _BUSY, {"Retry-After": "1"})
+        except TimeoutError:
+            if body.evicted:
+                raise HTTPException(503, _BUSY, {"Retry-After": "1"}) from None
+            raise HTTPException(
+                408, f"the upload was too slow: it may take {limits.body_seconds:g} s, at {limits.body_rate:g} bytes per second or more"
+            ) from None
+        finally:
+            self._arriving.pop(body, None)
 
-        return bounded
+    def _make_room(self) -> None:
+        """Give up bodies that are still arriving, the oldest first, until those that are held fit."""
+        while self._held > max(self.limits.max_held, 2 * self.limits.max_bytes) and self._arriving:
+            body = next(iter(self._arriving))
+            del self._arriving[body]
+            self._forget(body)
+            body.evicted = True
+            if body.timer is not None and not body.timer.expired():
+                # Wakes the one that waits for it; of the body that has just come, it is over already.
+                with contextlib.suppress(RuntimeError):
+                    body.timer.reschedule(asyncio.get_running_loop().time())
+
+    def _forget(self, body: _Body) -> None:
+        self._held -= body.size
+        body.chunks.clear()
+        body.size = 0
 
     def _too_large(self) -> str:
         return f"at most {self.limits.max_bytes / 2**20:g} MB are read in one request; send a shorter recording or a smaller photo"
+
+
+class _Gone(Exception):
+    """The client closed its connection."""
+
+
+def _sends_body(scope: Scope) -> bool:
+    """Whether a body follows that nobody has asked for: one whose sender waits for "100 Continue" does not come."""
+    headers = {key: value.lower() for key, value in scope["headers"]}
+    return headers.get(b"expect") != b"100-continue" and (b"transfer-encoding" in headers or headers.get(b"content-length", b"0").strip(b"0") != b"")
+
+
+def _replay(body: _Body, receive: Receive) -> Receive:
+    """The body as the application asks for it; every part is let go when it was given."""
+    parts = collections.deque(body.chunks)
+    body.chunks.clear()
+    ended = False
+
+    async def given() -> MutableMapping[str, Any]:
+        nonlocal ended
+        if ended:
+            return await receive()
+        part = parts.popleft() if parts else b""
+        ended = not parts
+        return {"type": "http.request", "body": part, "more_body": not ended}
+
+    return given
 
 
 class _Rates:
@@ -233,9 +330,21 @@ def security_headers(policy: str) -> list[tuple[bytes, bytes]]:
     return [(key.encode(), value.encode()) for key, value in said.items()]
 
 
-async def _refuse(send: Send, refused: HTTPException) -> None:
+async def _refuse(send: Send, refused: HTTPException, unread: Receive | None) -> None:
+    """Answer and close. unread: what is left of the request's body, which is thrown away after the answer and within bounds."""
     body = json.dumps({"error": refused.detail}).encode()
     extra = [(key.lower().encode(), value.encode()) for key, value in dict(refused.headers or {}).items()]
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), (b"connection", b"close"), *extra]
     await send({"type": "http.response.start", "status": refused.status_code, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": body, "more_body": unread is not None})
+    if unread is None:
+        return
+    left, seconds = _DRAIN
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while left > 0:
+                message = await unread()
+                left -= len(message.get("body", b""))
+                if message["type"] != "http.request" or not message.get("more_body", False):
+                    break
+    await send({"type": "http.response.body", "body": b""})

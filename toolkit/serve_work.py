@@ -21,6 +21,7 @@ from toolkit import verify as verification
 from toolkit.batch import Item
 from toolkit.checkpoint import Loaded
 from toolkit.embed import embed_where_readable
+from toolkit.images import SUFFIXES, check_size
 from toolkit.serve_guard import Limits
 
 _STARTS = {  # what a file begins with -> the suffix by which readers choose a decoder; what its sender calls it is never looked at
@@ -50,11 +51,12 @@ class Service:
         if threshold is not None and not math.isfinite(threshold):
             raise ValueError(f"threshold {threshold}: must be a finite number")
         self.limits = limits or Limits()
-        self.model, self.gallery, self.threshold, self.calibration = _bounded(model, self.limits.max_seconds), gallery, threshold, calibration
+        self.model, self.gallery, self.threshold, self.calibration = _bounded(model, self.limits), gallery, threshold, calibration
 
     def verify(self, first: bytes, second: bytes) -> dict[str, Any]:
         with private_files([first, second]) as paths:
             with _anonymous(paths):
+                self._refuse_large_images([first, second], paths)
                 found = verification.verify(self.model, *paths, threshold=self.threshold, calibration=self.calibration)
             return {**found._asdict(), "modality": self.model.modality, "model": self.model.digest}
 
@@ -83,10 +85,17 @@ class Service:
 
     def _embed(self, files: Sequence[bytes]) -> Embeddings:
         with private_files(files) as paths, _anonymous(paths):
+            self._refuse_large_images(files, paths)
             found, bad = embed_where_readable(self.model.embedder, [Item(str(i), path) for i, path in enumerate(paths)], self.model.read)
             if found is None or bad:
                 raise ValueError(f"with this {self.model.modality} model, {len(bad)} of {len(files)} files cannot be read: {bad[0].reason}")
             return Embeddings(found.ids, found.matrix, self.model.meta)
+
+    def _refuse_large_images(self, files: Sequence[bytes], paths: Sequence[Path]) -> None:
+        """ValueError for an image of more pixels than are decoded here, by its header."""
+        for held, path in zip(files, paths, strict=True):
+            if path.suffix in SUFFIXES:
+                check_size(held, str(path), self.limits.max_pixels)
 
 
 @contextmanager
@@ -127,9 +136,11 @@ def _anonymous(paths: Sequence[Path]) -> Iterator[None]:
         raise ValueError(said) from None
 
 
-def _bounded(model: Loaded, max_seconds: float) -> Loaded:
-    """The model refusing longer recordings, where its reading has such a bound."""
-    if "max_seconds" not in inspect.signature(model.read).parameters:
+def _bounded(model: Loaded, limits: Limits) -> Loaded:
+    """The model refusing longer and larger recordings, where its reading has such bounds."""
+    known = inspect.signature(model.read).parameters
+    bounds = {name: value for name, value in (("max_seconds", limits.max_seconds), ("max_values", limits.max_values)) if name in known}
+    if not bounds:
         return model
-    bound: Any = partial  # which of the two kinds of reading has such a parameter is not in their types
-    return replace(model, read=bound(model.read, max_seconds=max_seconds))
+    bound: Any = partial  # which of the two kinds of reading has such parameters is not in their types
+    return replace(model, read=bound(model.read, **bounds))

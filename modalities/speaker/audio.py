@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,8 @@ MAX_SECONDS = 1_200.0  # longer files are recordings to be segmented, not uttera
 MAX_LEVEL = 2.0**31  # of a sample, full scale being 1: 32-bit integers stored as floats are read, what no recording can hold is not
 SILENCE_DBFS = -90.0  # peak; a 16-bit file that never leaves -1..1 quantisation steps (-90.3 dBFS) is silent
 _RATES_HZ = (1_000, 768_000)
-_MAX_VALUES = 2**29  # samples x channels of one file: 2 GiB of float32, whatever its header says
+MAX_VALUES = 2**29  # samples x channels that are decoded of one file: the bound on work, 2 GiB of float32
+_BLOCK_VALUES = 2**20  # decoded at once: 4 MiB of float32, however many channels there are
 _UNSTATED = 2**63 - 1  # libsndfile's number of frames when the header leaves it open
 _WHOLE = 0.9  # of the stated samples; an encoder's delay and padding are a few thousandths
 _SPEED_MARK = "#speed="
@@ -32,8 +33,12 @@ class BadAudio(ValueError):
     """One file cannot be used. The message names the file, what is wrong, the value and what is allowed; callers count such files and skip or refuse."""
 
 
-def read(item: Item, *, rate_hz: int = 16_000, min_seconds: float = 0.1, max_seconds: float = MAX_SECONDS) -> Wave:
+def read(item: Item, *, rate_hz: int = 16_000, min_seconds: float = 0.1, max_seconds: float = MAX_SECONDS, max_values: int = MAX_VALUES) -> Wave:
     """item -> (samples,) float32 mono at rate_hz, from any rate and number of channels; channels are averaged, integers scaled to [-1, 1).
+
+    The file is decoded, mixed and resampled block by block: memory is the result and a few MiB,
+    whatever the number of channels and the file's rate. max_values bounds the work, in samples x
+    channels that are decoded.
 
     An id that ends in "#speed=0.9" is read at that speed, as sox's: the duration is divided by it, pitch and formants are multiplied.
     Raises BadAudio for a file that cannot be decoded, is empty, cut short, shorter than min_seconds or longer than max_seconds (before the change of speed),
@@ -41,21 +46,39 @@ def read(item: Item, *, rate_hz: int = 16_000, min_seconds: float = 0.1, max_sec
     only files of floats can hold), or whose header claims an absurd rate or size; ValueError for a speed that is no number within 0.5 to 2.
     """
     name, speed = item.name, speed_of(item.id)
-    raw, file_hz = _decode_av(item, max_seconds) if item.suffix in AV_SUFFIXES else _decode_soundfile(item, max_seconds)
-    if len(raw) == 0:
+    decode = _decode_av if item.suffix in AV_SUFFIXES else _decode_soundfile
+    resampled: list[Wave] = []
+    to_rate: soxr.ResampleStream | None = None
+    samples, values, bad, peak, file_hz = 0, 0, 0, 0.0, 0
+    for raw, file_hz in decode(item, max_seconds, max_values):  # noqa: B007 (the rate is that of all blocks)
+        samples, values = samples + len(raw), values + raw.size
+        bad += int(np.count_nonzero(~np.isfinite(raw)))
+        block = mix(raw)
+        peak = max(peak, float(np.abs(block).max(initial=0)))
+        if file_hz * speed != rate_hz:
+            # soxr's stream gives the same bits as soxr.resample of the whole.
+            to_rate = to_rate or soxr.ResampleStream(file_hz * speed, rate_hz, 1, dtype="float32", quality="HQ")
+            block = to_rate.resample_chunk(block)
+        resampled.append(block)
+    if samples == 0:
         raise BadAudio(f"{name}: empty, 0 samples; at least {min_seconds} s are needed; remove the file")
-    if len(raw) < min_seconds * file_hz:
-        raise BadAudio(f"{name}: too short, {len(raw) / file_hz:.3f} s; at least {min_seconds} s are needed; remove the file or lower min_seconds")
-    bad = int(np.count_nonzero(~np.isfinite(raw)))
+    if samples < min_seconds * file_hz:
+        raise BadAudio(f"{name}: too short, {samples / file_hz:.3f} s; at least {min_seconds} s are needed; remove the file or lower min_seconds")
     if bad:
-        raise BadAudio(f"{name}: {bad} of {raw.size} samples are NaN or infinite; all must be finite; write the file again")
-    wave: Wave = np.ascontiguousarray(raw[:, 0] if raw.shape[1] == 1 else raw.mean(axis=1, dtype=np.float32))
-    peak = float(np.abs(wave).max())
+        raise BadAudio(f"{name}: {bad} of {values} samples are NaN or infinite; all must be finite; write the file again")
     if peak < 10 ** (SILENCE_DBFS / 20):
         level = f"{20 * np.log10(peak):.1f} dBFS" if peak > 0 else "all samples zero"
         raise BadAudio(f"{name}: silent, peak {level} (channels averaged); at least {SILENCE_DBFS:.0f} dBFS is needed; remove the file")
     refuse_level(name, peak)
-    return resample(wave, file_hz * speed, rate_hz)
+    if to_rate is not None:
+        resampled.append(to_rate.resample_chunk(np.empty(0, np.float32), last=True))
+    return resampled[0] if len(resampled) == 1 else np.concatenate(resampled)
+
+
+def mix(raw: Wave) -> Wave:
+    """(samples, channels) -> (samples,): the mean of the channels."""
+    mixed: Wave = raw[:, 0] if raw.shape[1] == 1 else raw.mean(axis=1, dtype=np.float32)
+    return np.ascontiguousarray(mixed)
 
 
 def refuse_level(name: str, peak: float) -> None:
@@ -136,8 +159,8 @@ def _source(item: Item) -> Path | _Bytes:
         raise BadAudio(str(error)) from error
 
 
-def _decode_soundfile(item: Item, max_seconds: float) -> tuple[Wave, int]:
-    """(samples, channels) float32 and the file's rate; the header is checked before anything is allocated."""
+def _decode_soundfile(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wave, int]]:
+    """Blocks (samples, channels) float32, each with the file's rate. Nothing is allocated of the size that a header states."""
     source, name = _source(item), item.name
     try:
         with soundfile.SoundFile(source) as file:
@@ -146,23 +169,36 @@ def _decode_soundfile(item: Item, max_seconds: float) -> tuple[Wave, int]:
                 raise BadAudio(
                     f"{name}: its header does not state its length, as when it was written to a pipe; the length is needed; write it again to a file"
                 )
-            _check_header(name, rate_hz, channels, frames, max_seconds)
-            raw: Wave = file.read(frames, dtype="float32", always_2d=True)
-            check_whole(item, file.format, len(raw), frames, rate_hz)
+            _check_header(name, rate_hz, channels, frames, max_seconds, max_values)
+            # soundfile seeks after each read, and an MP3 decoder loses its place by it. MP3 has at most
+            # two channels at 48 kHz, so that the whole is bounded by max_seconds.
+            block = frames if file.format == "MP3" else block_frames(channels)
+            samples = 0
+            while samples < frames:
+                asked = min(block, frames - samples)
+                raw: Wave = file.read(asked, dtype="float32", always_2d=True)
+                samples += len(raw)
+                yield raw, rate_hz
+                if len(raw) < asked:  # the file ends before the length that its header states
+                    break
+            check_whole(item, file.format, samples, frames, rate_hz)
     except (soundfile.SoundFileError, OSError) as error:
         reason = str(error.error_string if isinstance(error, soundfile.LibsndfileError) else error)
         raise BadAudio(f"{name}: unreadable, {reason.rstrip('. ')}; {', '.join(SUFFIXES)} are read (and {', '.join(AV_SUFFIXES)} with PyAV)") from error
-    return raw, rate_hz
 
 
-def _decode_av(item: Item, max_seconds: float) -> tuple[Wave, int]:
-    """As _decode_soundfile, for AAC through PyAV; decoding stops as soon as max_seconds is passed."""
+def block_frames(channels: int) -> int:
+    """How many samples of so many channels are decoded at once."""
+    return max(1, _BLOCK_VALUES // channels)
+
+
+def _decode_av(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wave, int]]:
+    """As _decode_soundfile, for AAC through PyAV; decoding stops as soon as a bound is passed."""
     source, name = _source(item), item.name
     try:
         import av
     except ImportError as error:
         raise BadAudio(f"{name}: {item.suffix} needs PyAV, which is not installed; run `pip install 'likeness[m4a]'` or convert it to .flac") from error
-    blocks: list[Wave] = []
     frames = 0
     try:
         with av.open(str(source) if isinstance(source, Path) else source, mode="r") as container:
@@ -170,16 +206,16 @@ def _decode_av(item: Item, max_seconds: float) -> tuple[Wave, int]:
                 raise BadAudio(f"{name}: unreadable, no audio stream; one is needed")
             stream = container.streams.audio[0]
             rate_hz, channels = int(stream.rate or 0), int(stream.channels or 0)
-            _check_header(name, rate_hz, channels, 0, max_seconds)
+            _check_header(name, rate_hz, channels, 0, max_seconds, max_values)
             to_planar = av.AudioResampler(format="fltp", layout=stream.layout, rate=rate_hz)
             for frame in container.decode(stream):
                 for planar in to_planar.resample(frame):
-                    blocks.append(np.asarray(planar.to_ndarray(), dtype=np.float32).T)
-                    frames += len(blocks[-1])
-                _check_header(name, rate_hz, channels, frames, max_seconds)
+                    raw: Wave = np.asarray(planar.to_ndarray(), dtype=np.float32).T
+                    frames += len(raw)
+                    yield raw, rate_hz
+                _check_header(name, rate_hz, channels, frames, max_seconds, max_values)
     except (av.FFmpegError, OSError) as error:
         raise BadAudio(f"{name}: unreadable, {error}; AAC in {', '.join(AV_SUFFIXES)} is read through PyAV") from error
-    return (np.concatenate(blocks) if blocks else np.empty((0, 1), dtype=np.float32)), rate_hz
 
 
 def check_whole(item: Item, file_format: str, samples: int, frames: int, rate_hz: int) -> None:
@@ -198,7 +234,7 @@ def _states_length(item: Item) -> bool:
     return any(mark in frame for mark in (b"Xing", b"Info", b"VBRI"))
 
 
-def _check_header(name: str, rate_hz: int, channels: int, frames: int, max_seconds: float) -> None:
+def _check_header(name: str, rate_hz: int, channels: int, frames: int, max_seconds: float, max_values: int) -> None:
     if not _RATES_HZ[0] <= rate_hz <= _RATES_HZ[1]:
         raise BadAudio(f"{name}: the header states {rate_hz} Hz; {_RATES_HZ[0]} to {_RATES_HZ[1]} are allowed; repair or remove the file")
     if frames < 0 or frames > max_seconds * rate_hz:
@@ -206,5 +242,5 @@ def _check_header(name: str, rate_hz: int, channels: int, frames: int, max_secon
             f"{name}: too long, {frames / rate_hz:.1f} s; at most {max_seconds:g} s are read; cut it into utterances, raise max_seconds"
             " or, if it is a file of its own and not AAC, embed it with --chunk-seconds 60"
         )
-    if frames * channels > _MAX_VALUES:
-        raise BadAudio(f"{name}: too large, {frames} samples of {channels} channels; at most {_MAX_VALUES} values are read; average its channels first")
+    if frames * channels > max_values:
+        raise BadAudio(f"{name}: too large, {frames} samples of {channels} channels; at most {max_values} values are read; average its channels first")

@@ -15,6 +15,7 @@ from modalities.speaker.audio import AV_SUFFIXES, SILENCE_DBFS, BadAudio, Wave
 from toolkit.batch import Item
 
 MAX_SECONDS = 86_400.0  # what a header may claim in chunks: a day
+MAX_VALUES = 2**34  # samples x channels in chunks: a day of stereo at 96 kHz; a small file can claim far more work
 _BLOCK_SECONDS = 10.0
 _MAX_CHANNELS = 64
 
@@ -28,6 +29,8 @@ def read(
     only_speech: bool = False,
     rate_hz: int = 16_000,
     min_seconds: float = 0.1,
+    max_seconds: float = 0.0,
+    max_values: int = 0,
 ) -> Iterator[Wave]:
     """item -> waves (samples,) at rate_hz whose embeddings are to be averaged, weighted by length.
 
@@ -35,6 +38,7 @@ def read(
     evalmode); a recording shorter than a window is repeated, end to beginning, and is one window. chunk_seconds: the whole recording in pieces of equal
     length, as few as are not longer than this; files through libsndfile are read piece by piece, for up to a day of audio, and silent pieces are left out.
     Neither: the recording in one piece. only_speech: without the pauses (vad.trim); in chunks, each chunk by its own mean energy.
+    max_seconds, max_values: as for audio.read. 0: its defaults, and in chunks a day and 2^34 values.
     Raises BadAudio as audio.read does, also after the first pieces of a damaged file, and where no speech is left; ValueError for crops with chunks.
     """
     if crops and chunk_seconds:
@@ -45,7 +49,11 @@ def read(
             f" and chunks 0 (none) or {2 * min_seconds:g} s or more"
         )
     streamed = chunk_seconds > 0 and item.span is None and item.suffix not in AV_SUFFIXES and item.path.is_file()
-    parts = _stream(item, chunk_seconds, rate_hz) if streamed else iter([audio.read(item, rate_hz=rate_hz, min_seconds=min_seconds)])
+    if streamed:
+        parts = _stream(item, chunk_seconds, rate_hz, max_seconds or MAX_SECONDS, max_values or MAX_VALUES)
+    else:
+        seconds, values = max_seconds or audio.MAX_SECONDS, max_values or audio.MAX_VALUES
+        parts = iter([audio.read(item, rate_hz=rate_hz, min_seconds=min_seconds, max_seconds=seconds, max_values=values)])
     if only_speech:
         parts = (vad.trim(part, rate_hz) for part in parts)
     shortest = math.ceil(min_seconds * rate_hz)
@@ -79,7 +87,7 @@ def _chunks(wave: Wave, size: float) -> Iterator[Wave]:
         yield wave[start:end]
 
 
-def _stream(item: Item, chunk_seconds: float, rate_hz: int) -> Iterator[Wave]:
+def _stream(item: Item, chunk_seconds: float, rate_hz: int, max_seconds: float, max_values: int) -> Iterator[Wave]:
     """The file's pieces at rate_hz; memory is a piece and a block, whatever the file's length. Silent pieces are left out, unreadable files are refused."""
     try:
         with soundfile.SoundFile(item.path) as file:
@@ -87,22 +95,27 @@ def _stream(item: Item, chunk_seconds: float, rate_hz: int) -> Iterator[Wave]:
             seconds = frames / max(1, file_hz)
             if not 1_000 <= file_hz <= 768_000 or not 1 <= channels <= _MAX_CHANNELS:
                 raise BadAudio(f"{item.name}: the header states {file_hz} Hz and {channels} channels; 1000 to 768000 and 1 to {_MAX_CHANNELS} are allowed")
-            if not 0 < seconds <= MAX_SECONDS:
-                raise BadAudio(f"{item.name}: the header states {seconds:g} s; above 0 and at most {MAX_SECONDS:g} s are read in chunks; cut it first")
+            if not 0 < seconds <= max_seconds:
+                raise BadAudio(f"{item.name}: the header states {seconds:g} s; above 0 and at most {max_seconds:g} s are read in chunks; cut it first")
+            if frames * channels > max_values:
+                raise BadAudio(
+                    f"{item.name}: the header states {frames} samples of {channels} channels; at most {max_values} values are read in chunks; cut it first"
+                )
             speed = audio.speed_of(item.id)
             to_rate = None if file_hz * speed == rate_hz else soxr.ResampleStream(file_hz * speed, rate_hz, 1, dtype="float32", quality="HQ")
             total = seconds / speed * rate_hz
             size = math.ceil(total / math.ceil(total / (chunk_seconds * rate_hz)))
             held: list[Wave] = []
             length, place = 0, 0
+            block = min(int(_BLOCK_SECONDS * file_hz), audio.block_frames(channels))
             while True:
-                raw = file.read(int(_BLOCK_SECONDS * file_hz), dtype="float32", always_2d=True)
+                raw = file.read(block, dtype="float32", always_2d=True)
                 last = len(raw) == 0
                 bad = int(np.count_nonzero(~np.isfinite(raw)))
                 if bad:
                     raise BadAudio(f"{item.name}: {bad} samples from {place / file_hz:g} s on are NaN or infinite; all must be finite; write the file again")
                 place += len(raw)
-                wave: Wave = np.ascontiguousarray(raw[:, 0] if channels == 1 else raw.mean(axis=1, dtype=np.float32))
+                wave = audio.mix(raw)
                 audio.refuse_level(item.name, float(np.abs(wave).max(initial=0.0)))
                 held.append(wave if to_rate is None else to_rate.resample_chunk(wave, last=last))
                 length += len(held[-1])
