@@ -22,6 +22,7 @@ from toolkit.console import BadItems, Bar, Interrupted, console, interruptible
 from toolkit.embed import Diverged, TorchEmbedder, embed_all, pick_device
 from toolkit.loading import estimate, loader_of, on_device, part_of, views_of
 from toolkit.log import LOG, Clock, Log, check_loggers
+from toolkit.losses.common import full
 from toolkit.memory import update_encoder
 from toolkit.recipe import Recipe, check, describe
 from toolkit.run import Run, load_run, prepare_folder, save_run
@@ -47,10 +48,10 @@ def step(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
         assert recipe.memory is not None
         update_encoder(run.encoder, run.embedder, recipe.memory.momentum)
         with torch.no_grad():
-            z_key = (run.encoder.backbone if shared else run.encoder.encode)(inputs, lengths).float()
+            z_key = full((run.encoder.backbone if shared else run.encoder.encode)(inputs, lengths))
     z = run.network(inputs, lengths)
     if recipe.memory is not None and recipe.memory.momentum == 0:
-        z_key = z.detach().float()
+        z_key = full(z.detach())
     with torch.random.fork_rng(devices=[z.device.index] if z.device.type == "cuda" else []):
         torch.manual_seed(recipe.seed + 7_919 * run.step)  # what a loss draws is the same in every process
         return sharding.loss_of(run.loss, z, batch.labels, z_key, layout=run.layout, rate=recipe.proxy_rate, seed=recipe.seed, step=run.step)
