@@ -17,6 +17,11 @@ settings.register_profile("steady", deadline=None, derandomize="CI" in os.enviro
 settings.load_profile("steady")
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Bytes get no name of their own: compressed ones hold the time, so that each process would name the test otherwise."""
+    return argname if isinstance(val, bytes) else None
+
+
 @pytest.fixture(autouse=True)
 def _no_lazy_modules() -> Iterator[None]:
     """speechbrain leaves modules in sys.modules that raise ImportError at any attribute; hypothesis looks at the attributes of every module."""

@@ -274,6 +274,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(voices: Path, tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_the_demo_of_all_modalities_beats_raw_features_in_one_report_and_its_commands_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "demo"
     assert likeness("demo", "--out", out) == 0
