@@ -7,7 +7,7 @@ MADE := .venv/.made
 # pip would compile 15,000 files of which few are ever imported; Python compiles those, each when it is first imported.
 INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 
-.PHONY: demo test check bench results install clean
+.PHONY: demo test test-all lint check bench results install clean
 
 install: $(READY)
 
@@ -28,14 +28,24 @@ $(DEMO_READY): pyproject.toml | $(MADE)
 demo: $(DEMO_READY)
 	$(BIN)/likeness demo --out runs/demo-$$(date +%Y%m%d-%H%M%S)
 
-test: $(READY)
-	$(BIN)/python -m pytest
+# One process per core, at most four, each with one thread and less than 3 GB. A file stays in one process, so that what
+# its tests share is made once.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations=30
 
-check: $(READY)
+# Five minutes on two cores.
+test: $(READY)
+	$(PYTEST) -m "not slow"
+
+# With the tests that take long and prove little more: see the marker in pyproject.toml.
+test-all: $(READY)
+	$(PYTEST)
+
+lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+
+check: lint test
 
 # Hours, not minutes: what docs/results.md reports (more commands are there). DATA is the folder that holds an4/, orl/, mnist/, omniglot/.
 DATA ?= ../shared/data

@@ -10,10 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 from scipy.special import softmax as _softmax
-from scipy.stats import rankdata
 
 from eval.types import Bools, Floats
 
@@ -111,6 +109,8 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
     logits: (N, C) finite. labels: (N,) integers 0..C-1. The likelihood is convex in 1/T; the search runs over log T. Where every item is right (T -> 0) or
     the logits say nothing (T -> infinity) there is no minimum: ValueError. Also for shapes, NaN, labels outside.
     """
+    from scipy.optimize import minimize_scalar  # slow to import, needed here only
+
     scores, classes = _scores("logits", logits, labels)
     spread = float(np.ptp(scores, axis=1).max())
     rows = np.arange(len(scores))
@@ -134,6 +134,8 @@ def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
     >>> auroc([3.0, 1.0, 2.0, 1.0], [True, True, False, False])
     0.625
     """
+    from scipy.stats import rankdata  # slow to import, needed here only
+
     values, right = _confidence(confidence, correct)
     num_right = int(right.sum())
     num_wrong = values.size - num_right

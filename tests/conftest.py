@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from hypothesis import settings
@@ -17,6 +20,11 @@ settings.register_profile("steady", deadline=None, derandomize="CI" in os.enviro
 settings.load_profile("steady")
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Bytes get no name of their own: compressed ones hold the time, so that each process would name the test otherwise."""
+    return argname if isinstance(val, bytes) else None
+
+
 @pytest.fixture(autouse=True)
 def _no_lazy_modules() -> Iterator[None]:
     """speechbrain leaves modules in sys.modules that raise ImportError at any attribute; hypothesis looks at the attributes of every module."""
@@ -25,6 +33,31 @@ def _no_lazy_modules() -> Iterator[None]:
         for name, module in list(sys.modules.items()):
             if name.startswith("speechbrain.") and type(module).__name__ in ("LazyModule", "DeprecatedModuleRedirect"):
                 del sys.modules[name]
+
+
+@pytest.fixture
+def ctrl_c_in_step() -> Callable[[int], AbstractContextManager[None]]:
+    """ctrl_c_in_step(n): within the block, SIGINT comes as the nth step of training begins, however busy the machine is."""
+    from toolkit.train import step
+
+    @contextmanager
+    def sent(number: int) -> Iterator[None]:
+        left = number
+
+        def watch(frame: FrameType, event: str, _: object) -> None:
+            nonlocal left
+            if event == "call" and frame.f_code is step.__code__:
+                left -= 1
+                if not left:
+                    signal.raise_signal(signal.SIGINT)
+
+        sys.setprofile(watch)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+
+    return sent
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,12 @@ from toolkit.memory import Bank, momentum_encoder
 from toolkit.recipe import Optim, Recipe
 from toolkit.run import Run
 
+# Every process keeps the batch statistics of its own, unless they are synced. torch 2.13 renamed DDP's argument
+# and warns of the old name; with the new one buffers are made equal at the start, which build() does anyway.
+_NEW_NAME = "forward_sync_buffers"
+_KNOWN = inspect.signature(nn.parallel.DistributedDataParallel).parameters
+_OWN_BUFFERS = {_NEW_NAME if _NEW_NAME in _KNOWN else "broadcast_buffers": False}
+
 
 class Network(nn.Module):
     """The trained part as one call, (features, frames) -> (B, D): the batch in `pieces`, whose activations are computed again for the gradient.
@@ -109,7 +115,7 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     network: nn.Module = Network(frontend if embedder.trains_frontend else None, embedder.backbone, pieces=recipe.accumulate, compiled=recipe.compile)
     if many:
         network = nn.parallel.DistributedDataParallel(
-            network, device_ids=[device.index] if device.type == "cuda" else None, broadcast_buffers=False, gradient_as_bucket_view=True
+            network, device_ids=[device.index] if device.type == "cuda" else None, gradient_as_bucket_view=True, **_OWN_BUFFERS
         )
     scaler = torch.amp.GradScaler(device.type, enabled=half(recipe, device) is torch.float16)
     if many and scaler.is_enabled():

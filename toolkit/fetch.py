@@ -7,6 +7,7 @@ import hashlib
 import http.client
 import io
 import lzma
+import os
 import re
 import shutil
 import stat

@@ -23,6 +23,7 @@ from toolkit.finite import Watch
 from toolkit.loading import check_held_out, estimate, held_out, loader_of, on_device, part_of, views_of
 from toolkit.lock import only_writer
 from toolkit.log import Clock, Log, check_loggers
+from toolkit.losses.common import full
 from toolkit.memory import update_encoder
 from toolkit.recipe import Recipe, check, describe
 from toolkit.run import Run, is_finished, load_run, prepare_folder, save_run
@@ -48,10 +49,10 @@ def step(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
         assert recipe.memory is not None
         update_encoder(run.encoder, run.embedder, recipe.memory.momentum)
         with torch.no_grad():
-            z_key = (run.encoder.backbone if shared else run.encoder.encode)(inputs, lengths).float()
+            z_key = full((run.encoder.backbone if shared else run.encoder.encode)(inputs, lengths))
     z = run.network(inputs, lengths)
     if recipe.memory is not None and recipe.memory.momentum == 0:
-        z_key = z.detach().float()
+        z_key = full(z.detach())
     with torch.random.fork_rng(devices=[z.device.index] if z.device.type == "cuda" else []):
         torch.manual_seed(recipe.seed + 7_919 * run.step)  # what a loss draws is the same in every process
         return sharding.loss_of(run.loss, z, batch.labels, z_key, layout=run.layout, rate=recipe.proxy_rate, seed=recipe.seed, step=run.step)

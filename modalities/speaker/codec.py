@@ -7,7 +7,6 @@ from typing import Literal
 
 import numpy as np
 import soundfile
-from scipy.signal import butter, sosfiltfilt
 
 from modalities.speaker.audio import Wave, resample
 
@@ -26,6 +25,8 @@ _BAND_HZ = (300.0, 3_400.0)  # ITU-T G.712
 
 def telephone(wave: Wave, law: Literal["mulaw", "alaw"] = "mulaw", *, rate_hz: int = 16_000) -> Wave:
     """The telephone: 300 to 3,400 Hz (ITU-T G.712; Butterworth, -6 dB at the edges, no delay), 8 kHz, 8 bits of mu-law or A-law (ITU-T G.711)."""
+    from scipy.signal import butter, sosfiltfilt  # slow to import, needed here only
+
     narrow = resample(wave, rate_hz, _TELEPHONE_HZ)
     band = butter(4, _BAND_HZ, "bandpass", fs=_TELEPHONE_HZ, output="sos")
     heard = round_trip(sosfiltfilt(band, narrow, padlen=min(100, len(narrow) - 1)).astype(np.float32), law, rate_hz=_TELEPHONE_HZ)

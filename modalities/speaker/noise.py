@@ -15,7 +15,6 @@ from typing import Literal
 
 import numpy as np
 import soundfile
-from scipy.signal import fftconvolve
 
 from modalities.speaker.audio import SILENCE_DBFS, SUFFIXES, BadAudio, Wave, resample
 
@@ -95,6 +94,8 @@ def reverberate(wave: Wave, response: Wave) -> Wave:
 
     The result is shifted so that the direct path (the response's largest value) does not delay it, as Kaldi's wav-reverberate does; WeSpeaker leaves the delay.
     """
+    from scipy.signal import fftconvolve  # slow to import, needed here only
+
     direct = int(np.abs(response).argmax())
     unit = response / np.sqrt(np.sum(np.square(response, dtype=np.float64))).astype(np.float32)
     heard: Wave = fftconvolve(wave, unit)[direct : direct + len(wave)].astype(np.float32)

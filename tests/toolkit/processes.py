@@ -276,7 +276,7 @@ def messages() -> Iterator[tuple[str, str]]:
 def main(folder: Path) -> None:
     faulthandler.enable()
     torch.set_num_threads(1)
-    device = distributed.start(timeout_seconds=120)
+    device = distributed.start()
     report: dict[str, Any] = {"device": str(device), "world": distributed.world()}
     cases: dict[str, Callable[[], float]] = {"adjoint": adjoint, "trained": trained, "checkpointed": partial(checkpointed, folder)}
     cases |= {f"{name}, whole": partial(compare, part, cut=False) for name, part in found().items()}

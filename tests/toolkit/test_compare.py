@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from functools import partial
 from html.parser import HTMLParser
@@ -38,7 +35,8 @@ from toolkit.recipe import Recipe
 ROOT = Path(__file__).parents[2]
 TINY = Path(__file__).with_name("tiny.py")
 METRICS: dict[str, Any] = {"eer": eer, "min_dcf(.1)": partial(min_dcf, p_target=0.1)}
-SHORT = ["schedule.steps=6", "schedule.save_every=2", "schedule.eval_every=3"]
+STEPS = 6
+SHORT = [f"schedule.steps={STEPS}", "schedule.save_every=2", "schedule.eval_every=3"]
 RECIPE = f"""
 import runpy
 from dataclasses import replace
@@ -95,18 +93,20 @@ def timeless(out: Path) -> dict[str, Any]:
     return document
 
 
-def test_interrupted_and_resumed_equals_uninterrupted(whole: Path, file: Path, voices: Path, tmp_path: Path) -> None:
+def test_interrupted_and_resumed_equals_uninterrupted(
+    whole: Path,
+    file: Path,
+    voices: Path,
+    tmp_path: Path,
+    ctrl_c_in_step: Callable[[int], AbstractContextManager[None]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     out = tmp_path / "out"
     arguments = ["compare", file, *SHORT, "--variants", "arcface,simple", "--seeds", "2", "--reference", "arcface", "--data", voices, "--out", out]
-    command = [sys.executable, "-m", "toolkit.cli", *map(str, arguments)]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    log = out / "simple" / "seed-0" / "log.jsonl"  # of the second run
-    while process.poll() is None and not (log.exists() and log.stat().st_size):
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
-    assert "the same command goes on" in errors
+    with ctrl_c_in_step(STEPS + 1):  # the first of the second run
+        assert likeness(*arguments) == 130
+    assert "the same command goes on" in " ".join(capsys.readouterr().err.split())
+    assert (out / "simple" / "seed-0").exists()
     assert not (out / "comparison.json").exists()
     first = out / "arcface" / "seed-0" / "last.safetensors"
     kept = first.stat().st_mtime_ns

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,6 @@ pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")
 
 ROOT = Path(__file__).parents[2]
-EVERY = pytest.mark.skipif(not os.environ.get("LIKENESS_SLOW"), reason="LIKENESS_SLOW=1 exports every backbone: about a minute and a half")
 
 
 @pytest.fixture(autouse=True)
@@ -149,13 +147,13 @@ def test_a_front_end_s_crop_moves_into_the_reading(tmp_path: Path) -> None:
     np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-5)
 
 
-@EVERY
+@pytest.mark.slow  # every backbone: about a minute and a half
 @pytest.mark.parametrize("make", speech.BACKBONES, ids=lambda found: found.__name__)
 def test_every_speech_backbone(make: Any, tmp_path: Path) -> None:
     assert export.export(voice_model(KaldiFbank(20), lambda _: speech.build(make)), tmp_path / "m.onnx").distance < 1e-6
 
 
-@EVERY
+@pytest.mark.slow
 @pytest.mark.parametrize("name", pictures.TINY)
 def test_every_image_backbone(name: str, tmp_path: Path) -> None:
     network, x = pictures.build(name)

@@ -41,6 +41,8 @@ ROOT = Path(__file__).parents[2]
 TINY = Path(__file__).parent / "tiny.py"
 TOKEN = "a-token-for-the-tests"
 WRITE = {"Authorization": f"Bearer {TOKEN}"}
+TIMEOUT_SECONDS = 600  # httpx gives up after 5, which a busy machine may need
+get, post, put, delete = (partial(ask, timeout=TIMEOUT_SECONDS) for ask in (httpx.get, httpx.post, httpx.put, httpx.delete))
 
 
 @pytest.fixture(scope="module")
@@ -97,18 +99,18 @@ def uploads(*files: Path, name: str = "files") -> list[tuple[str, tuple[str, byt
 
 def test_verify_says_what_the_command_says(server: str, model: Path, place: Path, files: list[Path]) -> None:
     wanted = verify(backends.load(str(model)), files[0], files[9], calibration=Calibration(8.0, -3.0, p_target=0.2))
-    got = httpx.post(f"{server}verify", files={"first": files[0].read_bytes(), "second": files[9].read_bytes()})
+    got = post(f"{server}verify", files={"first": files[0].read_bytes(), "second": files[9].read_bytes()})
     assert got.status_code == 200
     said = got.json()
     assert said["score"] == pytest.approx(wanted.score, abs=1e-6)
     assert said["norms"] == pytest.approx(wanted.norms, rel=1e-5)
     assert said["probability"] == pytest.approx(wanted.probability, abs=1e-5)
     assert (said["same"], said["similarity"], said["prior"], said["modality"]) == (wanted.same, "cosine", 0.2, "speaker")
-    assert httpx.get(f"{server}health").json()["calibrated"] is True
+    assert get(f"{server}health").json()["calibrated"] is True
 
 
 def test_a_gallery_is_managed_and_searched(server: str, files: list[Path]) -> None:
-    with httpx.Client(base_url=server, headers=WRITE) as client:
+    with httpx.Client(base_url=server, headers=WRITE, timeout=TIMEOUT_SECONDS) as client:
         assert client.get("gallery").json() == {"subjects": 0, "entries": []}
         for subject, some in (("Ann", files[:2]), ("O'Neil / 日本", files[4:5])):
             got = client.post("enrol", data={"subject": subject}, files=uploads(*some))
@@ -132,9 +134,9 @@ def test_a_gallery_is_managed_and_searched(server: str, files: list[Path]) -> No
         assert client.post("enrol", data={"subject": " a\n"}, files=uploads(files[0])).status_code == 422
         assert client.post("enrol", data={"subject": "b"}, files=uploads(*[files[0]] * 11)).status_code == 422
     for refused in (
-        httpx.post(f"{server}enrol", data={"subject": "Eve"}, files=uploads(files[0])),
-        httpx.delete(f"{server}gallery/Ann", headers={"Authorization": "Bearer wrong"}),
-        httpx.put(f"{server}gallery/Ann", files=uploads(files[0]), headers={"Authorization": f"Basic {TOKEN}"}),
+        post(f"{server}enrol", data={"subject": "Eve"}, files=uploads(files[0])),
+        delete(f"{server}gallery/Ann", headers={"Authorization": "Bearer wrong"}),
+        put(f"{server}gallery/Ann", files=uploads(files[0]), headers={"Authorization": f"Basic {TOKEN}"}),
     ):
         assert refused.status_code == 401
 
@@ -162,7 +164,7 @@ def test_who_may_ask(server: str, files: list[Path], headers: dict[str, str], st
     address = server.removeprefix("http://").strip("/")
     given = {"Host": address, "Content-Length": str(len(content)), "Content-Type": body.headers["content-type"], "Connection": "close"} | headers
     with socket.create_connection(tuple(address.split(":"))) as raw:  # type: ignore[arg-type]
-        raw.settimeout(20)
+        raw.settimeout(TIMEOUT_SECONDS)
         head = "POST /verify HTTP/1.1\r\n" + "".join(f"{key}: {value}\r\n" for key, value in given.items()) + "\r\n"
         raw.sendall(head.encode())
         if "Content-Length" not in headers:
@@ -192,7 +194,7 @@ def test_malformed_uploads_are_the_callers_fault(server: str, files: list[Path])
         for spot in rng.integers(0, min(len(broken), 400), size=6):
             broken[spot] = rng.integers(256)
         kinds.append(bytes(broken[: rng.integers(1, len(broken))]))
-    with httpx.Client(base_url=server) as client:
+    with httpx.Client(base_url=server, timeout=TIMEOUT_SECONDS) as client:
         seen = [client.post("verify", files={"first": kind, "second": whole}).status_code for kind in kinds]
         assert set(seen) <= {200, 422}, seen
         assert seen[:10] == [422] * 10
@@ -215,14 +217,14 @@ def test_malformed_uploads_are_the_callers_fault(server: str, files: list[Path])
 
 
 def test_nothing_is_kept_or_logged(server: str, place: Path, files: list[Path]) -> None:
-    httpx.post(f"{server}enrol", data={"subject": "Quentin"}, files=uploads(files[0]), headers=WRITE)
-    httpx.delete(f"{server}gallery/Quentin", headers=WRITE)
+    post(f"{server}enrol", data={"subject": "Quentin"}, files=uploads(files[0]), headers=WRITE)
+    delete(f"{server}gallery/Quentin", headers=WRITE)
     assert list((place / "tmp").iterdir()) == []
     log = (place / "log").read_text()
     assert "DELETE /gallery/{subject:path} 200" in log
     assert "POST /enrol 201" in log
     assert not re.search("secret|Quentin|127.0.0.1|Traceback", log)
-    counted = httpx.get(f"{server}metrics").text
+    counted = get(f"{server}metrics").text
     assert re.search(r'likeness_requests_total\{method="POST",route="/enrol",status="201"\} \d', counted)
     assert re.search(r"^likeness_uploads_in_progress 0$", counted, re.MULTILINE)
     assert "Quentin" not in counted
@@ -230,37 +232,34 @@ def test_nothing_is_kept_or_logged(server: str, place: Path, files: list[Path]) 
 
 def test_pages_ask_nothing_of_the_network(server: str) -> None:
     for path in ("", "docs"):
-        got = httpx.get(server + path)
+        got = get(server + path)
         assert not re.search(r"""(?:src|href|url)\s*[=(]\s*["']?(?:https?:)?//""", got.text)
         policy = got.headers["content-security-policy"]
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy
         assert (got.headers["x-content-type-options"], got.headers["x-frame-options"]) == ("nosniff", "DENY")
         assert "server" not in got.headers
-    schema = httpx.get(f"{server}openapi.json").json()
+    schema = get(f"{server}openapi.json").json()
     assert {"/verify", "/identify", "/enrol", "/gallery", "/gallery/{subject}", "/health", "/metrics"} <= schema["paths"].keys()
     for path in schema["paths"]:
         assert path in got.text
 
 
 def test_fifty_clients_at_once(server: str, files: list[Path]) -> None:
-    """Three seconds of what benchmarks/use_serve.py does for a minute."""
-    end, statuses = time.monotonic() + 3, list[int]()
+    """A little of what benchmarks/use_serve.py does for a minute."""
+    statuses = list[int]()
 
     def ask() -> None:
-        with httpx.Client(base_url=server, timeout=120) as client:
-            while True:
+        with httpx.Client(base_url=server, timeout=TIMEOUT_SECONDS) as client:
+            for _ in range(2):
                 statuses.append(client.post("verify", files={"first": files[0].read_bytes(), "second": files[1].read_bytes()}).status_code)
-                if time.monotonic() > end:
-                    break
 
     clients = [threading.Thread(target=ask) for _ in range(50)]
     for one in clients:
         one.start()
     for one in clients:
         one.join()
-    assert set(statuses) == {200}
-    assert len(statuses) >= 50
+    assert statuses == [200] * 100
 
 
 def test_a_kill_in_the_midst_of_enrolment_leaves_old_or_new(model: Path, tmp_path: Path, files: list[Path]) -> None:
@@ -270,7 +269,7 @@ def test_a_kill_in_the_midst_of_enrolment_leaves_old_or_new(model: Path, tmp_pat
         def ask(client: int) -> None:
             for i in range(10_000):
                 try:
-                    got = httpx.post(f"{url}enrol", data={"subject": f"{client}-{i}"}, files=uploads(*files[:3]), headers=WRITE)
+                    got = post(f"{url}enrol", data={"subject": f"{client}-{i}"}, files=uploads(*files[:3]), headers=WRITE)
                 except httpx.HTTPError:
                     return
                 if got.status_code == 201:
@@ -354,7 +353,7 @@ def ask_guard(requests: int = 1, *, chunks: tuple[bytes, ...] = (b"x",), pause: 
 
 
 def test_rates_queues_and_times_are_bounded() -> None:
-    assert sorted(ask_guard(9, rate=2.0)) == [200] * 4 + [429] * 5
+    assert sorted(ask_guard(9, rate=0.01)) == [200] + [429] * 8  # the next is due after 100 seconds, however long this takes
     assert sorted(ask_guard(9, workers=1, waiting=2)) == [200] * 3 + [503] * 6
     assert ask_guard(chunks=(b"x",) * 9, pause=0.1, body_seconds=0.25) == [408]
     assert ask_guard(chunks=(b"x" * 60, b"x" * 60), max_bytes=100) == [413]

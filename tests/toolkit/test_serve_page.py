@@ -33,6 +33,7 @@ for needed in ("fastapi", "python_multipart"):
     pytest.importorskip(needed)
 
 TOKEN = "a-token-for-the-tests"
+TIMEOUT_MS = 300_000  # for each click: a busy machine takes its time
 SPEAKER = recipe.load(str(Path(__file__).parent / "tiny.py"))[0]
 FACE = replace(
     SPEAKER,
@@ -89,7 +90,7 @@ def page_of(browser: Any, url: str) -> Iterator[Any]:
     """The page, opened with the token as it is printed; its errors and requests elsewhere fail the test."""
     wrong: list[str] = []
     page = browser.new_context(viewport={"width": 390, "height": 844}).new_page()
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(TIMEOUT_MS)
     page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("request", lambda asked: None if asked.url.startswith((url, "data:", "blob:")) else wrong.append(asked.url))
@@ -160,6 +161,7 @@ def test_a_refused_photo_is_explained(browser: Any, tmp_path: Path) -> None:
     broken.write_bytes(whole.read_bytes()[:200])
     with serving(untrained(FACE, tmp_path / "m.safetensors")) as url:
         page = browser.new_page()
+        page.set_default_timeout(TIMEOUT_MS)
         page.goto(url)
         page.set_input_files("#file-first", str(whole))
         page.set_input_files("#file-second", str(broken))
@@ -174,7 +176,7 @@ def test_a_removal_that_failed_can_be_tried_again(browser: Any, tmp_path: Path) 
     synthetic_faces.write_faces(tmp_path / "faces", num_subjects=1, num_shots=1, size=64)
     with serving(untrained(FACE, tmp_path / "m.safetensors")) as url:
         page = browser.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(TIMEOUT_MS)
         page.on("dialog", lambda dialog: dialog.accept())
         page.goto(f"{url}#token={TOKEN}")
         page.click("[data-tab=gallery]")

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=240)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
 
 
 def test_torchaudio_and_speechbrain_import() -> None:

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import json
-import random
+import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,8 +22,9 @@ from modalities.speaker import folders
 from toolkit import checkpoint
 from toolkit import recipe as recipes
 from toolkit.batch import Item
+from toolkit.cli import main
 from toolkit.recipe import Recipe, Schedule
-from toolkit.run import Plateau, Run
+from toolkit.run import Plateau, Run, latest
 from toolkit.schedules import constant, multistep
 from toolkit.train import fit
 from toolkit.train import step as default_step
@@ -90,39 +90,42 @@ def test_a_run_that_raised_resumes_bit_for_bit(variant: str, workers: int, unint
     assert steps == [*range(1, 13), 12]  # every step once, then the final evaluation
 
 
-def test_sigkill_at_a_random_moment_resumes_bit_for_bit(uninterrupted: Callable[[str], Path], voices: Path, tmp_path: Path) -> None:
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_sigkill_at_any_moment_resumes_bit_for_bit(uninterrupted: Callable[[str], Path], voices: Path, tmp_path: Path) -> None:
+    """Killed while the first model file, then the folder of an older checkpoint is replaced, and within steps."""
     out = tmp_path / "run"
-    command = [sys.executable, "-m", "toolkit.cli", "train", f"{TINY}:simple", "--data", str(voices), "--out", str(out)]
-    moments = random.Random()
-    kills = 0
-    for _ in range(3):
-        process = subprocess.Popen([*command, *(["--resume"] if out.exists() else [])], cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        steps = moments.randrange(1, 9)  # of 12, so that it surely runs still
-        while process.poll() is None and not ((out / "log.jsonl").exists() and len((out / "log.jsonl").read_bytes().splitlines()) >= steps):
-            time.sleep(0.002)
-        time.sleep(moments.uniform(0, 0.03))
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            kills += 1
-        process.wait()
-    subprocess.run([*command, "--resume"], cwd=ROOT, check=True, capture_output=True)
-    assert kills
+    script = Path(__file__).with_name("killed_training.py")
+    events = ["replace:2", "step:8", "rmdir:1", "step:2"]
+    command = [sys.executable, str(script), f"{TINY}:simple", str(voices), str(out), *events]
+    ended = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    assert json.loads(ended.stdout.splitlines()[-1]) == [True] * len(events)
+    found = latest(out)
+    assert found is not None
+    assert found[1]["step"] == 10
+    fit(recipe("simple"), data=voices, out=out, resume=True)
     assert same(uninterrupted("simple"), out)
     assert sorted(one.name for one in out.iterdir()) == ["last.safetensors", "log.jsonl", "recipe.json", "resume"]
 
 
-def test_ctrl_c_saves_the_step_and_exits_130(uninterrupted: Callable[[str], Path], voices: Path, tmp_path: Path) -> None:
+def test_ctrl_c_saves_the_step_and_exits_130(
+    uninterrupted: Callable[[str], Path],
+    voices: Path,
+    tmp_path: Path,
+    ctrl_c_in_step: Callable[[int], AbstractContextManager[None]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The command itself, to which Ctrl-C comes in its fifth step."""
     out = tmp_path / "run"
-    command = [sys.executable, "-m", "toolkit.cli", "train", f"{TINY}:arcface", "--data", str(voices), "--out", str(out)]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    while process.poll() is None and not ((out / "log.jsonl").exists() and (out / "log.jsonl").stat().st_size):
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
-    assert "go on with --resume" in errors
+    with ctrl_c_in_step(5), pytest.raises(SystemExit) as stopped:
+        main(["train", f"{TINY}:arcface", "--data", str(voices), "--out", str(out)])
+    assert stopped.value.code == 130
+    assert "go on with --resume" in " ".join(capsys.readouterr().err.split())
     checkpoint.load_model(out)
-    subprocess.run([*command, "--resume"], cwd=ROOT, check=True, capture_output=True)
+    found = latest(out)
+    assert found is not None
+    assert found[1]["step"] == 5
+    fit(recipe(), data=voices, out=out, resume=True)
     assert same(uninterrupted("arcface"), out)
 
 

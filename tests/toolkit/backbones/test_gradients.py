@@ -131,6 +131,7 @@ def test_estimate_finds_what_varies_within_classes_and_scales_the_norm() -> None
     assert z.mean(dim=0).abs().max() < 1e-4
 
 
+@pytest.mark.slow
 def test_faces_of_new_subjects_are_told_apart_better_than_by_pixels(shared: Path) -> None:
     """ORL, five folds: whitened by 16 subjects, tested on the other four; pixels have an EER of 17.6 %, less the mean of the 16 subjects 11.2 %."""
     data = shared / "data"
