@@ -27,14 +27,16 @@ def sha256(path: Path) -> str:
 
 
 def _behind(path: Path) -> dict[str, Path]:
-    """What embeddings in a .scp are read from: the index, the archives that it names (as it names them) and the meta beside it."""
+    """What embeddings in a .scp are read from: the index, the archives that it names (as it names them), and the meta beside it or else beside them."""
+    side = meta_path(path)
     found = {path.name: path}
     targets = (line.strip().partition(" ")[2].strip() for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
     for name in dict.fromkeys(re.sub(r":\d+\Z", "", target) for target in targets):
         held = next((one for one in (Path(name), path.parent / name) if name and os.path.isfile(one)), None)  # from the working folder first, as in Kaldi
         if held is not None:
             found[name] = held
-    side = meta_path(path)
+            if not side.is_file() and meta_path(held).is_file():
+                found[meta_path(Path(name)).as_posix()] = meta_path(held)
     return found | ({side.name: side} if side.is_file() else {})
 
 

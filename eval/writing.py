@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _LONGEST = 200  # bytes of a name in the name of the folder beside it, which may have 255
 
 
@@ -114,7 +114,7 @@ def full_disk(path: Path) -> Iterator[None]:
     except Exception as error:
         found = re.search(r"\(os error (\d+)\)", str(error))
         number = int(found[1]) if found else getattr(error, "errno", None)
-        if number not in _FULL or "cannot be written" in str(error):
+        if number not in FULL or "cannot be written" in str(error):
             raise
         reason = os.strerror(number)
         refused = OSError(f"{path} cannot be written, and what was there before is unchanged ({reason}); make room and try again")

@@ -197,6 +197,7 @@ def on_a_full_disk(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[A
     command = [sys.executable, "-P", str(Path(__file__).with_name("full_disk.py")), str(tmp_path_factory.mktemp("disk")), *WRITERS]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr[-2000:]
+    assert "Traceback" not in ended.stderr
     found: dict[str, list[Any]] = json.loads(ended.stdout.splitlines()[-1])
     return found
 

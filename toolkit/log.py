@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from eval.files import atomic_path
-from eval.writing import full_disk
+from eval.writing import FULL, full_disk
 from toolkit.batch import Bad, Batch
 
 LOG = "log.jsonl"
@@ -35,6 +36,7 @@ class Log:
             from torch.utils.tensorboard import SummaryWriter
 
             self.board = SummaryWriter(str(out / "tensorboard"), purge_step=step + 1)
+            self._hook, threading.excepthook = threading.excepthook, _quiet_on_full_disks
         if "wandb" in loggers:
             import wandb
 
@@ -48,8 +50,11 @@ class Log:
             with full_disk(self.out / LOG):  # closing writes what could not be written before
                 self.file.close()
         if self.board is not None:
-            with full_disk(self.out / "tensorboard"):
-                self.board.close()
+            try:
+                with full_disk(self.out / "tensorboard"):
+                    self.board.close()
+            finally:
+                threading.excepthook = self._hook
         if self.wandb is not None:
             self.wandb.finish()
 
@@ -69,6 +74,12 @@ class Log:
                 self.board.flush()
         if self.wandb is not None:
             self.wandb.log(numbers, step=step)
+
+
+def _quiet_on_full_disks(thread: threading.ExceptHookArgs) -> None:
+    """What ends TensorBoard's thread ends the next write, too, and is told there; the thread's own traceback is not printed as well."""
+    if getattr(thread.exc_value, "errno", None) not in FULL:
+        threading.__excepthook__(thread)
 
 
 def check_loggers(loggers: Sequence[str]) -> None:
