@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from eval import per_item
-from eval.bootstrap import MIN_DRAWN, Bounds, Drawn, Metric, bounds, bounds_of, drawn_from, percentile_interval
+from eval.bootstrap import FEW_DRAWN, MIN_DRAWN, Bounds, Drawn, Metric, bounds, bounds_of, drawn_from, percentile_interval
 from eval.per_item import PerItem
 from eval.subjects import subjects_of
 from eval.types import Floats, Ints, Scores, Trials, name_first
@@ -238,7 +238,7 @@ def _cell(variant: str, metric: str, runs: Mapping[int, Outcome]) -> Cell:
 def _bounds(replicates: Floats, runs: Mapping[int, Outcome]) -> Bounds:
     """The interval of replicates of these runs, which were measured on one list."""
     drawn = next(iter(runs.values())).drawn
-    return bounds(replicates, LEVEL, Drawn(len(replicates), "resamples") if drawn is None else drawn)
+    return bounds(replicates, LEVEL, Drawn(FEW_DRAWN, "subjects") if drawn is None else drawn)
 
 
 def _difference(metric: str, runs: Mapping[int, Outcome], against: Mapping[int, Outcome]) -> Difference | None:

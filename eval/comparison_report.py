@@ -95,14 +95,17 @@ def notes(comparison: Comparison) -> list[str]:
         f"Mean over {_count(len(c.seeds), 'seed')} ± standard error over seeds [{100 * LEVEL:g} % bootstrap of that mean over {over}, "
         f"{c.num_resamples:,} resamples]; {_tested_on(c)}."
     ]
-    if c.num_comparisons:
+    if any(one.difference is not None for one in c.cells):
         picked = "; it was picked as the best on these trials, which flatters it: --reference names one beforehand" if c.picked else ""
-        said += [
+        said.append(
             f"Differences are to {c.reference}{picked}. Over {_over(c)}: models fixed, the same resampled {_over(c)} for all variants. "
-            f"Over seeds: {_over(c)} fixed, Student's t of the differences of equal seeds. Distinguishable: the interval over {_over(c)} excludes 0.",
+            f"Over seeds: {_over(c)} fixed, Student's t of the differences of equal seeds. Distinguishable: the interval over {_over(c)} excludes 0."
+        )
+    if c.num_comparisons:
+        said.append(
             f"{_count(c.num_comparisons, 'comparison')}: of so many, {(1 - LEVEL) * c.num_comparisons:.2g} would seem distinguishable by chance alone; "
-            "p (Holm) below 0.05 holds for all at once.",
-        ]
+            "p (Holm) below 0.05 holds for all at once."
+        )
     said += _interval_notes(c)
     said.append(f"The variants differ in {', '.join(c.varied) or 'nothing'}.")
     if c.allowed:
