@@ -27,6 +27,7 @@ from toolkit.recipe import restore
 
 FORMAT, KEY = "likeness.onnx/1", "likeness"
 MAX_BYTES = 2**31 - 1  # protobuf's own limit
+_SECONDS = 8.0  # of processor time that a run may take whatever its input
 _MEMORY = 1 << 29  # bytes that a model may take whatever its size and its input
 
 
@@ -146,7 +147,7 @@ class Session:
             self._open()
         given = sum(one.nbytes for one in inputs.values())
         # Networks take up to 100 times the memory of their input, and up to 10 s of a slow processor for each megabyte of it.
-        limits = Limits(seconds=8.0 + given / 7e3, memory=_MEMORY + 2 * self._size + 512 * given + _cuda_memory(), answer=_MEMORY + 64 * given)
+        limits = Limits(seconds=_SECONDS + given / 7e3, memory=_MEMORY + 2 * self._size + 512 * given + _cuda_memory(), answer=_MEMORY + 64 * given)
         names = None if outputs is None else list(outputs)
         return self._process.ask(onnx_process.run, names, list(inputs), arrays=list(inputs.values()), about=self._path, limits=limits)[1]
 

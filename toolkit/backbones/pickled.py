@@ -206,8 +206,11 @@ class _Opcodes(dict[int, Any]):
         raise Refused(f"it uses the pickle opcode {bytes([opcode])!r}, which no state dict needs")
 
 
-class _Reader(pickle._Unpickler):  # type: ignore[name-defined,misc]
+class _Reader(pickle._Unpickler):
     """Python's own interpreter of pickles, in Python: its memo is a dictionary, where that in C is an array that a file can make huge."""
+
+    stack: list[Any]
+    pop_mark: Callable[[], list[Any]]
 
     def __init__(self, file: io.BytesIO):
         super().__init__(file, encoding="latin1")
@@ -256,7 +259,7 @@ class _Reader(pickle._Unpickler):  # type: ignore[name-defined,misc]
         self.stack.append({_key(key): value for key, value in zip(items[::2], items[1::2], strict=True)})
 
 
-_Reader.dispatch = _Opcodes({getattr(pickle, name)[0]: pickle._Unpickler.dispatch[getattr(pickle, name)[0]] for name in _PLAIN.split()})  # type: ignore[attr-defined]
+_Reader.dispatch = _Opcodes({getattr(pickle, name)[0]: pickle._Unpickler.dispatch[getattr(pickle, name)[0]] for name in _PLAIN.split()})
 _Reader.dispatch |= {
     pickle.REDUCE[0]: _Reader.load_reduce,
     pickle.BUILD[0]: _Reader.load_build,
