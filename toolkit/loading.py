@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from toolkit import distributed
-from toolkit.batch import Batch, Draw, Item, Views, collate_views
+from toolkit.batch import Batch, Draw, Item, Views, collate_views, make_room_for_sockets
 from toolkit.console import ignore_ctrl_c
 from toolkit.recipe import Recipe
 from toolkit.run import Run
@@ -30,6 +30,7 @@ def part_of(batches: Iterator[list[Draw]]) -> Iterator[list[Draw]]:
 
 def loader_of(views: Views, order: Iterator[list[Draw]], recipe: Recipe, device: torch.device) -> Any:
     """Batches of views in the given order, read in recipe.workers processes."""
+    make_room_for_sockets()
     return torch.utils.data.DataLoader(
         views,
         batch_sampler=order,
