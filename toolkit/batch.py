@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from multiprocessing.util import get_temp_dir
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol, Self
 
@@ -208,6 +211,24 @@ def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> 
     with atomic_path(path) as temporary:
         lines = (f"{item.id}\t{(item.path if root is None else item.path.relative_to(root)).as_posix()}\n" for item in items)
         temporary.write_text("".join(lines), encoding="utf-8")
+
+
+_SOCKET_PATH = 100  # bytes; systems allow 103 or 107
+_SOCKET_NAME = "/pymp-12345678/listener-12345678"  # as multiprocessing names them
+
+
+def make_room_for_sockets() -> None:
+    """Let reading processes hand over what they read where the temporary folder has a long path; call it before they start.
+
+    They do so through sockets there. Where the path of a socket passes the system's limit, both sides would wait for ever.
+    Then multiprocessing, which makes its folder once and removes it at the end, is made to have it in /tmp.
+    """
+    if os.name == "posix" and len(os.fsencode(tempfile.gettempdir())) + len(_SOCKET_NAME) > _SOCKET_PATH:
+        before, tempfile.tempdir = tempfile.tempdir, "/tmp"
+        try:
+            get_temp_dir()
+        finally:
+            tempfile.tempdir = before
 
 
 def check_unique(items: Sequence[Item], where: str) -> None:

@@ -26,7 +26,7 @@ from toolkit.run import Run
 # and warns of the old name; with the new one buffers are made equal at the start, which build() does anyway.
 _NEW_NAME = "forward_sync_buffers"
 _KNOWN = inspect.signature(nn.parallel.DistributedDataParallel).parameters
-_OWN_BUFFERS = {_NEW_NAME if _NEW_NAME in _KNOWN else "broadcast_buffers": False}
+_OWN_BUFFERS: dict[str, Any] = {_NEW_NAME if _NEW_NAME in _KNOWN else "broadcast_buffers": False}
 
 
 class Network(nn.Module):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from eval.types import Embeddings, name_first
 from toolkit import distributed
-from toolkit.batch import NOT_FINITE, Bad, Floats, Item, Read, collate, is_finite
+from toolkit.batch import NOT_FINITE, Bad, Floats, Item, Read, collate, is_finite, make_room_for_sockets
 from toolkit.console import bar, ignore_ctrl_c
 from toolkit.losses.simple import polarlike
 
@@ -162,6 +162,7 @@ def _rows(
     embedder.eval()
     sums: dict[int, tuple[NDArray[np.float64], int]] = {}  # position -> sum of length x embedding, sum of lengths
     bad: list[tuple[int, Bad]] = []
+    make_room_for_sockets()
     reader = torch.utils.data.DataLoader(_Inputs(items, read), batch_size=None, num_workers=workers, worker_init_fn=ignore_ctrl_c, generator=torch.Generator())
     window: list[tuple[int, Floats]] = []
     held = 0

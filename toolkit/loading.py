@@ -15,7 +15,7 @@ from torch import Tensor
 from eval.provenance import digest
 from eval.types import Trials, name_first
 from toolkit import distributed, measure
-from toolkit.batch import NOT_FINITE, Bad, Batch, Draw, Item, Read, Views, collate_views, is_finite
+from toolkit.batch import NOT_FINITE, Bad, Batch, Draw, Item, Read, Views, collate_views, is_finite, make_room_for_sockets
 from toolkit.console import console, ignore_ctrl_c
 from toolkit.recipe import Recipe
 from toolkit.run import Run
@@ -36,6 +36,7 @@ def part_of(batches: Iterator[list[Draw]]) -> Iterator[list[Draw]]:
 
 def loader_of(views: Views, order: Iterator[list[Draw]], recipe: Recipe, device: torch.device) -> Any:
     """Batches of views in the given order, read in recipe.workers processes."""
+    make_room_for_sockets()
     return torch.utils.data.DataLoader(
         views,
         batch_sampler=order,

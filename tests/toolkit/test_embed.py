@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import multiprocessing.process
+import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -40,6 +42,18 @@ def test_embeddings_do_not_depend_on_the_batch(kind: str, voices: Path) -> None:
         with torch.no_grad():
             alone = embedder(torch.from_numpy(audio.read(item))[None])[0].numpy()
         np.testing.assert_allclose(row, alone, atol=1e-5 * np.abs(alone).max())
+
+
+@pytest.mark.timeout(300)  # both sides would wait for ever
+def test_reading_processes_work_beside_a_long_temporary_path(voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sockets, through which they hand over arrays, have paths of 107 bytes at most."""
+    folder = tmp_path / ("x" * 120)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.delitem(multiprocessing.process.current_process()._config, "tempdir", raising=False)  # type: ignore[attr-defined]  # chosen once
+    items = folders.items(voices, split="all")[:2]
+    made, bad = embed(make("resnet"), items, audio.read, workers=1)
+    assert (len(made.ids), bad) == (2, [])
 
 
 def test_embeddings_are_raw_and_carry_their_meta(voices: Path) -> None:

@@ -508,6 +508,7 @@ class TestEveryProxyLoss:
             gradient = torch.autograd.grad(value, [z, *(one for one in loss.parameters() if one.requires_grad)])
             assert all(bool(torch.isfinite(one).all()) for one in gradient)
 
+    @pytest.mark.slow  # a second each; the next test traces every loss as well
     def test_compiles(self, make: Any) -> None:
         z, y = batch()
         loss = make(5, 4).double()
