@@ -163,3 +163,15 @@ def test_a_reader_that_has_gone_ends_the_printing_not_the_work(tmp_path: Path, m
         assert ended.value.code == 0
         assert capfd.readouterr().err == ""
     assert (tmp_path / "r.json").is_file()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_an_output_that_is_full_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "s.txt").write_text("".join(f"a{i}/1 {'ab'[i % 2]}{i}/2 {i % 7 / 7} {1 - i % 2}\n" for i in range(40)))
+    with open("/dev/full", "w") as stream, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", stream)
+        with pytest.raises(SystemExit) as ended:
+            main(["evaluate", str(tmp_path / "s.txt"), "--resamples", "0"])
+        stream.flush()  # what Python does at its end
+    assert ended.value.code == 2
+    assert "No space left" in capfd.readouterr().err

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -153,7 +153,7 @@ def prepare(
         preparing.prepare(datasets.named(dataset), data, keep=keep, say=say)
 
 
-_USAGE = typer.BadParameter.__mro__[2]  # ClickException: of click, or of the copy of it that newer versions of typer hold
+_USAGE = cast(type[typer.BadParameter], typer.BadParameter.__mro__[2])  # ClickException: of click, or of the copy of it that newer versions of typer hold
 
 
 @contextmanager

@@ -33,6 +33,9 @@ def say(text: str, *, error: bool = False) -> None:
         stream.flush()
     except BrokenPipeError:
         silence(stream)
+    except OSError:  # a full disk: without this Python's flush at the end would fail again, with a text of its own
+        silence(stream)
+        raise
 
 
 def silence(stream: TextIO) -> None:
