@@ -78,11 +78,13 @@ def test_the_lock_goes_with_the_process_and_not_with_its_children(tmp_path: Path
         finally:
             os._exit(1)
     os.close(tells)
-    assert len(os.read(told, 1) + os.read(told, 1)) == 2
-    with pytest.raises(Busy, match=f"process {writer} on"), only_writer(tmp_path):
-        pass
-    os.kill(writer, signal.SIGKILL)
-    os.waitpid(writer, 0)
+    try:
+        assert len(os.read(told, 1) + os.read(told, 1)) == 2
+        with pytest.raises(Busy, match=f"process {writer} on"), only_writer(tmp_path):
+            pass
+    finally:
+        os.kill(writer, signal.SIGKILL)
+        os.waitpid(writer, 0)
     with only_writer(tmp_path):
         assert (tmp_path / NAME).read_text().startswith(f"process {os.getpid()} ")
     for handle in (lives, ends, told):
