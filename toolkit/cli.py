@@ -110,7 +110,12 @@ def compare(
     data: Annotated[Path, typer.Option(help="Folder of the data set.")] = Path("data"),
     out: Annotated[Path, typer.Option(help="Folder for runs, tables and report; what is finished there is not done again.")] = ...,  # type: ignore[assignment]
     reference: Annotated[str, typer.Option(help="The variant that differences are taken to (default: the best mean of the first metric).")] = "",
-    tune: Annotated[int, typer.Option(min=0, help="Trials per variant that search the file's RANGES on validation classes first.")] = 0,
+    tune: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Trials per variant that search the file's RANGES on validation classes first; a grid of Choices ends when every point was tried."
+        ),
+    ] = 0,
     allow_different: Annotated[str, typer.Option(help="Fields besides the method in which the variants may differ, separated by commas.")] = "",
 ) -> None:
     """Train variants x seeds under equal data order and budget; a table with standard errors, intervals over subjects and paired differences."""

@@ -25,7 +25,8 @@ from torch import distributed as processes
 
 from eval.types import name_first
 from toolkit.distributed import gather, gather_plain, largest, lengths_of, rank, total, world
-from toolkit.losses.common import Shard, full, is_sharded, sharded
+from toolkit.losses.common import Shard, is_sharded, sharded
+from toolkit.vmf_precision import full
 
 
 @dataclass(frozen=True)

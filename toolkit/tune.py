@@ -3,6 +3,9 @@
 A recipe file states what may be searched, variant by variant, with the dotted names of the command line:
 
     RANGES = {"arcface": {"loss.margin": Range(0.1, 0.5), "optim.lr": Range(1e-3, 1e-1, log=True), "optim.name": Choice(("sgd", "adamw"))}}
+
+Where all of a variant's ranges are Choices, they span a grid. Its points are drawn in a fixed order without replacement, so that no point is tried twice, and
+the search ends when all have been. With a Range among them TPE proposes all values; a choice then comes up again, beside other numbers.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +30,7 @@ from toolkit.pairs import draw_pairs
 from toolkit.recipe import Recipe, describe, override
 
 VALIDATION_SHARE, LEAST_CLASSES, MOST_PAIRS = 0.25, 4, 20_000
+MOST_POINTS = 1 << 16  # of a grid that is laid out
 INSTALL = "tuning needs Optuna, which is not installed: pip install 'likeness[tune]'"
 
 
@@ -53,6 +59,23 @@ class Choice:
 
 
 Ranges = Mapping[str, Range | Choice]
+
+
+class Search(dict[str, "Range | Choice"]):
+    """Ranges of a variant with how a trial is scored, in place of the bare mapping: RANGES = {"cos": Search({...}, seeds=3, looks=50)}.
+
+    seeds: runs of each trial, with the seeds 0, 1, ...; the trial's score is their median. looks: how often a run is measured while it trains, evenly; its
+    score is then the best of these; 0: that of the finished model. Both together are the nivMF paper's Supp. I: three seeds, the median of the maxima.
+    ValueError for seeds below 1 or looks below 0.
+    """
+
+    def __init__(self, ranges: Ranges, *, seeds: int = 1, looks: int = 0) -> None:
+        if seeds < 1 or looks < 0:
+            raise ValueError(f"Search: seeds={seeds} must be 1 or more and looks={looks} 0 or more")
+        super().__init__(ranges)
+        self.seeds, self.looks = seeds, looks
+
+
 Score = Callable[[Recipe, Path], float]  # trains a recipe in a folder, going on where it was stopped, and gives the first metric on the recipe's trials
 
 
@@ -136,6 +159,8 @@ def tune(
 ) -> tuple[Recipe, Tuned]:
     """The recipe with the settings that score best on the validation classes, after num_trials trials in all (earlier calls' included).
 
+    A grid of Choices needs no more trials than it has points: then each is tried once. ranges: a Search says how a trial is scored.
+
     out: keeps the study (Optuna's journal, study.log) and a run folder per trial; an interrupted search goes on with the trial that was stopped. Trial k
     proposes from a sampler seeded with k, so that an interrupted search proposes what an uninterrupted one would. Ties go to the earlier trial.
     data: a digest of what is trained on.
@@ -147,13 +172,18 @@ def tune(
     except ModuleNotFoundError:
         raise ModuleNotFoundError(INSTALL) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    inner = on_validation_classes(recipe)
+    search = ranges if isinstance(ranges, Search) else Search(ranges)
     metric = next(iter(recipe.metrics))
+    inner = _looked_at(on_validation_classes(recipe), metric, search.looks)
+    points = _points(ranges)
+    num_trials = min(num_trials, len(points) or num_trials)
     out.mkdir(parents=True, exist_ok=True)
     storage = optuna.storages.JournalStorage(JournalFileBackend(str(out / "study.log")))
     direction = "maximize" if recipe.schedule.higher_is_better else "minimize"
     study = optuna.create_study(storage=storage, study_name=variant, direction=direction, load_if_exists=True)
     stated = digest([json.dumps([describe(inner), {field: [type(one).__name__, asdict(one)] for field, one in ranges.items()}], sort_keys=True), data])
+    if search.seeds > 1:
+        stated = digest([stated, f"seeds={search.seeds}"])
     if study.user_attrs.get("stated", stated) != stated:
         raise ValueError(f"{out} holds a search of another recipe, on other data or of other RANGES for {variant}; choose another --out")
     study.set_user_attr("stated", stated)
@@ -162,27 +192,60 @@ def tune(
         before = study.trials[number] if number < len(study.trials) else None
         if before is not None and before.state.is_finished():
             continue
-        study.sampler = optuna.samplers.TPESampler(seed=number)
-        settings = dict(before.params if before is not None else study.ask(distributions).params)
+        if points:
+            if before is None:
+                study.enqueue_trial(points[number])
+            if before is None or before.state == optuna.trial.TrialState.WAITING:  # killed after it was put down
+                study.ask(distributions)
+            settings = points[number]
+        else:
+            study.sampler = optuna.samplers.TPESampler(seed=number)
+            settings = dict(before.params if before is not None else study.ask(distributions).params)
         say(f"tuning {variant}: trial {number + 1} of {num_trials}: {_shown(settings)}")
         try:
             if settings.keys() != ranges.keys():
                 raise ValueError("killed while its settings were written")
-            value = score(_with(inner, settings), out / variant / f"trial-{number}")
+            folder = out / variant / f"trial-{number}"
+            tried = _with(inner, settings)
+            if search.seeds == 1:
+                value = score(tried, folder)
+            else:
+                values = [score(replace(tried, seed=seed), folder / f"seed-{seed}") for seed in range(search.seeds)]
+                study.set_user_attr(f"seeds-{number}", values)
+                value = float(np.median(values))
         except (ValueError, RuntimeError, OSError) as error:
             study.set_user_attr(f"failed-{number}", str(error))
             study.tell(number, state=optuna.trial.TrialState.FAIL)
             say(f"tuning {variant}: trial {number + 1} failed: {error}")
         else:
             study.tell(number, value)
+    found = {one.number: points[one.number] if points else dict(one.params) for one in study.trials[:num_trials]}
     trials = [
-        {"settings": dict(one.params), "score": one.value, "failed": study.user_attrs.get(f"failed-{one.number}", "")} for one in study.trials[:num_trials]
+        {"settings": found[one.number], "score": one.value, "failed": study.user_attrs.get(f"failed-{one.number}", "")}
+        | ({"seeds": study.user_attrs.get(f"seeds-{one.number}")} if search.seeds > 1 else {})
+        for one in study.trials[:num_trials]
     ]
     finished = [one for one in study.trials[:num_trials] if one.value is not None]
     if not finished:
         raise RuntimeError(f"tuning {variant}: all {num_trials} trials failed, the first because: {trials[0]['failed']}; narrow its RANGES")
     best = (max if recipe.schedule.higher_is_better else min)(finished, key=lambda one: one.value or 0.0)
-    return _with(recipe, best.params), Tuned(metric, dict(best.params), float(best.value or 0.0), trials)
+    return _with(recipe, found[best.number]), Tuned(metric, dict(found[best.number]), float(best.value or 0.0), trials)
+
+
+def _points(ranges: Ranges) -> list[dict[str, Any]]:
+    """Every combination of the choices, in a fixed random order; [] where a Range is among them, or there are more than MOST_POINTS."""
+    choices = [one.values for one in ranges.values() if isinstance(one, Choice)]
+    if len(choices) < len(ranges) or prod(map(len, choices)) > MOST_POINTS:
+        return []
+    grid = [dict(zip(ranges, values, strict=True)) for values in product(*choices)]
+    return [grid[i] for i in np.random.default_rng(0).permutation(len(grid))]
+
+
+def _looked_at(recipe: Recipe, metric: str, looks: int) -> Recipe:
+    """The recipe measured `looks` times while it trains, its best model kept; as it is for 0."""
+    if not looks:
+        return recipe
+    return replace(recipe, schedule=replace(recipe.schedule, eval_every=max(1, recipe.schedule.steps // looks), watch=metric))
 
 
 def _with(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from eval.directional import debye_sums, log_normalizer_at_zero, orders
-from toolkit.losses.common import once_in_full, unit
+from toolkit.vmf_precision import once_in_full, unit
 from toolkit.vmf_sampling import sample
 
 __all__ = [

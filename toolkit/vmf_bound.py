@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toolkit.losses.common import once_in_full
 from toolkit.vmf import Method, Normalizer, nivmf_terms, relative, relative_log_c
+from toolkit.vmf_precision import once_in_full
 
 
 def expected_logsumexp(left: Tensor, along: Tensor, across: Tensor, w: Tensor, y: Tensor, beta: Tensor, dim: int, method: Method) -> tuple[Tensor, Tensor]:

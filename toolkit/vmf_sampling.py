@@ -16,7 +16,7 @@ import torch
 from torch import Generator, Tensor
 
 from eval.directional import relative
-from toolkit.losses.common import once_in_full
+from toolkit.vmf_precision import once_in_full
 
 Family = Literal["vmf", "power_spherical"]
 FAMILIES = get_args(Family)

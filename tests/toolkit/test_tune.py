@@ -25,7 +25,7 @@ from toolkit import tune as tuning
 from toolkit.batch import Item
 from toolkit.console import Interrupted
 from toolkit.recipe import Recipe, describe
-from toolkit.tune import Choice, Range, check_ranges, divide, fit_items, held_out_items, on_validation_classes, tune, validation_trials
+from toolkit.tune import Choice, Range, Search, check_ranges, divide, fit_items, held_out_items, on_validation_classes, tune, validation_trials
 
 TINY = Path(__file__).with_name("tiny.py")
 RANGES: dict[str, Range | Choice] = {
@@ -176,6 +176,84 @@ def test_an_interrupted_search_equals_an_uninterrupted_one(tmp_path: Path) -> No
     longer, more = tune(tiny(), RANGES, variant="arcface", num_trials=16, out=tmp_path / "cut", score=bowl)
     assert list(more.trials[:14]) == list(whole.trials)
     assert bowl(longer, tmp_path) <= bowl(chosen, tmp_path)
+
+
+GRID: dict[str, Range | Choice] = {"loss.margin": Choice((0.1, 0.2, 0.3)), "optim.lr": Choice((0.001, 0.01, 0.1))}
+
+
+@pytest.mark.parametrize("num_trials", [9, 20])
+def test_every_point_of_a_grid_is_tried_once_when_the_trials_suffice(tmp_path: Path, num_trials: int) -> None:
+    pytest.importorskip("optuna")
+    seen = 0
+
+    def stops(recipe: Recipe, folder: Path) -> float:
+        nonlocal seen
+        seen += 1
+        if seen == 4:
+            raise Interrupted
+        return bowl(recipe, folder)
+
+    search = partial(tune, tiny(), GRID, variant="arcface", num_trials=num_trials, out=tmp_path, score=stops)
+    with pytest.raises(Interrupted):
+        search()
+    chosen, tuned = search()
+    assert seen == 10
+    points = {(one["settings"]["loss.margin"], one["settings"]["optim.lr"]) for one in tuned.trials}  # type: ignore[index]
+    assert points == {(margin, lr) for margin in (0.1, 0.2, 0.3) for lr in (0.001, 0.01, 0.1)}
+    assert len(tuned.trials) == 9
+    assert tuned.chosen == {"loss.margin": 0.2, "optim.lr": 0.01}
+    assert chosen.optim.lr == 0.01
+
+
+def test_fewer_trials_than_points_are_drawn_without_replacement_and_go_on(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    _, few = tune(tiny(), GRID, variant="arcface", num_trials=5, out=tmp_path / "few", score=bowl)
+    _, more = tune(tiny(), GRID, variant="arcface", num_trials=8, out=tmp_path / "few", score=bowl)
+    _, whole = tune(tiny(), GRID, variant="arcface", num_trials=8, out=tmp_path / "whole", score=bowl)
+    assert [len({json.dumps(one["settings"]) for one in each.trials}) for each in (few, more)] == [5, 8]
+    assert list(more.trials[:5]) == list(few.trials)
+    assert more == whole
+
+
+def test_a_trial_that_was_killed_before_it_had_its_settings_is_not_lost(tmp_path: Path) -> None:
+    optuna = pytest.importorskip("optuna")
+    ask = optuna.Study.ask
+
+    def killed(study: Any, *args: Any, **settings: Any) -> Any:
+        if len(study.trials) == 3:
+            raise Interrupted
+        return ask(study, *args, **settings)
+
+    search = partial(tune, tiny(), GRID, variant="arcface", num_trials=9, out=tmp_path, score=bowl)
+    with patch.object(optuna.Study, "ask", killed), pytest.raises(Interrupted):
+        search()
+    assert len({json.dumps(one["settings"]) for one in search()[1].trials if one["score"] is not None}) == 9
+
+
+def test_the_score_of_supp_i_is_the_median_over_seeds_of_the_best_look(tmp_path: Path) -> None:
+    """Supp. I of the nivMF paper: three seeds, the median of the maximum R@1 on the validation set."""
+    pytest.importorskip("optuna")
+    tried: list[Recipe] = []
+
+    def of_seed(recipe: Recipe, folder: Path) -> float:
+        tried.append(recipe)
+        assert folder.name == f"seed-{recipe.seed}"
+        return bowl(recipe, folder) + (0.0, 100.0, 1.0)[recipe.seed]
+
+    outer = tiny(schedule=replace(tiny().schedule, steps=60, eval_every=0))
+    chosen, tuned = tune(outer, Search(GRID, seeds=3, looks=5), variant="arcface", num_trials=9, out=tmp_path, score=of_seed)
+    assert len(tried) == 27
+    assert {one.schedule.eval_every for one in tried} == {12}
+    assert {one.schedule.watch for one in tried} == {next(iter(outer.metrics))}
+    best = tuned.trials[[one["settings"] for one in tuned.trials].index(tuned.chosen)]
+    assert tuned.score == pytest.approx(1.0)
+    assert best["seeds"] == pytest.approx([0.0, 100.0, 1.0])
+    assert chosen.schedule == outer.schedule  # what is then trained is the recipe's own
+    with pytest.raises(ValueError, match="of another recipe"):
+        tune(outer, Search(GRID, seeds=1, looks=5), variant="arcface", num_trials=9, out=tmp_path, score=of_seed)
+    for wrong in ({"seeds": 0}, {"looks": -1}):
+        with pytest.raises(ValueError, match="Search"):
+            Search(GRID, **wrong)
 
 
 def test_higher_is_better_and_failed_trials(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from toolkit.losses.common import Rates, checked, class_rows, in_full, known_settings, proxy_groups, unit
+from toolkit.losses.common import Rates, checked, class_rows, in_full, known_settings, proxy_groups
 from toolkit.losses.margin import Wrap, angular_margin_softmax
 from toolkit.losses.softmax import norms, scaled_cosine
+from toolkit.vmf_precision import unit
 
 
 class BroadFace(nn.Module):

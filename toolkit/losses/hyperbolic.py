@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from toolkit.losses.common import Rates, checked, cross_entropy, full, in_full
+from toolkit.losses.common import Rates, checked, cross_entropy, in_full
 from toolkit.losses.softmax import norms
+from toolkit.vmf_precision import full
 
 INSIDE = 1e-3  # points are kept at (1 - INSIDE) of the ball's radius
 

@@ -15,15 +15,14 @@ from toolkit.losses.common import (
     checked,
     class_rows,
     cross_entropy,
-    full,
     in_full,
     known_settings,
     proxy_groups,
     refuse_angular_bias,
     target_column,
-    unit,
 )
 from toolkit.losses.softmax import generalised_product, norms, scaled_cosine, tau_groups
+from toolkit.vmf_precision import full, unit
 
 Wrap = Literal["monotone", "easy", "clamp", "none"]
 Grad = Literal["exact", "detached"]

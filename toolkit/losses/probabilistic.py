@@ -8,10 +8,11 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from toolkit.losses.common import Rates, checked, cross_entropy, full, in_full, is_sharded, known_settings, unit
+from toolkit.losses.common import Rates, checked, cross_entropy, in_full, is_sharded, known_settings
 from toolkit.losses.proxy import ProxyAnchor
 from toolkit.vmf import Method, Normalizer, d_b_vmf, d_cos, d_el_nivmf, d_el_vmf, d_kl_vmf, d_l2, d_nivmf, root
 from toolkit.vmf_bound import el_nivmf_cross_entropy
+from toolkit.vmf_precision import full, unit
 from toolkit.vmf_sampling import generator_of, move_on, ranks, sample
 
 Distance = Literal["el_nivmf", "nivmf", "el_vmf", "b_vmf", "kl_vmf", "l2", "cos"]

@@ -18,15 +18,14 @@ from toolkit.losses.common import (
     class_rows,
     class_sum,
     cross_entropy,
-    full,
     in_full,
     known_settings,
     proxy_groups,
     target_column,
-    unit,
     with_target,
 )
 from toolkit.losses.softmax import norms, scaled_cosine
+from toolkit.vmf_precision import full, unit
 
 
 class CenterLoss(nn.Module):

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from toolkit.losses.common import KeyBank, Rates, against, checked, known_settings, once_in_full, refuse_angular_bias, unit
+from toolkit.losses.common import KeyBank, Rates, against, checked, known_settings, refuse_angular_bias
+from toolkit.vmf_precision import once_in_full, unit
 
 BLOCK = 1 << 20  # logits alive at a time on a CPU; sixteen times as many elsewhere
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from toolkit.losses.common import Rates, checked, cross_entropy, full, in_full, known_settings, proxy_groups, refuse_angular_bias, unit
+from toolkit.losses.common import Rates, checked, cross_entropy, in_full, known_settings, proxy_groups, refuse_angular_bias
+from toolkit.vmf_precision import full, unit
 
 
 def norms(x: Tensor) -> Tensor:

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import toolkit.losses
-from toolkit.losses.common import unit
 from toolkit.losses.margin import ArcFace, CosFace
 from toolkit.losses.pair import SNRContrastive
 from toolkit.losses.simple import SimPLE, polarlike
 from toolkit.losses.softmax import Softmax, generalised_product
 from toolkit.memory import Bank
 from toolkit.recipe import Optim
+from toolkit.vmf_precision import unit
 
 LOSSES = sorted(
     {
