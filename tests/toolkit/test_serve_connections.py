@@ -95,7 +95,7 @@ def test_the_body_that_has_been_arriving_longest_gives_way() -> None:
             assert httpx.get(f"http://127.0.0.1:{port}/", trust_env=False).status_code == 200
         assert read_until_answer(first).startswith(b"HTTP/1.1 503 ")
         second.sendall(bytes(997))
-        assert int(read_until_answer(second).split()[1]) == 422  # it was read to its end, and is no form
+        assert read_until_answer(second).startswith(b"HTTP/1.1 400 ")  # it was read to its end, and is no form
 
 
 def read_until_answer(opened: socket.socket) -> bytes:
