@@ -49,7 +49,7 @@ def read(item: Item, *, rate_hz: int = 16_000, min_seconds: float = 0.1, max_sec
     resampled: list[Wave] = []
     to_rate: soxr.ResampleStream | None = None
     samples, values, bad, peak, file_hz = 0, 0, 0, 0.0, 0
-    for raw, file_hz in decode(item, max_seconds, max_values):  # noqa: B007 (the rate is that of all blocks)
+    for raw, file_hz in decode(item, max_seconds, max_values):
         samples, values = samples + len(raw), values + raw.size
         bad += int(np.count_nonzero(~np.isfinite(raw)))
         block = mix(raw)
