@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -111,6 +112,35 @@ def test_headers_are_not_believed(tmp_path: Path) -> None:
     raw[40:44] = (2**32 - 2).to_bytes(4, "little")  # the size of the data, larger than the file
     path.write_bytes(raw)
     assert len(read_file(path)) == 16000
+
+
+@pytest.mark.parametrize(("suffix", "channels", "rate_hz"), [("flac", 8, 96_000), ("wav", 200, 4_000)])
+def test_channels_and_rates_of_a_file_cost_no_memory(tmp_path: Path, suffix: str, channels: int, rate_hz: int) -> None:
+    """A small file that states much: 8 MiB or more of float32 if it were decoded whole, and twice that to mix it."""
+    path = tmp_path / f"a.{suffix}"
+    blocks = 6 * 2**20 // (channels * rate_hz) + 1
+    with soundfile.SoundFile(path, "w", rate_hz, channels) as file:
+        for second in range(blocks):
+            file.write(np.full((rate_hz, channels), 0.1 if second == 0 else 0.0, np.float32))
+    tracemalloc.start()
+    try:
+        wave = read_file(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(wave) == 16_000 * blocks
+    assert peak < 12 * 2**20  # a block, and whether its values are finite; the whole is 24 MiB
+    with pytest.raises(BadAudio, match="too large"):
+        read(Item("a", path), max_values=blocks * rate_hz * channels - 1)
+
+
+def test_blocks_make_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = np.random.default_rng(0).normal(0, 0.1, (30_000, 2)).clip(-1, 1).astype(np.float32)
+    paths = [write(tmp_path / f"a.{suffix}", noise, 22_050) for suffix in ("wav", "flac", "ogg", "mp3", "aiff")]
+    whole = [read_file(path) for path in paths]
+    monkeypatch.setattr("modalities.speaker.audio._BLOCK_VALUES", 5_000)
+    for path, wave in zip(paths, whole, strict=True):
+        np.testing.assert_array_equal(read_file(path), wave)
 
 
 def test_a_flac_file_written_to_a_pipe_states_no_length(tmp_path: Path) -> None:

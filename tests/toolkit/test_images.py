@@ -153,3 +153,23 @@ def test_encode_refuses_other_suffixes() -> None:
     assert np.abs(decode(encode(SMOOTH, ".jpg")).astype(int) - SMOOTH).max() <= 6
     with pytest.raises(ValueError, match=r"not as '\.gif'"):
         encode(SMOOTH, ".gif")
+
+
+def test_a_jpeg_of_many_scans_is_refused_before_it_is_decoded() -> None:
+    """Each scan is a pass over all pixels, and costs a few bytes."""
+    held = io.BytesIO()
+    Image.new("RGB", (64, 64), "red").save(held, "JPEG", progressive=True)
+    whole = held.getvalue()
+    assert images.decode_bytes(whole, "a").shape == (64, 64, 3)
+    at = whole.index(b"\xff\xda")
+    with pytest.raises(images.BadImage, match="scans"):
+        images.decode_bytes(whole[:at] + whole[at : at + 30] * 600 + whole[at:], "a")
+
+
+def test_sizes_are_seen_before_decoding() -> None:
+    held = io.BytesIO()
+    Image.new("L", (300, 200)).save(held, "PNG")
+    images.check_size(held.getvalue(), "a", 60_000)
+    images.check_size(b"no image", "a", 1)
+    with pytest.raises(images.BadImage, match="200 x 300 pixels"):
+        images.check_size(held.getvalue(), "a", 59_999)
