@@ -23,9 +23,9 @@ from eval.types import Floats, name_first
 from toolkit import checkpoint
 from toolkit.batch import Item, Read, check_unique
 from toolkit.embed import ReadParts, TorchEmbedder, embed_all, pick_device
-from toolkit.losses.common import unit
 from toolkit.losses.vmf import VMF
 from toolkit.recipe import Part, Recipe
+from toolkit.vmf_precision import unit
 from toolkit.vmf_sampling import sample
 
 TEST = "test.npz"  # what a run's test measured, in its folder

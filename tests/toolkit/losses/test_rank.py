@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from toolkit.losses.common import unit
 from toolkit.losses.rank import FastAP, RankedList, SmoothAP
+from toolkit.vmf_precision import unit
 
 
 def batch(seed: int = 0, dim: int = 5) -> tuple[Tensor, Tensor]:
