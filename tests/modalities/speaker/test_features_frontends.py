@@ -185,7 +185,9 @@ def test_float32_batches_of_speech(name: str) -> None:
         alone = frontend(wave[None, :n])[0][0]
         assert round(float(relative) * feats.shape[1]) == len(alone)
         worst = max(worst, float((row[: len(alone)] - alone).abs().max()))
-    assert worst < 3e-5
+    # A log mel energy of 16 to 32 is rounded by 1e-6. An MFCC sums N of them, times sqrt(2 / N) and a lifter of up to 12, so
+    # that it may be off by 12 sqrt(2 N) of that: 2e-4 for 80 bands.
+    assert worst < (2e-4 if "mfcc" in name else 3e-5)
 
 
 @pytest.mark.parametrize("name", FRONTENDS)
