@@ -23,13 +23,13 @@ from toolkit.finite import Watch
 from toolkit.loading import check_held_out, estimate, held_out, loader_of, on_device, part_of, views_of
 from toolkit.lock import only_writer
 from toolkit.log import Clock, Log, check_loggers
-from toolkit.losses.common import full
 from toolkit.memory import update_encoder
 from toolkit.recipe import Recipe, check, describe
 from toolkit.run import Run, is_finished, load_run, prepare_folder, save_run
 from toolkit.sampling import check as check_sampling
 from toolkit.sampling import draws
 from toolkit.shards import shard_numbers
+from toolkit.vmf_precision import full
 
 
 def step(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
