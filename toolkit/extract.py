@@ -23,7 +23,7 @@ from toolkit.batch import Bad, Item, Read, check_unique
 from toolkit.checkpoint import Loaded
 from toolkit.console import console
 from toolkit.embed import NO_NUMBERS, Flip, TorchEmbedder, embed_where_readable, refuse_diverged
-from toolkit.lock import Busy, only_writer
+from toolkit.lock import Busy, empty, only_writer
 from toolkit.recipe import restore
 
 SHARD_ITEMS = 8192
@@ -138,8 +138,7 @@ def _prepare(folder: Path, plan: dict[str, str | int], num: int) -> None:
         done = len(list(folder.glob("??????.npz")))
         console.print(f"going on in {folder}: {done} of {num} shards are there")
         return
-    shutil.rmtree(folder, ignore_errors=True)  # without a plan nobody knows what the shards there are of: their removal was stopped
-    folder.mkdir(parents=True)
+    empty(folder)  # without a plan nobody knows what the shards there are of: their removal was stopped
     with atomic_path(file) as partial_path:
         partial_path.write_text(json.dumps(plan) + "\n", encoding="utf-8")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -45,8 +46,10 @@ def only_writer(folder: Path) -> Iterator[None]:
         yield
     finally:
         if handle is not None:
+            # Not one that another process has made since, where the block removed the whole folder.
             with suppress(OSError):  # Windows removes no open file
-                (folder / NAME).unlink()
+                if _is_file(handle, folder / NAME):
+                    (folder / NAME).unlink()
             _open.discard(handle)
             os.close(handle)
         if made:  # and nothing was written into it
@@ -63,6 +66,17 @@ def under_lock(function: Writer) -> Writer:
             return function(*args, **kwargs)
 
     return cast(Writer, run)
+
+
+def empty(folder: Path) -> None:
+    """Remove all that is in a folder but its lock, which its only writer holds."""
+    for path in folder.iterdir():
+        if path.name == NAME:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _acquire(folder: Path) -> int | None:
@@ -86,9 +100,10 @@ def _acquire(folder: Path) -> int | None:
         except Busy:
             os.close(handle)
             raise
-        os.truncate(handle, 0)
-        os.write(handle, f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now():%Y-%m-%d %H:%M:%S}".encode())
         _open.add(handle)
+        with suppress(OSError):  # a full disk: the text only tells others who writes here
+            os.truncate(handle, 0)
+            os.write(handle, f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now():%Y-%m-%d %H:%M:%S}".encode())
         return handle
     raise Busy(f"{folder} is being written by other processes, one after the other; wait until they end, or choose another folder")
 

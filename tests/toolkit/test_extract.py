@@ -19,6 +19,7 @@ from toolkit import checkpoint, extract
 from toolkit.backbones.resnet import ResNet34
 from toolkit.batch import Item
 from toolkit.embed import TorchEmbedder
+from toolkit.lock import Busy, only_writer
 from toolkit.losses.margin import ArcFace
 from toolkit.recipe import Recipe
 
@@ -77,6 +78,19 @@ def test_shards_join_in_order_and_go_on_where_they_stopped(model: Path, items: l
         extract.extract(counted, items[1:], out, shard_items=5)
     extract.finish(out)
     assert not list(tmp_path.glob("*.shards"))
+
+
+def test_nobody_else_writes_into_the_shards_of_an_extraction(model: Path, items: list[Item], tmp_path: Path) -> None:
+    loaded, refused = checkpoint.load_model(model), list[str]()
+
+    def read(item: Item) -> np.ndarray:  # type: ignore[type-arg]
+        with pytest.raises(Busy), only_writer(tmp_path / "out.npz.shards"):
+            pass
+        refused.append(item.id)
+        return audio.read(item)
+
+    extract.extract(replace(loaded, read=read), items[:2], tmp_path / "out.npz", shard_items=1)
+    assert len(refused) == 2
 
 
 def test_a_shard_of_unreadable_items_is_empty(model: Path, items: list[Item], tmp_path: Path) -> None:

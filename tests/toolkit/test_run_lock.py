@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import signal
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +25,7 @@ from toolkit.batch import Batch, Item
 from toolkit.cli import main
 from toolkit.datasets import Dataset
 from toolkit.embed import TorchEmbedder
-from toolkit.lock import NAME, Busy, only_writer
+from toolkit.lock import NAME, Busy, empty, only_writer
 from toolkit.recipe import Recipe, Schedule
 from toolkit.run import Run
 from toolkit.train import fit, step
@@ -58,6 +60,40 @@ def test_a_folder_has_one_writer_and_keeps_no_trace(tmp_path: Path) -> None:
     with only_writer(folder):  # a next one
         pass
     assert [one.name for one in folder.iterdir()] == ["kept"]
+
+
+def test_the_lock_of_another_writer_stays_where_the_folder_was_removed_and_made_again(tmp_path: Path) -> None:
+    folder = tmp_path / "shards"
+    with ExitStack() as second:
+        with only_writer(folder):
+            shutil.rmtree(folder)  # as toolkit.extract.finish does
+            second.enter_context(only_writer(folder))
+        with pytest.raises(Busy), only_writer(folder):
+            pass
+
+
+def test_a_folder_that_is_emptied_keeps_its_lock(tmp_path: Path) -> None:
+    with only_writer(tmp_path):
+        (tmp_path / "of").mkdir()
+        (tmp_path / "of" / "an earlier plan").touch()
+        (tmp_path / "000000.npz").touch()
+        empty(tmp_path)
+        assert [path.name for path in tmp_path.iterdir()] == [NAME]
+        with pytest.raises(Busy), only_writer(tmp_path):
+            pass
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's /dev/full")
+def test_a_full_disk_does_not_keep_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    written = os.write
+    monkeypatch.setattr(os, "write", lambda _, data: written(full, data))
+    with only_writer(tmp_path), pytest.raises(Busy), only_writer(tmp_path):
+        pass
+    monkeypatch.undo()
+    os.close(full)
+    with only_writer(tmp_path):
+        pass
 
 
 def test_the_lock_goes_with_the_process_and_not_with_its_children(tmp_path: Path) -> None:
