@@ -6,6 +6,8 @@ a pickle. It may be asked many times: an ONNX model runs in one that stays.
 
 Processes are forks of a starter: one lean Python per program (no torch, none of the start-up code of site packages, no threads), which imports
 numpy and what a reader needs and never sees a byte of a file. The first process costs what that takes to start, 0.2 s; later ones take 10 ms.
+
+Windows has no fork and no such limits. The functions run in this very process there, without protection.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ import importlib
 import json
 import math
 import os
-import resource
 import signal
 import socket
 import subprocess
@@ -49,6 +50,13 @@ _ENVIRONMENT = {
 }
 
 
+FORKS = hasattr(os, "fork")  # not on Windows
+
+
+class Ended(ValueError):
+    """The process was ended by an earlier question, and did not see this one."""
+
+
 class Limits(NamedTuple):
     """What one answer may cost."""
 
@@ -65,10 +73,14 @@ class Process:
     """
 
     def __init__(self, *preload: str) -> None:
+        self._owner, self._lock = os.getpid(), threading.Lock()
+        self._close: weakref.finalize[..., Process]
+        if not FORKS:
+            self._close = weakref.finalize(self, int)
+            return
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._starter, self._pid = _start(theirs, preload)
-        self._owner, self._lock = os.getpid(), threading.Lock()
         self._close = weakref.finalize(self, _end, self._socket, self._starter, self._pid, self._owner)
 
     @property
@@ -91,25 +103,31 @@ class Process:
 
         Raises:
             ValueError: The function raised it; or the process died, or met a limit. After the latter two it is of no further use.
+            Ended: It was of no further use before, perhaps by a question of another thread.
             OSError, ImportError: The function raised it.
         """
+        if not FORKS:
+            return _ask_here(function, [*arguments, *arrays], about)
         request = {"call": [function.__module__, function.__qualname__], "arguments": arguments, "seconds": limits.seconds, "memory": limits.memory}
-        end = time.monotonic() + 30.0 + 10.0 * limits.seconds
-        try:
-            with self._lock:
+        clock = 30.0 + 10.0 * limits.seconds
+        with self._lock:
+            if not self.usable:
+                raise Ended(f"{about}: the process that would read it has ended; try again")
+            end = time.monotonic() + clock
+            try:
                 _send(self._socket, request, arrays, end)
                 answer, found = _receive(self._socket, end, limits.answer)
-        except TimeoutError:
-            self.close()
-            raise ValueError(f"{about}: reading it was stopped after {30.0 + 10.0 * limits.seconds:.0f} s; it is damaged or hostile") from None
-        except _Damaged as error:
-            self.close()
-            raise ValueError(f"{about}: the answer of the reading process is damaged ({error}); the file is damaged or hostile") from None
-        except OSError:
-            raise ValueError(f"{about}: {self._fate(limits)}; it is damaged or hostile") from None
-        except BaseException:
-            self.close()  # in the middle of an answer
-            raise
+            except TimeoutError:
+                self.close()
+                raise ValueError(f"{about}: reading it was stopped after {clock:.0f} s; it is damaged or hostile") from None
+            except _Damaged as error:
+                self.close()
+                raise ValueError(f"{about}: the answer of the reading process is damaged ({error}); the file is damaged or hostile") from None
+            except OSError:
+                raise ValueError(f"{about}: {self._fate(limits)}; it is damaged or hostile") from None
+            except BaseException:
+                self.close()  # in the middle of an answer
+                raise
         if isinstance(answer, dict) and "value" in answer:
             return answer["value"], found
         kind, text = (str(answer.get(name, "")) for name in ("error", "text")) if isinstance(answer, dict) else ("", "")
@@ -121,8 +139,7 @@ class Process:
 
     def _fate(self, limits: Limits) -> str:
         """Of what the process died, as a sentence's part."""
-        code = _end(self._socket, self._starter, self._pid, self._owner)
-        self._close.detach()
+        code = int(self._close() or 0)
         if code == -signal.SIGXCPU:
             return f"reading it takes more than {limits.seconds:.0f} s of processor time"
         if code < 0:
@@ -146,12 +163,24 @@ def ask_once(function: Callable[..., Answer], *arguments: Any, preload: Sequence
         return process.ask(function, *arguments, about=about, limits=limits)
 
 
+def _ask_here(function: Callable[..., Answer], arguments: Sequence[Any], about: object) -> Answer:
+    """The same in this process, where the system has no fork."""
+    try:
+        return function(*arguments)
+    except tuple(_KINDS.values()):
+        raise
+    except Exception as error:
+        raise ValueError(f"{about}: it cannot be read ({type(error).__name__}: {str(error)[:200]}); it is damaged, or of another kind") from None
+
+
 class _Starter:
     """A lean Python without threads, of which every Process is a fork: the first costs what Python and its packages take to start, later ones 10 ms."""
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
         self._lock = threading.Lock()
+        self._holder = 0  # the thread that has the lock
+        self._left: list[int] = []  # processes that are to be ended by the next order
         with theirs:
             paths = json.dumps([os.path.abspath(path) for path in sys.path])
             # -S: what site packages run when Python starts costs time. A session of its own: an interrupt by the keyboard is for us alone.
@@ -162,12 +191,28 @@ class _Starter:
 
     def order(self, command: str, value: Any, given: socket.socket | None = None) -> int:
         """ "start" a process on a socket, after importing the packages of `value`: its number. "end" the process `value`: what it ended with, as wait says."""
-        end = time.monotonic() + _START_SECONDS
+        if self._holder == threading.get_ident():  # the garbage collector ends a process in the middle of another order
+            self._left.append(value)
+            return -signal.SIGKILL
         with self._lock:
-            _send(self._socket, {"command": command, "value": value}, (), end)
-            if given is not None:
-                socket.send_fds(self._socket, [b"+"], [given.fileno()])
-            return int(_receive(self._socket, end, 0)[0]["value"])
+            self._holder = threading.get_ident()
+            try:
+                found = self._exchange(command, value, given)
+                while self._left:
+                    self._exchange("end", self._left.pop(), None)
+                return found
+            except BaseException:  # what is still under way would be taken for the answer to the next order
+                self.close()
+                raise
+            finally:
+                self._holder = 0
+
+    def _exchange(self, command: str, value: Any, given: socket.socket | None) -> int:
+        end = time.monotonic() + _START_SECONDS
+        _send(self._socket, {"command": command, "value": value}, (), end)
+        if given is not None:
+            socket.send_fds(self._socket, [b"+"], [given.fileno()])
+        return int(_receive(self._socket, end, 0)[0]["value"])
 
     def close(self) -> None:
         self._socket.close()
@@ -205,7 +250,8 @@ def _forked() -> None:
     _starter, _starting = None, threading.Lock()
 
 
-os.register_at_fork(after_in_child=_forked)
+if FORKS:
+    os.register_at_fork(after_in_child=_forked)
 
 
 def _end(ours: socket.socket, starter: _Starter, pid: int, owner: int) -> int:
@@ -274,6 +320,8 @@ def _fill(where: socket.socket, view: memoryview, end: float | None) -> None:
 
 def _serve() -> None:
     """The starter: forks until the parent closes its end, then ends what it has started."""
+    import resource
+
     where = socket.socket(fileno=os.dup(0))
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -285,9 +333,11 @@ def _serve() -> None:
             if order["command"] == "end":
                 # a reader that has ended by itself keeps its status; any other is ended here
                 pid = int(order["value"])
-                os.kill(pid, signal.SIGKILL)
-                running.discard(pid)
-                status = os.waitpid(pid, 0)[1]
+                status = 0
+                if pid in running:
+                    os.kill(pid, signal.SIGKILL)
+                    running.discard(pid)
+                    status = os.waitpid(pid, 0)[1]
             else:
                 descriptor = socket.recv_fds(where, 1, 1)[1][0]
                 for name in order["value"]:
@@ -333,6 +383,8 @@ def _answer(where: socket.socket) -> NoReturn:
 
 def _limit(seconds: float | None, memory: int | None) -> None:
     """Allow so much processor time and memory beyond what was used so far, or as much as there is."""
+    import resource
+
     cpu, data = resource.RLIM_INFINITY, resource.RLIM_INFINITY
     if seconds is not None and memory is not None:
         used = resource.getrusage(resource.RUSAGE_SELF)
@@ -345,6 +397,8 @@ def _limit(seconds: float | None, memory: int | None) -> None:
 
 def _held() -> int:
     """Bytes that count for RLIMIT_DATA: memory that is private and writable."""
+    import resource
+
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[5]) * resource.getpagesize()

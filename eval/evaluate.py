@@ -131,10 +131,12 @@ def _in_one_order(scores: dict[str, Scores], lists: dict[str, Trials], reference
 
     unpaired = []
     for name in scores:
+        if name == reference:
+            continue
         matched = match_trials(lists[reference], lists[name])
         if matched.order is None:
             unpaired.append(Unpaired(name, matched.only_first, matched.only_second, matched.other_label))
-        elif name != reference:
+        else:
             scores[name], lists[name] = Scores(scores[name].values[matched.order], scores[reference].target), lists[reference]
     return unpaired
 

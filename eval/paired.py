@@ -74,6 +74,12 @@ def match_trials(first: Trials, second: Trials) -> Matched:
         >>> match_trials(one, two).order.tolist()
         [1, 0]
     """
+    if first.target is None or second.target is None:
+        raise ValueError("match_trials: both lists need labels")
+    if _sides(first) == _sides(second) and all(
+        np.array_equal(one, other) for one, other in ((first.enrol, second.enrol), (first.probe, second.probe), (first.target, second.target))
+    ):
+        return Matched(np.arange(len(first)), 0, 0, 0)  # as most lists are, and sorting millions of trials takes seconds
     numbers = [{name: i for i, name in enumerate(dict.fromkeys((*a, *b)))} for a, b in zip(_sides(first), _sides(second), strict=True)]
     keys = []
     for trials in (first, second):
@@ -84,8 +90,6 @@ def match_trials(first: Trials, second: Trials) -> Matched:
     shared = int(np.minimum(counts[0][1][at_first], counts[1][1][at_second]).sum())
     lacking = len(first) - shared, len(second) - shared
     orders = [np.argsort(key, kind="stable") for key in keys]
-    if first.target is None or second.target is None:
-        raise ValueError("match_trials: both lists need labels")
     places = [np.searchsorted(keys[i], common, sorter=orders[i]) for i in (0, 1)]
     labels = [trials.target[orders[i][places[i]]] for i, trials in enumerate((first, second)) if trials.target is not None]
     other_label = int(np.count_nonzero(labels[0] != labels[1]))

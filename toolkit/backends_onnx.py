@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from eval.boundary import Limits, Process
+from eval.boundary import Ended, Limits, Process
 from toolkit import onnx_process
 from toolkit.batch import Read
 from toolkit.checkpoint import Loaded
@@ -143,13 +143,17 @@ class Session:
 
     def run(self, outputs: Sequence[str] | None, inputs: Mapping[str, np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
         """The outputs. ValueError for inputs that it does not take, and where it takes more memory or time than any network needs of them."""
-        if not self._process.usable:
-            self._open()
         given = sum(one.nbytes for one in inputs.values())
         # Networks take up to 100 times the memory of their input, and up to 10 s of a slow processor for each megabyte of it.
         limits = Limits(seconds=_SECONDS + given / 7e3, memory=_MEMORY + 2 * self._size + 512 * given + _cuda_memory(), answer=_MEMORY + 64 * given)
         names = None if outputs is None else list(outputs)
-        return self._process.ask(onnx_process.run, names, list(inputs), arrays=list(inputs.values()), about=self._path, limits=limits)[1]
+        while True:
+            process = self._process
+            try:
+                return process.ask(onnx_process.run, str(self._path), names, list(inputs), arrays=list(inputs.values()), about=self._path, limits=limits)[1]
+            except Ended:  # by an earlier input, perhaps of another thread, or it is that of the process that this one was forked from
+                if self._process is process:
+                    self._open()
 
 
 def _cuda_memory() -> int:

@@ -10,15 +10,17 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.context import ForkProcess
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from toolkit.console import Interrupted
 from toolkit.failures import one_sentence
 from toolkit.printing import say
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkProcess  # Windows has none
 
 _PATIENCE_SECONDS = 10.0
 

@@ -38,7 +38,13 @@ class Watch:
         self.pending: list[tuple[int, float, Tensor]] = []  # step, rate, (4,): loss, and whether loss, embeddings and gradients are finite
         self.embeddings: Tensor | None = None
         self.rate = 0.0
-        run.loss.register_forward_pre_hook(self._see)
+        self._hook = run.loss.register_forward_pre_hook(self._see)
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._hook.remove()  # through it the run would hold itself, and its memory until the garbage collector comes
 
     def _see(self, _: nn.Module, inputs: tuple[Any, ...]) -> None:
         """What a loss is given are the embeddings of the whole batch, and its keys."""

@@ -15,7 +15,7 @@ from eval.types import name_first
 
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
 _MAX_DESCRIPTION = 2**20
-_session: list[Any] = []  # the one that this process runs
+_sessions: dict[str, Any] = {}  # by path; several only where eval.boundary has no processes
 
 
 def open_model(path: str, key: str, threads: int) -> Answer:
@@ -46,7 +46,7 @@ def open_model(path: str, key: str, threads: int) -> Answer:
         session = onnxruntime.InferenceSession(held, options, providers=[*cuda, "CPUExecutionProvider"])
     except Exception as error:
         raise ValueError(f"{path}: no ONNX model that can be run ({(str(error).splitlines() or ['?'])[0][:200]})") from None
-    _session[:] = [session]
+    _sessions[path] = session
     text = session.get_modelmeta().custom_metadata_map.get(key)
     if text is not None and len(text) > _MAX_DESCRIPTION:
         raise ValueError(f"{path}: its description has {len(text)} characters; at most {_MAX_DESCRIPTION} are read")
@@ -58,11 +58,11 @@ def _stated(one: Any) -> list[Any]:
     return [one.name, one.type, [size if isinstance(size, int) else str(size) if size is not None else None for size in one.shape]]
 
 
-def run(outputs: list[str] | None, inputs: list[str], *arrays: Array) -> Answer:
-    """Run the open model: None, and its outputs."""
+def run(path: str, outputs: list[str] | None, inputs: list[str], *arrays: Array) -> Answer:
+    """Run a model that open_model opened: None, and its outputs."""
     import numpy as np
 
-    found = _session[0].run(outputs, dict(zip(inputs, arrays, strict=True)))
+    found = _sessions[path].run(outputs, dict(zip(inputs, arrays, strict=True)))
     if not all(isinstance(one, np.ndarray) and one.dtype.kind in "fiub" for one in found):
         raise ValueError("its outputs are no arrays of numbers")
     return None, found

@@ -142,8 +142,8 @@ def _fit(
         interruptible() as interrupted,
         Bar(schedule.steps, run.step, quiet=not main) as bar,
         Log(out if main else None, step=run.step, loggers=loggers, description=description) as log,
+        Watch(run, recipe, items, labels, shards, log, every=1 if device.type == "cpu" else 16) as watch,
     ):
-        watch = Watch(run, recipe, items, labels, shards, log, every=1 if device.type == "cpu" else 16)
         look = partial(_look, run, recipe, out, classes, trials, data, log, bar)
         if run.owed:
             _make_up(look, run, recipe, out)

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval import embeddings
-from eval.boundary import Limits, Process, _Damaged, _receive, _send
+from eval import boundary, embeddings
+from eval.boundary import Ended, Limits, Process, _Damaged, _receive, _send
 from eval.types import Embeddings
 
 LIMITS = Limits(seconds=20, memory=1 << 27, answer=1 << 16)
@@ -64,6 +64,67 @@ def test_a_process_is_asked_again_after_an_error_and_not_after_its_end() -> None
         if not child:
             os._exit(process.usable)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_question_after_the_end_of_a_process_says_so_and_leaves_the_starter_alone() -> None:
+    """A second thread waits with a harmless file while the first one's file ends the process."""
+    with Process() as process, Process() as other:
+        starter = boundary._starter
+        with pytest.raises(ValueError, match="signal 6"):
+            process.ask(os.abort, about="hostile", limits=LIMITS)
+        with pytest.raises(Ended, match="harmless"):
+            process.ask(os.getpid, about="harmless", limits=LIMITS)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="Expecting"):
+            other.ask(json.loads, "{", about="x", limits=LIMITS)
+    with Process():
+        assert boundary._starter is starter
+
+
+def test_a_process_that_the_garbage_collector_ends_during_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    unused, starter = Process(), boundary._starter
+    assert starter is not None
+    exchange, pid = starter._exchange, unused._pid
+
+    def collecting(command: str, value: object, given: socket.socket | None) -> int:
+        unused.close()
+        return exchange(command, value, given)
+
+    monkeypatch.setattr(starter, "_exchange", collecting)
+    with Process() as process, pytest.raises(ValueError, match="Expecting"):
+        process.ask(json.loads, "{", about="x", limits=LIMITS)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_an_interrupt_during_an_order_is_not_taken_for_the_answer_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Process():
+        starter = boundary._starter
+    assert starter is not None
+
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(boundary, "_receive", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Process()
+    monkeypatch.undo()
+    with Process() as process, pytest.raises(ValueError, match="signal 6"):
+        process.ask(os.abort, about="x", limits=LIMITS)
+    assert boundary._starter is not starter
+
+
+def test_without_fork_the_functions_run_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = Embeddings(("a", "b"), np.eye(2, dtype=np.float32), {"model": "m"})
+    embeddings.write(tmp_path / "x.h5", written)
+    monkeypatch.setattr(boundary, "FORKS", False)
+    read = embeddings.read(tmp_path / "x.h5")
+    assert (read.ids, read.meta["model"]) == (written.ids, "m")
+    np.testing.assert_array_equal(read.matrix, written.matrix)
+    with Process() as process:
+        with pytest.raises(ValueError, match="x: it cannot be read"):
+            process.ask(math.floor, "text", about="x", limits=LIMITS)  # type: ignore[arg-type]
+        with pytest.raises(FileNotFoundError):
+            process.ask(os.stat, "/no such file", about="x", limits=LIMITS)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

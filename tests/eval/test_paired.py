@@ -98,6 +98,14 @@ def test_one_file_has_no_differences(folder: Path) -> None:
     assert "differences" not in json.loads((folder / "r.json").read_text(encoding="utf-8"))
 
 
+def test_equal_lists_match_row_by_row_without_a_sort(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, same = (Trials(("a", "b"), ("b", "c"), [1, 0, 1], [1, 0, 1], [True, False, True]) for _ in range(2))
+    monkeypatch.setattr(np, "argsort", None)
+    found = match_trials(one, same)
+    assert found.order is not None
+    assert found.order.tolist() == [0, 1, 2]
+
+
 def test_trials_match_as_multisets_of_ordered_pairs() -> None:
     """Against counting in a dictionary, for lists with repetitions and other numbers for the same ids."""
     rng = np.random.default_rng(0)

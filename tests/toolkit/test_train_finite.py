@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -162,6 +164,22 @@ def overflowing(steps: range) -> Step:
         return loss * (1e36 if run.step in steps else 1.0)
 
     return at
+
+
+def test_a_run_that_has_ended_holds_no_memory(voices: Path, tmp_path: Path) -> None:
+    """A search trains many networks in one process; none may wait for the garbage collector."""
+    runs = list[weakref.ref[Run]]()
+
+    def noting(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
+        runs.append(weakref.ref(run))
+        return step(run, batch, recipe)
+
+    gc.disable()
+    try:
+        fit(recipe(steps=1), data=voices, out=tmp_path / "run", step=noting)
+        assert [one() for one in runs] == [None]
+    finally:
+        gc.enable()
 
 
 def test_steps_that_overflow_in_float16_are_left_out(voices: Path, tmp_path: Path) -> None:
