@@ -99,7 +99,9 @@ class Embeddings:
 
     def unit(self) -> Floats32:
         """(N, D) rows of length 1, whatever their norm; a zero row stays zero."""
-        norms = np.sqrt(np.einsum("nd,nd->n", self.matrix, self.matrix, dtype=np.float64))  # in float32 it may underflow
+        norms: Floats32 | Floats = self.norms
+        if norms.size and not (norms.min() > 1e-15 and norms.max() < 1e18):  # rounded to float32, such norms lose digits
+            norms = np.sqrt(np.einsum("nd,nd->n", self.matrix, self.matrix, dtype=np.float64))
         rows: Floats32 = np.divide(self.matrix, np.where(norms > 0, norms, 1.0)[:, None], out=np.empty_like(self.matrix), casting="same_kind")
         return rows
 
