@@ -176,7 +176,7 @@ def test_what_is_left_of_a_nan_names_the_items(voices: Path, tmp_path: Path) -> 
 
     with pytest.raises(ValueError, match=r"step 0: the loss is nan at lr 0\.05, for the 8 items 'spk\d+/") as raised:
         fit(recipe(), data=voices, out=tmp_path / "run", step=nan)
-    assert "Lower optim.lr" in str(raised.value)
+    assert "lower optim.lr" in str(raised.value)
     assert len(log_of(tmp_path / "run")[-1]["items"]) == 8
 
 
