@@ -167,17 +167,22 @@ def test_the_search_finds_plain_writes(tmp_path: Path, monkeypatch: pytest.Monke
     assert not [*writes(tmp_path / "a.py")]
 
 
-KINDS = ("scores", "npz", "ark", "plda", "model", "shards", "gallery")
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_kill_leaves_the_old_or_the_new(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("npz", "ark", "gallery"),  # one file, several files, a database
+        pytest.param(("scores", "plda", "model", "shards"), marks=pytest.mark.slow),
+    ],
+    ids=" ".join,
+)
+def test_a_kill_leaves_the_old_or_the_new(kinds: tuple[str, ...], tmp_path: Path) -> None:
     """Processes that replace a file are killed at some 20 of their calls, those around the renames among them; what is there is then read."""
-    command = [sys.executable, "-P", str(Path(__file__).with_name("killed.py")), str(tmp_path), *KINDS]
+    command = [sys.executable, "-P", str(Path(__file__).with_name("killed.py")), str(tmp_path), *kinds]
     told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert told.returncode == 0, told.stderr[-2000:]
     found = json.loads(told.stdout.splitlines()[-1])
-    assert [*found] == [*KINDS]
+    assert [*found] == [*kinds]
     for kind, (kills, old, new, other) in found.items():
         assert kills >= 15, kind
         assert not other, (kind, other)
