@@ -192,14 +192,18 @@ def test_a_kill_leaves_the_old_or_the_new(kinds: tuple[str, ...], tmp_path: Path
 
 WRITERS = (".npz", ".ark", ".parquet", ".h5", ".lance", "scores", "zipped scores", "trials", "items", "page", "model", "resume", "log", "tensorboard")
 WRITERS += ("gallery", "LanceDB gallery", "shards", "records")
+IMPORT_MUCH = (".parquet", ".h5", ".lance", "LanceDB gallery", "tensorboard", "page")
 
 
 @pytest.fixture(scope="module")
-def on_a_full_disk(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+def on_a_full_disk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """What became of each writer that is asked for."""
     pytest.importorskip("resource")
     for name in ("pyarrow", "h5py", "lancedb", "tensorboard"):
         pytest.importorskip(name)
-    command = [sys.executable, "-P", str(Path(__file__).with_name("full_disk.py")), str(tmp_path_factory.mktemp("disk")), *WRITERS]
+    here = [item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function)]
+    asked = [item.callspec.params["kind"] for item in here if "on_a_full_disk" in item.fixturenames]
+    command = [sys.executable, "-P", str(Path(__file__).with_name("full_disk.py")), str(tmp_path_factory.mktemp("disk")), *asked]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr[-2000:]
     assert "Traceback" not in ended.stderr
@@ -207,7 +211,7 @@ def on_a_full_disk(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[A
     return found
 
 
-@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("kind", [pytest.param(one, marks=[pytest.mark.slow] if one in IMPORT_MUCH else []) for one in WRITERS])
 def test_a_full_disk_leaves_the_old_and_is_named(kind: str, on_a_full_disk: dict[str, list[Any]]) -> None:
     exception, message, old_is_there, left = on_a_full_disk[kind]
     assert exception == "OSError"
