@@ -32,11 +32,11 @@ demo: $(DEMO_READY)
 # its tests share is made once.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations=30
 
-# Five minutes on two cores.
+# Five minutes on two cores: with a quarter of the random examples, and without the tests marked slow.
 test: $(READY)
-	$(PYTEST) -m "not slow"
+	LIKENESS_FUZZ_EXAMPLES=10 $(PYTEST) -m "not slow" --hypothesis-profile quick
 
-# With the tests that take long and prove little more: see the marker in pyproject.toml.
+# With all examples, and the tests that take long and prove little more: see the marker in pyproject.toml.
 test-all: $(READY)
 	$(PYTEST)
 

@@ -25,6 +25,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -182,7 +183,8 @@ class _Starter:
         self._holder = 0  # the thread that has the lock
         self._left: list[int] = []  # processes that are to be ended by the next order
         with theirs:
-            paths = json.dumps([os.path.abspath(path) for path in sys.path])
+            # First where this package lies: of an editable installation, sys.path does not say so.
+            paths = json.dumps([str(Path(__file__).parents[1]), *(os.path.abspath(path) for path in sys.path)])
             # -S: what site packages run when Python starts costs time. A session of its own: an interrupt by the keyboard is for us alone.
             self._child = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _START, paths],

@@ -17,7 +17,39 @@ from modalities import synthetic
 
 # A loaded machine is no bug of ours; and CI judges a change by the same examples each time, while developers' runs go on searching.
 settings.register_profile("steady", deadline=None, derandomize="CI" in os.environ)
+settings.register_profile("quick", settings.get_profile("steady"))  # of `make test`: a quarter of the examples, see below
 settings.load_profile("steady")
+
+# The files that take longest come first: a process that were given one of them last would work on while the others wait.
+LONGEST = (
+    "toolkit/test_compare.py",
+    "toolkit/test_serve_page.py",
+    "toolkit/test_train_many.py",
+    "toolkit/test_distributed.py",
+    "toolkit/test_serve.py",
+    "toolkit/test_measure.py",
+    "toolkit/test_build.py",
+    "toolkit/test_train.py",
+    "toolkit/test_tune.py",
+    "toolkit/test_export.py",
+    "test_writes.py",
+    "test_docs.py",
+    "test_cli.py",
+    "test_fuzz.py",
+)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The longest files first; and where the profile is quick, a quarter of the examples that each test of hypothesis asks for, five at least."""
+    place = {Path(__file__).parent / name: k for k, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path, len(place)))
+    if config.getoption("--hypothesis-profile") == "quick":
+        # Hypothesis's own plugin changes this attribute in the same way; the tests of a parametrised function share it.
+        for function in {getattr(item, "function", None) for item in items}:
+            asked = getattr(function, "_hypothesis_internal_use_settings", None)
+            if function is not None and asked is not None:
+                function._hypothesis_internal_use_settings = settings(asked, max_examples=max(5, asked.max_examples // 4))
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

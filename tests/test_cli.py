@@ -258,6 +258,7 @@ def test_unreadable_items_are_skipped_or_refused(voices: Path, trained: Path, tm
     assert embeddings.read(tmp_path / "e.npz").ids == (first[0],)
 
 
+@pytest.mark.slow  # a process that trains; test_writes.py has all writers on a full disk
 def test_a_full_disk_leaves_the_last_checkpoint(voices: Path, tmp_path: Path) -> None:
     """A file size limit stands in for the full disk: the write fails half-way with an operating system error."""
     command = [sys.executable, "-m", "toolkit.cli", "train", f"{TINY}:arcface", "--data", str(voices), "--out", str(tmp_path / "run")]

@@ -29,6 +29,7 @@ def likeness(*arguments: object) -> int:
     return int(stopped.value.code or 0)
 
 
+@pytest.mark.slow  # exports, and runs 17 commands: 20 seconds
 def test_an_export_is_a_model_and_a_table_is_embeddings(
     voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

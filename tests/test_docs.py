@@ -63,8 +63,8 @@ SHOWN = [(one, line) for one in BLOCKS if one.kind != "python" for line in lines
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], str]:
-    """Everything runnable, once, in order: (page, line of the block) -> "" or what went wrong."""
+def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], str]:
+    """Everything runnable as far as the last block that is asked for, once, in order: (page, line of the block) -> "" or what went wrong."""
     for package in ("onnxruntime", "onnxscript", "lancedb", "pyarrow", "h5py", "kaldiio"):
         pytest.importorskip(package)
     folder = tmp_path_factory.mktemp("docs")
@@ -82,7 +82,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], str]:
     torch.set_num_threads(1)
     try:
         with contextlib.chdir(folder):
-            return {(one.page, one.line): run(one) for one in RUNNABLE}
+            asked = [item.callspec.params["block"] for item in request.session.items if item.path == request.path and "ran" in item.fixturenames]  # type: ignore[attr-defined]
+            last = max(RUNNABLE.index(one) for one in asked)
+            return {(one.page, one.line): run(one) for one in RUNNABLE[: last + 1]}
     finally:
         torch.set_num_threads(threads)
 
@@ -118,7 +120,10 @@ def run_line(line: str) -> None:
         subprocess.run(["sh", "-c", line], check=True, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("block", RUNNABLE, ids=[f"{one.page}:{one.line}" for one in RUNNABLE])
+@pytest.mark.parametrize(
+    "block",
+    [pytest.param(one, marks=[pytest.mark.slow] if k else [], id=f"{one.page}:{one.line}") for k, one in enumerate(RUNNABLE)],
+)
 def test_what_is_marked_as_run_runs(block: Block, ran: dict[tuple[str, int], str]) -> None:
     assert not ran[block.page, block.line], f"{block.page}, line {block.line}: {ran[block.page, block.line]}"
 

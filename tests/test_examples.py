@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.slow  # a process that imports torch and draws
 def test_vmf_figures(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / "vmf_figures.py"), "--out", str(tmp_path / "figures"), "--points", "12"]
     subprocess.run(command, check=True, cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "MPLCONFIGDIR": str(tmp_path), "PATH": "/usr/bin:/bin"})

@@ -148,6 +148,7 @@ def test_faces_are_aligned_and_both_views_embedded(small: Small, model: Path, fe
         assert found[0].meta.get("flip", "none") == flip
 
 
+@pytest.mark.slow  # a process that extracts; test_extract.py stops one without
 def test_a_killed_extraction_goes_on(
     small: Small, model: Path, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -43,6 +43,7 @@ FIELD = [ROOT / "recipes" / "face" / f"{name}.py" for name in ("vggface2", "ms1m
 FIELD += sorted((ROOT / "recipes" / "image").glob("*.py"))
 VARIANTS = [(path, name) for path in FILES if path not in FIELD for name in module(path).RECIPES]
 IDS = [f"{path.relative_to(ROOT / 'recipes')}:{name}" for path, name in VARIANTS]
+FIRST = {path: next(name for here, name in VARIANTS if here == path) for path, _ in VARIANTS}  # trained in every run of the tests
 
 # What makes a variant small enough for a test; its parts stay what they are.
 SMALL = {
@@ -131,7 +132,11 @@ def test_describes_and_restores(path: Path, variant: str) -> None:
     recipes.restore(described["read"], "read", kind="read")
 
 
-@pytest.mark.parametrize(("path", "variant"), VARIANTS, ids=IDS)
+@pytest.mark.parametrize(
+    ("path", "variant"),
+    [pytest.param(path, name, marks=[] if name == FIRST[path] else [pytest.mark.slow]) for path, name in VARIANTS],
+    ids=IDS,
+)
 def test_trains_and_embeds(path: Path, variant: str, data: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     recipe, _ = recipes.load(f"{path}:{variant}")
     steps = ["schedule.steps=3", "schedule.warmup_steps=1", "schedule.eval_every=0", "sampling.batch_size=4", "workers=0", "threads=1"]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,7 +79,7 @@ def _draw(path: Path, subject: int, shot: int) -> Item:
 
 
 @pytest.mark.parametrize(("name", "variant"), VARIANTS)
-def test_describes_and_trains(name: str, variant: str, data: dict[str, Path], tmp_path: Path) -> None:
+def test_describes_and_restores(name: str, variant: str) -> None:
     recipe: Recipe = MODULES[name].RECIPES[variant]
     recipes.check(recipe)
     assert recipe.modality == "face"
@@ -85,6 +87,19 @@ def test_describes_and_trains(name: str, variant: str, data: dict[str, Path], tm
     for part in ("frontend", "backbone"):
         recipes.restore(described[part], part, kind="module")
     recipes.restore(described["read"], "read", kind="read")
+
+
+def to_train() -> Iterator[Any]:
+    """In every run of the tests the first variant of each file."""
+    for name in NAMES:
+        first, *others = (variant for file, variant in VARIANTS if file == name)
+        yield pytest.param(name, first)
+        yield from (pytest.param(name, one, marks=pytest.mark.slow) for one in others)
+
+
+@pytest.mark.parametrize(("name", "variant"), to_train())
+def test_trains(name: str, variant: str, data: dict[str, Path], tmp_path: Path) -> None:
+    recipe: Recipe = MODULES[name].RECIPES[variant]
     small = tiny(recipe)
     if small.init:  # SCF starts from an ArcFace run
         first = tiny(MODULES[name].RECIPES[small.init.removeprefix("runs/")])

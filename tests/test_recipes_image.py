@@ -74,8 +74,8 @@ def parts_of(recipe: Recipe) -> dict[str, dict[str, Any]]:
     return found
 
 
-def to_train() -> list[tuple[str, str, bool]]:
-    """One variant of each file (True), and of every kind of test each loss once: the others are the same parts with other numbers."""
+def to_train() -> list[Any]:
+    """One variant of each file (True); slow, of every kind of test each loss once. The others are the same parts with other numbers."""
     chosen, seen = [], set()
     for name, module in MODULES.items():
         first = "vmf" if "vmf" in module.RECIPES else next(iter(module.RECIPES))
@@ -83,7 +83,7 @@ def to_train() -> list[tuple[str, str, bool]]:
             parts = parts_of(module.RECIPES[variant])
             kind = (parts.get("test", parts["loss"])["call"], parts["loss"]["call"])
             if variant == first or kind not in seen:
-                chosen.append((name, variant, variant == first))
+                chosen.append(pytest.param(name, variant, variant == first, marks=[] if variant == first else [pytest.mark.slow]))
             seen.add(kind)
     return chosen
 

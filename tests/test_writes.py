@@ -29,19 +29,21 @@ ALLOWED = {
     "eval/embeddings_tables.py": {"_write_lance": _TABLE},
     "eval/plda.py": {"fit_files": _ATOMIC},
     "eval/score.py": {"calibrate_files": _ATOMIC},
-    "eval/writing.py": {"atomic_path": _MOVE, "move": _MOVE},
+    "eval/writing.py": {"move": _MOVE},
     "modalities/face/align.py": {"align_folder": "NAME.part, hidden, is renamed when it is whole; half a line of several.tsv is dropped by the next run"},
     "modalities/image/digits.py": {"write": _MADE},
     "modalities/synthetic.py": {"write_voices": _MADE},
     "modalities/synthetic_faces.py": {"write_faces": _MADE},
     "modalities/synthetic_glyphs.py": {"write_glyphs": _MADE},
+    "toolkit/demos.py": {"_work": "the process's own output, which is a pipe"},
     "toolkit/checkpoint.py": {"_sort_metadata": "is given the name that atomic_path gave"},
     "toolkit/fetch.py": {
         "download": "FILE.part is renamed when all is there",
         "_attempt": "half a tag fits no file of the server, which then sends it anew",
         "_receive": "FILE.part, which the next download goes on with",
+        "_put": "all is unpacked in a hidden folder, which is renamed when it is whole",
     },
-    "toolkit/gallery_lance.py": {"LanceGallery.__init__": _TABLE, "LanceGallery._write": _TABLE},
+    "toolkit/gallery_lance.py": {"LanceGallery.__init__": _TABLE},
     "toolkit/gallery_store.py": {"Enrolments.__init__": "SQLite's transactions"},
     "toolkit/log.py": {"Log.__init__": "entries are appended; a half line is dropped when the run goes on"},
     "toolkit/prepare.py": {
@@ -167,17 +169,22 @@ def test_the_search_finds_plain_writes(tmp_path: Path, monkeypatch: pytest.Monke
     assert not [*writes(tmp_path / "a.py")]
 
 
-KINDS = ("scores", "npz", "ark", "plda", "model", "shards", "gallery")
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_kill_leaves_the_old_or_the_new(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("npz", "ark", "gallery"),  # one file, several files, a database
+        pytest.param(("scores", "plda", "model", "shards"), marks=pytest.mark.slow),
+    ],
+    ids=" ".join,
+)
+def test_a_kill_leaves_the_old_or_the_new(kinds: tuple[str, ...], tmp_path: Path) -> None:
     """Processes that replace a file are killed at some 20 of their calls, those around the renames among them; what is there is then read."""
-    command = [sys.executable, "-P", str(Path(__file__).with_name("killed.py")), str(tmp_path), *KINDS]
+    command = [sys.executable, "-P", str(Path(__file__).with_name("killed.py")), str(tmp_path), *kinds]
     told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert told.returncode == 0, told.stderr[-2000:]
     found = json.loads(told.stdout.splitlines()[-1])
-    assert [*found] == [*KINDS]
+    assert [*found] == [*kinds]
     for kind, (kills, old, new, other) in found.items():
         assert kills >= 15, kind
         assert not other, (kind, other)
@@ -187,14 +194,18 @@ def test_a_kill_leaves_the_old_or_the_new(tmp_path: Path) -> None:
 
 WRITERS = (".npz", ".ark", ".parquet", ".h5", ".lance", "scores", "zipped scores", "trials", "items", "page", "model", "resume", "log", "tensorboard")
 WRITERS += ("gallery", "LanceDB gallery", "shards", "records")
+IMPORT_MUCH = (".parquet", ".h5", ".lance", "LanceDB gallery", "tensorboard", "page")
 
 
 @pytest.fixture(scope="module")
-def on_a_full_disk(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+def on_a_full_disk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """What became of each writer that is asked for."""
     pytest.importorskip("resource")
     for name in ("pyarrow", "h5py", "lancedb", "tensorboard"):
         pytest.importorskip(name)
-    command = [sys.executable, "-P", str(Path(__file__).with_name("full_disk.py")), str(tmp_path_factory.mktemp("disk")), *WRITERS]
+    here = [item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function)]
+    asked = [item.callspec.params["kind"] for item in here if "on_a_full_disk" in item.fixturenames]
+    command = [sys.executable, "-P", str(Path(__file__).with_name("full_disk.py")), str(tmp_path_factory.mktemp("disk")), *asked]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr[-2000:]
     assert "Traceback" not in ended.stderr
@@ -202,7 +213,7 @@ def on_a_full_disk(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[A
     return found
 
 
-@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("kind", [pytest.param(one, marks=[pytest.mark.slow] if one in IMPORT_MUCH else []) for one in WRITERS])
 def test_a_full_disk_leaves_the_old_and_is_named(kind: str, on_a_full_disk: dict[str, list[Any]]) -> None:
     exception, message, old_is_there, left = on_a_full_disk[kind]
     assert exception == "OSError"

@@ -21,7 +21,7 @@ _MAX_TEXT, _MAX_VALUES = 256, 256
 _PIXELS, _LAYERS = (0, 4096), (0, 1000)
 _BOUNDS: dict[str, tuple[float, float]] = {
     "rate_hz": (1000, 192_000),
-    "min_seconds": (0, 3600), "max_seconds": (0, 86_400), "chunk_seconds": (0, 86_400), "crop_seconds": (0.1, 60), "crops": (0, 100),
+    "min_seconds": (0, 3600), "max_seconds": (0, 86_400), "chunk_seconds": (0, 86_400), "max_values": (0, 2**34), "crop_seconds": (0.1, 60), "crops": (0, 100),
     "num_mels": (1, 1024), "num_ceps": (1, 1024), "fft_size": (16, 65_536), "frame_ms": (1, 1000), "hop_ms": (1, 1000), "cmn_window": (0, 1_000_000),
     "size": _PIXELS, "edge": _PIXELS, "short_edge": _PIXELS, "crop": _PIXELS, "image_size": _PIXELS,
     "depth": _LAYERS, "blocks": _LAYERS, "layers": _LAYERS, "heads": _LAYERS, "registers": _LAYERS, "time_masks": _LAYERS, "freq_masks": _LAYERS,

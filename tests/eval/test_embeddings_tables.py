@@ -303,7 +303,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize("seconds", [0.05, 0.19])
+@pytest.mark.parametrize("seconds", [0.05, pytest.param(0.19, marks=pytest.mark.slow)])
 def test_a_killed_writer_leaves_a_whole_table(tmp_path, seconds):
     pytest.importorskip("lancedb")
     path = tmp_path / "t.lance"

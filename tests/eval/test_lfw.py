@@ -93,14 +93,14 @@ def test_row_order_does_not_matter_within_given_folds(case, random):
 
 
 def test_the_grid_is_the_fields_procedure_with_ties_too():
-    dist, same = distances()
-    for d in (dist, dist.round(2), dist.round(1)):
-        mean, std, chosen = verbatim_accuracy(d, same, 10)
-        found = ten_fold_accuracy(-d, same, thresholds="grid")
+    dist, same = distances(200)
+    for d in (dist, dist.round(1)):
+        mean, std, chosen = verbatim_accuracy(d, same, 4)
+        found = ten_fold_accuracy(-d, same, folds=4, thresholds="grid")
         assert (found.mean, found.std) == (pytest.approx(mean, abs=1e-15), pytest.approx(std, abs=1e-15))
         np.testing.assert_allclose(-found.thresholds, chosen, atol=1e-12)
         for far in (0.0, 0.05, 1.0):
-            assert val_at_far(-d, same, far, thresholds="grid") == pytest.approx(verbatim_val(d, same, far, 10), abs=1e-12)
+            assert val_at_far(-d, same, far, folds=4, thresholds="grid") == pytest.approx(verbatim_val(d, same, far, 4), abs=1e-12)
 
 
 def test_rounding_above_0_is_a_distance_of_0():
@@ -109,10 +109,10 @@ def test_rounding_above_0_is_a_distance_of_0():
     dist = np.where(np.arange(dist.size) % 3 == 0, 0.0, dist)  # also of different pairs, so that more than the FAR asked for lie at 0
     above = np.where(dist == 0, 5e-5, -dist)
     for far in (0.0, 0.001, 0.05):
-        assert val_at_far(above, same, far, thresholds="grid") == val_at_far(-dist, same, far, thresholds="grid")
-        assert val_at_far(above, same, far, thresholds="grid") == pytest.approx(verbatim_val(dist, same, far, 10), abs=1e-12)
-    found = ten_fold_accuracy(above, same, thresholds="grid")
-    assert (found.mean, found.std) == pytest.approx(verbatim_accuracy(dist, same, 10)[:2], abs=1e-15)
+        assert val_at_far(above, same, far, folds=4, thresholds="grid") == val_at_far(-dist, same, far, folds=4, thresholds="grid")
+        assert val_at_far(above, same, far, folds=4, thresholds="grid") == pytest.approx(verbatim_val(dist, same, far, 4), abs=1e-12)
+    found = ten_fold_accuracy(above, same, folds=4, thresholds="grid")
+    assert (found.mean, found.std) == pytest.approx(verbatim_accuracy(dist, same, 4)[:2], abs=1e-15)
 
 
 def test_val_by_the_strict_rule_meets_the_far_on_the_other_folds():

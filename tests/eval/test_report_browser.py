@@ -71,7 +71,7 @@ def luminance(colour: str) -> float:
     return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1100), ("dark", 360)])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1100), pytest.param("dark", 360, marks=pytest.mark.slow)])
 def test_the_page_in_a_browser(page_file: Path, browser: object, scheme: str, width: int) -> None:
     context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 780})  # type: ignore[attr-defined]
     page = context.new_page()

@@ -34,10 +34,11 @@ def classified(num: int = 60, dim: int = 3) -> PerItem:
 def test_the_page_of_a_classifier(tmp_path: Path) -> None:
     measured = classified()
     path = tmp_path / "report" / "index.html"
-    html(path, measured, METRICS, command="likeness train a <b>", version="1")
+    html(path, measured, METRICS, command="likeness train a <b>", version="1", num_resamples=100)
     page = path.read_text(encoding="utf-8")
+    drawn = per_item.resample(METRICS, measured, num_resamples=100)
     for name, metric in METRICS.items():
-        low, high = np.quantile(per_item.resample(METRICS, measured)[name], [0.025, 0.975])
+        low, high = np.quantile(drawn[name], [0.025, 0.975])
         assert re.search(rf"{name}</th><td[^>]*>{metric(measured.columns):.4f}</td><td[^>]*>{low:.4f} to {high:.4f}<", page), name
     for heading in ("Calibration", "Norms", "Lowest and highest norms", "The space of the embeddings", "The surest mistakes"):
         assert f">{heading}</h2>" in page, heading

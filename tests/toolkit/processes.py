@@ -1,4 +1,5 @@
-"""What tests/toolkit/test_distributed.py runs in every process: torchrun ... processes.py FOLDER. Compares each loss with itself in one process.
+"""What tests/toolkit/test_distributed.py runs in every process: torchrun ... processes.py FOLDER LOSS ... compares each LOSS with
+itself in one process.
 
 Reads the checkpoint FOLDER/one, writes FOLDER/many and FOLDER/errors.json: {case: largest relative error over values, gradients, parameters and buffers in any
 process, or a message}.
@@ -273,14 +274,16 @@ def messages() -> Iterator[tuple[str, str]]:
             yield name, f"{type(raised).__name__}: {raised}"
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, names: list[str]) -> None:
     faulthandler.enable()
     torch.set_num_threads(1)
     device = distributed.start()
     report: dict[str, Any] = {"device": str(device), "world": distributed.world()}
     cases: dict[str, Callable[[], float]] = {"adjoint": adjoint, "trained": trained, "checkpointed": partial(checkpointed, folder)}
-    cases |= {f"{name}, whole": partial(compare, part, cut=False) for name, part in found().items()}
+    cases |= {f"{name}, whole": partial(compare, part, cut=False) for name, part in found().items() if name in names}
     for name, part in shardable().items():
+        if name not in names:
+            continue
         cases[f"{name}, sharded"] = partial(compare, part, cut=True)
         cases[f"{name}, sampled"] = partial(sampled, part, 0.5)
         cases[f"{name}, all drawn"] = partial(sampled, part, 0.01, CLASSES)
@@ -297,4 +300,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -297,6 +297,7 @@ def onnx_model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, nn.Modul
     return export(tmp_path_factory.mktemp("onnx") / "speaker model.v1.onnx", network, torch.randn(2, 100, 80), free=dims), network
 
 
+@pytest.mark.slow  # an export of its own, which these three share
 def test_onnx_networks_over_filterbanks(onnx_model: tuple[Path, nn.Module], voices: Path) -> None:
     path, network = onnx_model
     items = folders.items(voices, split="all")[:5]
@@ -309,6 +310,7 @@ def test_onnx_networks_over_filterbanks(onnx_model: tuple[Path, nn.Module], voic
         np.testing.assert_allclose(found.matrix, expected, atol=1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.slow  # with the export of the test above
 def test_embeddings_of_two_front_ends_are_of_two_models(onnx_model: tuple[Path, nn.Module], tmp_path: Path) -> None:
     torch.save(ResNet(24, dim=4, width=2).state_dict(), tmp_path / "avg_model.pt")
     for model, file in ((str(onnx_model[0]), onnx_model[0]), (f"wespeaker:{tmp_path}", tmp_path / "avg_model.pt")):
@@ -316,6 +318,7 @@ def test_embeddings_of_two_front_ends_are_of_two_models(onnx_model: tuple[Path, 
         assert backends.load(model, frontend="3dspeaker").digest != backends.load(model).digest
 
 
+@pytest.mark.slow  # an export of its own
 def test_onnx_networks_over_waves_and_what_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     network = Waves()

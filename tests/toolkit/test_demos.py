@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -74,17 +74,12 @@ def test_one_failure_is_told_and_the_others_end(tmp_path: Path, capfd: pytest.Ca
     assert "Traceback" not in out
 
 
-def children() -> set[str]:
-    """The numbers of this thread's child processes; earlier tests may have left some of their own, such as the starter of eval.boundary."""
-    return set(Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split())
-
-
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_ends_all_of_them(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    before, others = signal.getsignal(signal.SIGTERM), children()
+    before, children = signal.getsignal(signal.SIGTERM), set(multiprocessing.active_children())
     with pytest.raises(KeyboardInterrupt):
         run_all(jobs(tmp_path, face="import signal\ndef main(out, *, page):\n    signal.pause()\n", image=INTERRUPTS.format(name)), num_cores=2)
-    assert children() <= others  # none is left, not even to be waited for
+    assert set(multiprocessing.active_children()) == children
     assert signal.getsignal(signal.SIGTERM) is before
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,13 +37,33 @@ CLASSES, DIM, build = processes.CLASSES, processes.DIM, processes.build
 TABLE = torch.arange(CLASSES * DIM, dtype=torch.float64).view(CLASSES, DIM)
 
 
+QUICK = ("Softmax", "SubCenterArcFace", "CurricularFace", "BroadFace", "CenterLoss", "MagFace", "SoftTriple", "Contrastive", "VMF")
+
+
+def cases(names: Iterable[str]) -> list[Any]:
+    """One of each kind of state is for every run of the tests: class vectors, several for a class, buffers, a queue, none."""
+    return [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in names]
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What two processes left: see tests/toolkit/processes.py."""
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two processes left, of the losses that are asked for: see tests/toolkit/processes.py."""
+    here = [item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function)]
+    asked = {item.callspec.params["name"] for item in here if "report" in item.fixturenames and hasattr(item, "callspec")}
     folder = tmp_path_factory.mktemp("processes")
     state = {"proxies": TABLE, "momentum": -TABLE, "tau": torch.tensor(0.25, dtype=torch.float64)}
     save(state, checkpoint_id=folder / "one", no_dist=True)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(Path(processes.__file__)), str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        str(Path(processes.__file__)),
+        str(folder),
+        *sorted(asked),
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-5000:]
@@ -64,18 +85,18 @@ def test_collectives_training_and_checkpoints(report: dict[str, Any], name: str)
     assert report[name] < 1e-12
 
 
-@pytest.mark.parametrize("name", processes.found())
+@pytest.mark.parametrize("name", cases(processes.found()))
 def test_a_loss_that_is_whole_in_every_process(report: dict[str, Any], name: str) -> None:
     """Values, gradients of embeddings and parameters, and buffers over three steps, with slices of unequal length and an empty one."""
     assert report[f"{name}, whole"] < 1e-9
 
 
-@pytest.mark.parametrize("name", processes.shardable())
+@pytest.mark.parametrize("name", cases(processes.shardable()))
 def test_a_loss_in_shards(report: dict[str, Any], name: str) -> None:
     assert report[f"{name}, sharded"] < 1e-9
 
 
-@pytest.mark.parametrize("name", processes.shardable())
+@pytest.mark.parametrize("name", cases(processes.shardable()))
 def test_sampled_classes_are_the_loss_of_their_union(report: dict[str, Any], name: str) -> None:
     assert report[f"{name}, sampled"] < 1e-9
     assert report[f"{name}, all drawn"] < 1e-9

@@ -87,6 +87,7 @@ def test_a_checkpoint_s_export_embeds_as_it_does(voices: Path, tmp_path: Path, c
     assert [one.dim_param or one.dim_value for one in graph.output[0].type.tensor_type.shape.dim] == ["batch", 8]
 
 
+@pytest.mark.slow  # an export each; test_a_checkpoint_s_export_embeds_as_it_does has one as well
 @pytest.mark.parametrize(
     ("frontend", "network"),
     [
@@ -110,6 +111,7 @@ def test_front_ends_are_in_the_graph(frontend: Any, network: Any, tmp_path: Path
     torch.testing.assert_close(other.embedder(waves, lengths), expected, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow  # two exports
 def test_pixel_scaling_crop_and_polarlike_features_are_in_the_graph(tmp_path: Path) -> None:
     small = partial(SmallCNN, dim=9)
     mnist = picture_model(PixelScale((0.3,), (0.5,)), small, partial(images.read, grey=True), features="polarlike")
@@ -130,6 +132,7 @@ def test_pixel_scaling_crop_and_polarlike_features_are_in_the_graph(tmp_path: Pa
         export.export(any_size, tmp_path / "x.onnx")
 
 
+@pytest.mark.slow  # an export of its own
 def test_a_front_end_s_crop_moves_into_the_reading(tmp_path: Path) -> None:
     """Whole images are read for it, and the graph has one size: the same embeddings all the same."""
     from PIL import Image

@@ -103,6 +103,7 @@ def test_a_shard_of_unreadable_items_is_empty(model: Path, items: list[Item], tm
         extract.extract(checkpoint.load_model(model), broken, tmp_path / "none.npz", shard_items=2)
 
 
+@pytest.mark.slow  # three processes that import torch
 def test_two_processes_write_the_same_file_as_one(model: Path, items: list[Item], tmp_path: Path) -> None:
     listed = tmp_path / "items.txt"
     listed.write_text("".join(f"{item.id}\t{item.path}\n" for item in items))

@@ -221,6 +221,7 @@ def test_retrieval_query_by_query(similarity: str, trained: Callable[[str], tupl
     )  # embeddings that are points are their own expectation
 
 
+@pytest.mark.slow  # thousands of draws by rejection
 def test_expected_metrics_are_the_mean_over_draws(trained: Callable[[str], tuple[Recipe, Path]]) -> None:
     """E[mAP@R] (vMF paper, Sec. 3.2) within 5 standard errors of 400 draws there and as many here, by a sampler that only rejects."""
     recipe, out = trained("open_vmf")
@@ -318,6 +319,7 @@ def test_the_best_epoch_on_validation_is_kept(trained: Callable[[str], tuple[Rec
         assert metrics_of(recipe, held_out, only="accuracy") == {"accuracy": best["accuracy"]}
 
 
+@pytest.mark.slow  # four trainings; test_compare.py has a comparison in every run of the tests
 def test_two_variants_compared(tmp_path: Path) -> None:
     """Two losses x two seeds: the table's numbers are those of the files, a second call trains nothing, and one test serves all."""
     short = replace(CLOSED, schedule=replace(CLOSED.schedule, steps=12, eval_every=6))

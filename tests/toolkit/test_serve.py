@@ -245,6 +245,7 @@ def test_pages_ask_nothing_of_the_network(server: str) -> None:
         assert path in got.text
 
 
+@pytest.mark.slow  # a hundred requests
 def test_fifty_clients_at_once(server: str, files: list[Path]) -> None:
     """A little of what benchmarks/use_serve.py does for a minute."""
     statuses = list[int]()
@@ -262,6 +263,7 @@ def test_fifty_clients_at_once(server: str, files: list[Path]) -> None:
     assert statuses == [200] * 100
 
 
+@pytest.mark.slow  # a server of its own; test_writes.py kills the gallery without one
 def test_a_kill_in_the_midst_of_enrolment_leaves_old_or_new(model: Path, tmp_path: Path, files: list[Path]) -> None:
     acknowledged: list[str] = []
     with serving(model, tmp_path, "--gallery", tmp_path / "g") as (url, process):

@@ -104,6 +104,7 @@ def page_of(browser: Any, url: str) -> Iterator[Any]:
     page.context.close()
 
 
+@pytest.mark.slow  # ten seconds of a browser; the next tests compare and enrol photos
 def test_voices_on_the_page(browser: Any, voices: Path, tmp_path: Path) -> None:
     files = [str(path) for path in sorted(voices.rglob("*.flac"))]
     with (

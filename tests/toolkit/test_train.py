@@ -95,7 +95,7 @@ def test_sigkill_at_any_moment_resumes_bit_for_bit(uninterrupted: Callable[[str]
     """Killed while the first model file, then the folder of an older checkpoint is replaced, and within steps."""
     out = tmp_path / "run"
     script = Path(__file__).with_name("killed_training.py")
-    events = ["replace:2", "step:8", "rmdir:1", "step:2"]
+    events = ["replace:2", "step:8", "rmdir:4", "step:2"]
     command = [sys.executable, str(script), f"{TINY}:simple", str(voices), str(out), *events]
     ended = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr[-2000:]

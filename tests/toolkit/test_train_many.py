@@ -95,21 +95,28 @@ def nudged(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
 
 
 @pytest.fixture(scope="module")
-def alone(voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def variants(request: pytest.FixtureRequest) -> list[str]:
+    """Those that are trained in one process and in two: the first, and whatever others are asked for."""
+    here = [item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function)]
+    return sorted({"whole", *(item.callspec.params["variant"] for item in here if hasattr(item, "callspec"))})
+
+
+@pytest.fixture(scope="module")
+def alone(variants: list[str], voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What one process makes of each variant, and of its weights nudged."""
     out = tmp_path_factory.mktemp("alone")
     with ranks.in_float64():
-        for name in ("whole", "simple", "memory"):
+        for name in variants:
             fit(ranks.VARIANTS[name], data=voices, out=out / name)
             fit(replace(ranks.VARIANTS[name], trials=None), data=voices, out=out / f"{name}-nudged", step=nudged)
     return out
 
 
 @pytest.fixture(scope="module")
-def two(voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two(variants: list[str], voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two processes make of each variant, until the second is killed."""
     out = tmp_path_factory.mktemp("two")
-    ended = torchrun(2, voices, out, "whole", "simple", "memory", "sharded:cut", "whole:seeds", "whole:die")
+    ended = torchrun(2, voices, out, *variants, "sharded:cut", "whole:seeds", "whole:die")
     (out / "stderr.txt").write_text(ended.stderr, encoding="utf-8")
     assert (out / "before-the-death").exists(), ended.stderr[-3000:]
     assert ended.returncode != 0
@@ -123,7 +130,7 @@ def allowed(alone: Path, variant: str) -> float:
     return SHARE * moved
 
 
-@pytest.mark.parametrize("variant", ["whole", "simple", "memory"])
+@pytest.mark.parametrize("variant", ["whole", *(pytest.param(one, marks=pytest.mark.slow) for one in ("simple", "memory"))])
 def test_two_processes_train_as_one(variant: str, alone: Path, two: Path) -> None:
     bound = allowed(alone, variant)
     assert bound < 1e-6  # far below what a wrong gradient changes

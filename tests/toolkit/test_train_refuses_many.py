@@ -8,11 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from toolkit import checkpoint
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow  # two processes; test_train_many.py has such a refusal as well
 def test_all_processes_refuse_what_one_of_them_finds(voices: Path, tmp_path: Path) -> None:
     shutil.copytree(voices, tmp_path / "data")
     script = Path(__file__).with_name("ranks_refuse.py")

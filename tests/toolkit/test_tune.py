@@ -304,6 +304,7 @@ def test_without_optuna_tuning_says_what_to_install(tmp_path: Path, monkeypatch:
         tune(tiny(), RANGES, variant="arcface", num_trials=2, out=tmp_path, score=bowl)
 
 
+@pytest.mark.slow  # a search and a comparison; test_measure.py has a small one
 def test_a_tuned_comparison_trains_on_fit_classes_and_reports_every_trial(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     voices = tmp_path / "voices"

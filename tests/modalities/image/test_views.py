@@ -131,6 +131,7 @@ def test_settings_out_of_range() -> None:
             view(image, rng, rng, **settings)  # type: ignore[operator]
 
 
+@pytest.mark.slow  # a process that imports albumentations
 def test_views_ask_no_network() -> None:
     """albumentations looks for a newer version of itself when it is imported, unless told not to."""
     source = (

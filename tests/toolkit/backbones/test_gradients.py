@@ -160,6 +160,7 @@ def test_settings_that_fit_nothing_are_refused() -> None:
             make(3, **given_settings)
 
 
+@pytest.mark.slow  # an export of its own
 def test_exports_with_a_free_batch() -> None:
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")

@@ -508,7 +508,7 @@ class TestEveryProxyLoss:
             gradient = torch.autograd.grad(value, [z, *(one for one in loss.parameters() if one.requires_grad)])
             assert all(bool(torch.isfinite(one).all()) for one in gradient)
 
-    @pytest.mark.slow  # a second each; the next test traces every loss as well
+    @pytest.mark.slow  # a second each, as in the next
     def test_compiles(self, make: Any) -> None:
         z, y = batch()
         loss = make(5, 4).double()
@@ -521,6 +521,7 @@ class TestEveryProxyLoss:
             torch.testing.assert_close(value, plain)
             torch.testing.assert_close(*(torch.autograd.grad(one, x)[0] for one, x in ((value, ours), (plain, theirs))))
 
+    @pytest.mark.slow
     def test_axis_of_classes_does_not_break_the_compiled_graph(self, make: Any) -> None:
         """The functions of losses.common that stand for indexing by y are traced, not called: the graph is whole where the formula's is."""
         if make in (CurricularFace, BroadFace, ProxyAnchor):

@@ -495,6 +495,7 @@ def test_el_nivmf_of_isotropic_proxies_tends_to_the_closed_form() -> None:
     assert float((ours - theirs).norm() / theirs.norm()) < 0.16
 
 
+@pytest.mark.slow  # traces each loss: ten seconds
 @pytest.mark.parametrize("make", [VMF, SCF, ProbabilisticNCA], ids=["VMF", "SCF", "el_nivmf"])
 def test_compiles(make: Any) -> None:
     z, y = batch()
