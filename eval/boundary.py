@@ -57,6 +57,10 @@ class Limits(NamedTuple):
     answer: int  # bytes of the arrays that come back
 
 
+class Ended(ValueError):
+    """The process had ended before it was asked: nothing is known of this file, which another process may read."""
+
+
 class Process:
     """A child process that runs functions of ours on files of others. It ends with the object, or with this process.
 
@@ -91,14 +95,29 @@ class Process:
 
         Raises:
             ValueError: The function raised it; or the process died, or met a limit. After the latter two it is of no further use.
+            Ended: It had ended before: another thread's file met a limit, say.
             OSError, ImportError: The function raised it.
         """
         request = {"call": [function.__module__, function.__qualname__], "arguments": arguments, "seconds": limits.seconds, "memory": limits.memory}
+        with self._lock:  # until it is known of what it died: who waits here has done nothing wrong
+            if not self.usable:
+                raise Ended(f"{about}: its reading process has ended; try again")
+            answer, found = self._exchange(request, arrays, about, limits)
+        if isinstance(answer, dict) and "value" in answer:
+            return answer["value"], found
+        kind, text = (str(answer.get(name, "")) for name in ("error", "text")) if isinstance(answer, dict) else ("", "")
+        if kind == "MemoryError":
+            raise ValueError(f"{about}: reading it takes more than {limits.memory >> 20} MiB; it is damaged or hostile")
+        if kind in _KINDS:
+            raise _KINDS[kind](text)
+        raise ValueError(f"{about}: it cannot be read ({kind}: {text[:200]}); it is damaged, or of another kind")
+
+    def _exchange(self, request: dict[str, Any], arrays: Sequence[Array], about: object, limits: Limits) -> Answer:
+        """Send a request and receive its answer. ValueError where the process dies or meets a limit; it is then of no further use."""
         end = time.monotonic() + 30.0 + 10.0 * limits.seconds
         try:
-            with self._lock:
-                _send(self._socket, request, arrays, end)
-                answer, found = _receive(self._socket, end, limits.answer)
+            _send(self._socket, request, arrays, end)
+            return _receive(self._socket, end, limits.answer)
         except TimeoutError:
             self.close()
             raise ValueError(f"{about}: reading it was stopped after {30.0 + 10.0 * limits.seconds:.0f} s; it is damaged or hostile") from None
@@ -110,19 +129,11 @@ class Process:
         except BaseException:
             self.close()  # in the middle of an answer
             raise
-        if isinstance(answer, dict) and "value" in answer:
-            return answer["value"], found
-        kind, text = (str(answer.get(name, "")) for name in ("error", "text")) if isinstance(answer, dict) else ("", "")
-        if kind == "MemoryError":
-            raise ValueError(f"{about}: reading it takes more than {limits.memory >> 20} MiB; it is damaged or hostile")
-        if kind in _KINDS:
-            raise _KINDS[kind](text)
-        raise ValueError(f"{about}: it cannot be read ({kind}: {text[:200]}); it is damaged, or of another kind")
 
     def _fate(self, limits: Limits) -> str:
         """Of what the process died, as a sentence's part."""
-        code = _end(self._socket, self._starter, self._pid, self._owner)
         self._close.detach()
+        code = _end(self._socket, self._starter, self._pid, self._owner, wait=True)
         if code == -signal.SIGXCPU:
             return f"reading it takes more than {limits.seconds:.0f} s of processor time"
         if code < 0:
@@ -152,6 +163,7 @@ class _Starter:
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
         self._lock = threading.Lock()
+        self._later: list[int] = []  # processes to end with the next order
         with theirs:
             paths = json.dumps([os.path.abspath(path) for path in sys.path])
             # -S: what site packages run when Python starts costs time. A session of its own: an interrupt by the keyboard is for us alone.
@@ -163,11 +175,35 @@ class _Starter:
     def order(self, command: str, value: Any, given: socket.socket | None = None) -> int:
         """ "start" a process on a socket, after importing the packages of `value`: its number. "end" the process `value`: what it ended with, as wait says."""
         end = time.monotonic() + _START_SECONDS
-        with self._lock:
-            _send(self._socket, {"command": command, "value": value}, (), end)
-            if given is not None:
-                socket.send_fds(self._socket, [b"+"], [given.fileno()])
-            return int(_receive(self._socket, end, 0)[0]["value"])
+        if not self._lock.acquire(timeout=_START_SECONDS):
+            raise TimeoutError("the process that starts others is busy")
+        try:
+            while self._later:
+                self._exchange("end", self._later.pop(), None, end)
+            return self._exchange(command, value, given, end)
+        except BaseException:  # an interrupt between an order and its answer, say: the next answer would be taken for that of another order
+            self.close()
+            raise
+        finally:
+            self._lock.release()
+
+    def _exchange(self, command: str, value: Any, given: socket.socket | None, end: float) -> int:
+        _send(self._socket, {"command": command, "value": value}, (), end)
+        if given is not None:
+            socket.send_fds(self._socket, [b"+"], [given.fileno()])
+        return int(_receive(self._socket, end, 0)[0]["value"])
+
+    def end(self, pid: int) -> int:
+        """End a process: what it ended with, as wait says.
+
+        An object that Python's garbage collector removes is ended in the middle of anything, also of
+        an order of this very thread, which must not be waited for: its process is ended later then,
+        and ends by itself before, since its socket is closed.
+        """
+        if self._lock.locked():
+            self._later.append(pid)
+            return int(signal.SIGKILL)
+        return self.order("end", pid)
 
     def close(self) -> None:
         self._socket.close()
@@ -208,13 +244,13 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-def _end(ours: socket.socket, starter: _Starter, pid: int, owner: int) -> int:
-    """End a process; what it ended with, as subprocess says it: the negative number of a signal."""
+def _end(ours: socket.socket, starter: _Starter, pid: int, owner: int, *, wait: bool = False) -> int:
+    """End a process; what it ended with, as subprocess says it: the negative number of a signal, that of SIGKILL where it is not known."""
     ours.close()
     if os.getpid() != owner:  # a process that was forked off closes its copy of the socket, and no more
         return 0
     try:
-        return os.waitstatus_to_exitcode(starter.order("end", pid))
+        return os.waitstatus_to_exitcode(starter.order("end", pid) if wait else starter.end(pid))
     except (OSError, _Damaged):
         return -signal.SIGKILL  # the starter has gone, and its processes with it
 
@@ -284,10 +320,11 @@ def _serve() -> None:
             order = _receive(where)[0]
             if order["command"] == "end":
                 # a reader that has ended by itself keeps its status; any other is ended here
-                pid = int(order["value"])
-                os.kill(pid, signal.SIGKILL)
-                running.discard(pid)
-                status = os.waitpid(pid, 0)[1]
+                pid, status = int(order["value"]), int(signal.SIGKILL)
+                if pid in running:  # or its number may be another's by now
+                    os.kill(pid, signal.SIGKILL)
+                    running.discard(pid)
+                    status = os.waitpid(pid, 0)[1]
             else:
                 descriptor = socket.recv_fds(where, 1, 1)[1][0]
                 for name in order["value"]:

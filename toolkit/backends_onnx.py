@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from eval.boundary import Limits, Process
+from eval.boundary import Ended, Limits, Process
 from toolkit import onnx_process
 from toolkit.batch import Read
 from toolkit.checkpoint import Loaded
@@ -28,6 +29,7 @@ from toolkit.recipe import restore
 FORMAT, KEY = "likeness.onnx/1", "likeness"
 MAX_BYTES = 2**31 - 1  # protobuf's own limit
 _SECONDS = 8.0  # of processor time that a run may take whatever its input
+_TRIES = 10  # each of them lost to inputs of another thread that met a limit
 _MEMORY = 1 << 29  # bytes that a model may take whatever its size and its input
 
 
@@ -143,13 +145,16 @@ class Session:
 
     def run(self, outputs: Sequence[str] | None, inputs: Mapping[str, np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
         """The outputs. ValueError for inputs that it does not take, and where it takes more memory or time than any network needs of them."""
-        if not self._process.usable:
-            self._open()
         given = sum(one.nbytes for one in inputs.values())
         # Networks take up to 100 times the memory of their input, and up to 10 s of a slow processor for each megabyte of it.
         limits = Limits(seconds=_SECONDS + given / 7e3, memory=_MEMORY + 2 * self._size + 512 * given + _cuda_memory(), answer=_MEMORY + 64 * given)
         names = None if outputs is None else list(outputs)
-        return self._process.ask(onnx_process.run, names, list(inputs), arrays=list(inputs.values()), about=self._path, limits=limits)[1]
+        for _ in range(_TRIES):
+            if not self._process.usable:
+                self._open()
+            with suppress(Ended):  # by another thread's inputs, while these waited for their turn
+                return self._process.ask(onnx_process.run, names, list(inputs), arrays=list(inputs.values()), about=self._path, limits=limits)[1]
+        raise ValueError(f"{self._path}: {_TRIES} processes that ran it ended before these inputs came to their turn; try again")
 
 
 def _cuda_memory() -> int:
