@@ -47,8 +47,8 @@ _REFUSED_IDS = {  # what a format cannot give back
 def read(path: str | Path) -> Embeddings:
     """Reads the embeddings of a file or table of the formats above. float16 and float64 matrices become float32.
 
-    ValueError: other suffix; damaged, truncated or foreign file; a pipe or device; pickled objects; commands in a .scp; links to other files in a .h5; repeated ids, NaN; more
-    than 1 GiB that is also over 100 times the file's size. FileNotFoundError. ImportError names the extra to install.
+    ValueError: other suffix; damaged, truncated or foreign file; a pipe or device; pickled objects; commands in a .scp; links to other files in a .h5; repeated
+    ids, NaN; more than 1 GiB that is also over 100 times the file's size. FileNotFoundError. ImportError names the extra to install.
     """
     path = located(path)
     suffix, stated = _suffix(path, _READ), path
