@@ -31,7 +31,7 @@ def _read(path: Path, function: Any, *arguments: str) -> Any:
 
 def _agedb(path: str) -> Answer:
     """In the process."""
-    content = _load(path, "splits")
+    content = _load(path, "splits", squeeze=False)
     return [_agedb_fold(fold[0][0][0]) for fold in content], []
 
 
@@ -46,11 +46,11 @@ def _agedb_fold(record: Any) -> list[list[Any]]:
 
 def _cars(path: str, field: str) -> Answer:
     """In the process."""
-    content = _load(path, "annotations", squeeze_me=True)
+    content = _load(path, "annotations", squeeze=True)
     return [[str(one[field]), int(one["class"])] for one in content.reshape(-1)], []
 
 
-def _load(path: str, name: str, **options: bool) -> Any:
+def _load(path: str, name: str, *, squeeze: bool) -> Any:
     from scipy.io import loadmat
 
-    return loadmat(path, variable_names=[name], **options)[name]
+    return loadmat(path, variable_names=[name], squeeze_me=squeeze)[name]
