@@ -21,12 +21,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.files import atomic_path
+from eval.files import atomic_path, bounded
 from eval.normalization import cohort_statistics
 from eval.types import Bools, Floats, SplitScores
 from eval.verification import as_labels, check_costs, eer
 
 FORMAT = "likeness calibration 1"
+_MAX_BYTES = 1 << 20
 FRACTIONS = tuple(k / 20 for k in range(10))
 
 
@@ -68,9 +69,7 @@ def load_calibration(path: str | Path) -> Calibration:
     """Read what `Calibration.save` wrote. ValueError for anything else."""
     path = Path(path)
     try:
-        if path.stat().st_size > 1 << 20:
-            raise ValueError("it is too large")
-        given = json.loads(path.read_text(encoding="utf-8"))
+        given = json.loads(bounded(path, _MAX_BYTES).decode())
         if not isinstance(given, dict) or given.pop("format", None) != FORMAT:
             raise ValueError(f"its format is not {FORMAT!r}")
         found = Calibration(**given | {"weights": tuple(given["weights"]), "names": tuple(given["names"])})

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval import embeddings_kaldi, embeddings_tables, npz
-from eval.files import atomic_path
+from eval.files import atomic_path, refuse_device
 from eval.types import Embeddings, name_first
 
 EXPANSION = 100  # a compressed file may expand to this many times its size,
@@ -47,11 +47,12 @@ _REFUSED_IDS = {  # what a format cannot give back
 def read(path: str | Path) -> Embeddings:
     """Reads the embeddings of a file or table of the formats above. float16 and float64 matrices become float32.
 
-    ValueError: other suffix; damaged, truncated or foreign file; pickled objects; commands in a .scp; links to other files in a .h5; repeated ids, NaN; more
-    than 1 GiB that is also over 100 times the file's size. FileNotFoundError. ImportError names the extra to install.
+    ValueError: other suffix; damaged, truncated or foreign file; a pipe or device; pickled objects; commands in a .scp; links to other files in a .h5; repeated
+    ids, NaN; more than 1 GiB that is also over 100 times the file's size. FileNotFoundError. ImportError names the extra to install.
     """
     path = located(path)
     suffix, stated = _suffix(path, _READ), path
+    refuse_device(path)
     if suffix == ".npz":
         ids, matrix, meta = _read_npz(path, _limit(_size(path)))
     elif suffix in (".ark", ".scp"):

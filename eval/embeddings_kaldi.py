@@ -13,6 +13,7 @@ from typing import IO, Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 
+from eval.files import bounded
 from eval.types import Embeddings, Floats32
 from eval.writing import full_disk, move, remove, staged, sync
 
@@ -179,9 +180,7 @@ def _stated_of(ark: Path, side: Path) -> object:
 
 
 def _side_text(side: Path) -> str:
-    if side.stat().st_size > MAX_META:
-        raise ValueError(f"{side}: {side.stat().st_size} bytes, but at most {MAX_META} are allowed")
-    return side.read_text(encoding="utf-8", errors="replace")
+    return bounded(side, MAX_META).decode(errors="replace")
 
 
 def _index_needs_meta(ark: Path) -> bool:

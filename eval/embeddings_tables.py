@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.boundary import Answer, Limits, Process
+from eval.boundary import Answer, Ended, Limits, Process
 from eval.embeddings_kaldi import MAX_DIM, MAX_META
 from eval.files import EXPANSION, atomic_path
 from eval.types import Embeddings
@@ -311,7 +311,11 @@ def _read_apart(path: Path, limit: int) -> Read:
     limits = Limits(seconds=(15.0 if kind == ".lance" else 6.0) + size / 2e7, memory=_SPARE + 2 * limit, answer=limit + 2 * MAX_META)
     with ExitStack() as stack:
         process = _lance_process() if kind == ".lance" else stack.enter_context(Process(*_PRELOADED[kind]))
-        _, (ids, lengths, matrix, meta) = process.ask(read_here, str(path.absolute()), limit, about=path, limits=limits)
+        try:
+            found = process.ask(read_here, str(path.absolute()), limit, about=path, limits=limits)[1]
+        except Ended:  # by another thread's table
+            found = stack.enter_context(Process(__name__)).ask(read_here, str(path.absolute()), limit, about=path, limits=limits)[1]
+        ids, lengths, matrix, meta = found
     text, ends = ids.tobytes(), np.concatenate([[0], np.cumsum(lengths)]).tolist()
     names = tuple(text[start:end].decode("utf-8", "surrogatepass") for start, end in itertools.pairwise(ends))
     return names, matrix, meta.tobytes().decode("utf-8", "surrogatepass")

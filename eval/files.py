@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import zlib
 from collections import defaultdict
@@ -24,6 +25,27 @@ FREE_EXPANSION = 1 << 28  # or to 256 MB if that is more: lists of short lines c
 
 _BLOCK = 1 << 24
 _SAMPLE = 1_000  # lines that decide how fields are separated; all later lines have to comply
+
+
+def bounded(path: Path, limit: int) -> bytes:
+    """The bytes of a file, a pipe or a device, of which the latter two do not state their size and some never end.
+
+    Raises:
+        ValueError: There are more than `limit`.
+        OSError: It cannot be read.
+    """
+    held = io.BytesIO()  # by blocks: one read of all that is allowed would take that much memory for any file
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            if held.write(block) and held.tell() > limit:
+                raise ValueError(f"{path}: over {limit} bytes; at most so many are read of a file of this kind")
+    return held.getvalue()
+
+
+def refuse_device(path: Path) -> None:
+    """ValueError for what is there and neither a file nor a folder: a pipe never comes, and a link to /dev/zero in a folder of others fills the memory."""
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        raise ValueError(f"{path} is a pipe, a device or a socket; only a file can be read at many places: save it as one first")
 
 
 class Column(NamedTuple):

@@ -16,11 +16,13 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from eval.files import bounded
 from eval.types import Bools, Floats, Ints, SplitScores, Trials, nfc
 from eval.verification import tar_threshold
 
 Thresholds = Literal["scores", "grid"]
 Folds = int | Sequence[int] | NDArray[np.integer]
+_MAX_BYTES = 1 << 26
 
 
 class TenFold(NamedTuple):
@@ -100,7 +102,11 @@ def read_pairs(path: str | Path, *, suffix: str = "") -> tuple[Trials, Ints]:
     The first line says `folds n` (`n` alone: one fold): each fold has n lines `name i j` (same), then n lines `name1 i name2 j` (different).
     ValueError: a damaged header, fewer or more lines, lines of another kind (all counted, the first named).
     """
-    lines = nfc(Path(path).read_text(encoding="utf-8")).splitlines()
+    path = Path(path)
+    try:
+        lines = nfc(bounded(path, _MAX_BYTES).decode()).splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: {error.object[error.start : error.start + 40]!r} is not UTF-8 text; fetch the file again, or convert it to UTF-8") from None
     while lines and not lines[-1].strip():
         lines.pop()
     header = lines[0].split() if lines else []

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.files import refuse_device
+
 
 class Header(NamedTuple):
     """What an array declares."""
@@ -36,6 +38,7 @@ class Npz(NamedTuple):
 @contextmanager
 def opened(path: Path, limit: int, remedy: str = "write it again") -> Iterator[Npz]:
     """The arrays of a file, of at most `limit` bytes together. ValueError, also of the block: damaged, larger, pickled objects. OSError: it cannot be read."""
+    refuse_device(path)
     with path.open("rb") as handle:
         try:
             with zipfile.ZipFile(handle) as archive:

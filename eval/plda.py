@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval import embeddings as files
-from eval.files import atomic_path
+from eval.files import atomic_path, bounded
 from eval.similarity import pairs
 from eval.subjects import read_mapping
 from eval.types import Floats, name_first
@@ -102,9 +102,7 @@ def load_plda(path: str | Path) -> Plda:
     """Read what `Plda.save` wrote, of this format or the one before, whose scores keep their meaning. ValueError for anything else."""
     path = Path(path)
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise ValueError("it is too large")
-        given = json.loads(path.read_text(encoding="utf-8"))
+        given = json.loads(bounded(path, _MAX_BYTES).decode())
         written = given.pop("format", None) if isinstance(given, dict) else None
         if written not in (FORMAT, _BEFORE) or ("scoring_length" in given) != (written == FORMAT):
             raise ValueError(f"its format is neither {FORMAT!r} nor {_BEFORE!r}")

@@ -10,6 +10,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from eval.embeddings_kaldi import meta_path
+from eval.files import bounded
+
+_MAX_INDEX = 1 << 30  # bytes of a .scp
 
 
 def sha256(path: Path) -> str:
@@ -30,7 +33,7 @@ def _behind(path: Path) -> dict[str, Path]:
     """What embeddings in a .scp are read from: the index, the archives that it names (as it names them), and the meta beside it or else beside them."""
     side = meta_path(path)
     found = {path.name: path}
-    targets = (line.strip().partition(" ")[2].strip() for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
+    targets = (line.strip().partition(" ")[2].strip() for line in bounded(path, _MAX_INDEX).decode(errors="replace").splitlines())
     for name in dict.fromkeys(re.sub(r":\d+\Z", "", target) for target in targets):
         held = next((one for one in (Path(name), path.parent / name) if name and os.path.isfile(one)), None)  # from the working folder first, as in Kaldi
         if held is not None:

@@ -12,9 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from eval.files import bounded
 from eval.types import name_first
 
-_MAX_YAML = 2**20
+_MAX_YAML = 2**16  # the published ones have 2 kB; a number of a megabyte takes minutes to parse
+_MAX_ALIASES = 8  # lists of lists of aliases are of any size when they are gone through
 _MAX_SIZE = 65_536  # of any layer that a file asks for
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _SPEECHBRAIN = {
@@ -165,7 +167,13 @@ def _plain_yaml(path: Path) -> dict[str, Any]:
     import yaml
 
     class Plain(yaml.SafeLoader):  # type: ignore[misc]
-        pass
+        aliases = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            self.aliases += self.check_event(yaml.AliasEvent)
+            if self.aliases > _MAX_ALIASES:
+                raise yaml.YAMLError(f"over {_MAX_ALIASES} aliases")
+            return super().compose_node(parent, index)
 
     def tagged(loader: Any, suffix: str, node: Any) -> dict[str, Any]:
         held = loader.construct_mapping(node, deep=True) if isinstance(node, yaml.MappingNode) else {"": str(node.value)[:1024]}
@@ -173,12 +181,12 @@ def _plain_yaml(path: Path) -> dict[str, Any]:
 
     Plain.add_multi_constructor("!", tagged)
     try:
-        if path.stat().st_size > _MAX_YAML:
-            raise ValueError(f"{path}: {path.stat().st_size} bytes; at most {_MAX_YAML} are read")
-        found = yaml.load(path.read_text(encoding="utf-8"), Loader=Plain)
+        text = bounded(path, _MAX_YAML)
     except FileNotFoundError:
         raise ValueError(f"{path} does not exist; a folder of a SpeechBrain speaker model holds hyperparams.yaml and embedding_model.ckpt") from None
-    except (yaml.YAMLError, RecursionError, UnicodeDecodeError) as error:
+    try:
+        found = yaml.load(text.decode(), Loader=Plain)
+    except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:  # the latter two: dates and numbers that are none
         raise ValueError(f"{path}: no YAML that can be read ({str(error).splitlines()[0][:200]})") from None
     if not isinstance(found, dict):
         raise ValueError(f"{path}: expected names and values, but it holds a {type(found).__name__}")

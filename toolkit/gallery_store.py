@@ -20,6 +20,7 @@ MAX_SUBJECT = 256  # characters of a name
 _APPLICATION = 0x4C4B4E53  # "LKNS", in the file's header
 _MAX_META = 1 << 16  # characters
 _MAX_DIM = 1 << 16
+_MAX_NUMBER = 1e35  # of an embedding: the norm of the longest is a float32 then
 _BLOCK = 1 << 14  # rows read at once
 _ASKED = 500  # subjects named in one statement
 
@@ -181,8 +182,8 @@ class Enrolments:
         if wrong or unnamed:
             raise ValueError(f"{self.name}: {len(wrong)} enrolments are not of {self.dim} numbers ({name_first(wrong)}), {unnamed} lack a name; it is damaged")
         rows = np.frombuffer(b"".join(blobs), dtype="<f4").reshape(len(blobs), self.dim).astype(np.float32)  # type: ignore[arg-type]
-        if not np.isfinite(rows).all():
-            raise ValueError(f"{self.name}: enrolments hold NaN or infinity; it is damaged")
+        if not np.isfinite(rows).all() or np.abs(rows).max(initial=0) > _MAX_NUMBER:
+            raise ValueError(f"{self.name}: enrolments hold NaN, infinity or numbers beyond {_MAX_NUMBER:g}; it is damaged")
         return rows
 
     @contextmanager
@@ -202,6 +203,8 @@ class Enrolments:
         try:
             yield
         except sqlite3.OperationalError as error:
+            if "decode to UTF-8" in str(error):
+                raise ValueError(f"{self.name}: its texts are no UTF-8; it is damaged: restore a copy or choose another folder") from None
             if "locked" in str(error):
                 raise ValueError(f"{self.name} is used by another process; one at a time may hold a gallery: stop it, or choose another folder") from None
             raise OSError(f"{self.name}: {error}; nothing was changed: make room on the disk, or see that it can be written to, and try again") from error

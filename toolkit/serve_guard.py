@@ -4,6 +4,7 @@
     Origin      requests that change or upload must come from the page itself, or from no page (CSRF) -> 403
     token       enrolling, replacing and removing need it; where other machines can connect, everything but the page, /health, /docs and /openapi.json -> 401
     rate        a token bucket for each client address -> 429; wrong tokens have a smaller one, and where it is empty the right one waits too
+    charset     forms in another encoding than UTF-8, which the form's reader would decode by whatever Python has -> 415
     size, time  bodies over the limit -> 413, that arrive too slowly -> 408
     memory      the bodies of all requests together; beyond that, the one that has been arriving longest -> 503
     queue       so many uploads that have arrived, worked on or waiting -> 503
@@ -23,6 +24,7 @@ import hmac
 import ipaddress
 import json
 import logging
+import re
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
@@ -42,6 +44,7 @@ _MAX_CLIENTS = 10_000
 _WRONG_TOKENS = (0.1, 10.0)  # per second, and at once
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _DRAIN = 2**26, 5.0  # bytes and seconds that a refused upload is still read for
+_UTF_8 = re.compile(r';\s*charset="?utf-8"?\s*(?=;|$)')
 _BUSY = "the server is busy; try again in a moment"
 _log = logging.getLogger("likeness.serve")
 
@@ -186,10 +189,16 @@ class Guard:
                     401, "this needs the token that the server printed at its start: send Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"}
                 )
         if method not in ("GET", "HEAD"):
+            self._refuse_encoding([value for key, value in headers if key == b"content-type"])
             stated = given.get(b"content-length", "0")
             if not stated.isdecimal() or len(stated) > 18 or int(stated) > self.limits.max_bytes:
                 raise HTTPException(413, self._too_large())
             self._refuse_when_busy()  # again when it has arrived: only then does it take a place
+
+    def _refuse_encoding(self, types: list[str]) -> None:
+        """HTTPException where the client chooses an encoding of Python's for the form's texts: punycode takes minutes for a megabyte, and all others wait."""
+        if len(types) > 1 or any("charset" in _UTF_8.sub("", one.lower()) for one in types):
+            raise HTTPException(415, "texts of a form are read as UTF-8; send one Content-Type without another charset")
 
     def _serves(self, host: str) -> bool:
         try:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from eval import lfw
 from eval.files import as_stored, at_lines, text_lines
+from eval.mat import agedb_folds
 from eval.types import Ints, Trials, name_first
 from toolkit.batch import Item
 from toolkit.images import SUFFIXES
@@ -124,16 +125,13 @@ def read_agedb(path: str | Path) -> Pairs:
 
     The nesting is that of FaceX-Zoo's parser (test_protocol/lfw/pairs_parser.py). ValueError if it is otherwise.
     """
-    from scipy.io import loadmat
-
     path = Path(path)
     if path.stat().st_size > _MAX_MAT:
         raise ValueError(f"{path}: over {_MAX_MAT} bytes; this is no list of pairs")
     try:
-        content = loadmat(str(path), variable_names=["splits"])
-        folds = [_agedb_fold(one[0][0][0]) for one in content["splits"]]
-    except Exception as error:  # a damaged .mat leads to errors of any kind in scipy's reader and below
-        raise ValueError(f"{path}: no protocol of AgeDB ({type(error).__name__}: {str(error)[:80]}); fetch the file again") from None
+        folds = [[(first, second, same) for first, second, same in fold] for fold in agedb_folds(path)]
+    except ValueError as error:
+        raise ValueError(f"{path}: no protocol of AgeDB ({str(error).removeprefix(f'{path}: ')[:160]}); fetch the file again") from None
     if len(folds) < 2 or not all(folds):
         raise ValueError(f"{path}: {len(folds)} folds, {sum(not one for one in folds)} of them empty; fetch the file again")
     return _pairs(folds)
@@ -187,12 +185,3 @@ def _numbered_paths(path: Path) -> dict[str, str]:
     if bad or not paths:
         raise ValueError(f"{path}: {len(bad)} lines are not `number path` with a new number ({at_lines(np.array(bad, dtype=np.int32))}); fetch the file again")
     return paths
-
-
-def _agedb_fold(record: Any) -> list[tuple[str, str, bool]]:
-    """record[0]: (2, P) cells of structs whose first field is the image's name; record[1]: (1, P) labels."""
-    names, labels = record[0], record[1][0]
-    sides = [[str(cell[0][0][0][0]) for cell in names[side]] for side in (0, 1)]
-    if not len(sides[0]) == len(sides[1]) == len(labels) or not set(labels.tolist()) <= {-1, 0, 1}:
-        raise ValueError("names and labels do not pair up")
-    return [(f"{first}.jpg", f"{second}.jpg", label == 1) for first, second, label in zip(*sides, labels.tolist(), strict=True)]

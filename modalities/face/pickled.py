@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.files import atomic_path
+from eval.files import atomic_path, refuse_device
 from eval.types import Trials, name_first
 from modalities.face.images import encoded
 from toolkit.batch import Item
@@ -96,6 +96,7 @@ def _dump(images: list[bytes], same: list[bool], path: Path) -> None:
 
 
 def _bytes_of(path: Path) -> bytes:
+    refuse_device(path)
     size = path.stat().st_size
     if size > MAX_BIN_BYTES:
         raise ValueError(f"{path}: {size} bytes; at most {MAX_BIN_BYTES} are read; is this a verification set?")

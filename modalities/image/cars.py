@@ -7,8 +7,8 @@ cars_test_annos_withlabels.mat (there or in DATA); each also in DATA/cars196, DA
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
+from eval.mat import cars_annotations
 from modalities.image import packed
 from modalities.image.lists import check_whole, inside
 from modalities.image.splits import Protocol, Split, of_classes
@@ -55,15 +55,12 @@ def verify(data: str | Path) -> None:
 
 def _annotations(path: Path, field: str, prefix: str) -> list[tuple[str, int]]:
     """(path below the root, class 1 to 196) of every image in a .mat file."""
-    from scipy.io import loadmat
-
     if path.stat().st_size > _MAX_MAT:
         raise ValueError(f"{path}: over {_MAX_MAT} bytes; these are no annotations of Cars196: {FETCH}")
     try:
-        held: Any = loadmat(path, squeeze_me=True, variable_names=["annotations"])["annotations"]
-        listed = [(f"{prefix}{one[field]}", int(one["class"])) for one in held.reshape(-1)]
-    except Exception as error:  # scipy raises what its parser stumbles over, of many kinds
-        raise ValueError(f"{path}: no annotations with the fields {field!r} and 'class' ({type(error).__name__}: {str(error)[:80]}); {FETCH}") from error
+        listed = [(f"{prefix}{name}", number) for name, number in cars_annotations(path, field)]
+    except ValueError as error:
+        raise ValueError(f"{path}: no annotations with the fields {field!r} and 'class' ({str(error).removeprefix(f'{path}: ')[:160]}); {FETCH}") from None
     wrong = [id for id, number in listed if not 1 <= number <= NUM_CLASSES or not inside(id)]
     if wrong:
         raise ValueError(

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
+from eval.files import refuse_device
 from eval.types import name_first
 from toolkit.batch import MAX_SPAN, Item
 
@@ -30,6 +31,7 @@ def stretch(item: Item) -> bytes:
     ValueError for a compressed file that is damaged, cut short or larger than 1 GiB, and a span past the end; OSError if it cannot be opened.
     """
     if item.path.suffix not in _SUFFIXES:
+        refuse_device(item.path)
         if item.span is None and item.path.stat().st_size > MAX_SPAN:
             raise ValueError(f"{item.path}: over {MAX_SPAN} bytes; this is no file of a packed data set")
         with item.open() as file:

@@ -7,9 +7,12 @@ import json
 import math
 import operator
 import os
+import signal
 import socket
+import threading
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -192,3 +195,65 @@ def test_reading_a_table_imports_no_native_reader_here(tmp_path: Path) -> None:
     program = "import sys; from eval import embeddings; embeddings.read(sys.argv[1]); print(sorted({'pyarrow', 'h5py', 'torch'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_who_waits_for_a_process_that_ends_is_not_blamed() -> None:
+    """Threads of the service share one process: a hostile file of one of them says nothing about those of the others."""
+    raised: dict[str, BaseException] = {}
+
+    def ask(name: str, function: Any, *arguments: object) -> None:
+        try:
+            process.ask(function, *arguments, about=name, limits=LIMITS._replace(seconds=0.2))
+        except BaseException as error:
+            raised[name] = error
+
+    with Process() as process:
+        process._lock.acquire()  # until all of them wait
+        threads = [threading.Thread(target=ask, args=("hostile", math.factorial, 10**8))]
+        threads += [threading.Thread(target=ask, args=(f"innocent {i}", os.getpid)) for i in range(2)]
+        for thread in threads:
+            thread.start()
+        process._lock.release()
+        for thread in threads:
+            thread.join()
+        starter = boundary._starter
+    assert "processor time" in str(raised.pop("hostile"))
+    # One that came first was answered: os.getpid gives no answer of ours, which is another error.
+    assert {type(one) for one in raised.values() if "TypeError" not in str(one)} <= {Ended}
+    with Process() as process:  # by the same starter: it was not asked to end a process twice
+        assert boundary._starter is starter
+        assert process.usable
+
+
+def test_an_end_that_comes_in_the_middle_of_an_order_waits_for_the_next_one() -> None:
+    """Python's garbage collector may remove a process anywhere, also where this very thread starts another."""
+    with Process() as other:
+        process = Process()
+        starter, pid = process._starter, process._pid
+        with starter._lock:
+            process.close()  # as the garbage collector does it; it does not wait for the lock
+        assert not process.usable
+        assert starter._later == [pid]
+        with Process():
+            assert starter._later == []
+        assert starter.order("end", pid) == signal.SIGKILL  # it has gone, and its number is nobody's
+        assert other.usable
+
+
+def test_an_order_that_is_interrupted_leaves_no_answer_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with Process():
+        with monkeypatch.context() as patch:
+            patch.setattr(boundary, "_receive", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                Process()
+        first, second = Process(), Process()
+        with first, second:
+            assert first._starter is second._starter
+            assert first._pid != second._pid
+            with pytest.raises(ValueError, match="signal 6"):
+                second.ask(os.abort, about="x", limits=LIMITS)
+            with pytest.raises(FileNotFoundError):  # the other one is whole
+                first.ask(os.stat, "/no such file", about="x", limits=LIMITS)  # type: ignore[arg-type]

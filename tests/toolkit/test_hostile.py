@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from eval.types import Embeddings
-from toolkit import backends_onnx
+from toolkit import backends_onnx, backends_speechbrain
 from toolkit.fetch import unpack
 from toolkit.gallery import ExactGallery
 from toolkit.gallery_store import FILE
@@ -78,6 +78,8 @@ def gallery(tmp_path: Path) -> Path:
         ["DROP INDEX by_subject"],
         ["DROP INDEX by_subject", "CREATE INDEX by_subject ON enrolment (subject COLLATE NOCASE)"],
         ["PRAGMA journal_mode=WAL"],
+        ["UPDATE enrolment SET subject = CAST(x'fffe41' AS TEXT)"],
+        ["UPDATE enrolment SET embedding = x'ffff7f7fffff7f7f'"],
     ],
 )  # fmt: skip
 def test_a_gallery_of_other_tables_is_not_opened(statements: list[str], gallery: Path) -> None:
@@ -161,3 +163,22 @@ def test_a_function_of_a_domain_allows_no_other_operator_of_it(tmp_path: Path) -
         else:
             with pytest.raises(ValueError, match=r"evil\.Bad"):
                 backends_onnx.open_session(path)
+
+
+HOSTILE_YAML = {
+    "aliases": "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12)),
+    "merges": "b0: &b0 {x: 1}\n" + "".join(f"b{i}: &b{i}\n  <<: [{','.join([f'*b{i - 1}'] * 10)}]\n" for i in range(1, 10)),
+    "depth": "[" * 5000,
+    "number": "a: 1" + ":1" * 20_000 + ".5",
+    "date": "a: 9999-99-99",
+    "size": "a: 1" + ":1" * 100_000,
+    "bytes": "a: \xff",
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE_YAML)
+def test_settings_of_any_depth_and_size_are_refused(kind: str, tmp_path: Path) -> None:
+    """Ten aliases in a list, ten of that in another, ...: going through them, or merging them, takes for ever."""
+    (tmp_path / "hyperparams.yaml").write_text(HOSTILE_YAML[kind], encoding="latin-1")
+    with pytest.raises(ValueError, match=r"hyperparams\.yaml: (no YAML|over)"):
+        backends_speechbrain.read_settings(tmp_path / "hyperparams.yaml")

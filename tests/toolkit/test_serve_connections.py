@@ -67,6 +67,19 @@ def verify(port: int, **request: Any) -> Any:
         return client.post(f"http://127.0.0.1:{port}/verify", **({"files": FILES} | request))
 
 
+@pytest.mark.parametrize("charset", ["charset=punycode", 'charset="idna"', "CHARSET=utf-7", "charset*=utf-8''punycode", "charset*0=puny; charset*1=code"])
+def test_a_client_chooses_no_encoding_of_the_form_s_texts(charset: str) -> None:
+    """Python's punycode takes minutes for a megabyte, in the thread that serves everybody."""
+    text = "\r\n".join(("--x", 'Content-Disposition: form-data; name="first"', "", "a" * 2**15 + "-" + "b" * 2**13, "--x--", "")).encode()
+    with serving() as port:
+        answer = verify(port, files=None, content=text, headers={"Content-Type": f"multipart/form-data; {charset}; boundary=x"})
+        assert answer.status_code == 415
+        assert "UTF-8" in answer.json()["error"]
+        body = httpx.Request("POST", "http://127.0.0.1", files=FILES)
+        kind = body.headers["content-type"].replace(";", "; charset=UTF-8;")
+        assert verify(port, files=None, content=body.read(), headers={"Content-Type": kind}).json() == {"first": 1000, "second": 1}
+
+
 @pytest.mark.parametrize("begun", [b"", HEAD_BEGUN, BODY_BEGUN])
 def test_connections_on_which_nothing_happens_lock_nobody_out(begun: bytes) -> None:
     with serving(connections=20) as port, ExitStack() as stack:

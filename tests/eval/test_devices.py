@@ -1,0 +1,63 @@
+"""Links to devices and pipes among files from elsewhere: no reader waits for ever or fills the memory."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eval import embeddings, lfw
+from eval.calibration import Calibration, load_calibration
+from eval.files import bounded
+from eval.plda import load_plda
+from eval.types import Embeddings
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo") or not Path("/dev/zero").exists(), reason="no pipes or devices here")
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.ark", "a.scp", "a.parquet", "a.h5"])
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_embeddings_are_read_of_files_only(name: str, kind: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
+    with pytest.raises(ValueError, match="pipe"):
+        embeddings.read(path)
+
+
+@pytest.mark.parametrize("read", [load_calibration, load_plda, lfw.read_pairs])
+def test_a_small_text_is_read_up_to_its_bound(read: Callable[[Path], object], tmp_path: Path) -> None:
+    (tmp_path / "a.json").symlink_to("/dev/zero")
+    with pytest.raises(ValueError, match="bytes"):
+        read(tmp_path / "a.json")
+
+
+def test_the_meta_of_an_archive_is_read_up_to_its_bound(tmp_path: Path) -> None:
+    embeddings.write(tmp_path / "a.ark", Embeddings(("a",), np.ones((1, 2), np.float32)))
+    (tmp_path / "a.meta.json").unlink()
+    (tmp_path / "a.meta.json").symlink_to("/dev/zero")
+    with pytest.raises(ValueError, match=r"meta\.json.*bytes"):
+        embeddings.read(tmp_path / "a.ark")
+
+
+def test_a_calibration_comes_through_a_pipe(tmp_path: Path) -> None:
+    """As a shell's <(...) gives it; a pipe states no size."""
+    Calibration(2.0, 1.0).save(tmp_path / "c.json")
+    reading, writing = os.pipe()
+    os.write(writing, (tmp_path / "c.json").read_bytes())
+    os.close(writing)
+    try:
+        assert load_calibration(f"/dev/fd/{reading}") == load_calibration(tmp_path / "c.json")
+    finally:
+        os.close(reading)
+
+
+def test_bounded_takes_as_much_as_is_allowed(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text(json.dumps("x" * 8))
+    assert bounded(path, 10) == path.read_bytes()
+    with pytest.raises(ValueError, match="over 9 bytes"):
+        bounded(path, 9)
