@@ -263,8 +263,15 @@ def footnotes(results: Sequence[Result], *, label: Callable[[str], str] | None =
     systems = {note: [system for system, text in said if text == note] for _, note in said}
     notes = [note if len(systems) == 1 else f"{', '.join(dict.fromkeys(names))}: {note}" for note, names in systems.items()]
     notes += interval_notes(results, label=label)
-    unresolved = dict.fromkeys(label(one.metric) for one in results if one.conventions.get("nontargets_allowed") == 0)
-    return notes + [f"{one}: too few nontarget trials to resolve this FAR; none may be accepted." for one in unresolved]
+    unresolved: dict[str, list[str]] = {}
+    for one in results:
+        if one.conventions.get("nontargets_allowed") == 0:
+            unresolved.setdefault(label(one.metric), []).append(one.system)
+    for metric, concerned in unresolved.items():
+        everywhere = len(concerned) == sum(label(one.metric) == metric for one in results)
+        where = "" if everywhere else f"{', '.join(concerned)}, "
+        notes.append(f"{where}{metric}: too few nontarget trials to resolve this FAR; none may be accepted.")
+    return notes
 
 
 def interval_notes(results: Sequence[Result], *, label: Callable[[str], str]) -> list[str]:
@@ -277,7 +284,14 @@ def interval_notes(results: Sequence[Result], *, label: Callable[[str], str]) ->
         where = ""
         if len(concerned) < len(possible):
             many = len({one.system for one in results}) > 1
-            where = "; ".join(dict.fromkeys(f"{one.system}, {label(one.metric)}" if many else label(one.metric) for one in concerned)) + ": "
+            whole = {system for system in {one.system for one in concerned} if all(one in concerned for one in possible if one.system == system)}
+
+            def name(one: Result) -> str:
+                if not many:
+                    return label(one.metric)
+                return one.system if one.system in whole else f"{one.system}, {label(one.metric)}"
+
+            where = "; ".join(dict.fromkeys(map(name, concerned))) + ": "
         star = "* " if concerned[0].interval is not None else ""
         sentences.append(f"{star}{where}{note if where else note[0].upper() + note[1:]}.")
     return sentences
