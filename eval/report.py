@@ -283,18 +283,19 @@ def interval_notes(results: Sequence[Result], *, label: Callable[[str], str]) ->
         possible = [one for one in results if one.interval is not None or "interval_note" in one.conventions]
         where = ""
         if len(concerned) < len(possible):
-            many = len({one.system for one in results}) > 1
-            whole = {system for system in {one.system for one in concerned} if all(one in concerned for one in possible if one.system == system)}
-
-            def name(one: Result) -> str:
-                if not many:
-                    return label(one.metric)
-                return one.system if one.system in whole else f"{one.system}, {label(one.metric)}"
-
-            where = "; ".join(dict.fromkeys(map(name, concerned))) + ": "
+            where = "; ".join(dict.fromkeys(_concerned(concerned, possible, results, label))) + ": "
         star = "* " if concerned[0].interval is not None else ""
         sentences.append(f"{star}{where}{note if where else note[0].upper() + note[1:]}.")
     return sentences
+
+
+def _concerned(concerned: Sequence[Result], possible: Sequence[Result], results: Sequence[Result], label: Callable[[str], str]) -> list[str]:
+    """What a note is of: metrics; where there are several systems, each with its metric, or alone where the note holds for all of its metrics."""
+    if len({one.system for one in results}) == 1:
+        return [label(one.metric) for one in concerned]
+    noted = [id(one) for one in concerned]
+    partly = {one.system for one in possible if id(one) not in noted}
+    return [f"{one.system}, {label(one.metric)}" if one.system in partly else one.system for one in concerned]
 
 
 def table(results: Sequence[Result]) -> str:
