@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.progress import Progress
 from torch import Tensor
 
 from eval.provenance import digest
 from eval.types import Trials, name_first
 from toolkit import distributed, measure
 from toolkit.batch import NOT_FINITE, Bad, Batch, Draw, Item, Read, Views, collate_views, is_finite, make_room_for_sockets
-from toolkit.console import console, ignore_ctrl_c
+from toolkit.console import bar, console, ignore_ctrl_c
 from toolkit.recipe import Recipe
 from toolkit.run import Run
 from toolkit.sampling import Index, Sampling, draws
@@ -83,7 +82,7 @@ def check_held_out(items: Sequence[Item], read: Read, *, workers: int = 0) -> No
     began = time.perf_counter()
     reader = torch.utils.data.DataLoader(_Read(mine, read), batch_size=None, num_workers=workers, worker_init_fn=ignore_ctrl_c, generator=torch.Generator())
     bad: list[Bad] = []
-    with Progress(console=console, transient=True, disable=not (distributed.is_main() and console.is_terminal)) as shown:
+    with bar(show=distributed.is_main()) as shown:
         task = shown.add_task("reading what is held out", total=len(mine))
         for found in reader:
             bad += [found] if isinstance(found, Bad) else []
