@@ -16,7 +16,7 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +73,7 @@ def write(path: str | Path, embeddings: Embeddings) -> None:
     """
     path = located(path)
     suffix = _suffix(path, _WRITTEN)
-    pattern, what = _REFUSED_IDS[suffix]
-    bad = [one for one in embeddings.ids if re.search(pattern, one)]
-    if bad:
-        raise ValueError(f"{path}: {len(bad)} ids {what} ({name_first(bad)}); rename them")
+    check_ids(path, embeddings.ids)
     meta = json.dumps(dict(embeddings.meta))
     if suffix == ".npz":
         with atomic_path(path) as temporary, temporary.open("wb") as handle:
@@ -90,6 +87,15 @@ def write(path: str | Path, embeddings: Embeddings) -> None:
 def check_suffix(path: str | Path) -> None:
     """ValueError if `write` could not write to `path` because of its suffix, ImportError if a package for it is missing: ask before long work."""
     embeddings_tables.check_installed(path := located(path), _suffix(path, _WRITTEN))
+
+
+def check_ids(path: str | Path, ids: Iterable[str]) -> None:
+    """ValueError if the format of `path` could not give these ids back, counted and named: ask before long work."""
+    path = located(path)
+    pattern, what = _REFUSED_IDS[_suffix(path, _WRITTEN)]
+    bad = [one for one in ids if re.search(pattern, one)]
+    if bad:
+        raise ValueError(f"{path}: {len(bad)} ids {what} ({name_first(bad)}); rename them, or write to another format")
 
 
 def located(place: str | Path) -> Path:

@@ -263,8 +263,15 @@ def footnotes(results: Sequence[Result], *, label: Callable[[str], str] | None =
     systems = {note: [system for system, text in said if text == note] for _, note in said}
     notes = [note if len(systems) == 1 else f"{', '.join(dict.fromkeys(names))}: {note}" for note, names in systems.items()]
     notes += interval_notes(results, label=label)
-    unresolved = dict.fromkeys(label(one.metric) for one in results if one.conventions.get("nontargets_allowed") == 0)
-    return notes + [f"{one}: too few nontarget trials to resolve this FAR; none may be accepted." for one in unresolved]
+    unresolved: dict[str, list[str]] = {}
+    for one in results:
+        if one.conventions.get("nontargets_allowed") == 0:
+            unresolved.setdefault(label(one.metric), []).append(one.system)
+    for metric, concerned in unresolved.items():
+        everywhere = len(concerned) == sum(label(one.metric) == metric for one in results)
+        where = "" if everywhere else f"{', '.join(concerned)}, "
+        notes.append(f"{where}{metric}: too few nontarget trials to resolve this FAR; none may be accepted.")
+    return notes
 
 
 def interval_notes(results: Sequence[Result], *, label: Callable[[str], str]) -> list[str]:
@@ -276,11 +283,19 @@ def interval_notes(results: Sequence[Result], *, label: Callable[[str], str]) ->
         possible = [one for one in results if one.interval is not None or "interval_note" in one.conventions]
         where = ""
         if len(concerned) < len(possible):
-            many = len({one.system for one in results}) > 1
-            where = "; ".join(dict.fromkeys(f"{one.system}, {label(one.metric)}" if many else label(one.metric) for one in concerned)) + ": "
+            where = "; ".join(dict.fromkeys(_concerned(concerned, possible, results, label))) + ": "
         star = "* " if concerned[0].interval is not None else ""
         sentences.append(f"{star}{where}{note if where else note[0].upper() + note[1:]}.")
     return sentences
+
+
+def _concerned(concerned: Sequence[Result], possible: Sequence[Result], results: Sequence[Result], label: Callable[[str], str]) -> list[str]:
+    """What a note is of: metrics; where there are several systems, each with its metric, or alone where the note holds for all of its metrics."""
+    if len({one.system for one in results}) == 1:
+        return [label(one.metric) for one in concerned]
+    noted = [id(one) for one in concerned]
+    partly = {one.system for one in possible if id(one) not in noted}
+    return [f"{one.system}, {label(one.metric)}" if one.system in partly else one.system for one in concerned]
 
 
 def table(results: Sequence[Result]) -> str:

@@ -195,9 +195,11 @@ def _refuse_both_labels(table: Table, enrol: Column, probe: Column, target: Bool
     if both.size:
         rows = np.flatnonzero(np.isin(pair, both))
         first = int(rows[0])
+        pairs_are = "pair is" if both.size == 1 else "pairs are"
         named = f"{enrol.keys[enrol.codes[first]].decode(errors='replace')} {probe.keys[probe.codes[first]].decode(errors='replace')}"
         raise ValueError(
-            f"{table.path}: {both.size} pairs are labelled both target and nontarget (first: {named}; {at_lines(table.lines[rows])}); remove one label of each"
+            f"{table.path}: {both.size} {pairs_are} labelled both target and nontarget "
+            f"(first: {named}; {at_lines(table.lines[rows])}); remove one label of each"
         )
 
 

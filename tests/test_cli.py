@@ -153,6 +153,30 @@ def test_embed_asks_for_its_folder_before_the_model(tmp_path: Path, capsys: pyte
     assert f"there is no folder {tmp_path / 'none'}; make it first" in capsys.readouterr().err
 
 
+def test_embed_asks_whether_the_format_can_hold_the_ids_before_it_reads(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "items").write_text("dee dee/1\tnone.wav\n")
+    assert likeness("embed", "--model", trained / "run", "--items", tmp_path / "items", "--out", tmp_path / "e.ark") == 2
+    err = capsys.readouterr().err
+    assert "1 ids are empty or hold blanks" in err
+    assert "skipped" not in err
+
+
+def test_embed_counts_the_unreadable_items_that_it_does_not_name(voices: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = (trained / "items.txt").read_text().splitlines()[0]
+    (tmp_path / "items").write_text(good + "\n" + "".join(f"n{k} none{k}.wav\n" for k in range(23)))
+    assert likeness("embed", "--model", trained / "run", "--items", tmp_path / "items", "--root", voices, "--out", tmp_path / "e.npz") == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("skipped ")]
+    assert len(lines) == 21
+    assert lines[-1].startswith("skipped 3 more")
+
+
+def test_embeddings_that_are_not_there_are_named_in_plain_words(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert likeness("score", "--trials", stored / "trials.txt", "--embeddings", stored / "none.npz", "--out", stored / "out") == 2
+    err = capsys.readouterr().err
+    assert "none.npz" in err
+    assert "Value error" not in err
+
+
 def test_models_of_several_utterances(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (stored / "models.txt").write_text("".join(f"m{k} s{k}/0 s{k}/1\n" for k in range(6)))
     (stored / "multi.txt").write_text("".join(f"m{k} s{j}/3 {int(k == j)}\n" for k in range(6) for j in range(6)))

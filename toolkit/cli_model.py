@@ -74,6 +74,7 @@ def embed(
         loaded, listed = extract.ijb_pack(loaded, ijb)
     elif items is not None:
         listed = read_items(items, root)
+    embeddings.check_ids(out, [item.id for item in listed])
     loaded = extract.with_flip(loaded, flip)
     loaded.embedder.to(distributed.start() or pick_device())
     made = extract.extract(loaded, listed, out, batch_size=batch_size, workers=workers, progress=sys.stderr.isatty())
@@ -83,6 +84,8 @@ def embed(
     found, bad = made
     for one in bad[:20]:
         say(f"skipped {one.id}: {one.reason}", error=True)
+    if len(bad) > 20:
+        say(f"skipped {len(bad) - 20} more items; `embed` names the first 20", error=True)
     if bad and bad_items == "refuse":
         extract.finish(out)
         raise ValueError(f"{len(bad)} of {len(listed)} items cannot be read; nothing was written (--bad-items skip leaves them out)")

@@ -23,7 +23,7 @@ def stored(text: str) -> Path:
     """Embeddings that are there."""
     path = placed(text)
     if not path.exists():
-        raise ValueError(f"{text!r} does not exist")
+        raise typer.BadParameter(f"{text!r} does not exist")  # typer puts "Value error" before the text of a ValueError
     return path
 
 

@@ -103,7 +103,8 @@ class BadItems:
 
     def report(self) -> None:
         if self.seen:
-            console.print(f"{len(self.seen)} items were skipped because they cannot be read: {name_first(self.seen)}")
+            skipped = "1 item was skipped because it" if len(self.seen) == 1 else f"{len(self.seen)} items were skipped because they"
+            console.print(f"{skipped} cannot be read: {name_first(self.seen)}")
 
 
 def ignore_ctrl_c(_: int) -> None:

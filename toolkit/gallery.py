@@ -265,7 +265,7 @@ def refuse_unknown(wanted: Mapping[str, Any] | Sequence[str], known: Mapping[str
     """KeyError for subjects that are not enrolled."""
     absent = [one for one in wanted if one not in known]
     if absent:
-        raise KeyError(f"{len(absent)} of {len(wanted)} subjects are not enrolled ({name_first(absent)}); enrol them first")
+        raise KeyError(f"{len(absent)} of {len(wanted)} subjects are not enrolled ({name_first(absent)}); check the names")
 
 
 def recall(gallery: Searchable, exact: Searchable, probes: Embeddings, k: int = 10) -> float:

@@ -90,15 +90,19 @@ def check_held_out(items: Sequence[Item], read: Read, *, workers: int = 0) -> No
     text = torch.frombuffer(bytearray(json.dumps(bad).encode() + b"\n"), dtype=torch.uint8)
     bad = [Bad(*one) for line in bytes(distributed.gather_plain(text).tolist()).decode().splitlines() for one in json.loads(line)]
     if bad:
+        if distributed.is_main():
+            for one in bad[:_NAMED]:
+                console.print(f"cannot be read, {one.id}: {one.reason}")
         raise ValueError(
             f"{len(bad)} of {len(items)} held-out items cannot be read ({name_first(one.id for one in bad)}): {bad[0].reason}; "
-            "repair them or take them off the lists before training: it is measured on all of them"
+            "repair or remove them before training: it is measured on all of them"
         )
     _checked.add(stated)
     if items and distributed.is_main():
         console.print(f"{len(items)} held-out items were read, in {time.perf_counter() - began:.1f} s: all can be used")
 
 
+_NAMED = 20  # unreadable held-out items, each with its reason
 _checked: set[str] = set()  # digests of lists
 
 

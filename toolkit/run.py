@@ -259,8 +259,8 @@ def _make_optimizer_state(run: Run, stored: Mapping[str, torch.Size]) -> None:
                 run.optimizer.state[parameter][key] = torch.zeros((), device=parameter.device) if alone else torch.zeros_like(parameter)
 
 
-def prepare_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
-    """Make the run's folder; refuse to mix two runs in one. What a killed run left half-written is removed. The main process calls it."""
+def check_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
+    """Refuse to mix two runs in one folder; nothing is written. ValueError if another run is there, or this one without `resume`."""
     recipe_file = out / RECIPE
     holds_run = recipe_file.is_file() or (out / RESUME).is_dir()
     if resume and holds_run:
@@ -268,11 +268,18 @@ def prepare_folder(out: Path, description: dict[str, Any], resume: bool) -> None
             before = json.loads(recipe_file.read_text(encoding="utf-8"))
             changed = sorted(key for key in description.keys() | before.keys() if before.get(key) != json.loads(json.dumps(description)).get(key))
             if changed:
+                differ = "differs" if len(changed) == 1 else "differ"
                 raise ValueError(
-                    f"{out} holds a run of another recipe: {', '.join(changed)} differ; resume with the same recipe and overrides, or choose another --out"
+                    f"{out} holds a run of another recipe: {', '.join(changed)} {differ}; resume with the same recipe and overrides, or choose another --out"
                 )
     elif holds_run:
         raise ValueError(f"{out} already holds a run; add --resume to go on with it, or choose another --out")
+
+
+def prepare_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
+    """Make the run's folder, after `check_folder`. What a killed run left half-written is removed. The main process calls it."""
+    check_folder(out, description, resume)
+    recipe_file = out / RECIPE
     out.mkdir(parents=True, exist_ok=True)
     names = {RECIPE, LOG, checkpoint.BEST, checkpoint.LAST, *(one[1] for one in map(_BEGUN.fullmatch, os.listdir(out)) if one)}
     for name in names:  # also of the best checkpoints of steps that are not written again

@@ -25,7 +25,7 @@ from toolkit.lock import only_writer
 from toolkit.log import Clock, Log, check_loggers
 from toolkit.memory import update_encoder
 from toolkit.recipe import Recipe, check, describe
-from toolkit.run import Run, is_finished, load_run, prepare_folder, save_run
+from toolkit.run import Run, check_folder, is_finished, load_run, prepare_folder, save_run
 from toolkit.sampling import check as check_sampling
 from toolkit.sampling import draws
 from toolkit.shards import shard_numbers
@@ -116,6 +116,7 @@ def _fit(
     run = build(recipe, len(classes), device)
     views = views_of(recipe, items, labels, seed=recipe.seed)
     views[Draw(0, 0, 0)]  # what an augmentation refuses (a missing folder of noise, say) it refuses here
+    distributed.on_main(lambda: check_folder(out, description, resume))  # before the held-out items are read, which may take long
     if not (resume and is_finished(out, schedule.steps, schedule.stop_after)):
         check_held_out(held_out(recipe, data, trials), recipe.read, workers=recipe.workers)
     distributed.on_main(lambda: prepare_folder(out, description, resume))  # after everything that may refuse the recipe: a refused run leaves no folder behind

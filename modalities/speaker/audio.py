@@ -67,8 +67,8 @@ def read(item: Item, *, rate_hz: int = 16_000, min_seconds: float = 0.1, max_sec
     if bad:
         raise BadAudio(f"{name}: {bad} of {values} samples are NaN or infinite; all must be finite; write the file again")
     if peak < 10 ** (SILENCE_DBFS / 20):
-        level = f"{20 * np.log10(peak):.1f} dBFS" if peak > 0 else "all samples zero"
-        raise BadAudio(f"{name}: silent, peak {level} (channels averaged); at least {SILENCE_DBFS:.0f} dBFS is needed; remove the file")
+        level = f"its peak is {20 * np.log10(peak):.1f} dBFS" if peak > 0 else "all samples are zero"
+        raise BadAudio(f"{name}: silent, {level} (channels averaged); at least {SILENCE_DBFS:.0f} dBFS is needed; remove the file")
     refuse_level(name, peak)
     if to_rate is not None:
         resampled.append(to_rate.resample_chunk(np.empty(0, np.float32), last=True))

@@ -70,6 +70,24 @@ def test_rules_that_keep_to_no_number_of_nontargets_state_none(scores, rule):
     assert "TAR (%) at FAR 0.001: too few nontarget trials to resolve this FAR; none may be accepted." in table(strict)
 
 
+def test_notes_name_the_system_that_they_are_of():
+    """Of two systems on lists of different sizes, as `evaluate` sets side by side."""
+
+    def made(system: str, num_subjects: int):
+        subject = np.repeat(np.arange(num_subjects), 3)
+        a, b = np.triu_indices(subject.size, 1)
+        target = subject[a] == subject[b]
+        values = np.random.default_rng(0).standard_normal(a.size) + target
+        pairs = np.stack([subject[a], subject[b]], axis=1)
+        return evaluate_scores(system, Scores(values, target), pairs, subjects_from="made", switches=Switches(num_resamples=30))
+
+    text = table([*made("few", 7), *made("many", 30)])
+    assert "few, TAR (%) at FAR 0.001: too few nontarget" in text
+    stars = [line for line in text.splitlines() if line.startswith("* few")]
+    assert stars
+    assert all(line.startswith("* few: ") for line in stars)
+
+
 def test_json_carries_schema_switches_digests_and_version(results):
     document = json.loads(to_json(results, {"scores.txt": "ab" * 32}, "0.1.0"))
     assert (document["schema"], document["version"], document["inputs"]) == (SCHEMA, "0.1.0", {"scores.txt": "ab" * 32})

@@ -74,8 +74,8 @@ def test_speed_copies_are_new_classes() -> None:
     [
         (np.zeros(0), "empty, 0 samples"),
         (np.ones(800) * 0.1, "too short, 0.050 s; at least 0.1 s"),
-        (np.zeros(16000), "silent, peak all samples zero"),
-        (np.full(16000, 2.0**-15), "silent, peak -90.3 dBFS"),
+        (np.zeros(16000), "silent, all samples are zero"),
+        (np.full(16000, 2.0**-15), "silent, its peak is -90.3 dBFS"),
         (np.r_[np.ones(8000), np.nan, np.inf, np.ones(8000)], "2 of 16002 samples are NaN or infinite"),
         (np.stack([np.ones(16000), -np.ones(16000)], axis=1), "silent"),
         (np.ones(32000), "too long, 2.0 s; at most 1.5 s"),

@@ -27,6 +27,15 @@ def test_names_are_not_read_as_markup(capsys: pytest.CaptureFixture[str], monkey
     assert "from [runs/an4]" in told
 
 
+@pytest.mark.parametrize(("number", "start"), [(1, "1 item was "), (2, "2 items were ")])
+def test_one_item_is_no_plural(number: int, start: str, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = BadItems(0.9)
+    bad.count([Bad(f"name{k}", "empty") for k in range(number)], 10)
+    capsys.readouterr()
+    bad.report()
+    assert capsys.readouterr().err.startswith(start)
+
+
 @pytest.mark.parametrize(("first", "second"), [(a, b) for a in (signal.SIGINT, signal.SIGTERM) for b in (signal.SIGINT, signal.SIGTERM)])
 def test_the_second_signal_stops_at_once(first: signal.Signals, second: signal.Signals) -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)

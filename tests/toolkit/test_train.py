@@ -132,7 +132,7 @@ def test_ctrl_c_saves_the_step_and_exits_130(
 def test_a_folder_holds_one_run(uninterrupted: Callable[[str], Path], voices: Path) -> None:
     with pytest.raises(ValueError, match="already holds a run; add --resume"):
         fit(recipe(), data=voices, out=uninterrupted("arcface"))
-    with pytest.raises(ValueError, match="holds a run of another recipe: optim differ"):
+    with pytest.raises(ValueError, match="holds a run of another recipe: optim differs"):
         fit(recipes.override(recipe(), ["optim.lr=0.01"]), data=voices, out=uninterrupted("arcface"), resume=True)
     fit(recipe(), data=voices, out=uninterrupted("arcface"), resume=True)  # a finished run has nothing left to do
 

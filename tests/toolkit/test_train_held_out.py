@@ -130,3 +130,23 @@ def test_a_list_is_read_once_until_a_file_changes(data: Path, tmp_path: Path, ca
 def test_what_is_measured_twice_is_read_once(data: Path) -> None:
     items, trials = folders.trials(data, split="test", test_share=0.25)
     assert loading.held_out(recipe(), data, ([*items, *items], trials)) == [*items]
+
+
+def test_each_unreadable_file_is_named_with_its_reason(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    items = folders.trials(data, split="test", test_share=0.25)[0]
+    for item in items[:7]:
+        item.path.write_bytes(b"no audio")
+    with pytest.raises(ValueError, match="7 of 8"):
+        check_held_out(items, audio.read)
+    err = capsys.readouterr().err
+    assert [f"cannot be read, {item.id}: " in err for item in items] == [True] * 7 + [False]
+
+
+def test_a_folder_that_holds_a_run_is_refused_before_anything_is_read(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    fit(recipe(), data=data, out=out)
+    trial_item(data).path.write_bytes(b"no audio")
+    with pytest.raises(ValueError, match="already holds a run"):
+        fit(recipe(), data=data, out=out)
+    with pytest.raises(ValueError, match="another recipe: seed differs"):
+        fit(recipe(seed=5), data=data, out=out, resume=True)
