@@ -225,21 +225,6 @@ def test_who_waits_for_a_process_that_ends_is_not_blamed() -> None:
         assert process.usable
 
 
-def test_an_end_that_comes_in_the_middle_of_an_order_waits_for_the_next_one() -> None:
-    """Python's garbage collector may remove a process anywhere, also where this very thread starts another."""
-    with Process() as other:
-        process = Process()
-        starter, pid = process._starter, process._pid
-        with starter._lock:
-            process.close()  # as the garbage collector does it; it does not wait for the lock
-        assert not process.usable
-        assert starter._later == [pid]
-        with Process():
-            assert starter._later == []
-        assert starter.order("end", pid) == signal.SIGKILL  # it has gone, and its number is nobody's
-        assert other.usable
-
-
 def test_an_order_that_is_interrupted_leaves_no_answer_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
