@@ -7,7 +7,6 @@ import json
 import math
 import operator
 import os
-import signal
 import socket
 import threading
 import zlib

@@ -156,7 +156,7 @@ def test_unreadable_items_are_named_counted_and_skipped_up_to_a_share(voices: Pa
     fit(recipe(max_bad_share=0.2), data=data, out=tmp_path / "run")
     told = "".join(capsys.readouterr().err.split())
     assert f"skipped{broken.parent.name}/{broken.name}" in told
-    assert "1itemswereskipped" in told
+    assert "1itemwasskipped" in told
 
 
 def test_a_loss_that_is_nan_stops_with_the_step_and_keeps_the_checkpoint(voices: Path, tmp_path: Path) -> None:
