@@ -15,6 +15,10 @@ from hypothesis import settings
 
 from modalities import synthetic
 
+# A shell starts what runs in its background with Ctrl-C ignored, and tests send themselves one.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # A loaded machine is no bug of ours; and CI judges a change by the same examples each time, while developers' runs go on searching.
 settings.register_profile("steady", deadline=None, derandomize="CI" in os.environ)
 settings.register_profile("quick", settings.get_profile("steady"))  # of `make test`: a quarter of the examples, see below
