@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,12 @@ from torch import Tensor, nn
 
 from eval import embeddings as files
 from modalities.speaker import audio, folders, long
-from modalities.speaker.features import KaldiFbank
+from tests.toolkit import tiny
 from toolkit import checkpoint, extract
-from toolkit.backbones.resnet import ResNet34
 from toolkit.backends_onnx import OnnxEmbedder, Whole
 from toolkit.batch import Item
 from toolkit.cli import main
 from toolkit.embed import NO_NUMBERS, Diverged, TorchEmbedder, embed, embed_where_readable
-from toolkit.losses.margin import ArcFace
-from toolkit.recipe import Recipe
 
 
 class Squares(nn.Module):
@@ -148,16 +144,8 @@ def test_absurd_levels_are_refused(level: float, channels: int, tmp_path: Path) 
 
 
 def test_one_absurd_file_costs_likeness_embed_nothing_else(voices: Path, loud: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recipe = Recipe(
-        modality="speaker",
-        frontend=partial(KaldiFbank, num_mels=16),
-        backbone=partial(ResNet34, dim=8, width=2, blocks=(1, 1, 1, 1)),
-        loss=ArcFace,
-        items=folders.items,
-        read=audio.read,
-    )
     model, out = tmp_path / "model.safetensors", tmp_path / "out.npz"
-    checkpoint.save_model(model, TorchEmbedder(recipe.frontend(), recipe.backbone(16)), recipe, similarity="cosine", step=1, metrics={})
+    checkpoint.save_model(model, TorchEmbedder(tiny.BASE.frontend(), tiny.BASE.backbone(16)), tiny.BASE, similarity="cosine", step=1, metrics={})
     good = folders.items(voices, split="all")[:3]
     listed = tmp_path / "list.txt"
     listed.write_text("".join(f"{one.id}\t{one.path}\n" for one in [*good, Item("loud", loud)]))
