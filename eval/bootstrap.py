@@ -228,9 +228,13 @@ def _check_draws(scores: Scores, subjects: ArrayLike | None, num_resamples: int)
 
 def resample(metrics: Mapping[str, Metric], scores: Scores, subjects: ArrayLike | None, *, num_resamples: int = 1000, seed: int = 0) -> Resamples:
     """Values of several metrics on the same resamples; equal seeds, subjects and labels give equal draws. See `intervals`."""
-    order, checked = _check_draws(scores, subjects, num_resamples)
+    return _resample(metrics, *_check_draws(scores, subjects, num_resamples), num_resamples=num_resamples, seed=seed)
+
+
+def _resample(metrics: Mapping[str, Metric], order: _Order, checked: tuple[NDArray[np.intp], int] | None, *, num_resamples: int, seed: int) -> Resamples:
+    """The resamples of what `_check_draws` gave."""
     if checked is None:
-        sides, n = (order.target_trials, order.nontarget_trials, None), scores.values.size
+        sides, n = (order.target_trials, order.nontarget_trials, None), order.target.size + order.nontarget.size
     else:
         pairs, n = checked
         sides = pairs[order.target_trials, 0], pairs[order.nontarget_trials, 0], pairs[order.nontarget_trials, 1]
@@ -329,14 +333,12 @@ def bounds_of(
 
     Args and errors: see `intervals`.
     """
-    if subjects is not None:
-        _check_subjects(subjects, scores.target)
+    order, checked = _check_draws(scores, subjects, num_resamples)
     drawn = drawn_from(scores.target, subjects)
     if drawn.number < MIN_DRAWN:
-        _check_draws(scores, subjects, num_resamples)
         made = Resamples({name: np.full(num_resamples, np.nan) for name in metrics}, 0)
     else:
-        made = resample(metrics, scores, subjects, num_resamples=num_resamples, seed=seed)
+        made = _resample(metrics, order, checked, num_resamples=num_resamples, seed=seed)
     return {name: bounds(values, level, drawn, num_redrawn=made.num_redrawn) for name, values in made.values.items()}, made
 
 

@@ -16,7 +16,7 @@ from eval.comparison import LEVEL, Cell, Comparison, Run, verdict
 from eval.files import atomic_path
 from eval.page import COLOURS, STYLES, document, drawn, legend, plot, prose
 from eval.page import table as html_table
-from eval.report import NO_INTERVAL, ends_text, metric_label, metric_text, signed_ends, signed_text
+from eval.report import NO_INTERVAL, aligned, ends_text, metric_label, metric_text, signed_ends, signed_text
 from eval.report_scores import trade_off
 from eval.types import Scores
 
@@ -64,7 +64,7 @@ def _finite(value: Any) -> Any:
 
 def table(comparison: Comparison) -> str:
     """Aligned text: a row per variant with mean, standard error and interval of each metric and the cost; the differences; what the numbers are."""
-    blocks = [_aligned(_main_rows(comparison)), _aligned(_difference_rows(comparison)), "\n".join(notes(comparison))]
+    blocks = ["\n".join(lines) for lines in (aligned(_main_rows(comparison)), aligned(_difference_rows(comparison)), notes(comparison))]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
@@ -197,11 +197,6 @@ def _interval_notes(comparison: Comparison) -> list[str]:
 def _mean(runs: Sequence[Run], name: str, shown: str) -> str:
     values = [getattr(one, name) for one in runs if getattr(one, name) is not None]
     return shown.format(float(np.mean(values))) if values else "-"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("   ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows)
 
 
 def _plain(text: str) -> str:

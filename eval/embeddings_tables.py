@@ -250,11 +250,7 @@ def _write_lance(path: Path, embeddings: Embeddings, meta: str) -> None:
     rows = _to_table(path, embeddings, meta)
     database, name = _lance_database(path)
     if not has_version(path):
-        with staged(path) as temporary:
-            _package("lancedb", path).connect(str(temporary.parent)).create_table(name, rows)
-            if path.exists():  # begun by version 0.1 and never finished
-                shutil.rmtree(path)
-            move(temporary, path)
+        create_lance(path, rows)
         return
     remove_abandoned(path)
     with added(path):
@@ -262,6 +258,15 @@ def _write_lance(path: Path, embeddings: Embeddings, meta: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that readers of the old version may fail: they would read what is replaced
         table.optimize(cleanup_older_than=datetime.timedelta(0), delete_unverified=True)
+
+
+def create_lance(path: Path, rows: Any) -> None:
+    """Make a LanceDB table, the folder `path`, which appears when it is whole. rows: what lancedb's create_table takes."""
+    with staged(path) as temporary:
+        _package("lancedb", path).connect(str(temporary.parent)).create_table(path.stem, rows)
+        if path.exists():  # begun by version 0.1 and never finished
+            shutil.rmtree(path)
+        move(temporary, path)
 
 
 def has_version(table: Path) -> bool:

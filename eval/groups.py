@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from eval.bootstrap import FEW_DRAWN, MIN_DRAWN, Bounds, Drawn, bounds, bounds_of, drawn_from
-from eval.report import NO_INTERVAL, Switches, ends_text, metric_label, percent_text
+from eval.report import NO_INTERVAL, Switches, aligned, ends_text, metric_label, percent_text
 from eval.types import Bools, Floats, Ints, Scores, Trials, name_first, nfc_mapping
 from eval.verification import eer, tar_at_far, verification_metrics
 
@@ -240,8 +240,7 @@ def table(grouped: Sequence[Grouped]) -> str:
     lines: list[str] = []
     for one in grouped:
         for caption, head, rows in blocks(one):
-            widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-            lines += ["", caption, *("   ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in (head, *rows))]
+            lines += ["", caption, *aligned([head, *rows])]
         lines += ["", *notes(one)]
     return "\n".join(lines) + "\n"
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from eval.bootstrap import Drawn, Resamples
 from eval.comparison import LEVEL, Difference, Outcome, summarise, verdict
-from eval.report import Result, metric_label, signed_ends, signed_text
+from eval.report import Result, aligned, metric_label, signed_ends, signed_text
 from eval.types import Trials
 
 
@@ -198,7 +198,6 @@ def notes(paired: Paired) -> list[str]:
 def table(paired: Paired) -> str:
     """The differences as aligned text, and what they are."""
     lines: list[str] = []
-    if found := rows(paired):
-        widths = [max(map(len, column)) for column in zip(*found, strict=True)]
-        lines += ["", *("   ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in found)]
+    if body := rows(paired):
+        lines += ["", *aligned(body)]
     return "\n".join([*lines, "", *notes(paired)]) + "\n"

@@ -312,6 +312,10 @@ def table(results: Sequence[Result]) -> str:
     counts = {system: next(one.counts for one in results if one.system == system) for system in systems}
     for kind in ("targets", "nontargets", "subjects"):
         rows.append([kind, *(f"{counts[system][kind]:>6,}" if counts[system].get(kind) is not None else f"{'-':>6}" for system in systems)])
+    return "\n".join([*aligned(rows), "", *footnotes(results)]) + "\n"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows of a table as lines of text whose columns stand below each other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["   ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([*lines, "", *footnotes(results)]) + "\n"
+    return ["   ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
-from rich.progress import track as rich_track
 
 from eval.types import name_first
 from toolkit.printing import is_terminal, say
@@ -47,9 +46,10 @@ def bar(*columns: str | ProgressColumn, show: bool = True, transient: bool = Tru
     return Progress(*columns, console=console, transient=transient, disable=not (show and console.is_terminal))
 
 
-def track(values: Sequence[T], what: str, *, show: bool = True) -> Iterable[T]:
+def track(values: Sequence[T], what: str, *, show: bool = True) -> Iterator[T]:
     """Go through `values` beside a progress bar named `what`; see bar()."""
-    return rich_track(values, what, console=console, transient=True, disable=not (show and console.is_terminal))
+    with bar(show=show) as progress:
+        yield from progress.track(values, description=what)
 
 
 class Interrupted(Exception):

@@ -7,7 +7,6 @@ kill leaves the version before. Removing erases the older versions too. LanceDB 
 from __future__ import annotations
 
 import json
-import shutil
 import warnings
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -17,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from eval.embeddings_tables import has_version
+from eval.embeddings_tables import create_lance, has_version
 from eval.similarity import pairs
 from eval.types import Embeddings, Floats32, name_first, nfc
-from eval.writing import added, move, staged
+from eval.writing import added
 from toolkit.gallery import Entry, Match, pooled, refuse_names, refuse_other, refuse_unknown, stated
 from toolkit.gallery_search import PRODUCTS, angular_bias, as_asked, as_searched
 from toolkit.gallery_store import refuse_contradictions
@@ -50,7 +49,6 @@ class LanceGallery:
         agreed, defaults = stated(meta, similarity, pooling, not holds(self._folder))
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._path = self._folder / f"{TABLE}.lance"
-        self._connect: Any = lancedb.connect
         self._db: Any = lancedb.connect(str(self._folder))
         self._table: Any = None
         self._lock = RLock()
@@ -180,11 +178,7 @@ class LanceGallery:
             with added(self._path):
                 self._table.merge_insert("subject").when_matched_update_all().when_not_matched_insert_all().execute(data)
             return
-        with staged(self._path) as temporary:
-            self._connect(temporary.parent).create_table(TABLE, data)
-            if self._path.exists():  # begun by version 0.1 and never finished
-                shutil.rmtree(self._path)
-            move(temporary, self._path)
+        create_lance(self._path, data)
         self._table = self._db.open_table(TABLE)
 
     def _rows(self, names: list[str], blocks: list[Floats32], vectors: Floats32) -> Any:

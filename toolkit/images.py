@@ -70,8 +70,9 @@ def decode_bytes(held: bytes, name: str) -> Pixels:
         with Image.open(io.BytesIO(held), formats=FORMATS) as image:
             if not 1 <= image.width * image.height <= MAX_PIXELS:
                 raise BadImage(f"{name}: {image.height} x {image.width} pixels; at most {MAX_PIXELS} in all are read; shrink the image")
-            if image.format in ("JPEG", "MPO") and held.count(b"\xff\xda") > _MAX_SCANS:
-                raise BadImage(f"{name}: {held.count(bytes((255, 218)))} scans; a JPEG may have {_MAX_SCANS}; write the image again")
+            scans = held.count(b"\xff\xda") if image.format in ("JPEG", "MPO") else 0
+            if scans > _MAX_SCANS:
+                raise BadImage(f"{name}: {scans} scans; a JPEG may have {_MAX_SCANS}; write the image again")
             image.load()
             with contextlib.suppress(Exception):  # a damaged EXIF block says nothing about the pixels; OpenCV passes over it too
                 ImageOps.exif_transpose(image, in_place=True)
