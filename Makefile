@@ -7,6 +7,10 @@ MADE := .venv/.made
 # pip would compile 15,000 files of which few are ever imported; Python compiles those, each when it is first imported.
 INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 
+# The installation leaves compiling to the first import. Where Python may not keep what it compiled, each of the processes
+# below would compile torch once more.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-all lint check bench results install clean
 
 install: $(READY)
@@ -28,9 +32,9 @@ $(DEMO_READY): pyproject.toml | $(MADE)
 demo: $(DEMO_READY)
 	$(BIN)/likeness demo --out runs/demo-$$(date +%Y%m%d-%H%M%S)
 
-# One process per core, at most four, each with one thread and less than 3 GB. A file stays in one process, so that what
-# its tests share is made once.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations=30
+# One process per core, at most four, each with one thread and less than 3 GB. Each begins with a share of the tests in
+# their order, so that what the tests of a file share is made once; a process that has finished takes from another's end.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal --durations=30
 
 # Five minutes on two cores: with a quarter of the random examples, and without the tests marked slow.
 test: $(READY)

@@ -166,9 +166,10 @@ class _Refusing(torch.utils.data.Dataset[int]):
         raise ValueError("item 0 is no recording")
 
 
+@pytest.mark.slow  # torch takes five seconds to end the process
 @pytest.mark.parametrize(
     ("place", "said"),
-    [(0, "item 0 is no recording"), pytest.param(1, "invalid literal", marks=pytest.mark.slow)],  # torch takes five seconds to end the process
+    [(0, "item 0 is no recording"), (1, "invalid literal")],
 )
 def test_a_reading_process_hands_on_its_sentence_not_its_traceback(place: int, said: str) -> None:
     with pytest.raises(ValueError, match=said) as caught:

@@ -59,6 +59,7 @@ def picture_model(frontend: Any, network: Any, read: Any, features: Any = "raw")
 XVECTOR = partial(XVector, dim=16, channels=8, pooled=12)
 
 
+@pytest.mark.slow  # the export of a front-end and its proof take ten seconds
 def test_a_checkpoint_s_export_embeds_as_it_does(voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """From the command line, read back without anything but the file: ids, norms, digest, similarity; and nothing of this machine is in it."""
     recipe = tiny.BASE
@@ -87,7 +88,7 @@ def test_a_checkpoint_s_export_embeds_as_it_does(voices: Path, tmp_path: Path, c
     assert [one.dim_param or one.dim_value for one in graph.output[0].type.tensor_type.shape.dim] == ["batch", 8]
 
 
-@pytest.mark.slow  # an export each; test_a_checkpoint_s_export_embeds_as_it_does has one as well
+@pytest.mark.slow  # an export each
 @pytest.mark.parametrize(
     ("frontend", "network"),
     [

@@ -338,7 +338,10 @@ FULL = [
 ]
 
 
-@pytest.mark.parametrize("case", FULL, ids=lambda case: case.name)
+DEEPEST = ("IResNet-100", "IResNet-200", "ResNet101", "ResNet152")  # more of the same blocks
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name, marks=[pytest.mark.slow] if case.name in DEEPEST else []) for case in FULL])
 def test_full_size_has_the_field_s_names_shapes_and_count(case: Case) -> None:
     with torch.device("meta"):
         theirs, ours = Layers(), case.make(3)
