@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -18,6 +19,8 @@ from modalities import synthetic
 # A shell starts what runs in its background with Ctrl-C ignored, and tests send themselves one.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+logging.getLogger("torch.distributed.checkpoint").setLevel(logging.WARNING)  # it logs every tensor
 
 # A loaded machine is no bug of ours; and CI judges a change by the same examples each time, while developers' runs go on searching.
 settings.register_profile("steady", deadline=None, derandomize="CI" in os.environ)
@@ -61,14 +64,18 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     return argname if isinstance(val, bytes) else None
 
 
+_cleaned = {"modules": 0}  # how many modules there were when the lazy ones were last removed
+
+
 @pytest.fixture(autouse=True)
 def _no_lazy_modules() -> Iterator[None]:
     """speechbrain leaves modules in sys.modules that raise ImportError at any attribute; hypothesis looks at the attributes of every module."""
     yield
-    if "speechbrain" in sys.modules:
+    if "speechbrain" in sys.modules and len(sys.modules) != _cleaned["modules"]:
         for name, module in list(sys.modules.items()):
             if name.startswith("speechbrain.") and type(module).__name__ in ("LazyModule", "DeprecatedModuleRedirect"):
                 del sys.modules[name]
+        _cleaned["modules"] = len(sys.modules)
 
 
 @pytest.fixture

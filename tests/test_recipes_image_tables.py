@@ -251,6 +251,7 @@ SHRUNK += ["items.whole=false", "test.items.whole=false", "augment.size=32", "re
 TINY = partial(ImageResNet, dim=8, depth=18, blocks=(1, 1, 1, 1), width=4)
 
 
+@pytest.mark.slow  # four trainings; the search itself has tests of its own in toolkit/test_tune.py
 def test_figure_5_is_tuned_on_held_out_classes(birds: Path, tmp_path: Path) -> None:
     """The search of the head's command: trials fit some training classes and retrieve among the others; the run they choose for has all, and the test's."""
     pytest.importorskip("optuna")

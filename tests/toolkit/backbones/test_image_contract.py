@@ -222,7 +222,7 @@ def test_bn_inception_refuses_exactly_the_sides_that_do_not_fit() -> None:
                 _check_halves(64, side)
 
 
-@pytest.mark.slow  # an export; the x-vector of test_networks.py has one as well
+@pytest.mark.slow  # an export; test_export.py has others
 def test_exports_with_a_free_batch() -> None:
     """The smallest by ONNX's newest exporter; the others but BNInception were tried by hand (they take longer)."""
     pytest.importorskip("onnxscript")

@@ -302,6 +302,7 @@ def test_depths_outside_the_field_are_refused() -> None:
         WeSpeakerECAPA(80, res2net_scale=7)
 
 
+@pytest.mark.slow  # an export; test_export.py has others
 def test_exports_with_free_batch_and_length() -> None:
     """The x-vector by ONNX's newest exporter; the others were tried by hand (they take longer)."""
     pytest.importorskip("onnxscript")
