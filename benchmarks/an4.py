@@ -20,11 +20,11 @@ from pathlib import Path
 
 import numpy as np
 
-from eval import embeddings
 from eval.bootstrap import percentile_interval, resample
+from eval.formats import embeddings
+from eval.formats.subjects import subjects_of
+from eval.formats.trials import read_scores, write_scores
 from eval.similarity import score_trials
-from eval.subjects import subjects_of
-from eval.trials import read_scores, write_scores
 from eval.types import Embeddings, Scores, Trials
 from eval.verification import eer, min_dcf
 
@@ -36,10 +36,10 @@ METRICS = {"eer": eer, "min_dcf": partial(min_dcf, p_target=0.01)}
 def run_fold(variant: str, seed: int, fold: int, data: Path, out: Path) -> str:
     """Train one fold and write its embeddings and scores."""
     from modalities.speaker import an4
-    from toolkit import recipe as recipes
-    from toolkit.checkpoint import load_model
-    from toolkit.embed import embed
-    from toolkit.train import fit
+    from toolkit.models.checkpoint import load_model
+    from toolkit.models.embed import embed
+    from toolkit.training import recipe as recipes
+    from toolkit.training.train import fit
 
     folder = out / variant / f"seed{seed}"
     if (folder / f"fold{fold}.txt").exists():
@@ -85,8 +85,8 @@ def with_as_norm(folder: Path, data: Path) -> list[Path]:
     """Score files by cosine after subtracting the training mean, AS-normalised with the training speakers, a mean unit embedding each (WeSpeaker's way)."""
     from eval.normalization import as_norm
     from modalities.speaker import an4
-    from toolkit.checkpoint import load_model
-    from toolkit.embed import embed
+    from toolkit.models.checkpoint import load_model
+    from toolkit.models.embed import embed
 
     files = []
     for fold in range(NUM_FOLDS):

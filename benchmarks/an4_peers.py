@@ -21,14 +21,14 @@ import numpy as np
 import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
+from eval.formats.trials import write_scores
 from eval.similarity import score_trials
-from eval.trials import write_scores
 from eval.types import Embeddings
 from modalities.speaker import an4, audio, fsdd
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.pooling import statistics
-from toolkit.batch import label_numbers
-from toolkit.torchaudio_cpu import import_torchaudio
+from toolkit.backbones.torchaudio_cpu import import_torchaudio
+from toolkit.data.batch import label_numbers
 
 NUM_FOLDS = 5
 

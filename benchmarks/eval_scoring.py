@@ -26,9 +26,9 @@ from typing import Any
 
 import numpy as np
 
+from eval.formats.trials import read_trials
 from eval.normalization import as_norm
 from eval.similarity import pairs
-from eval.trials import read_trials
 from eval.verification import verification_metrics
 
 TRIALS, ITEMS, DIM, COHORT, TOP_N = 580_000, 5_000, 256, 6_000, 300
@@ -169,7 +169,7 @@ def main() -> None:
     if os.environ.get("OMP_NUM_THREADS") != "1":
         print("set OMP_NUM_THREADS=1 before Python starts: CPU time of many threads is not comparable", file=sys.stderr)
     if not given.no_speechbrain:
-        from toolkit.torchaudio_cpu import import_torchaudio
+        from toolkit.backbones.torchaudio_cpu import import_torchaudio
 
         import_torchaudio()
         import speechbrain  # noqa: F401

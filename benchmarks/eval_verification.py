@@ -126,7 +126,7 @@ def process(who: str, repeats: int) -> tuple[float, float]:
         sides = zip(a, np.where(target, a, (a + b) % 40), rng.integers(0, 1_000_000, (target.size, 2)), scores, target, strict=True)
         file.write_text("".join(f"s{x}/{i} s{y}/{j} {s!r} {int(t)}\n" for x, y, (i, j), s, t in ((x, y, ij, float(s), t) for x, y, ij, s, t in sides)))
         code = {
-            "ours": f"import sys; from toolkit.cli import main\ntry: main(['evaluate', {str(file)!r}])\nfinally: assert 'torch' not in sys.modules",
+            "ours": f"import sys; from likeness.cli import main\ntry: main(['evaluate', {str(file)!r}])\nfinally: assert 'torch' not in sys.modules",
             "limit": "import numpy",
             "peer": "import sys; sys.path.insert(0, 'benchmarks'); import numpy as np; from eval_verification import from_curve\n"
             f"t = np.loadtxt({str(file)!r}, usecols=(2, 3)); from_curve(t[:, 0], t[:, 1])",

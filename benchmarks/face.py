@@ -34,14 +34,14 @@ import numpy as np
 
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 
-from eval import embeddings
-from eval.ijb_files import meta_files, read_detector_scores, read_faces, read_side, read_template_pairs
+from eval.formats import embeddings
+from eval.protocols.ijb_files import meta_files, read_detector_scores, read_faces, read_side, read_template_pairs
 from eval.types import Embeddings
 from modalities import synthetic_faces
 from modalities.face import align, images, recordio
 from modalities.face.augment import ADAFACE_VIEW
-from toolkit.batch import Item
-from toolkit.images import decode_bytes, encode, to_floats
+from toolkit.data.batch import Item
+from toolkit.data.images import decode_bytes, encode, to_floats
 
 FACES, SIDES, PAIRS, DIM = 469_375, (1_772, 1_759, 19_593), 15_658_489, 512
 
@@ -204,7 +204,7 @@ def write_pack(root: Path, num_faces: int = FACES, sides: tuple[int, int, int] =
 
 def command(*arguments: str) -> tuple[float, float]:
     """CPU seconds and peak resident MB of `likeness` with these arguments, its start included."""
-    process = subprocess.Popen([sys.executable, "-m", "toolkit.cli", *arguments], stdout=subprocess.DEVNULL, cwd=Path(__file__).parents[1])
+    process = subprocess.Popen([sys.executable, "-m", "likeness.cli", *arguments], stdout=subprocess.DEVNULL, cwd=Path(__file__).parents[1])
     _, status, usage = os.wait4(process.pid, 0)
     if status:
         raise ValueError(f"likeness {' '.join(arguments)}: it ended with status {status}")

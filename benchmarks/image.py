@@ -42,12 +42,12 @@ from eval.per_item import PerItem
 from eval.retrieval import clusters, query_metrics
 from modalities.image import images, mnist
 from modalities.image.transforms import REVISITING, VMF_CIFAR10, VMF_CUB, warp_view
-from toolkit.batch import Batch, Item
-from toolkit.build import build
-from toolkit.images import to_floats
-from toolkit.recipe import Recipe
-from toolkit.run import Run
-from toolkit.train import fit, step
+from toolkit.data.batch import Batch, Item
+from toolkit.data.images import to_floats
+from toolkit.training.build import build
+from toolkit.training.recipe import Recipe
+from toolkit.training.run import Run
+from toolkit.training.train import fit, step
 
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 Pixels = NDArray[np.uint8]

@@ -25,11 +25,11 @@ from eval.bootstrap import percentile_interval
 from eval.per_item import PerItem
 from eval.retrieval import query_metrics
 from modalities.image import omniglot
-from toolkit.batch import Batch
-from toolkit.measure import TEST, run_test
-from toolkit.recipe import Recipe, load
-from toolkit.run import Run
-from toolkit.train import fit
+from toolkit.data.batch import Batch
+from toolkit.training.measure import TEST, run_test
+from toolkit.training.recipe import Recipe, load
+from toolkit.training.run import Run
+from toolkit.training.train import fit
 
 RECIPE = Path(__file__).resolve().parents[1] / "recipes" / "image" / "omniglot.py"
 METRICS = ("recall@1", "map@r", "r_precision")
@@ -60,7 +60,7 @@ PEERS: dict[str, Callable[[int, int], tuple[torch.nn.Module, str]]] = {
 
 
 def step_with(make: Callable[[int, int], tuple[torch.nn.Module, str]], mined: bool) -> Callable[[Run, Batch, Recipe], Tensor]:
-    """toolkit.train.step with PML's loss."""
+    """toolkit.training.train.step with PML's loss."""
     made: dict[str, Any] = {}
 
     def step(run: Run, batch: Batch, recipe: Recipe) -> Tensor:

@@ -25,9 +25,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from modalities.speaker import audio, folders
-from toolkit import shards
-from toolkit.batch import Item
-from toolkit.sampling import Sampling, epoch_batches
+from toolkit.data import shards
+from toolkit.data.batch import Item
+from toolkit.data.sampling import Sampling, epoch_batches
 
 
 def read_bytes(items: Sequence[Item]) -> int:

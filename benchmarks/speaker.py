@@ -36,9 +36,9 @@ from modalities.speaker.features import WESPEAKER_FBANK
 from modalities.speaker.speechbrain_fbank import SpeechBrainFbank
 from toolkit.backbones.ecapa import ECAPA
 from toolkit.backbones.resnet import ResNet34
-from toolkit.batch import Item
-from toolkit.embed import TorchEmbedder, embed
-from toolkit.torchaudio_cpu import import_torchaudio
+from toolkit.backbones.torchaudio_cpu import import_torchaudio
+from toolkit.data.batch import Item
+from toolkit.models.embed import TorchEmbedder, embed
 
 TRIALS, ITEMS, DIM, COHORT, TOP_N = 580_000, 5_000, 256, 6_000, 300
 

@@ -33,21 +33,21 @@ from modalities.image.transforms import shift_view
 from modalities.speaker import audio
 from modalities.speaker.augment import train_view
 from modalities.speaker.features import KaldiFbank
-from toolkit import distributed, sharding
 from toolkit.backbones.image_resnet import ImageResNet
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.resnet import ResNet34
 from toolkit.backbones.statistics import OrderStatistics
-from toolkit.batch import Batch, Floats, Item
-from toolkit.build import build
+from toolkit.data.batch import Batch, Floats, Item
+from toolkit.data.pixels import IMAGENET, INSIGHTFACE
+from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.simple import SimPLE
-from toolkit.memory import Memory
-from toolkit.pixels import IMAGENET, INSIGHTFACE
-from toolkit.recipe import Optim, Recipe, Schedule
-from toolkit.run import Run
-from toolkit.sampling import Sampling
-from toolkit.train import fit, step
+from toolkit.parallel import distributed, spread
+from toolkit.training.build import build
+from toolkit.training.memory import Memory
+from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.run import Run
+from toolkit.training.train import fit, step
 
 SECONDS, NUM_ITEMS, CLASSES = 2.0, 64, 16
 
@@ -151,14 +151,14 @@ def shard_memory(num_classes: int = 200_000, dim: int = 512) -> None:
     part = partial(ArcFace, scale=32.0)
     torch.manual_seed(0)
     loss = part(dim, num_classes)
-    layout = sharding.shard(loss, sharding.class_axes(part, dim))
+    layout = spread.shard(loss, spread.class_axes(part, dim))
     optimizer = torch.optim.SGD(loss.parameters(), lr=0.1, momentum=0.9)
     share = 64 // distributed.world()
     for number in range(3):
         optimizer.zero_grad()
         z = torch.randn(share, dim, generator=torch.Generator().manual_seed(number), requires_grad=True)
-        sharding.loss_of(loss, z, torch.randint(num_classes, (share,)), layout=layout).backward()  # type: ignore[no-untyped-call]
-        sharding.average_gradients(loss, layout)
+        spread.loss_of(loss, z, torch.randint(num_classes, (share,)), layout=layout).backward()  # type: ignore[no-untyped-call]
+        spread.average_gradients(loss, layout)
         optimizer.step()
     print(f"memory {resident_mb() - before}", flush=True)
     distributed.end()

@@ -31,7 +31,6 @@ from modalities.image import images
 from modalities.speaker import audio
 from modalities.speaker.features import WESPEAKER_FBANK
 from modalities.speaker.speechbrain_fbank import SpeechBrainFbank
-from toolkit import backends_onnx, export
 from toolkit.backbones.bninception import BNInception
 from toolkit.backbones.campplus import CAMPPlus
 from toolkit.backbones.ecapa import ECAPA
@@ -45,9 +44,11 @@ from toolkit.backbones.small import SmallCNN
 from toolkit.backbones.statistics import OrderStatistics
 from toolkit.backbones.vit import FaceViT, ViT
 from toolkit.backbones.xvector import XVector
-from toolkit.checkpoint import Loaded
-from toolkit.embed import TorchEmbedder
-from toolkit.pixels import IMAGENET, INSIGHTFACE, PixelScale
+from toolkit.data.pixels import IMAGENET, INSIGHTFACE, PixelScale
+from toolkit.models import export
+from toolkit.models import onnx as onnx_models
+from toolkit.models.checkpoint import Loaded
+from toolkit.models.embed import TorchEmbedder
 
 BATCH, SECONDS = 8, 3.0
 
@@ -114,7 +115,7 @@ def onnx(repeats: int, only: str) -> None:
         model = Loaded(TorchEmbedder(frontend, kind.network(frontend.dim)).eval(), kind.read, "speaker" if spoken else "image", "cosine", "", 0)
         with tempfile.TemporaryDirectory() as folder:
             found = export.export(model, Path(folder) / "model.onnx")
-            other = backends_onnx.load(Path(folder) / "model.onnx")
+            other = onnx_models.load(Path(folder) / "model.onnx")
         assert other is not None
         shape = (round(SECONDS * 16_000),) if spoken else other.embedder.backbone.shape
         inputs = torch.randn(BATCH, *shape) * 0.1 if spoken else torch.rand(BATCH, *shape) * 255
@@ -144,7 +145,7 @@ def start(repeats: int, only: str) -> None:
         return min(seconds)
 
     print("\n| start | s | of that Python | wanted |\n|---|---|---|---|")
-    row("likeness --help", f"{least('-m', 'toolkit.cli', '--help'):.3f}", f"{least('-c', 'pass'):.3f}", "under .3")
+    row("likeness --help", f"{least('-m', 'likeness.cli', '--help'):.3f}", f"{least('-c', 'pass'):.3f}", "under .3")
 
 
 PARTS: dict[str, Callable[[int, str], None]] = {"onnx": onnx, "import": start}

@@ -50,7 +50,7 @@ def run_part(part: str, size: int, probes: int, repeats: int) -> None:
     rows, asked = data(size, probes)
     more: dict[str, float] = {}
     if part == "limit":
-        from toolkit.gallery import _CELLS, _WIDTH
+        from toolkit.gallery.exact import _CELLS, _WIDTH
 
         width = max(min(_CELLS // probes, _WIDTH[1]), _WIDTH[0])
         buffer = np.empty((probes, width), dtype=np.float32)
@@ -71,8 +71,8 @@ def run_part(part: str, size: int, probes: int, repeats: int) -> None:
             return index.search(asked, K)
 
     else:
-        from toolkit.gallery import ExactGallery, recall
-        from toolkit.gallery_faiss import FaissGallery
+        from toolkit.gallery.exact import ExactGallery, recall
+        from toolkit.gallery.faiss import FaissGallery
 
         gallery = ExactGallery(None, META) if part == "ours" else FaissGallery(None, META)
         given = embeddings(rows)

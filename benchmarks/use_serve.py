@@ -4,7 +4,7 @@
 
 The server runs in a process of its own as `likeness serve` starts it, with its default limits except the rate (all clients share one address); clients are
 threads of this process, which share the cores with it. Every request uploads two recordings of 3 s (WAV, 96 kB each). Models are untrained, which costs the
-same: `tiny` (a ResNet of 2 channels: what the server itself costs) and `resnet34` (32 channels, 6.6 M parameters, 80 bands). Limit: toolkit.verify in
+same: `tiny` (a ResNet of 2 channels: what the server itself costs) and `resnet34` (32 channels, 6.6 M parameters, 80 bands). Limit: likeness.verify in
 a process of its own that reads the same two files, one thread, times the number of workers. Errors are answers other than 200, and connections that broke.
 """
 
@@ -40,10 +40,10 @@ def prepare(folder: Path, name: str) -> tuple[Path, list[Path]]:
     import torch
 
     from modalities.speaker.features import KaldiFbank
-    from toolkit import recipe
     from toolkit.backbones.resnet import ResNet34
-    from toolkit.checkpoint import save_model
-    from toolkit.embed import TorchEmbedder
+    from toolkit.models.checkpoint import save_model
+    from toolkit.models.embed import TorchEmbedder
+    from toolkit.training import recipe
 
     size = SIZES[name]
     made = recipe.load(str(ROOT / "recipes" / "speaker" / "demo.py"))[0]
@@ -63,7 +63,7 @@ def prepare(folder: Path, name: str) -> tuple[Path, list[Path]]:
 @contextmanager
 def server(model: Path) -> Iterator[tuple[str, int]]:
     """The address of `likeness serve`."""
-    command = [sys.executable, "-m", "toolkit.cli", "serve", "--model", str(model), "--port", "0", "--rate", "0", "--threshold", "0.5"]
+    command = [sys.executable, "-m", "likeness.cli", "serve", "--model", str(model), "--port", "0", "--rate", "0", "--threshold", "0.5"]
     environment = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
@@ -109,12 +109,12 @@ def load(address: tuple[str, int], files: list[Path], clients: int, seconds: flo
 
 
 def alone(model: Path, files: list[Path]) -> float:
-    """Requests per second of toolkit.verify in one thread of a fresh process."""
+    """Requests per second of likeness.verify in one thread of a fresh process."""
     script = f"""
 import time, torch
 from pathlib import Path
 from toolkit import backends
-from toolkit.verify import verify
+from likeness.verify import verify
 torch.set_num_threads(1)
 model, files = backends.load({str(model)!r}), [Path(one) for one in {[str(one) for one in files]!r}]
 verify(model, *files)

@@ -23,7 +23,7 @@ Written by `python docs/make_losses.py` from the classes of `toolkit/losses`; th
 `Loss(dim, num_classes, ...)` on raw embeddings `(B, dim)`; angular margins are in radians.
 
 Compares, after Table 1 of the SimPLE paper: *triplet* losses compare scores with each other, *pair* losses each score with one threshold for all.
-Shards: whether its classes can be spread over processes and sampled (`toolkit/sharding.py`).
+Shards: whether its classes can be spread over processes and sampled (`toolkit/parallel/spread.py`).
 Names with `__` under "verified" are files of `tests/golden`, values and gradients of the implementation after the `__`.
 """
 COLUMNS = ("loss", "file", "paper", "geometry", "proxies", "shards", "compares", "defaults", "normalised", "verified against", "notes")

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.files import atomic_path, bounded
+from eval.formats.files import atomic_path, bounded
 from eval.normalization import cohort_statistics
 from eval.types import Bools, Floats, SplitScores
 from eval.verification import as_labels, check_costs, eer

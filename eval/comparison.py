@@ -15,8 +15,8 @@ import numpy as np
 
 from eval import per_item
 from eval.bootstrap import FEW_DRAWN, MIN_DRAWN, Bounds, Drawn, Metric, bounds, bounds_of, drawn_from, percentile_interval
+from eval.formats.subjects import subjects_of
 from eval.per_item import PerItem
-from eval.subjects import subjects_of
 from eval.types import Floats, Ints, Scores, Trials, name_first
 
 LEVEL = 0.95
@@ -140,7 +140,7 @@ class Comparison:
 
 
 def subjects_behind(trials: Trials, labels: Mapping[str, str | None]) -> Subjects:
-    """Subjects of the trials from the items' labels (id -> label) where they agree with the targets, else as `eval.subjects.subjects_of` finds them."""
+    """Subjects of the trials from the items' labels (id -> label) where they agree with the targets, else as `eval.formats.subjects.subjects_of` finds them."""
     digest = hashlib.sha256("\0".join([*trials.enrol_ids, "", *trials.probe_ids]).encode())
     for part in (trials.enrol, trials.probe, trials.target):
         digest.update(b"" if part is None else part.tobytes())

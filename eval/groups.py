@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from eval.bootstrap import FEW_DRAWN, MIN_DRAWN, Bounds, Drawn, bounds, bounds_of, drawn_from
-from eval.report import NO_INTERVAL, Switches, aligned, ends_text, metric_label, percent_text
+from eval.results import NO_INTERVAL, Switches, aligned, ends_text, metric_label, percent_text
 from eval.types import Bools, Floats, Ints, Scores, Trials, name_first, nfc_mapping
 from eval.verification import eer, tar_at_far, verification_metrics
 

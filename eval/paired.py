@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from eval.bootstrap import Drawn, Resamples
 from eval.comparison import LEVEL, Difference, Outcome, summarise, verdict
-from eval.report import Result, aligned, metric_label, signed_ends, signed_text
+from eval.results import Result, aligned, metric_label, signed_ends, signed_text
 from eval.types import Trials
 
 

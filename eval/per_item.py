@@ -17,8 +17,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from eval import classification, npz, retrieval
-from eval.files import atomic_path
+from eval import classification, retrieval
+from eval.formats import npz
+from eval.formats.files import atomic_path
 from eval.types import Floats, Ints, name_first
 
 Columns = Mapping[str, Floats]

@@ -24,10 +24,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval import embeddings as files
-from eval.files import atomic_path, bounded
+from eval.formats import embeddings as files
+from eval.formats.files import atomic_path, bounded
+from eval.formats.subjects import read_mapping
 from eval.similarity import pairs
-from eval.subjects import read_mapping
 from eval.types import Floats, name_first
 
 FORMAT = "likeness plda 2"

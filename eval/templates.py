@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.files import at_lines, text_lines
+from eval.formats.files import at_lines, text_lines
 from eval.similarity import refuse_missing
 from eval.types import Embeddings, Floats, Floats32, nfc
 

@@ -29,19 +29,19 @@ settings.load_profile("steady")
 
 # The files that take longest come first: a process that were given one of them last would work on while the others wait.
 LONGEST = (
-    "toolkit/test_compare.py",
-    "toolkit/test_serve_page.py",
-    "toolkit/test_train_many.py",
-    "toolkit/test_distributed.py",
-    "toolkit/test_serve.py",
-    "toolkit/test_measure.py",
-    "toolkit/test_build.py",
-    "toolkit/test_train.py",
-    "toolkit/test_tune.py",
-    "toolkit/test_export.py",
+    "toolkit/training/test_compare.py",
+    "likeness/service/test_serve_page.py",
+    "toolkit/training/test_train_many.py",
+    "toolkit/parallel/test_distributed.py",
+    "likeness/service/test_app.py",
+    "toolkit/training/test_measure.py",
+    "toolkit/training/test_build.py",
+    "toolkit/training/test_train.py",
+    "toolkit/training/test_tune.py",
+    "toolkit/models/test_export.py",
     "test_writes.py",
     "test_docs.py",
-    "test_cli.py",
+    "likeness/test_cli.py",
     "test_fuzz.py",
 )
 
@@ -81,7 +81,7 @@ def _no_lazy_modules() -> Iterator[None]:
 @pytest.fixture
 def ctrl_c_in_step() -> Callable[[int], AbstractContextManager[None]]:
     """ctrl_c_in_step(n): within the block, SIGINT comes as the nth step of training begins, however busy the machine is."""
-    from toolkit.train import step
+    from toolkit.training.train import step
 
     @contextmanager
     def sent(number: int) -> Iterator[None]:

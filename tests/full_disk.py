@@ -19,14 +19,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from eval import embeddings, report, report_page, trials
+from eval import results as report
+from eval.formats import embeddings, trials
+from eval.reports import verification
 from eval.types import Embeddings, Scores, Trials
 from modalities.face import recordio
-from toolkit import checkpoint, shards
-from toolkit.batch import Item, write_items
-from toolkit.gallery import ExactGallery
-from toolkit.log import Log, read_log
-from toolkit.run import Plateau, Run, latest, read, save_run
+from toolkit.data import shards
+from toolkit.data.batch import Item, write_items
+from toolkit.gallery.exact import ExactGallery
+from toolkit.models import checkpoint
+from toolkit.training.log import Log, read_log
+from toolkit.training.run import Plateau, Run, latest, read, save_run
 
 LIMIT = 3_000  # bytes
 Write = Callable[[Path, int], None]
@@ -77,7 +80,7 @@ def write_scores(path: Path, version: int) -> None:
 def write_page(path: Path, version: int) -> None:
     scores = Scores(np.linspace(version, 2, 40), np.arange(40) % 2 == 0)
     results = report.evaluate_scores("a", scores, None, subjects_from="none", switches=report.Switches(num_resamples=0))
-    report_page.html(path, results, {"a": scores}, command="x" * 50_000, version="1")
+    verification.html(path, results, {"a": scores}, command="x" * 50_000, version="1")
 
 
 def write_model(path: Path, version: int) -> None:
@@ -138,7 +141,7 @@ def read_gallery(make: Callable[..., Any], folder: Path) -> object:
 
 
 def lance(folder: Path, meta: dict[str, str]) -> Any:
-    from toolkit.gallery_lance import LanceGallery
+    from toolkit.gallery.lance import LanceGallery
 
     return LanceGallery(folder, meta)
 

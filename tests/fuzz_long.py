@@ -3,7 +3,7 @@
     python tests/fuzz_long.py FOLDER [--count 100000] [--only NAME ...]     run, or go on where the last run of FOLDER stopped
     python tests/fuzz_long.py FOLDER --report                               how far it is, and what failed
 
-Readers that work behind eval.boundary run here without it, so that a hundred thousand files do not need as many processes. Where one crashes, hangs or
+Readers that work behind eval.formats.boundary run here without it, so that a hundred thousand files do not need as many processes. Where one crashes, hangs or
 takes too much, the same file is read again through the boundary: it has to end as one ValueError in 10 s ("contained"). FOLDER/failures holds the input
 of everything else. Mutation number I of a reader is always the same.
 """
@@ -32,15 +32,15 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import test_fuzz  # noqa: E402
 
-from eval import boundary, embeddings_tables  # noqa: E402
-from toolkit import backends_onnx  # noqa: E402
+from eval.formats import boundary, tables  # noqa: E402
+from toolkit.models import onnx  # noqa: E402
 
 SECONDS, MEMORY, CHUNK = 10.0, 1 << 30, 2_000
 THROUGH = 300  # of each reader behind the boundary, the first so many are read through it
 
 
 class Here:
-    """eval.boundary.Process without a process."""
+    """eval.formats.boundary.Process without a process."""
 
     usable = True
 
@@ -111,7 +111,7 @@ def work(name: str, start: int, end: int, place: mmap.mmap, out: Path) -> None:
         peak = base = _peak()
         for number in range(start, end):
             here = native and number >= THROUGH
-            for module in (embeddings_tables, backends_onnx):
+            for module in (tables, onnx):
                 module.Process = Here if here else boundary.Process  # type: ignore[attr-defined]
             place[:24] = json.dumps([number, int(time.monotonic())]).encode().ljust(24)
             found = read(name, payload_of(name, number, valid), Path(folder))
@@ -161,7 +161,7 @@ def contained(name: str, number: int) -> bool:
     """Whether the boundary makes one ValueError of it, in time."""
     with tempfile.TemporaryDirectory() as folder:
         begin = time.monotonic()
-        for module in (embeddings_tables, backends_onnx):
+        for module in (tables, onnx):
             module.Process = boundary.Process  # type: ignore[attr-defined]
         wrong = read(name, payload_of(name, number, test_fuzz.CASES[name].make()), Path(folder))
     return not wrong and time.monotonic() - begin < 3 * SECONDS

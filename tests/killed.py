@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from eval import embeddings, plda, trials
+from eval import plda
+from eval.formats import embeddings, trials
 from eval.types import Embeddings, Trials
-from toolkit import checkpoint, shards
-from toolkit.batch import Item
-from toolkit.gallery import ExactGallery
+from toolkit.data import shards
+from toolkit.data.batch import Item
+from toolkit.gallery.exact import ExactGallery
+from toolkit.models import checkpoint
 
 NUM_POINTS = 16
 CALLS = ("replace", "rename", "fsync", "flock", "mkdir", "rmdir", "unlink", "execute", "executemany")

@@ -24,9 +24,9 @@ import pytest
 import torch
 import typer
 
+from likeness.cli import app, main
 from modalities import synthetic, synthetic_faces, synthetic_glyphs
-from toolkit import recipe as recipes
-from toolkit.cli import app, main
+from toolkit.training import recipe as recipes
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -162,7 +162,7 @@ def problem(arguments: list[str], folder: Path) -> str:
 def test_what_is_shown_names_what_exists(block: Block, line: str, tmp_path: Path) -> None:
     name, *arguments = shlex.split(line, comments=True)
     if name == "torchrun":
-        name, arguments = "likeness", arguments[arguments.index("toolkit.cli") + 1 :]
+        name, arguments = "likeness", arguments[arguments.index("likeness.cli") + 1 :]
     if name == "likeness":
         (tmp_path / "clone").mkdir()
         assert not problem(arguments, tmp_path / "clone")

@@ -31,20 +31,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from eval import embeddings, ijb_files, per_item, plda, subjects, trials
+from eval import per_item, plda
 from eval.calibration import Calibration, load_calibration
+from eval.formats import embeddings, subjects, trials
+from eval.protocols import ijb_files
 from eval.types import Embeddings, Trials
 from modalities.face import ijb, pairs, pickled, recordio
 from modalities.image import cifar, mnist, omniglot
 from modalities.speaker import audio, folders
 from modalities.speaker.features import KaldiFbank
-from toolkit import backends_onnx, checkpoint, shards
 from toolkit.backbones.resnet import ResNet34
 from toolkit.backbones.weights import read_weights
-from toolkit.batch import Item, read_items
-from toolkit.embed import TorchEmbedder
+from toolkit.data import shards
+from toolkit.data.batch import Item, read_items
 from toolkit.losses.margin import ArcFace
-from toolkit.recipe import Recipe
+from toolkit.models import checkpoint
+from toolkit.models import onnx as onnx_models
+from toolkit.models.embed import TorchEmbedder
+from toolkit.training.recipe import Recipe
 
 EXAMPLES = int(os.environ.get("LIKENESS_FUZZ_EXAMPLES", "40"))
 
@@ -365,9 +369,9 @@ def onnx_model() -> bytes:
         [helper.make_tensor("w", kind, [4, 2], [0.5] * 8)],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    stated = {"format": backends_onnx.FORMAT, "modality": "speaker", "similarity": "cosine", "digest": "d", "dim": 2, "shape": [4]}
+    stated = {"format": onnx_models.FORMAT, "modality": "speaker", "similarity": "cosine", "digest": "d", "dim": 2, "shape": [4]}
     stated["read"] = {"call": "modalities.speaker.audio.read", "args": {}}
-    helper.set_model_props(model, {backends_onnx.KEY: json.dumps(stated)})
+    helper.set_model_props(model, {onnx_models.KEY: json.dumps(stated)})
     return bytes(model.SerializeToString())
 
 
@@ -441,8 +445,8 @@ CASES = {
         partial(member, partial(state_dict, "zip"), "data.pkl"), partial(put_member, partial(state_dict, "zip"), "data.pkl", "w.pt"), read_weights
     ),
     "weights legacy": Case(partial(state_dict, "legacy"), partial(plain, "w.pt"), read_weights),
-    "onnx": Case(onnx_model, partial(plain, "m.onnx"), backends_onnx.load),
-    "onnx description": Case(onnx_description, place_onnx_description, backends_onnx.load, json=True),
+    "onnx": Case(onnx_model, partial(plain, "m.onnx"), onnx_models.load),
+    "onnx description": Case(onnx_description, place_onnx_description, onnx_models.load, json=True),
 }
 
 

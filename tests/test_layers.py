@@ -31,7 +31,7 @@ INTERNAL = {
     "eval": {"eval"},
     "toolkit.losses": {"toolkit.losses", *VMF, "eval.directional"},
     **{name: {*VMF, "eval.directional"} for name in VMF},
-    "toolkit.backbones": {"toolkit.backbones", "toolkit.torchaudio_cpu"},
+    "toolkit.backbones": {"toolkit.backbones", "toolkit.backbones.torchaudio_cpu"},
     "toolkit": {"toolkit", "eval"},
     **{f"modalities.{one}": {f"modalities.{one}", *SYNTHETIC, "toolkit", "eval"} for one in ("speaker", "face", "image")},
     **{one: {"toolkit", "eval"} for one in SYNTHETIC},

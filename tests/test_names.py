@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from eval import embeddings as files
-from eval.files import as_stored
+from eval.formats import embeddings as files
+from eval.formats.files import as_stored
+from eval.formats.subjects import read_mapping, subjects_of
+from eval.formats.trials import read_scores, read_trials, write_scores
 from eval.groups import sides_of
-from eval.lfw import read_pairs
-from eval.report_media import media_of
+from eval.protocols.lfw import read_pairs
+from eval.reports.media import media_of
 from eval.similarity import score_trials
-from eval.subjects import read_mapping, subjects_of
 from eval.templates import enrol, pool, read_enrolment
-from eval.trials import read_scores, read_trials, write_scores
 from eval.types import Embeddings, Trials
 from modalities.face.pairs import find_images
-from toolkit.batch import Item, check_unique, label_numbers, read_items
-from toolkit.gallery import ExactGallery
-from toolkit.gallery_store import Enrolments
+from toolkit.data.batch import Item, check_unique, label_numbers, read_items
+from toolkit.gallery.exact import ExactGallery
+from toolkit.gallery.store import Enrolments
 
 ONE = np.zeros(1, np.int32), np.zeros(1, np.int32)
 NFC, NFD = normalize("NFC", "Zoë"), normalize("NFD", "Zoë")

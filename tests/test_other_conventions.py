@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_curve
 
 from eval.classification import ece
-from eval.lfw import ten_fold_accuracy
+from eval.protocols.lfw import ten_fold_accuracy
 from eval.retrieval import retrieval_metrics
 from eval.verification import eer, roc
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.batch import Bad
-from toolkit.cli import main
+from likeness.cli import main
 from toolkit.console import BadItems, Bar, bar, console, track
+from toolkit.data.batch import Bad
 from toolkit.printing import argument_parser, is_terminal, say
 
 ROOT = Path(__file__).parents[1]

@@ -16,14 +16,14 @@ from PIL import Image
 from sklearn.metrics import roc_curve
 from sklearn.metrics.pairwise import cosine_similarity
 
-from eval.trials import read_trials
+from eval.formats.trials import read_trials
+from likeness.cli import main
 from modalities import synthetic, synthetic_faces
-from toolkit import recipe as recipes
-from toolkit.batch import read_items
-from toolkit.checkpoint import load_model
-from toolkit.cli import main
-from toolkit.recipe import Recipe
-from toolkit.train import fit
+from toolkit.data.batch import read_items
+from toolkit.models.checkpoint import load_model
+from toolkit.training import recipe as recipes
+from toolkit.training.recipe import Recipe
+from toolkit.training.train import fit
 
 ROOT = Path(__file__).parents[1]
 

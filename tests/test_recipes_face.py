@@ -19,12 +19,12 @@ from eval.types import Trials
 from modalities import synthetic_faces
 from modalities.face import pickled, recordio
 from modalities.face.augment import FLIP_VIEW
-from toolkit import recipe as recipes
-from toolkit.batch import Item
-from toolkit.embed import TorchEmbedder
-from toolkit.images import encode
-from toolkit.recipe import Recipe, describe
-from toolkit.train import fit
+from toolkit.data.batch import Item
+from toolkit.data.images import encode
+from toolkit.models.embed import TorchEmbedder
+from toolkit.training import recipe as recipes
+from toolkit.training.recipe import Recipe, describe
+from toolkit.training.train import fit
 
 NAMES = ("vggface2", "ms1mv2", "webface")
 SMALL = {

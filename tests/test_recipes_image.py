@@ -21,13 +21,13 @@ from scipy.io import savemat
 from modalities import synthetic_glyphs
 from modalities.image import digits as digits_as_files
 from modalities.image.splits import Protocol, divide_classes
-from toolkit import recipe as recipes
 from toolkit.backbones.image_resnet import ImageResNet
-from toolkit.batch import label_numbers, read_items
-from toolkit.measure import metrics_of, run_test
-from toolkit.recipe import Part, Recipe
-from toolkit.sampling import check as check_sampling
-from toolkit.train import fit
+from toolkit.data.batch import label_numbers, read_items
+from toolkit.data.sampling import check as check_sampling
+from toolkit.training import recipe as recipes
+from toolkit.training.measure import metrics_of, run_test
+from toolkit.training.recipe import Part, Recipe
+from toolkit.training.train import fit
 
 FOLDER = Path(__file__).parents[1] / "recipes" / "image"
 EDGE = 32

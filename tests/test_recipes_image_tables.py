@@ -16,15 +16,15 @@ from PIL import Image
 
 from eval import per_item
 from eval.diversity import cluster_diversity, feature_diversity
-from toolkit import compare, measure
-from toolkit import recipe as recipes
 from toolkit.backbones.image_resnet import ImageResNet
-from toolkit.log import read_log
 from toolkit.losses.probabilistic import Joint, ProbabilisticNCA
-from toolkit.measure import load_model
-from toolkit.recipe import Recipe
-from toolkit.train import fit
-from toolkit.tune import Search, on_validation_classes
+from toolkit.training import compare, measure
+from toolkit.training import recipe as recipes
+from toolkit.training.log import read_log
+from toolkit.training.measure import load_model
+from toolkit.training.recipe import Recipe
+from toolkit.training.train import fit
+from toolkit.training.tune import Search, on_validation_classes
 
 
 def load(name: str) -> ModuleType:
@@ -251,7 +251,7 @@ SHRUNK += ["items.whole=false", "test.items.whole=false", "augment.size=32", "re
 TINY = partial(ImageResNet, dim=8, depth=18, blocks=(1, 1, 1, 1), width=4)
 
 
-@pytest.mark.slow  # four trainings; the search itself has tests of its own in toolkit/test_tune.py
+@pytest.mark.slow  # four trainings; the search itself has tests of its own in toolkit/training/test_tune.py
 def test_figure_5_is_tuned_on_held_out_classes(birds: Path, tmp_path: Path) -> None:
     """The search of the head's command: trials fit some training classes and retrieve among the others; the run they choose for has all, and the test's."""
     pytest.importorskip("optuna")

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from modalities.image.splits import divide_classes
-from toolkit import compare
-from toolkit import recipe as recipes
 from toolkit.losses.vmf import VMF
-from toolkit.recipe import Recipe
+from toolkit.training import compare
+from toolkit.training import recipe as recipes
+from toolkit.training.recipe import Recipe
 
 LOSSES = ("standard", "hyperbolic", "cosine", "arcface", "vmf")
 NAMES = {5: "mnist", 6: "fashion_mnist", 7: "cifar10", 8: "cifar100", 9: "cars196", 10: "cub200", 11: "sop"}  # the table of hyper-parameters

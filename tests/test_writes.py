@@ -26,32 +26,32 @@ _MOVE = "is what the others go through: what was written, and the new name, are 
 _TABLE = "a version of a LanceDB table counts from the moment in which its manifest is there"
 # file -> function -> why a kill there leaves nothing that is taken for a whole file
 ALLOWED = {
-    "eval/embeddings_tables.py": {"_write_lance": _TABLE},
+    "eval/formats/tables.py": {"_write_lance": _TABLE},
     "eval/plda.py": {"fit_files": _ATOMIC},
-    "eval/score.py": {"calibrate_files": _ATOMIC},
-    "eval/writing.py": {"move": _MOVE},
+    "likeness/commands/score.py": {"calibrate_files": _ATOMIC},
+    "eval/formats/writing.py": {"move": _MOVE},
     "modalities/face/align.py": {"align_folder": "NAME.part, hidden, is renamed when it is whole; half a line of several.tsv is dropped by the next run"},
     "modalities/image/digits.py": {"write": _MADE},
     "modalities/synthetic.py": {"write_voices": _MADE},
     "modalities/synthetic_faces.py": {"write_faces": _MADE},
     "modalities/synthetic_glyphs.py": {"write_glyphs": _MADE},
-    "toolkit/demos.py": {"_work": "the process's own output, which is a pipe"},
-    "toolkit/checkpoint.py": {"_sort_metadata": "is given the name that atomic_path gave"},
-    "toolkit/fetch.py": {
+    "likeness/all_demos.py": {"_work": "the process's own output, which is a pipe"},
+    "toolkit/models/checkpoint.py": {"_sort_metadata": "is given the name that atomic_path gave"},
+    "likeness/prepare/fetch.py": {
         "download": "FILE.part is renamed when all is there",
         "_attempt": "half a tag fits no file of the server, which then sends it anew",
         "_receive": "FILE.part, which the next download goes on with",
         "_put": "all is unpacked in a hidden folder, which is renamed when it is whole",
     },
-    "toolkit/gallery_lance.py": {"LanceGallery.__init__": _TABLE},
-    "toolkit/gallery_store.py": {"Enrolments.__init__": "SQLite's transactions"},
-    "toolkit/log.py": {"Log.__init__": "entries are appended; a half line is dropped when the run goes on"},
-    "toolkit/prepare.py": {
+    "toolkit/gallery/lance.py": {"LanceGallery.__init__": _TABLE},
+    "toolkit/gallery/store.py": {"Enrolments.__init__": "SQLite's transactions"},
+    "toolkit/training/log.py": {"Log.__init__": "entries are appended; a half line is dropped when the run goes on"},
+    "likeness/prepare/prepare.py": {
         "_place": "all is unpacked in a hidden folder, which is renamed when it is whole",
     },
-    "toolkit/run.py": {"save_run": "the folder counts once its state.json is there, which is written last"},
-    "toolkit/serve_work.py": {"private_files": "temporary: gone with the process"},
-    "toolkit/shards.py": {"write": "renames what is whole; a kill between the names is finished by the next packing"},
+    "toolkit/training/run.py": {"save_run": "the folder counts once its state.json is there, which is written last"},
+    "likeness/service/work.py": {"private_files": "temporary: gone with the process"},
+    "toolkit/data/shards.py": {"write": "renames what is whole; a kill between the names is finished by the next packing"},
 }
 
 
@@ -131,7 +131,7 @@ def _writes(call: ast.Call) -> bool:
 def test_every_write_is_whole_or_known() -> None:
     found = [one for folder in ("eval", "toolkit", "modalities") for file in sorted((ROOT / folder).rglob("*.py")) for one in writes(file)]
     strangers = [one for one in found if one.function not in ALLOWED.get(one.file, {})]
-    assert not strangers, "write through eval.writing.atomic_path, or say in ALLOWED why a kill leaves nothing half-written that is taken for whole"
+    assert not strangers, "write through eval.formats.writing.atomic_path, or say in ALLOWED why a kill leaves nothing half-written that is taken for whole"
     gone = {(file, one) for file, functions in ALLOWED.items() for one in functions} - {(one.file, one.function) for one in found}
     assert not gone, "these no longer write: remove them"
 

@@ -15,7 +15,7 @@ from eval.types import name_first
 from toolkit.printing import is_terminal, say
 
 if TYPE_CHECKING:
-    from toolkit.batch import Bad
+    from toolkit.data.batch import Bad
 
 T = TypeVar("T")
 

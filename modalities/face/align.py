@@ -21,13 +21,13 @@ import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.files import atomic_path
+from eval.formats.files import atomic_path
 from eval.types import name_first
 from modalities.face.images import decode
-from toolkit.backends_onnx import open_session
-from toolkit.batch import Bad, Item
 from toolkit.console import console, track
-from toolkit.images import SUFFIXES, BadImage, Pixels, encode, to_floats
+from toolkit.data.batch import Bad, Item
+from toolkit.data.images import SUFFIXES, BadImage, Pixels, encode, to_floats
+from toolkit.models.onnx import open_session
 
 Choose = Literal["largest", "central"]
 Floats = NDArray[np.float64]

@@ -20,8 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageEnhance, ImageOps
 
 from modalities.face.images import to_pixels
-from toolkit.batch import Floats
-from toolkit.images import Pixels, to_floats
+from toolkit.data.batch import Floats
+from toolkit.data.images import Pixels, to_floats
 
 Matrix = NDArray[np.float64]
 

@@ -7,14 +7,14 @@ from typing import Literal
 
 import numpy as np
 
-from eval.files import text_lines
+from eval.formats.files import text_lines
 from eval.types import Trials, name_first
 from modalities.face import recordio
 from modalities.face.align import find_images
-from toolkit import shards
-from toolkit.batch import Item, check_unique
-from toolkit.images import SUFFIXES
-from toolkit.pairs import draw_pairs, hold_out
+from toolkit.data import shards
+from toolkit.data.batch import Item, check_unique
+from toolkit.data.images import SUFFIXES
+from toolkit.data.pairs import draw_pairs, hold_out
 
 Split = Literal["train", "test", "all"]
 
@@ -39,7 +39,7 @@ def trials(data: str | Path, *, split: Split = "test", num_trials: int = 20_000,
 def scan(root: Path) -> list[Item]:
     """Every image below the folders of `root`, sorted; id = posix path below root, label = first folder. Hidden files are passed over.
 
-    If `root` is or holds a .rec file (recordio.items) or holds .tar shards (toolkit.shards.items), their items instead; if it is a .txt file, those that this
+    If `root` is or holds a .rec file (recordio.items) or holds .tar shards (toolkit.data.shards.items), their items instead; if it is a .txt file, those that this
     list names in its own folder (read_list).
     FileNotFoundError when root is missing; ValueError when there is no image in a folder, or several .rec files, and what the readers refuse.
     """

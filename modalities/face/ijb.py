@@ -1,7 +1,7 @@
 """IJB-B and IJB-C as the field passes them around (the VGG pack): loosely cropped images, landmarks, detector scores, templates; crops are aligned when read.
 
 Layout: ROOT/loose_crop/NAME.jpg and ROOT/meta/ijbc_face_tid_mid.txt, ijbc_name_5pts_score.txt, ... (field-face 1.6). Pairs, galleries and probes are read
-by eval.ijb_files and the protocols are eval.ijb's; this gives what must be embedded for them.
+by eval.protocols.ijb_files and the protocols are eval.protocols.ijb's; this gives what must be embedded for them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.files import at_lines, text_lines
-from eval.ijb_files import Faces, meta_files, read_detector_scores, read_faces, refuse_torn
+from eval.formats.files import at_lines, text_lines
+from eval.protocols.ijb_files import Faces, meta_files, read_detector_scores, read_faces, refuse_torn
 from eval.types import Floats, name_first
 from modalities.face.align import check, crop
 from modalities.face.images import decode
-from toolkit.batch import Item
-from toolkit.images import BadImage, to_floats
+from toolkit.data.batch import Item
+from toolkit.data.images import BadImage, to_floats
 
 
 class Pack(NamedTuple):

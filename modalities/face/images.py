@@ -1,6 +1,6 @@
 """Face images, in files, shards and RecordIO, to float32 RGB (3, H, W) with values 0 to 255, in the one size that a network takes. Resizing is OpenCV's.
 
-Decoding and its bounds are toolkit/images.py's; scaling and the order of colours that a network wants are its front-end's (toolkit/pixels.py).
+Decoding and its bounds are toolkit/data/images.py's; scaling and the order of colours that a network wants are its front-end's (toolkit/data/pixels.py).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import cv2
 import numpy as np
 
 from modalities.face.recordio import RECORD_SUFFIX, join_parts
-from toolkit.batch import Floats, Item
-from toolkit.images import BadImage, Pixels, decode_bytes, file_bytes, to_floats
+from toolkit.data.batch import Floats, Item
+from toolkit.data.images import BadImage, Pixels, decode_bytes, file_bytes, to_floats
 
 Fit = Literal["exact", "resize", "pad"]
 
@@ -42,7 +42,7 @@ def read(item: Item, *, size: tuple[int, int] = (112, 112), fit: Fit = "exact") 
 def decode(item: Item) -> Pixels:
     """item -> (H, W, 3) uint8 RGB, upright as its EXIF orientation says.
 
-    Raises BadImage for a file that is missing or over 256 MiB, and as toolkit.images.decode_bytes() does.
+    Raises BadImage for a file that is missing or over 256 MiB, and as toolkit.data.images.decode_bytes() does.
     """
     return decode_bytes(encoded(item), item.name)
 

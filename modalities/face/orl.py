@@ -13,8 +13,8 @@ import numpy as np
 
 from eval.types import Trials
 from modalities.face.align import find_images
-from toolkit.batch import Item
-from toolkit.pairs import all_pairs
+from toolkit.data.batch import Item
+from toolkit.data.pairs import all_pairs
 
 FETCH = "fetch the ORL faces and store them as DATA/orl/s1/1.pgm, ..., s40/10.pgm"
 

@@ -1,7 +1,7 @@
 """Verification pairs of faces: the lists of LFW, CALFW, CPLFW, CFP and AgeDB, and their images.
 
-read_folder() takes the reader by what is there. LFW's pairs.txt is read by eval.lfw.read_pairs; OpenSphere's `label path0 path1` and other trial lists by
-eval.trials.read_trials.
+read_folder() takes the reader by what is there. LFW's pairs.txt is read by eval.protocols.lfw.read_pairs; OpenSphere's `label path0 path1` and other trial lists by
+eval.formats.trials.read_trials.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from eval import lfw
-from eval.files import as_stored, at_lines, text_lines
-from eval.mat import agedb_folds
+from eval.formats.files import as_stored, at_lines, text_lines
+from eval.formats.mat import agedb_folds
+from eval.protocols import lfw
 from eval.types import Ints, Trials, name_first
-from toolkit.batch import Item
-from toolkit.images import SUFFIXES
+from toolkit.data.batch import Item
+from toolkit.data.images import SUFFIXES
 
 _MAX_MAT = 2**28
 
@@ -58,7 +58,7 @@ def read_folder(folder: str | Path) -> Pairs:
 
 
 def read_lfw(path: str | Path) -> Pairs:
-    """LFW's pairs.txt, ids NAME/NAME_0001.jpg. As eval.lfw.read_pairs, which counts what is wrong."""
+    """LFW's pairs.txt, ids NAME/NAME_0001.jpg. As eval.protocols.lfw.read_pairs, which counts what is wrong."""
     return Pairs(*lfw.read_pairs(path, suffix=".jpg"))
 
 

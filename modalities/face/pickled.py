@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from eval.files import atomic_path, refuse_device
+from eval.formats.files import atomic_path, refuse_device
 from eval.types import Trials, name_first
 from modalities.face.images import encoded
-from toolkit.batch import Item
+from toolkit.data.batch import Item
 
 MAX_BIN_BYTES = 2**32
 _MAX_STRANGERS = 20  # images that are not in the file as they are: each is looked for through all of it
@@ -28,7 +28,7 @@ _FIRST_BYTES = {b"\xff\xd8": ".jpg", b"\x89P": ".png", b"BM": ".bmp", b"RI": ".w
 
 
 def items(path: str | Path, *, prefix: str | None = None) -> tuple[list[Item], Trials]:
-    """The images of a .bin, each read from its span in the file, and its pairs in their order (folds: eval.lfw with folds=10).
+    """The images of a .bin, each read from its span in the file, and its pairs in their order (folds: eval.protocols.lfw with folds=10).
 
     Ids are prefix + number of the image, 0 to 2 P - 1 (prefix: default "NAME/" of NAME.bin); there are no labels, as the file holds none.
     Written by Python 2 or 3, images as bytes, str or uint8 arrays. ValueError: a file that is no such pickle, asks for anything else (named, not executed), is

@@ -23,10 +23,10 @@ from typing import BinaryIO, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.files import atomic_path
+from eval.formats.files import atomic_path
+from eval.formats.writing import remove
 from eval.types import name_first
-from eval.writing import remove
-from toolkit.batch import MAX_SPAN, Item, check_unique, label_numbers
+from toolkit.data.batch import MAX_SPAN, Item, check_unique, label_numbers
 
 RECORD_SUFFIX = ".recparts"  # the ending of an item whose image lies in several parts: its span holds them all, with their headers
 MAGIC = 0xCED7230A

@@ -15,9 +15,9 @@ from PIL import Image
 from eval.types import Trials
 from modalities.image import packed
 from modalities.image.splits import Split, check_split, stratified
-from toolkit.batch import Floats, Item
-from toolkit.images import BadImage, to_floats
-from toolkit.pairs import draw_pairs
+from toolkit.data.batch import Floats, Item
+from toolkit.data.images import BadImage, to_floats
+from toolkit.data.pairs import draw_pairs
 
 EDGE = 8
 _ENDINGS = (".digits", ".digits" + packed.COMPRESSED)

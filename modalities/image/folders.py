@@ -10,10 +10,10 @@ import numpy as np
 
 from eval.types import Trials, name_first
 from modalities.image.splits import Protocol, Split, check_split, of_classes
-from toolkit import shards
-from toolkit.batch import Item
-from toolkit.images import SUFFIXES
-from toolkit.pairs import draw_pairs
+from toolkit.data import shards
+from toolkit.data.batch import Item
+from toolkit.data.images import SUFFIXES
+from toolkit.data.pairs import draw_pairs
 
 
 def items(
@@ -70,7 +70,7 @@ def trials(data: str | Path, *, split: Split = "test", num_trials: int = 20_000,
 def scan(root: Path, *, example: str = "DATA/CLASS/file.jpg") -> list[Item]:
     """Every image file below the folders of `root`, sorted; id = posix path below root, label = first folder. Hidden files are passed over.
 
-    If `root` holds .tar shards (toolkit.shards.write makes them), their items instead, in the same order.
+    If `root` holds .tar shards (toolkit.data.shards.write makes them), their items instead, in the same order.
 
     Raises FileNotFoundError when root is missing and ValueError when there is no image in a folder, saying what layout is expected.
     """

@@ -1,8 +1,8 @@
 """Image files and packed pixels to float32 arrays (C, H, W), RGB or grey, 0 to 255; what cannot be used is refused with its reason.
 
 0 to 255 because every file holds 8-bit levels: arrays stay exact, and what a network sees of them (mean, standard deviation, BGR) is its front-end's business
-(toolkit/pixels.py), which is saved with it. Resizing is Pillow's antialiased one, as in torchvision's Resize of Pillow images, which the papers used. Decoding
-and its bounds are toolkit/images.py's.
+(toolkit/data/pixels.py), which is saved with it. Resizing is Pillow's antialiased one, as in torchvision's Resize of Pillow images, which the papers used. Decoding
+and its bounds are toolkit/data/images.py's.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import re
 import numpy as np
 from PIL import Image
 
-from eval.report_media import MAX_PIXELS
+from eval.reports.media import MAX_PIXELS
 from modalities.image import packed
-from toolkit.batch import Floats, Item
-from toolkit.images import BadImage, Pixels, decode_bytes, file_bytes, to_floats
+from toolkit.data.batch import Floats, Item
+from toolkit.data.images import BadImage, Pixels, decode_bytes, file_bytes, to_floats
 
 _RAW = re.compile(r"\.u8(?:s([1-9]\d{0,8}))?_([1-9]\d{0,4})x([1-9]\d{0,4})x([1-9]\d{0,4})(?:" + packed.COMPRESSED + ")?")
 

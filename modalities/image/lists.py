@@ -1,4 +1,4 @@
-"""Lists of images: OML's CSV with its query and gallery marks, and the lines of the data sets' own lists. `id path [label]`: toolkit.batch.read_items."""
+"""Lists of images: OML's CSV with its query and gallery marks, and the lines of the data sets' own lists. `id path [label]`: toolkit.data.batch.read_items."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.types import name_first
-from toolkit.batch import Item, check_unique
+from toolkit.data.batch import Item, check_unique
 
 _MAX_LINE = 8192
 _NEEDED = ("label", "path", "split")

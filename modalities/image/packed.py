@@ -2,7 +2,7 @@
 
 A span in a .gz file counts the decompressed bytes. Such a file is decompressed once in each process and kept (at most two of them): 60,000 MNIST images take
 .3 s and 47 MB, and then each is a slice. In a plain file only the span is read. Items of compressed files say so at the end of their `ending`: what reads spans
-without this module (toolkit.shards.write) refuses that suffix, instead of taking bytes that mean something else.
+without this module (toolkit.data.shards.write) refuses that suffix, instead of taking bytes that mean something else.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from eval.files import refuse_device
+from eval.formats.files import refuse_device
 from eval.types import name_first
-from toolkit.batch import MAX_SPAN, Item
+from toolkit.data.batch import MAX_SPAN, Item
 
 COMPRESSED = "@gz"
 _SUFFIXES = (".gz", ".tgz")

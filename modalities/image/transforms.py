@@ -1,7 +1,7 @@
 """Training views of images, deterministic given their generators: (C, H, W) float32 levels 0 to 255 in and out.
 
 Random resized crops and colour jitter are albumentations', with its random numbers drawn from ours; the rest is indexing. Scaling to the network's range is the
-front-end's (toolkit/pixels.py). What is resized before the random part, and at test time, is `read`'s (images.read).
+front-end's (toolkit/data/pixels.py). What is resized before the random part, and at test time, is `read`'s (images.read).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.batch import Floats
-from toolkit.images import to_floats
-from toolkit.pixels import CIFAR10_MEAN, CIFAR100_MEAN
+from toolkit.data.batch import Floats
+from toolkit.data.images import to_floats
+from toolkit.data.pixels import CIFAR10_MEAN, CIFAR100_MEAN
 
 Range = tuple[float, float]
 

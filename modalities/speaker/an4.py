@@ -12,8 +12,8 @@ from pathlib import Path
 from eval.types import Trials, name_first
 from modalities.speaker.audio import speed_copies
 from modalities.speaker.folders import Split, check_split, scan, stratified_folds
-from toolkit.batch import Item
-from toolkit.pairs import all_pairs
+from toolkit.data.batch import Item
+from toolkit.data.pairs import all_pairs
 
 FETCH = "fetch AN4 (free for any purpose) from http://www.speech.cs.cmu.edu/databases/an4/ and store it as DATA/an4/wav/SPEAKER/name.flac"
 FETCH_LIBRISPEECH = "fetch train-clean-100 (CC BY 4.0) from https://www.openslr.org/12 and store utterances as DATA/librispeech/flac/SPEAKER/name.flac"

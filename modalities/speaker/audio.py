@@ -11,7 +11,7 @@ import soundfile
 import soxr
 from numpy.typing import NDArray
 
-from toolkit.batch import Item
+from toolkit.data.batch import Item
 
 Wave = NDArray[np.float32]
 

@@ -15,14 +15,14 @@ from typing import Literal
 
 import numpy as np
 
-from eval.files import atomic_path, text_lines
+from eval.formats.files import atomic_path, text_lines
+from eval.formats.trials import read_trials, write_trials
 from eval.templates import read_enrolment
-from eval.trials import read_trials, write_trials
 from eval.types import Trials, name_first
+from likeness.prepare.sources import Count
 from modalities.speaker.audio import AV_SUFFIXES, SUFFIXES
 from modalities.speaker.lists import find, matched, stem
-from toolkit.batch import Item, write_items
-from toolkit.datasets import Count
+from toolkit.data.batch import Item, write_items
 
 FETCH = "`likeness prepare cnceleb --data DATA` fetches it"
 _ROOTS = ("CN-Celeb_flac", "CN-Celeb", "CN-Celeb_wav", ".")
@@ -103,8 +103,8 @@ def write_lists(data: str | Path, out: str | Path) -> str:
         enrolled.write_text("".join(f"{model} {' '.join(ids)}\n" for model, ids in models.items()), encoding="utf-8")
     write_trials(out / "trials.txt", listed)
     return (
-        f"likeness embed --model RUN --items {out / 'items.txt'} --root {data} --out eval.npz\n"
-        f"likeness score --trials {out / 'trials.txt'} --enrolment {out / 'enrolment.txt'} --embeddings eval.npz --out scores.txt"
+        f"likeness embed --model RUN --items {out / 'items.txt'} --root {data} --out eval.formats.npz\n"
+        f"likeness score --trials {out / 'trials.txt'} --enrolment {out / 'enrolment.txt'} --embeddings eval.formats.npz --out scores.txt"
     )
 
 

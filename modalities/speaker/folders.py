@@ -11,9 +11,9 @@ import numpy as np
 
 from eval.types import Trials, name_first
 from modalities.speaker.audio import AV_SUFFIXES, SUFFIXES
-from toolkit import shards
-from toolkit.batch import Item
-from toolkit.pairs import draw_pairs, hold_out
+from toolkit.data import shards
+from toolkit.data.batch import Item
+from toolkit.data.pairs import draw_pairs, hold_out
 
 Split = Literal["train", "test", "all"]
 
@@ -49,7 +49,7 @@ def trials(data: str | Path, *, split: Split = "test", num_trials: int = 20_000,
 def scan(root: Path, *, example: str = "DATA/SPEAKER/file.wav") -> list[Item]:
     """Every audio file below the folders of `root`, sorted; id = posix path below root, label = first folder. Hidden files are passed over.
 
-    If `root` holds .tar shards (toolkit.shards.write makes them), their items instead, in the same order.
+    If `root` holds .tar shards (toolkit.data.shards.write makes them), their items instead, in the same order.
 
     Raises FileNotFoundError when root is missing and ValueError when there is no audio file in a folder, saying what layout is expected.
     """

@@ -15,8 +15,8 @@ from typing import Literal
 from eval.types import Trials, name_first
 from modalities.speaker.audio import speed_copies
 from modalities.speaker.folders import Split, check_split
-from toolkit.batch import Item
-from toolkit.pairs import all_pairs
+from toolkit.data.batch import Item
+from toolkit.data.pairs import all_pairs
 
 FETCH = "`likeness prepare fsdd --data DATA` fetches it; files are DATA/fsdd/recordings/{digit}_{speaker}_{index}.wav"
 RATE_HZ = 8_000

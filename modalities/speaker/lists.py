@@ -9,11 +9,11 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.files import MAX_LINE
-from eval.trials import read_trials
+from eval.formats.files import MAX_LINE
+from eval.formats.trials import read_trials
 from eval.types import Trials, name_first
 from modalities.speaker.audio import AV_SUFFIXES, SUFFIXES
-from toolkit.batch import Item, check_unique
+from toolkit.data.batch import Item, check_unique
 
 
 def items(
@@ -76,7 +76,7 @@ def trials(
     split_column: str = "",
     split: str = "",
 ) -> tuple[list[Item], Trials]:
-    """The items that a trial list names, and its trials; trial_list: a path as `file`, read by eval.trials. ValueError as items() and matched()."""
+    """The items that a trial list names, and its trials; trial_list: a path as `file`, read by eval.formats.trials. ValueError as items() and matched()."""
     listed = Path(data) / trial_list
     chosen = items(data, file=file, path=path, label=label, id=id, split_column=split_column, split=split)
     return matched(read_trials(listed), chosen, where=str(listed))

@@ -12,7 +12,7 @@ import soxr
 
 from modalities.speaker import audio, vad
 from modalities.speaker.audio import AV_SUFFIXES, SILENCE_DBFS, BadAudio, Wave
-from toolkit.batch import Item
+from toolkit.data.batch import Item
 
 MAX_SECONDS = 86_400.0  # what a header may claim in chunks: a day
 MAX_VALUES = 2**34  # samples x channels in chunks: a day of stereo at 96 kHz; a small file can claim far more work

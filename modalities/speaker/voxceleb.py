@@ -20,12 +20,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from eval.trials import read_trials
+from eval.formats.trials import read_trials
 from eval.types import Trials, name_first
+from likeness.prepare.sources import Count
 from modalities.speaker.audio import AV_SUFFIXES, SUFFIXES, speed_copies
 from modalities.speaker.lists import find, matched
-from toolkit.batch import Item
-from toolkit.datasets import Count
+from toolkit.data.batch import Item
 
 Corpus = Literal["voxceleb1", "voxceleb2", "both"]
 Split = Literal["dev", "test", "all"]
@@ -96,7 +96,7 @@ def trials(data: str | Path, *, protocol: Protocol = "O_cleaned", file: str = ""
     """The items that a VoxCeleb1 trial list names, and its trials. Ids are matched as lists.matched says: as they are, otherwise without their suffix.
 
     The list is looked for in DATA, DATA/vox1, DATA/voxceleb1, ... and the folders meta, trials and lists there, under its usual names, also .gz; its numbers of
-    trials and target trials must be the protocol's. file: another list instead (any format of eval.trials), from DATA unless absolute, of any length.
+    trials and target trials must be the protocol's. file: another list instead (any format of eval.formats.trials), from DATA unless absolute, of any length.
     Raises FileNotFoundError without a list, ValueError: another number of trials, or ids without audio (counted, the first named).
     """
     data = Path(data)

@@ -15,16 +15,16 @@ import numpy as np
 
 from eval.types import Embeddings
 from eval.verification import eer, tar_at_far
+from likeness import demo
 from modalities import synthetic_faces
 from modalities.face import folders, images
 from modalities.face.augment import geometric_view
-from toolkit import demo
 from toolkit.backbones.sfnet import SFNet
-from toolkit.batch import Item
+from toolkit.data.batch import Item
+from toolkit.data.pixels import INSIGHTFACE
+from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
-from toolkit.pixels import INSIGHTFACE
-from toolkit.recipe import Optim, Recipe, Schedule
-from toolkit.sampling import Sampling
+from toolkit.training.recipe import Optim, Recipe, Schedule
 
 NUM_SUBJECTS, NUM_SHOTS = 80, 10
 SIZE = 48

@@ -18,22 +18,22 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from eval.trials import write_trials
+from eval.formats.trials import write_trials
 from eval.verification import eer, tar_at_far
+from likeness.failures import one_sentence
 from modalities.face import align, folders, images
 from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW, geometric_view
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.sfnet import SFNet
-from toolkit.batch import write_items
-from toolkit.failures import one_sentence
+from toolkit.data.batch import write_items
+from toolkit.data.pixels import INSIGHTFACE
+from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.simple import SimPLE
-from toolkit.memory import Memory
-from toolkit.pixels import INSIGHTFACE
 from toolkit.printing import say
-from toolkit.recipe import Optim, Recipe, Schedule
-from toolkit.sampling import Sampling
-from toolkit.schedules import multistep
+from toolkit.training.memory import Memory
+from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.schedules import multistep
 
 SMALL = Recipe(
     modality="face",

@@ -6,10 +6,10 @@
 DATA: InsightFace's faces_emore, unpacked: train.rec and train.idx, 5,822,653 images of 85,742 subjects, and the .bin sets.
 Watched on LFW, AgeDB-30, CALFW and CPLFW together while it trains, from DATA/lfw.bin, agedb_30.bin, calfw.bin, cplfw.bin, or from a folder of that name with
 its list of pairs; with others by trials.sets=lfw,cfp_fp, without any by trials=none schedule.watch= . The best on them is the model: report IJB instead.
-Many GPUs: torchrun --nproc-per-node N -m toolkit.cli train ...; batch sizes are those of all processes together.
+Many GPUs: torchrun --nproc-per-node N -m likeness.cli train ...; batch sizes are those of all processes together.
 
 Nothing here has been trained by us: docs/results.md has what was measured. Published, %, IJB-C TAR@FAR 1e-6 / 1e-5 / 1e-4; top 1 / TPIR@FPIR 1e-2 / 1e-1
-(the closed-set rule of eval.ijb). Table 4, SFNet-64:
+(the closed-set rule of eval.protocols.ijb). Table 4, SFNet-64:
     b_normface 70.17 / 85.88 / 92.69; 93.70 / 77.97 / 89.81        b_sphereface 83.57 / 92.79 / 95.82; 96.07 / 87.74 / 94.47
     b_cosface 78.01 / 92.29 / 95.87; 95.91 / 84.59 / 94.53         b_arcface 84.47 / 93.25 / 96.25; 96.12 / 88.80 / 95.08
     b_circle 81.18 / 91.59 / 95.83; 95.77 / 84.56 / 94.15          b_curricularface 83.35 / 92.95 / 96.11; 96.04 / 87.88 / 94.76
@@ -49,6 +49,8 @@ from modalities.face import folders, images, validation
 from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.sfnet import SFNet
+from toolkit.data.pixels import INSIGHTFACE
+from toolkit.data.sampling import Sampling
 from toolkit.losses.adaptive import AdaFace, CircleSoftmax, CurricularFace, MagFace
 from toolkit.losses.broadface import BroadFace
 from toolkit.losses.margin import ArcFace, CosFace
@@ -56,11 +58,9 @@ from toolkit.losses.simple import SimPLE
 from toolkit.losses.softmax import NormFace
 from toolkit.losses.sphereface import SphereFace2, SphereFaceR
 from toolkit.losses.vmf import SCF
-from toolkit.memory import Memory
-from toolkit.pixels import INSIGHTFACE
-from toolkit.recipe import Optim, Part, Recipe, Schedule
-from toolkit.sampling import Sampling
-from toolkit.schedules import multistep, polynomial
+from toolkit.training.memory import Memory
+from toolkit.training.recipe import Optim, Part, Recipe, Schedule
+from toolkit.training.schedules import multistep, polynomial
 
 LOSSES: dict[str, Part] = {
     "sphereface": partial(SphereFaceR, version=1, margin=1.7, scale=32.0),

@@ -20,28 +20,28 @@ from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from eval import embeddings
 from eval.bootstrap import bounds, drawn_from, resample
+from eval.formats import embeddings
 from eval.retrieval import query_metrics
 from eval.similarity import score_trials
 from eval.types import Embeddings, Scores
 from eval.verification import eer, tar_at_far
+from likeness.failures import one_sentence
 from modalities.face import images, orl
 from modalities.face.augment import geometric_view
 from toolkit.backbones.gradients import GradientHistograms
 from toolkit.backbones.sfnet import SFNet
-from toolkit.batch import Item
-from toolkit.checkpoint import load_model
-from toolkit.embed import embed
-from toolkit.failures import one_sentence
+from toolkit.data.batch import Item
+from toolkit.data.pixels import INSIGHTFACE
+from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.simple import SimPLE
-from toolkit.memory import Memory
-from toolkit.pixels import INSIGHTFACE
+from toolkit.models.checkpoint import load_model
+from toolkit.models.embed import embed
 from toolkit.printing import argument_parser, say
-from toolkit.recipe import Optim, Recipe, Schedule
-from toolkit.sampling import Sampling
-from toolkit.train import fit
+from toolkit.training.memory import Memory
+from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.train import fit
 
 SIZE, NUM_FOLDS = 48, 5
 Floats = NDArray[np.float64]

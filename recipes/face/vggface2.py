@@ -7,10 +7,10 @@ DATA: aligned crops of 112 x 112 (`python recipes/face/folders.py --align`), DAT
 training part; or DATA/train.rec with train.idx.
 Watched on LFW, AgeDB-30, CALFW and CPLFW together while it trains, from DATA/lfw.bin, agedb_30.bin, calfw.bin, cplfw.bin, or from a folder of that name with
 its list of pairs; with others by trials.sets=lfw,cfp_fp, without any by trials=none schedule.watch= . The best on them is the model: report IJB instead.
-Many GPUs: torchrun --nproc-per-node N -m toolkit.cli train ...; batch sizes are those of all processes together.
+Many GPUs: torchrun --nproc-per-node N -m likeness.cli train ...; batch sizes are those of all processes together.
 
 Nothing here has been trained by us: docs/results.md has what was measured. Published, hours not.
-Table 3, %, IJB-C TAR@FAR 1e-6 / 1e-5 / 1e-4; top 1 / TPIR@FPIR 1e-2 / 1e-1 (the closed-set rule of eval.ijb):
+Table 3, %, IJB-C TAR@FAR 1e-6 / 1e-5 / 1e-4; top 1 / TPIR@FPIR 1e-2 / 1e-1 (the closed-set rule of eval.protocols.ijb):
     normface 65.64 / 76.31 / 86.15; 92.09 / 70.60 / 81.43       sphereface 73.79 / 83.02 / 90.37; 94.19 / 78.18 / 86.90
     cosface 70.43 / 80.21 / 88.75; 93.09 / 75.36 / 84.90        arcface 74.32 / 82.49 / 90.17; 93.79 / 78.22 / 86.71
     circle 69.69 / 80.66 / 89.67; 92.96 / 75.41 / 85.63         curricularface 35.54 / 76.49 / 91.10; 93.73 / 54.13 / 85.77
@@ -41,16 +41,16 @@ from eval.verification import eer, tar_at_far
 from modalities.face import folders, images, validation
 from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW
 from toolkit.backbones.sfnet import SFNet
+from toolkit.data.pixels import INSIGHTFACE
+from toolkit.data.sampling import Sampling
 from toolkit.losses.adaptive import CircleSoftmax, CurricularFace
 from toolkit.losses.margin import ArcFace, CosFace
 from toolkit.losses.simple import SimPLE
 from toolkit.losses.softmax import NormFace, Softmax
 from toolkit.losses.sphereface import SphereFace2, SphereFaceR
-from toolkit.memory import Memory
-from toolkit.pixels import INSIGHTFACE
-from toolkit.recipe import Optim, Recipe, Schedule
-from toolkit.sampling import Sampling
-from toolkit.schedules import multistep
+from toolkit.training.memory import Memory
+from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.schedules import multistep
 
 ARCFACE = Recipe(
     modality="face",

@@ -1,7 +1,7 @@
 """WebFace4M, 12M, 42M (WebFace260M, Zhu et al. 2021) and Glint360K (An et al. 2021) with CosFace and Partial FC (An et al. 2022): InsightFace's arcface_torch.
 
     likeness train recipes/face/webface.py:webface4m_r100 --data DATA --out runs/wf4m                                                          one GPU
-    torchrun --nproc-per-node 8 -m toolkit.cli train recipes/face/webface.py:webface42m_r100_pfc02 --data DATA --out runs/wf42m
+    torchrun --nproc-per-node 8 -m likeness.cli train recipes/face/webface.py:webface42m_r100_pfc02 --data DATA --out runs/wf42m
 DATA: one of the sets as InsightFace packs it: train.rec and train.idx, and the .bin sets; or tar shards with
 sampling.open_shards=64.
 Watched on LFW, CFP-FP and AgeDB-30 together while it trains, from DATA/lfw.bin, cfp_fp.bin, agedb_30.bin, or from a folder of that name with its list; with
@@ -17,7 +17,7 @@ Nothing here has been trained by us: docs/results.md has what was measured. Publ
     webface42m_r50_pfc02_4k  93.83; 97.53 / 96.16   40 h     webface42m_vit_b_pfc03  97.16; 97.91 / 97.05    not published (on 64 GPUs 34 h)
     glint360k_r50            86.34; 97.16 / 95.81   20 h     glint360k_r100          89.52; 97.55 / 96.38    30 h
     glint360k_r100_pfc01     no number in that README; ours to compare with
-    IJB-C is N1D1F1 (eval.ijb). Hours are computed, images x epochs / images a second, on 8 GPUs unless stated: r100 3,200 (insightface issue 1430), r50 4,700
+    IJB-C is N1D1F1 (eval.protocols.ijb). Hours are computed, images x epochs / images a second, on 8 GPUs unless stated: r100 3,200 (insightface issue 1430), r50 4,700
     (its speed table, V100), WebFace42M with 4,096 images 5,900 (r50) and 5,200 (r100), ViT-B 13,800 (README).
 
 As released (configs/wf*.py, glint360k_*.py, base.py; train_v2.py): CosFace 64 and .4; flips; SGD .1 for 8 x 128 images (.3 for 16 x 256, .4 for 8 x 512),
@@ -37,11 +37,11 @@ from modalities.face import folders, images, validation
 from modalities.face.augment import FLIP_VIEW
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.vit import FaceViT
+from toolkit.data.pixels import INSIGHTFACE
+from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import CosFace
-from toolkit.pixels import INSIGHTFACE
-from toolkit.recipe import Optim, Recipe, Schedule
-from toolkit.sampling import Sampling
-from toolkit.schedules import polynomial
+from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.schedules import polynomial
 
 NUM_IMAGES = {"webface4m": 4_235_242, "webface12m": 12_720_066, "webface42m": 42_474_557, "glint360k": 17_091_657}
 

@@ -31,15 +31,15 @@ from eval import per_item
 from modalities.image import cifar, images
 from modalities.image.transforms import VMF_CIFAR100
 from toolkit.backbones.image_resnet import ImageResNet
+from toolkit.data.pixels import CIFAR100
+from toolkit.data.sampling import Sampling
 from toolkit.losses.hyperbolic import Hyperbolic
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.softmax import Cosine, Softmax
 from toolkit.losses.vmf import VMF
-from toolkit.measure import classification
-from toolkit.pixels import CIFAR100
-from toolkit.recipe import Optim, Part, Recipe, Schedule
-from toolkit.sampling import Sampling
-from toolkit.schedules import constant
+from toolkit.training.measure import classification
+from toolkit.training.recipe import Optim, Part, Recipe, Schedule
+from toolkit.training.schedules import constant
 
 EPOCH = 250  # steps
 START = 128**-0.5  # nn.Linear's own start, which the release leaves to the class vectors

@@ -42,16 +42,16 @@ from modalities.image import cub, images
 from modalities.image.transforms import REVISITING
 from toolkit.backbones.bninception import BNInception
 from toolkit.backbones.image_resnet import ImageResNet
+from toolkit.data.pixels import BN_INCEPTION, IMAGENET
+from toolkit.data.sampling import Sampling
 from toolkit.losses.probabilistic import Joint, ProbabilisticNCA
 from toolkit.losses.proxy import ProxyAnchor, ProxyNCAPlusPlus
 from toolkit.losses.triplet import MarginLoss
 from toolkit.losses.weighted import MultiSimilarity
-from toolkit.measure import retrieval
-from toolkit.pixels import BN_INCEPTION, IMAGENET
-from toolkit.recipe import Optim, Recipe, Schedule
-from toolkit.sampling import Sampling
-from toolkit.schedules import constant, multistep
-from toolkit.tune import Choice, Search
+from toolkit.training.measure import retrieval
+from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.schedules import constant, multistep
+from toolkit.training.tune import Choice, Search
 
 NUM_IMAGES = 5_864
 OMEGAS = (0.01, 0.1, 0.3, 1.0, 10.0, 100.0)  # of 128-D besides 0 (el_nivmf) and 3 (panc_el_nivmf)

@@ -40,10 +40,12 @@ from eval import per_item
 from eval.bootstrap import Drawn, bounds
 from eval.per_item import PerItem
 from eval.retrieval import query_metrics
+from likeness.failures import one_sentence
 from modalities.image import cub, images
 from modalities.image.transforms import BENCHMARKER
 from toolkit.backbones.bninception import BNInception
-from toolkit.failures import one_sentence
+from toolkit.data.pixels import BN_INCEPTION
+from toolkit.data.sampling import Sampling
 from toolkit.losses.contrast import NTXent
 from toolkit.losses.margin import ArcFace, CosFace
 from toolkit.losses.pair import Contrastive, SNRContrastive
@@ -53,14 +55,12 @@ from toolkit.losses.simple import SimPLE
 from toolkit.losses.softmax import NormFace
 from toolkit.losses.triplet import MarginLoss, Triplet
 from toolkit.losses.weighted import MultiSimilarity
-from toolkit.measure import load_model, retrieval
-from toolkit.memory import Memory
-from toolkit.pixels import BN_INCEPTION
 from toolkit.printing import argument_parser, say
-from toolkit.recipe import Optim, Part, Recipe, Schedule, override
-from toolkit.sampling import Sampling
-from toolkit.schedules import constant
-from toolkit.train import fit
+from toolkit.training.measure import load_model, retrieval
+from toolkit.training.memory import Memory
+from toolkit.training.recipe import Optim, Part, Recipe, Schedule, override
+from toolkit.training.schedules import constant
+from toolkit.training.train import fit
 
 NUM_FOLDS = 4
 XAVIER = (2 / (75 + 128)) ** 0.5  # deviation of class vectors at the start: 75 classes, 128-D

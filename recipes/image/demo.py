@@ -15,16 +15,16 @@ import numpy as np
 
 from eval import per_item
 from eval.types import Embeddings
+from likeness import demo
 from modalities.image import digits, images
 from modalities.image.transforms import warp_view
-from toolkit import demo
 from toolkit.backbones.small import SmallCNN
-from toolkit.batch import Item
+from toolkit.data.batch import Item
+from toolkit.data.pixels import PixelScale
+from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
-from toolkit.measure import classification
-from toolkit.pixels import PixelScale
-from toolkit.recipe import Optim, Recipe, Schedule
-from toolkit.sampling import Sampling
+from toolkit.training.measure import classification
+from toolkit.training.recipe import Optim, Recipe, Schedule
 
 SIZE = 16
 

@@ -18,13 +18,13 @@ from eval import per_item
 from modalities.image import digits
 from modalities.image.transforms import warp_view
 from toolkit.backbones.small import SmallCNN
+from toolkit.data.pixels import PixelScale
+from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.softmax import Cosine, Softmax
 from toolkit.losses.vmf import VMF
-from toolkit.measure import classification, retrieval
-from toolkit.pixels import PixelScale
-from toolkit.recipe import Optim, Recipe, Schedule
-from toolkit.sampling import Sampling
+from toolkit.training.measure import classification, retrieval
+from toolkit.training.recipe import Optim, Recipe, Schedule
 
 SIZE = 16
 _VALIDATION = partial(digits.items, split="validation", validation_share=0.15)

@@ -19,18 +19,18 @@ from functools import partial
 from pathlib import Path
 
 from eval import per_item
+from likeness.failures import one_sentence
 from modalities.image import folders, images
 from modalities.image.transforms import crop_view
 from toolkit.backbones.image_resnet import ImageResNet
 from toolkit.backbones.sfnet import SFNet
-from toolkit.batch import write_items
-from toolkit.failures import one_sentence
+from toolkit.data.batch import write_items
+from toolkit.data.pixels import IMAGENET, PixelScale
+from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
-from toolkit.measure import retrieval
-from toolkit.pixels import IMAGENET, PixelScale
 from toolkit.printing import say
-from toolkit.recipe import Optim, Recipe, Schedule
-from toolkit.sampling import Sampling
+from toolkit.training.measure import retrieval
+from toolkit.training.recipe import Optim, Recipe, Schedule
 
 SMALL = Recipe(
     modality="image",

@@ -28,15 +28,15 @@ from functools import partial
 from eval import per_item
 from modalities.image import images, mnist
 from toolkit.backbones.small import SmallCNN
+from toolkit.data.pixels import PixelScale
+from toolkit.data.sampling import Sampling
 from toolkit.losses.hyperbolic import Hyperbolic
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.softmax import Cosine, Softmax
 from toolkit.losses.vmf import VMF
-from toolkit.measure import classification
-from toolkit.pixels import PixelScale
-from toolkit.recipe import Optim, Recipe, Schedule
-from toolkit.sampling import Sampling
-from toolkit.schedules import constant
+from toolkit.training.measure import classification
+from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.schedules import constant
 
 EPOCH = 250  # steps
 START = math.sqrt(6 / (3 + 10))  # Xavier's uniform, also for the class vectors (App. D.1)

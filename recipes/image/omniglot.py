@@ -22,6 +22,8 @@ from eval import per_item
 from modalities.image import omniglot
 from modalities.image.transforms import warp_view
 from toolkit.backbones.sfnet import SFNet
+from toolkit.data.pixels import PixelScale
+from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.probabilistic import ProbabilisticNCA
 from toolkit.losses.proxy import ProxyAnchor
@@ -29,11 +31,9 @@ from toolkit.losses.simple import SimPLE
 from toolkit.losses.softmax import Cosine, Softmax
 from toolkit.losses.vmf import VMF
 from toolkit.losses.weighted import MultiSimilarity
-from toolkit.measure import retrieval
-from toolkit.memory import Memory
-from toolkit.pixels import PixelScale
-from toolkit.recipe import Optim, Recipe, Schedule
-from toolkit.sampling import Sampling
+from toolkit.training.measure import retrieval
+from toolkit.training.memory import Memory
+from toolkit.training.recipe import Optim, Recipe, Schedule
 
 SIZE = 32
 

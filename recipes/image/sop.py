@@ -33,15 +33,15 @@ from eval import per_item
 from modalities.image import images, sop
 from modalities.image.transforms import VMF_SOP
 from toolkit.backbones.image_resnet import ImageResNet
+from toolkit.data.pixels import IMAGENET
+from toolkit.data.sampling import Sampling
 from toolkit.losses.hyperbolic import Hyperbolic
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.softmax import Cosine, Softmax
 from toolkit.losses.vmf import VMF
-from toolkit.measure import retrieval
-from toolkit.pixels import IMAGENET
-from toolkit.recipe import Optim, Recipe, Schedule
-from toolkit.sampling import Sampling
-from toolkit.schedules import constant
+from toolkit.training.measure import retrieval
+from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.schedules import constant
 
 EPOCH = 500  # steps
 START = 512**-0.5  # nn.Linear's own start, which the release leaves to the class vectors

@@ -35,15 +35,15 @@ from modalities.image import images, sop
 from modalities.image.transforms import REVISITING
 from toolkit.backbones.bninception import BNInception
 from toolkit.backbones.image_resnet import ImageResNet
+from toolkit.data.pixels import BN_INCEPTION, IMAGENET
+from toolkit.data.sampling import Sampling
 from toolkit.losses.probabilistic import Joint, ProbabilisticNCA
 from toolkit.losses.proxy import ProxyAnchor, ProxyNCAPlusPlus
 from toolkit.losses.triplet import MarginLoss
 from toolkit.losses.weighted import MultiSimilarity
-from toolkit.measure import retrieval
-from toolkit.pixels import BN_INCEPTION, IMAGENET
-from toolkit.recipe import Optim, Recipe, Schedule
-from toolkit.sampling import Sampling
-from toolkit.schedules import constant, multistep
+from toolkit.training.measure import retrieval
+from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.schedules import constant, multistep
 
 NUM_IMAGES, EPOCHS = 59_551, 100
 

@@ -20,16 +20,16 @@ from modalities.speaker.augment import train_view
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.ecapa import ECAPA
 from toolkit.backbones.statistics import OrderStatistics
+from toolkit.data.sampling import Sampling
 from toolkit.losses.contrast import MultiSimilarity
 from toolkit.losses.margin import ArcFace, CosFace
 from toolkit.losses.probabilistic import ProbabilisticNCA
 from toolkit.losses.simple import SimPLE
 from toolkit.losses.softmax import Softmax
 from toolkit.losses.vmf import VMF
-from toolkit.memory import Memory
-from toolkit.recipe import Optim, Recipe, Schedule
-from toolkit.sampling import Sampling
-from toolkit.tune import Range
+from toolkit.training.memory import Memory
+from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.tune import Range
 
 ARCFACE = Recipe(
     modality="speaker",

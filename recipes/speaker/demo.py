@@ -16,17 +16,17 @@ import torch
 
 from eval.types import Embeddings
 from eval.verification import eer, min_dcf
+from likeness import demo
 from modalities import synthetic
 from modalities.speaker import audio, folders
 from modalities.speaker.augment import train_view
 from modalities.speaker.features import KaldiFbank
-from toolkit import demo
 from toolkit.backbones.pooling import statistics
 from toolkit.backbones.statistics import OrderStatistics
-from toolkit.batch import Item
+from toolkit.data.batch import Item
+from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
-from toolkit.recipe import Optim, Recipe, Schedule
-from toolkit.sampling import Sampling
+from toolkit.training.recipe import Optim, Recipe, Schedule
 
 NUM_SPEAKERS, NUM_UTTERANCES = 60, 10
 

@@ -13,22 +13,22 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from eval.trials import write_trials
+from eval.formats.trials import write_trials
 from eval.verification import eer, min_dcf
+from likeness.failures import one_sentence
 from modalities.speaker import audio, folders
 from modalities.speaker.augment import train_view
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.ecapa import ECAPA
 from toolkit.backbones.resnet import ResNet34
 from toolkit.backbones.statistics import OrderStatistics
-from toolkit.batch import write_items
-from toolkit.failures import one_sentence
+from toolkit.data.batch import write_items
+from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.simple import SimPLE
-from toolkit.memory import Memory
 from toolkit.printing import say
-from toolkit.recipe import Optim, Recipe, Schedule
-from toolkit.sampling import Sampling
+from toolkit.training.memory import Memory
+from toolkit.training.recipe import Optim, Recipe, Schedule
 
 STATISTICS = Recipe(
     modality="speaker",

@@ -18,27 +18,27 @@ import numpy as np
 import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from eval import embeddings
+from eval.formats import embeddings
+from eval.formats.trials import read_scores, write_scores
 from eval.similarity import score_trials
-from eval.trials import read_scores, write_scores
 from eval.types import Embeddings
 from eval.verification import eer, min_dcf
+from likeness.failures import one_sentence
 from modalities.speaker import audio, fsdd
 from modalities.speaker.augment import train_view
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.pooling import statistics
 from toolkit.backbones.statistics import OrderStatistics
-from toolkit.batch import Item
-from toolkit.checkpoint import load_model
-from toolkit.embed import embed
-from toolkit.failures import one_sentence
+from toolkit.data.batch import Item
+from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.simple import SimPLE
-from toolkit.memory import Memory
+from toolkit.models.checkpoint import load_model
+from toolkit.models.embed import embed
 from toolkit.printing import say
-from toolkit.recipe import Optim, Recipe, Schedule, override
-from toolkit.sampling import Sampling
-from toolkit.train import fit
+from toolkit.training.memory import Memory
+from toolkit.training.recipe import Optim, Recipe, Schedule, override
+from toolkit.training.train import fit
 
 ARCFACE = Recipe(
     modality="speaker",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
 from eval.calibration import Calibration, by_side, cohort_mean, error_versus_reject, fit_calibration, load_calibration, log_measure
-from eval.trials import read_scores, read_trials
+from eval.formats.trials import read_scores, read_trials
 from eval.verification import cllr, eer, min_cllr
 
 

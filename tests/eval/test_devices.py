@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval import embeddings, lfw
 from eval.calibration import Calibration, load_calibration
-from eval.files import bounded
+from eval.formats import embeddings
+from eval.formats.files import bounded
 from eval.plda import load_plda
+from eval.protocols import lfw
 from eval.types import Embeddings
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo") or not Path("/dev/zero").exists(), reason="no pipes or devices here")

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.evaluate import evaluate_files
+from eval.formats.trials import write_scores
 from eval.groups import Grouped, evaluate_groups, sides_of, table
-from eval.report import Switches
-from eval.trials import write_scores
+from eval.results import Switches
 from eval.types import Scores, Trials
 from eval.verification import eer, tar_at_far
-from toolkit.cli import main
+from likeness.cli import main
+from likeness.commands.evaluate import evaluate_files
 
 FARS = (0.1, 0.01)
 

@@ -10,25 +10,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval import embeddings as files
 from eval import per_item
 from eval.bootstrap import Bounds, Drawn, bounds, bounds_of, drawn_from, interval
 from eval.comparison import Comparison, Outcome, Subjects, measure, measure_items, summarise
-from eval.comparison_report import forest_figure, table, to_json
-from eval.evaluate import evaluate_files
+from eval.formats import embeddings as files
+from eval.formats.trials import write_scores
 from eval.groups import evaluate_groups
 from eval.groups import table as group_table
-from eval.identify import identified
-from eval.identify import table as identified_table
-from eval.ijb import PRESETS, verification_1_1
 from eval.per_item import PerItem
-from eval.report import Switches, ends_text, evaluate_scores
-from eval.report import table as result_table
-from eval.report_items import html as items_html
-from eval.retrieve import retrieve_files
-from eval.trials import write_scores
+from eval.protocols.ijb import PRESETS, verification_1_1
+from eval.reports.comparison import forest_figure, table, to_json
+from eval.reports.items import html as items_html
+from eval.results import Switches, ends_text, evaluate_scores
+from eval.results import table as result_table
 from eval.types import Embeddings, Scores, Trials
 from eval.verification import eer
+from likeness.commands.evaluate import evaluate_files
+from likeness.commands.identify import identified
+from likeness.commands.identify import table as identified_table
+from likeness.commands.retrieve import retrieve_files
 
 FAST = Switches(num_resamples=60)
 BRACKET = re.compile(r"\[ *[+-]?[\d.]+, ")  # of an interval, and not of a note
@@ -99,7 +99,7 @@ def test_ends_are_printed_with_the_digits_that_part_them() -> None:
 
 
 def test_the_json_and_the_page_of_two_subjects_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eval.page.can_plot", lambda: False)  # plots take seconds
+    monkeypatch.setattr("eval.reports.page.can_plot", lambda: False)  # plots take seconds
     trials, scores, _ = a_list(2, 4)
     write_scores(tmp_path / "a.txt", trials, scores.values)
     text = evaluate_files([tmp_path / "a.txt"], switches=FAST, json_file=tmp_path / "r.json", report_folder=tmp_path / "report")

@@ -12,7 +12,7 @@ import pytest
 from eval import verification
 from eval.bootstrap import resample
 from eval.calibration import error_versus_reject, fit_calibration
-from eval.report import Switches, evaluate_scores
+from eval.results import Switches, evaluate_scores
 from eval.types import Scores
 from eval.verification import actual_dcf, eer, min_dcf, tar_at_far, tar_threshold
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from eval.bootstrap import resample
-from eval.evaluate import evaluate_files
+from eval.formats.trials import read_scores, write_scores
 from eval.paired import match_trials
-from eval.report import Switches
-from eval.trials import read_scores, write_scores
+from eval.results import Switches
 from eval.types import Scores, Trials
 from eval.verification import eer
-from toolkit.cli import main
+from likeness.cli import main
+from likeness.commands.evaluate import evaluate_files
 
 FAST = Switches(num_resamples=200, p_targets=(0.05,), fars=(0.1,))
 
@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_difference_is_that_of_each_resample(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eval.page.can_plot", lambda: False)  # plots take seconds
+    monkeypatch.setattr("eval.reports.page.can_plot", lambda: False)  # plots take seconds
     evaluate_files([folder / "a.txt", folder / "b.txt"], switches=FAST, json_file=folder / "r.json", report_folder=folder / "report")
     document = json.loads((folder / "r.json").read_text(encoding="utf-8"))
     found = {one["metric"]: one for one in document["differences"]}

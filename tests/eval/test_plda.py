@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
-from eval import embeddings as files
+from eval.formats import embeddings as files
+from eval.formats.trials import read_scores
 from eval.plda import Plda, ScoringLength, _em, fit_plda, load_plda
-from eval.trials import read_scores
 from eval.types import Embeddings
-from toolkit.cli import main
+from likeness.cli import main
 
 
 def draw(num: int, each: int, dim: int, seed: int = 0, spread: float = 1.0) -> tuple[np.ndarray, list[str], np.ndarray, np.ndarray]:
@@ -92,7 +92,7 @@ def test_a_step_of_em_is_that_of_the_loop_over_items_with_classes_of_many_sizes(
 
 
 def test_speechbrain_scores_the_same_covariances_alike() -> None:
-    from toolkit.torchaudio_cpu import import_torchaudio
+    from toolkit.backbones.torchaudio_cpu import import_torchaudio
 
     import_torchaudio()
     from speechbrain.processing.PLDA_LDA import Ndx, StatObject_SB, fast_PLDA_scoring

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from modalities.speaker.audio import read
 from modalities.speaker.features import LOG_FLOOR, KaldiFbank
 from modalities.synthetic import voice
-from toolkit.batch import Item
-from toolkit.torchaudio_cpu import import_torchaudio
+from toolkit.backbones.torchaudio_cpu import import_torchaudio
+from toolkit.data.batch import Item
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 import_torchaudio()

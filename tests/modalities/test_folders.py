@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modalities.speaker.folders import items, scan, stratified_folds, trials
-from toolkit.batch import Item
-from toolkit.pairs import all_pairs, draw_pairs
+from toolkit.data.batch import Item
+from toolkit.data.pairs import all_pairs, draw_pairs
 
 
 def lay_out(root: Path, files_per_speaker: list[int]) -> Path:

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from toolkit.batch import Bad
 from toolkit.console import BadItems, Bar, console, interruptible
+from toolkit.data.batch import Bad
 
 NAMES = ("a[bold].wav", "b[/red].wav", "c:dog:.wav")  # rich reads these as a style, the end of one that never began, and an emoji
 

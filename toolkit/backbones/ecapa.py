@@ -30,7 +30,7 @@ class ECAPA(nn.Module):
         res2net_scale: int = 8,
     ):
         super().__init__()
-        from toolkit.torchaudio_cpu import import_torchaudio
+        from toolkit.backbones.torchaudio_cpu import import_torchaudio
 
         import_torchaudio()  # speechbrain imports torchaudio
         from speechbrain.lobes.models.ECAPA_TDNN import ECAPA_TDNN

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from toolkit.losses.pairing import Pairs, chunks, log1p_exp
-from toolkit.vmf_precision import once_in_full
+from toolkit.vmf.precision import once_in_full
 
 
 class _AngularSum(torch.autograd.Function):

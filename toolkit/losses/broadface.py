@@ -12,7 +12,7 @@ from torch.nn.functional import linear
 from toolkit.losses.common import Rates, checked, class_rows, in_full, known_settings, proxy_groups
 from toolkit.losses.margin import Wrap, angular_margin_softmax
 from toolkit.losses.softmax import norms, scaled_cosine
-from toolkit.vmf_precision import unit
+from toolkit.vmf.precision import unit
 
 
 class BroadFace(nn.Module):
@@ -58,7 +58,7 @@ class BroadFace(nn.Module):
         return scaled_cosine(z, self.proxies, self.scale)
 
     def reads(self, y: Tensor) -> Tensor:
-        """The labels whose proxies a step with labels y reads: the batch's and the queue's. Sampled classes (toolkit.sharding) must hold them."""
+        """The labels whose proxies a step with labels y reads: the batch's and the queue's. Sampled classes (toolkit.parallel.spread) must hold them."""
         return torch.cat([y, self.past_labels[self.past_labels >= 0]]) if self.training else y
 
     @torch.no_grad()

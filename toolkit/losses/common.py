@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from toolkit.vmf_precision import full, once_in_full
+from toolkit.vmf.precision import full, once_in_full
 
 Forward = TypeVar("Forward", bound=Callable[..., Tensor])
 Init = TypeVar("Init", bound=Callable[..., None])
@@ -33,7 +33,7 @@ class Rates(Protocol):
 
 
 class KeyBank(Protocol):
-    """A first-in-first-out store of key embeddings (toolkit.memory.Bank)."""
+    """A first-in-first-out store of key embeddings (toolkit.training.memory.Bank)."""
 
     keys: Tensor  # (Q, D)
     labels: Tensor  # (Q,) int64, -1 = empty slot
@@ -151,7 +151,7 @@ def proxy_groups(loss: nn.Module, proxies: nn.Parameter, optim: Rates) -> list[d
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """The classes whose columns this process holds, and how they join the other processes' (toolkit.sharding makes it).
+    """The classes whose columns this process holds, and how they join the other processes' (toolkit.parallel.spread makes it).
 
     Every process holds at least one class, no class has two holders, and every label of the batch has one. `sum` and `gather` are differentiable and adjoint to
     what they compute: the backward pass sums the gradients of all processes.

@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 
 from toolkit.losses.common import Rates, checked, cross_entropy, in_full
 from toolkit.losses.softmax import norms
-from toolkit.vmf_precision import full
+from toolkit.vmf.precision import full
 
 INSIDE = 1e-3  # points are kept at (1 - INSIDE) of the ball's radius
 

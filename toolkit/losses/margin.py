@@ -22,7 +22,7 @@ from toolkit.losses.common import (
     target_column,
 )
 from toolkit.losses.softmax import generalised_product, norms, scaled_cosine, tau_groups
-from toolkit.vmf_precision import full, unit
+from toolkit.vmf.precision import full, unit
 
 Wrap = Literal["monotone", "easy", "clamp", "none"]
 Grad = Literal["exact", "detached"]

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from toolkit.losses.common import KeyBank, Rates, against
 from toolkit.losses.simple import refuse_negative
-from toolkit.vmf_precision import once_in_full, unit
+from toolkit.vmf.precision import once_in_full, unit
 
 BLOCK = 1 << 18  # numbers per block of a blockwise sum on a CPU, so that it stays in the cache; 64 times as many elsewhere
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from toolkit.losses.common import Rates, checked, cross_entropy, in_full, is_sharded, known_settings
 from toolkit.losses.proxy import ProxyAnchor
-from toolkit.vmf import Method, Normalizer, d_b_vmf, d_cos, d_el_nivmf, d_el_vmf, d_kl_vmf, d_l2, d_nivmf, root
-from toolkit.vmf_bound import el_nivmf_cross_entropy
-from toolkit.vmf_precision import full, unit
-from toolkit.vmf_sampling import generator_of, move_on, ranks, sample
+from toolkit.vmf.bound import el_nivmf_cross_entropy
+from toolkit.vmf.distribution import Method, Normalizer, d_b_vmf, d_cos, d_el_nivmf, d_el_vmf, d_kl_vmf, d_l2, d_nivmf, root
+from toolkit.vmf.precision import full, unit
+from toolkit.vmf.sampling import generator_of, move_on, ranks, sample
 
 Distance = Literal["el_nivmf", "nivmf", "el_vmf", "b_vmf", "kl_vmf", "l2", "cos"]
 CONCENTRATIONS = {"el_nivmf": "axis", "nivmf": "axis", "el_vmf": "proxy", "b_vmf": "proxy", "kl_vmf": "proxy", "l2": "proxy", "cos": "none"}
@@ -29,7 +29,7 @@ class ProbabilisticNCA(nn.Module):
     starts with the norm `concentration` as in the release; the norm is not used, but the longer a row, the smaller the angle of a step at a given rate.
     z (B, dim) raw, y (B,) int64 -> scalar mean; samples (S, B, dim): unit vectors given instead of drawn.
     temperature t is learned unless learn_temperature=False; temperature_inside=True takes log mean_s rho^(1/t), as Algorithm 1 and the release do, False the
-    paper's Eq 6. normalizer="exact" | "paper" | "released", method="debye" | "quadratic": see toolkit.vmf. Draws repeat until a backward pass: see VMF.
+    paper's Eq 6. normalizer="exact" | "paper" | "released", method="debye" | "quadratic": see toolkit.vmf.distribution. Draws repeat until a backward pass: see VMF.
     The paper tried t in {1, 1/32, 1/256}, concentration in {10, 50, 200} and 5 to 20 samples.
     """
 

@@ -25,7 +25,7 @@ from toolkit.losses.common import (
     with_target,
 )
 from toolkit.losses.softmax import norms, scaled_cosine
-from toolkit.vmf_precision import full, unit
+from toolkit.vmf.precision import full, unit
 
 
 class CenterLoss(nn.Module):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from toolkit.losses.common import KeyBank, Rates, checked, known_settings
 from toolkit.losses.pairing import Pairs, by_anchor, chunks, distance, learned, mean, over, pair_up
-from toolkit.vmf_precision import once_in_full
+from toolkit.vmf.precision import once_in_full
 
 
 class FastAP(nn.Module):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from toolkit.losses.common import KeyBank, Rates, against, checked, known_settings, refuse_angular_bias
-from toolkit.vmf_precision import once_in_full, unit
+from toolkit.vmf.precision import once_in_full, unit
 
 BLOCK = 1 << 20  # logits alive at a time on a CPU; sixteen times as many elsewhere
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from toolkit.losses.common import Rates, checked, cross_entropy, in_full, known_settings, proxy_groups, refuse_angular_bias
-from toolkit.vmf_precision import full, unit
+from toolkit.vmf.precision import full, unit
 
 
 def norms(x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch.nn.functional import linear, softplus
 from toolkit.losses.common import Rates, checked, class_rows, class_sum, cross_entropy, in_full, known_settings, proxy_groups, target_column, with_target
 from toolkit.losses.margin import Grad, angle, cos_plus_margin, margin_softmax, straight_through
 from toolkit.losses.softmax import norms, scaled_cosine
-from toolkit.vmf_precision import full, unit
+from toolkit.vmf.precision import full, unit
 
 
 def psi(cosine: Tensor, margin: float) -> Tensor:

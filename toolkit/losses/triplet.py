@@ -13,7 +13,7 @@ from toolkit.losses.angular import angular_sum
 from toolkit.losses.common import KeyBank, Rates, checked, known_settings
 from toolkit.losses.mining import Triplets, mine_batch_hard, mine_distance_weighted, mine_facenet
 from toolkit.losses.pairing import Pairs, by_anchor, chunks, distance, learned, log1p_exp, pair_up, summed
-from toolkit.vmf_precision import once_in_full, unit
+from toolkit.vmf.precision import once_in_full, unit
 
 Mining = Literal["all", "hard", "semihard", "facenet", "batch_hard", "distance_weighted"]
 Reduction = Literal["nonzero", "mean", "sum"]

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from eval import directional
 from toolkit.losses.common import Rates, checked, class_logsumexp, class_rows, in_full, is_sharded, known_settings, proxy_groups
-from toolkit.vmf import Method, relative_log_c, resultant_ratio, root
-from toolkit.vmf_bound import bound_logits, expected_logsumexp
-from toolkit.vmf_precision import full, unit
-from toolkit.vmf_sampling import Family, cosines, generator_of, move_on, ranks, sample
+from toolkit.vmf.bound import bound_logits, expected_logsumexp
+from toolkit.vmf.distribution import Method, relative_log_c, resultant_ratio, root
+from toolkit.vmf.precision import full, unit
+from toolkit.vmf.sampling import Family, cosines, generator_of, move_on, ranks, sample
 
 
 class VMF(nn.Module):

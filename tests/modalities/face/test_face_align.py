@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from modalities.face import align, images
-from toolkit.batch import Item
-from toolkit.images import BadImage, Pixels, encode
+from toolkit.data.batch import Item
+from toolkit.data.images import BadImage, Pixels, encode
 
 REFERENCE = np.array([[38.2946, 51.6963], [73.5318, 51.5014], [56.0252, 71.7366], [41.5493, 92.3655], [70.7299, 92.2041]])
 OFFSETS = np.array([[-1, -1], [1, -1], [0, 0.1], [-0.8, 1], [0.8, 1]])  # landmarks of the tiny detector around the face, in cells of 8 pixels

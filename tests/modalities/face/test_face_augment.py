@@ -12,9 +12,9 @@ from PIL import Image, ImageEnhance, ImageOps
 from scipy.stats import binom
 
 from modalities.face import augment, images
-from toolkit import recipe
-from toolkit.batch import Draw, Item, Views
-from toolkit.images import encode, to_floats
+from toolkit.data.batch import Draw, Item, Views
+from toolkit.data.images import encode, to_floats
+from toolkit.training import recipe
 
 RNG = np.random.default_rng(3)
 FACE = cv2.GaussianBlur(RNG.integers(0, 256, (112, 112, 3), dtype=np.uint8), (0, 0), 3)

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.io import savemat
 
-from eval import lfw
-from eval.trials import read_trials
+from eval.formats.trials import read_trials
+from eval.protocols import lfw
 from eval.types import Trials
 from modalities.face import align, folders, ijb, images, orl, pairs, validation
-from toolkit.batch import Item
-from toolkit.images import BadImage, encode, to_floats
-from toolkit.pairs import draw_pairs
+from toolkit.data.batch import Item
+from toolkit.data.images import BadImage, encode, to_floats
+from toolkit.data.pairs import draw_pairs
 
 TINY = encode(np.full((112, 112, 3), 7, np.uint8))
 

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from modalities.face import images
-from toolkit import pixels, recipe
-from toolkit.batch import Item
-from toolkit.embed import TorchEmbedder, embed
-from toolkit.images import BadImage, encode, to_floats
+from toolkit.data import pixels
+from toolkit.data.batch import Item
+from toolkit.data.images import BadImage, encode, to_floats
+from toolkit.models.embed import TorchEmbedder, embed
+from toolkit.training import recipe
 
 RNG = np.random.default_rng(0)
 SMOOTH = cv2.GaussianBlur(RNG.integers(0, 256, (40, 56, 3), dtype=np.uint8), (0, 0), 4)

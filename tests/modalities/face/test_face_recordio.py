@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modalities.face import folders, images, recordio
-from toolkit.batch import Item
+from toolkit.data.batch import Item
 
 MAGIC = struct.pack("<I", 0xCED7230A)
 

@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from modalities.image.images import raw_ending, read
-from toolkit import shards
-from toolkit.batch import Item
-from toolkit.images import BadImage
+from toolkit.data import shards
+from toolkit.data.batch import Item
+from toolkit.data.images import BadImage
 
 
 def picture(height: int = 40, width: int = 60, seed: int = 0) -> np.ndarray:

@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modalities.image import cifar, digits, images, mnist, omniglot, pickled
-from toolkit import shards
-from toolkit.batch import Item
-from toolkit.images import BadImage
+from toolkit.data import shards
+from toolkit.data.batch import Item
+from toolkit.data.images import BadImage
 
 NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 

@@ -13,9 +13,9 @@ import torch
 from PIL import Image
 
 from modalities.image import transforms
-from toolkit import pixels
-from toolkit.batch import Floats
-from toolkit.recipe import describe
+from toolkit.data import pixels
+from toolkit.data.batch import Floats
+from toolkit.training.recipe import describe
 
 
 def smooth_image(height: int, width: int) -> Floats:

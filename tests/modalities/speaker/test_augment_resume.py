@@ -18,11 +18,11 @@ from modalities.speaker.features import WESPEAKER_FBANK
 from modalities.speaker.folders import items
 from modalities.speaker.spec_augment import SpecAugment
 from modalities.synthetic import voice
-from toolkit.checkpoint import load_model
-from toolkit.embed import embed
-from toolkit.recipe import Recipe, load, override
-from toolkit.train import fit
-from toolkit.train import step as default_step
+from toolkit.models.checkpoint import load_model
+from toolkit.models.embed import embed
+from toolkit.training.recipe import Recipe, load, override
+from toolkit.training.train import fit
+from toolkit.training.train import step as default_step
 
 TINY = Path(__file__).parents[2] / "toolkit" / "tiny.py"
 

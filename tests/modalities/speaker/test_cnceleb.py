@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval import embeddings
+from eval.formats import embeddings
+from eval.formats.trials import read_scores
 from eval.similarity import score_trials
 from eval.templates import enrol
-from eval.trials import read_scores
 from eval.types import Embeddings
+from likeness.cli import main
 from modalities.speaker import cnceleb
-from toolkit.batch import read_items
-from toolkit.cli import main
+from toolkit.data.batch import read_items
 
 
 @pytest.fixture
@@ -88,8 +88,10 @@ def test_models_of_several_utterances_are_what_score_wants(data: Path, tmp_path:
         assert value == pytest.approx(mean @ probe / np.linalg.norm(mean) / np.linalg.norm(probe), abs=1e-6)
     commands = cnceleb.write_lists(data, tmp_path / "lists")
     assert read_items(tmp_path / "lists" / "items.txt", data) == [one._replace(label=None) for one in chosen]
-    embeddings.write(tmp_path / "eval.npz", embedded)
-    arguments = commands.splitlines()[1].replace("eval.npz", str(tmp_path / "eval.npz")).replace("scores.txt", str(tmp_path / "scores.txt")).split()[1:]
+    embeddings.write(tmp_path / "eval.formats.npz", embedded)
+    arguments = (
+        commands.splitlines()[1].replace("eval.formats.npz", str(tmp_path / "eval.formats.npz")).replace("scores.txt", str(tmp_path / "scores.txt")).split()[1:]
+    )
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
     assert stopped.value.code == 0

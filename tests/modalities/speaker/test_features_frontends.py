@@ -20,9 +20,9 @@ from modalities.speaker.features import MFCC, THREED_SPEAKER_FBANK, WESPEAKER_FB
 from modalities.speaker.spec_augment import SpecAugment
 from modalities.speaker.speechbrain_fbank import SpeechBrainFbank
 from modalities.synthetic import voice
-from toolkit.batch import Item
-from toolkit.recipe import describe, restore
-from toolkit.torchaudio_cpu import import_torchaudio
+from toolkit.backbones.torchaudio_cpu import import_torchaudio
+from toolkit.data.batch import Item
+from toolkit.training.recipe import describe, restore
 
 torchaudio = import_torchaudio()
 from torchaudio.compliance import kaldi  # noqa: E402  (only importable after the line above)

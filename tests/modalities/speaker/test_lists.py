@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from eval.types import Trials
 from modalities.speaker.lists import items, matched, trials
-from toolkit.batch import Item
+from toolkit.data.batch import Item
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from modalities.speaker import audio, long, vad
 from modalities.speaker.audio import BadAudio
-from toolkit.batch import Item
+from toolkit.data.batch import Item
 
 RATE = 16_000
 
@@ -133,7 +133,7 @@ def test_energies_are_kaldis() -> None:
     """torchaudio's Kaldi features with use_energy and raw_energy have the frame's energy first."""
     import torch
 
-    from toolkit.torchaudio_cpu import import_torchaudio
+    from toolkit.backbones.torchaudio_cpu import import_torchaudio
 
     kaldi = import_torchaudio().compliance.kaldi
     wave = noise(1.03) + np.float32(0.2)

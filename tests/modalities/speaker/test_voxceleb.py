@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.subjects import subjects_of
+from eval.formats.subjects import subjects_of
 from modalities.speaker import voxceleb
 from modalities.speaker.voxceleb import Speaker, check1, check2, items, metadata, trials
-from toolkit import recipe as recipes
+from toolkit.training import recipe as recipes
 
 VOX1_DEV, VOX1_TEST, VOX2_DEV, VOX2_TEST = "id10001", "id10270", "id00012", "id00017"
 

@@ -67,7 +67,7 @@ class TestContract:
         """Whatever lies in the padding. 230 and 260 frames are more than one segment of CAM++, partial and full."""
         backbone = build(make).double()
         if not backbone.pads_exactly:
-            pytest.skip("this backbone says that it needs equal lengths; toolkit.embed gives it those")
+            pytest.skip("this backbone says that it needs equal lengths; toolkit.models.embed gives it those")
         total = 260
         for frames in (31, 40, 57, 200, 201, 230):
             x = torch.randn(1, frames, 20, dtype=torch.float64)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from toolkit import backends
+from likeness.models import load
 from toolkit.backbones.weights import read_weights
 
 KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
@@ -101,4 +101,4 @@ def test_one_storage_under_many_names_is_no_large_network(tmp_path: Path) -> Non
 def test_a_network_larger_than_its_weights_is_not_made(shapes: dict[str, tuple[int, ...]], tmp_path: Path) -> None:
     torch.save({name: torch.zeros(shape) for name, shape in shapes.items()}, tmp_path / "a.pt")
     with pytest.raises(ValueError, match=r"a\.pt"):
-        backends.load(f"wespeaker:{tmp_path / 'a.pt'}")
+        load.load(f"wespeaker:{tmp_path / 'a.pt'}")

@@ -20,7 +20,7 @@ from toolkit.losses.margin import ArcFace, CosFace, SubCenterArcFace, angle
 from toolkit.losses.proxy import HUG, CenterLoss, ProxyAnchor, ProxyNCA, ProxyNCAPlusPlus, SoftTriple
 from toolkit.losses.softmax import Cosine, NormFace, Softmax
 from toolkit.losses.sphereface import LSoftmax, SphereFace, SphereFace2, SphereFaceR, psi
-from toolkit.recipe import Optim
+from toolkit.training.recipe import Optim
 
 CLASSIFICATION = [Softmax, Cosine, NormFace, Hyperbolic, ArcFace, CosFace, SubCenterArcFace, LSoftmax, SphereFace, SphereFaceR, SphereFace2]
 CLASSIFICATION += [CircleSoftmax, CurricularFace, MagFace, AdaFace, BroadFace]

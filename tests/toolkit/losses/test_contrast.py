@@ -14,7 +14,7 @@ from torch import Tensor
 from toolkit.losses.contrast import LiftedStructure, NPair, NTXent, SupCon, TupletMargin
 from toolkit.losses.mining import mine_multi_similarity
 from toolkit.losses.weighted import CirclePair, MultiSimilarity
-from toolkit.vmf_precision import unit
+from toolkit.vmf.precision import unit
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

@@ -22,9 +22,9 @@ from toolkit.losses.margin import ArcFace, CosFace
 from toolkit.losses.pair import SNRContrastive
 from toolkit.losses.simple import SimPLE, polarlike
 from toolkit.losses.softmax import Softmax, generalised_product
-from toolkit.memory import Bank
-from toolkit.recipe import Optim
-from toolkit.vmf_precision import unit
+from toolkit.training.memory import Bank
+from toolkit.training.recipe import Optim
+from toolkit.vmf.precision import unit
 
 LOSSES = sorted(
     {

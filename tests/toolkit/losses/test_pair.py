@@ -22,7 +22,7 @@ from toolkit.losses.pairing import distance
 from toolkit.losses.rank import FastAP, RankedList, SmoothAP
 from toolkit.losses.simple import SimPLE
 from toolkit.losses.triplet import Angular, MarginLoss, Triplet
-from toolkit.memory import Bank
+from toolkit.training.memory import Bank
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 SMOOTH_ROWS = [2, 6, 7, 9, 11]  # rows of the hard case without duplicates or antipodes, where gradients are comparable
@@ -387,7 +387,7 @@ def test_pair_bce_and_simple_against_a_bank_hold_one_block_of_scores(monkeypatch
 PEAK = """
 import resource, torch
 from toolkit.losses.simple import SimPLE
-from toolkit.memory import Bank
+from toolkit.training.memory import Bank
 torch.set_num_threads(1)
 loss, y = SimPLE(16, learn_b_theta=True), torch.arange(128) % 50
 z = torch.randn(128, 16, requires_grad=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from toolkit.losses.proxy import HUG, CenterLoss, ProxyAnchor, ProxyNCA, ProxyNCAPlusPlus, SoftTriple
-from toolkit.recipe import Optim
+from toolkit.training.recipe import Optim
 
 
 @pytest.fixture(autouse=True)

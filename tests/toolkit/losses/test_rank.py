@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from toolkit.losses.rank import FastAP, RankedList, SmoothAP
-from toolkit.vmf_precision import unit
+from toolkit.vmf.precision import unit
 
 
 def batch(seed: int = 0, dim: int = 5) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from toolkit.losses.mining import mine_batch_hard, mine_distance_weighted
 from toolkit.losses.pairing import distance
 from toolkit.losses.triplet import Angular, MarginLoss, Triplet
-from toolkit.vmf_precision import unit
+from toolkit.vmf.precision import unit
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 SMOOTH_ROWS = [2, 6, 7, 9, 11]

@@ -22,9 +22,9 @@ from toolkit.losses.proxy import ProxyAnchor
 from toolkit.losses.simple import SimPLE
 from toolkit.losses.softmax import Softmax
 from toolkit.losses.vmf import SCF, VMF
-from toolkit.recipe import Optim
-from toolkit.vmf import d_el_vmf, mean_resultant
-from toolkit.vmf_bound import polynomials
+from toolkit.training.recipe import Optim
+from toolkit.vmf.bound import polynomials
+from toolkit.vmf.distribution import d_el_vmf, mean_resultant
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 SMOOTH_ROWS = [2, 6, 7, 9, 11]

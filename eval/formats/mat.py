@@ -1,0 +1,56 @@
+"""Lists in MATLAB files (.mat), read by scipy in a process of its own: a few bytes there may state any number of cells, which it allocates and goes through."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from eval.formats.boundary import Answer, Limits, ask_once
+
+_SECONDS, _MEMORY = 6.0, 1 << 29  # of processor time; bytes: the true lists take a tenth
+
+
+def agedb_folds(path: Path) -> list[list[list[Any]]]:
+    """The folds of AgeDB's protocol, each a list of [name, name, same].
+
+    Raises:
+        ValueError: It holds no such list, or takes more memory or time than one.
+    """
+    return list(_read(path, _agedb))
+
+
+def cars_annotations(path: Path, field: str) -> list[list[Any]]:
+    """[file name, class] of each annotation of Cars196; `field` holds the name. Raises as `agedb_folds`."""
+    return list(_read(path, _cars, field))
+
+
+def _read(path: Path, function: Any, *arguments: str) -> Any:
+    limits = Limits(seconds=_SECONDS, memory=_MEMORY, answer=0)
+    return ask_once(function, str(path.absolute()), *arguments, preload=("scipy.io",), about=path, limits=limits)[0]
+
+
+def _agedb(path: str) -> Answer:
+    """In the process."""
+    content = _load(path, "splits", squeeze=False)
+    return [_agedb_fold(fold[0][0][0]) for fold in content], []
+
+
+def _agedb_fold(record: Any) -> list[list[Any]]:
+    """record[0]: (2, P) cells of structs whose first field is the image's name; record[1]: (1, P) labels."""
+    names, labels = record[0], record[1][0]
+    sides = [[str(cell[0][0][0][0]) for cell in names[side]] for side in (0, 1)]
+    if not len(sides[0]) == len(sides[1]) == len(labels) or not set(labels.tolist()) <= {-1, 0, 1}:
+        raise ValueError("names and labels do not pair up")
+    return [[f"{first}.jpg", f"{second}.jpg", label == 1] for first, second, label in zip(*sides, labels.tolist(), strict=True)]
+
+
+def _cars(path: str, field: str) -> Answer:
+    """In the process."""
+    content = _load(path, "annotations", squeeze=True)
+    return [[str(one[field]), int(one["class"])] for one in content.reshape(-1)], []
+
+
+def _load(path: str, name: str, *, squeeze: bool) -> Any:
+    from scipy.io import loadmat
+
+    return loadmat(path, variable_names=[name], squeeze_me=squeeze)[name]

@@ -1,0 +1,1 @@
+"""The protocols of benchmarks: LFW, IJB-B and IJB-C."""

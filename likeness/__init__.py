@@ -1,0 +1,1 @@
+"""Likeness, the application: what people import and what they type."""

@@ -1,0 +1,125 @@
+"""All demos at once, each a process of its own, whose lines are shown one demo after the other."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import runpy
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from likeness.failures import one_sentence
+from toolkit.console import Interrupted
+from toolkit.printing import say
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkProcess  # Windows has none
+
+_PATIENCE_SECONDS = 10.0
+
+
+class Job(NamedTuple):
+    """A recipes/*/demo.py, the modality that it shows, and the folder for what it makes."""
+
+    name: str
+    script: Path
+    folder: Path
+
+
+class _Running(NamedTuple):
+    job: Job
+    process: ForkProcess
+    lines: int  # the descriptor from which its output is read
+
+
+def run_all(jobs: list[Job], *, num_cores: int | None = None) -> None:
+    """Run each demo into its folder, without a page of its own, and print what each prints.
+
+    With two cores or more all run at the same time, each on one thread, and what they make is the same as one after the other. On one core, and where
+    Python cannot safely fork a process that has loaded torch (macOS, Windows), they run one after the other in this process.
+
+    Args:
+        jobs: what to run, in the order in which the output appears.
+        num_cores: the cores to use (default: those that this process may use).
+
+    Raises:
+        ValueError: a demo failed. The others have run to their end.
+        KeyboardInterrupt, Interrupted: Ctrl-C or SIGTERM. No process is left behind.
+    """
+    mains = {job.name: str(job.script) for job in jobs}
+    if sys.platform != "linux" or (num_cores or len(os.sched_getaffinity(0))) == 1:
+        for job in jobs:
+            say(f"\n{job.name}: {job.folder}")
+            runpy.run_path(mains[job.name])["main"](job.folder, page=False)
+        return
+    for script in mains.values():
+        runpy.run_path(script)  # imports once what all processes then have
+    say(f"{len(jobs)} demos run at the same time: {', '.join(mains)}; their lines are shown one demo after the other")
+    failed = {}
+    with _sigterm_interrupts():
+        running: list[_Running] = []
+        try:
+            for job in jobs:
+                running.append(_start(job))
+            for one in running:
+                say(f"\n{one.job.name}: {one.job.folder}")
+                with open(one.lines, encoding="utf-8", errors="backslashreplace", closefd=False) as lines:
+                    for line in lines:
+                        say(line.rstrip("\n"))
+                one.process.join()
+                if one.process.exitcode:
+                    failed[one.job.name] = one.process.exitcode
+        finally:
+            for one in running:  # after Ctrl-C those that are still there
+                one.process.terminate()
+            for one in running:
+                one.process.join(_PATIENCE_SECONDS)
+                one.process.kill()
+                os.close(one.lines)
+    if failed:
+        codes = " and ".join(f"{name} with exit code {code}" for name, code in failed.items())
+        raise ValueError(f"{len(failed)} of {len(jobs)} demos failed, {codes}; the lines above say why; start again with another --out")
+
+
+def _start(job: Job) -> _Running:
+    reader, writer = os.pipe()
+    process = multiprocessing.get_context("fork").Process(target=_work, args=(job, writer), daemon=True)
+    try:
+        process.start()
+    finally:
+        os.close(writer)  # then the reading ends when the process does
+    return _Running(job, process, reader)
+
+
+def _work(job: Job, writer: int) -> None:
+    """In the new process: the demo, on one thread, printing into the pipe."""
+    for stream in (1, 2):
+        os.dup2(writer, stream)
+    os.close(writer)
+    sys.stdout = sys.stderr = open(1, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    torch.set_num_threads(1)
+    with one_sentence("likeness"):
+        try:
+            runpy.run_path(str(job.script))["main"](job.folder, page=False)
+        except Interrupted:
+            sys.exit(130)
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt as Ctrl-C does, so that it ends the processes too."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

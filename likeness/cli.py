@@ -1,0 +1,197 @@
+"""The `likeness` command: parse, call one function, print. Everything heavy is imported where it is used, so that scoring starts without torch."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+
+from likeness.commands import on_files, on_models
+from likeness.failures import one_sentence
+from toolkit.printing import help_columns, say
+
+app = typer.Typer(
+    name="likeness",
+    help="Pairwise similarity learning: train embedders, score verification trials, export embeddings.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command(epilog="Example: likeness demo --only face --out demo")
+def demo(
+    only: Annotated[str, typer.Option(help="One modality, speaker, face or image; without it all of them, each in a folder of OUT, and one report.")] = "",
+    out: Annotated[Path, typer.Option(help="Folder for the run; must not hold one yet.")] = Path("demo"),
+) -> None:
+    """Train, embed, score and report on synthetic voices, synthetic faces and real digits, in minutes on two cores. Runs recipes/*/demo.py of the clone."""
+    import runpy
+
+    scripts = {script.parent.name: script for script in sorted((Path(__file__).resolve().parents[1] / "recipes").glob("*/demo.py"))}
+    if only not in ("", *scripts) or not scripts:
+        raise ValueError(
+            f"--only {only!r} has no demo; there is: {', '.join(scripts)}"
+            if scripts
+            else "no recipes/*/demo.py beside the toolkit: run the demo from a clone (pip install -e .)"
+        )
+    chosen = {only: out} if only else {name: out / name for name in scripts}
+    told = "the demo was stopped, and does not go on where it was; start it again with another --out"
+    taken = [str(folder) for folder in chosen.values() if (folder / "run").exists()]
+    if taken:  # before the first of several trains for nothing
+        raise ValueError(f"{' and '.join(taken)} already {'holds a demo' if len(taken) == 1 else 'hold demos'}; choose another --out")
+    if only:
+        with _stoppable(told):
+            runpy.run_path(str(scripts[only]))["main"](out)
+        return
+    from likeness.all_demos import Job, run_all
+    from toolkit.console import Interrupted
+
+    try:
+        run_all([Job(name, scripts[name], folder) for name, folder in chosen.items()])
+    except (KeyboardInterrupt, Interrupted):
+        say(told, error=True)
+        raise typer.Exit(130) from None
+    from likeness.demo import command, made_in, report
+
+    say(f"\nAll of them\n\n{report([made_in(folder) for folder in chosen.values()], out)}\nOne report: {out / 'report' / 'index.html'}")
+    say(f"A model as a web page and REST service: {command('likeness', 'serve', '--model', out / 'speaker' / 'run')}")
+
+
+@app.command(epilog="Example: likeness train recipes/speaker/an4.py:arcface optim.lr=0.05 --data data --out runs/an4")
+def train(
+    context: typer.Context,
+    recipe: Annotated[str, typer.Argument(help="RECIPE.py or RECIPE.py:VARIANT.")],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="FIELD=VALUE", help="Dotted typed fields of the recipe.")] = None,
+    data: Annotated[Path, typer.Option(help="Folder of the data set.")] = Path("data"),
+    out: Annotated[Path, typer.Option(help="Folder for checkpoints and log.")] = ...,  # type: ignore[assignment]
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder's last checkpoint.")] = False,
+    log: Annotated[list[str] | None, typer.Option(help="Beside log.jsonl: tensorboard or wandb; give it once for each.")] = None,
+) -> None:
+    """Train a recipe's variant. Many processes: torchrun --nproc-per-node N -m likeness.cli train ..."""
+    from toolkit.parallel import distributed
+    from toolkit.training import recipe as recipes
+    from toolkit.training.train import fit
+
+    loaded, variant = recipes.load(recipe)
+    chosen = recipes.override(loaded, overrides or [])
+    try:
+        with _stoppable():
+            model = fit(chosen, data=data, out=out, resume=resume, loggers=log or [])
+    finally:
+        distributed.end()
+    if os.environ.get("RANK", "0") == "0":
+        say(f"{variant}: trained model in {model}")
+        if chosen.test is not None:
+            from eval.formats.provenance import likeness_version
+            from eval.reports import items
+            from toolkit.training.measure import metrics_of, run_test
+
+            measured = run_test(chosen, out, data)
+            say("test: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics_of(chosen, measured).items()))
+            page = out / "report" / "index.html"
+            items.html(page, measured, chosen.metrics, command=f"{context.obj} --resume", version=likeness_version())
+            say(f"report: {page}")
+
+
+@app.command(epilog="Example: likeness compare recipes/speaker/an4.py --variants arcface,simple --seeds 3 --data data --out runs/an4-compare")
+def compare(
+    context: typer.Context,
+    recipe: Annotated[str, typer.Argument(help="RECIPE.py.")],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="FIELD=VALUE", help="Dotted typed fields of every variant.")] = None,
+    variants: Annotated[str, typer.Option(help="Names, separated by commas (default: all of the file).")] = "",
+    seeds: Annotated[int, typer.Option(min=1, help="Runs per variant, with the seeds 0 to N - 1.")] = 3,
+    data: Annotated[Path, typer.Option(help="Folder of the data set.")] = Path("data"),
+    out: Annotated[Path, typer.Option(help="Folder for runs, tables and report; what is finished there is not done again.")] = ...,  # type: ignore[assignment]
+    reference: Annotated[str, typer.Option(help="The variant that differences are taken to (default: the best mean of the first metric).")] = "",
+    tune: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Trials per variant that search the file's RANGES on validation classes first; a grid of Choices ends when every point was tried."
+        ),
+    ] = 0,
+    allow_different: Annotated[str, typer.Option(help="Fields besides the method in which the variants may differ, separated by commas.")] = "",
+) -> None:
+    """Train variants x seeds under equal data order and budget; a table with standard errors, intervals over subjects and paired differences."""
+    from eval.reports.comparison import table
+    from toolkit.training import compare as comparing
+
+    chosen, ranges = comparing.load_variants(recipe, [one.strip() for one in variants.split(",") if one.strip()], overrides or [])
+    with _stoppable():
+        result = comparing.compare(
+            chosen,
+            num_seeds=seeds,
+            data=data,
+            out=out,
+            reference=reference,
+            allow_different=[one.strip() for one in allow_different.split(",") if one.strip()],
+            ranges=ranges,
+            num_tuning_trials=tune,
+            overrides=overrides or [],
+            command=str(context.obj),
+            say=say,
+        )
+    say(f"\n{table(result)}\nReport: {out / 'report' / 'index.html'}")
+    if result.failed:
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Example: likeness prepare fsdd --data data")
+def prepare(
+    dataset: Annotated[str, typer.Argument(help="Its name; without one, the data sets that there are.")] = "",
+    data: Annotated[Path, typer.Option(help="Folder for the data; made if it does not exist.")] = Path("data"),
+    keep: Annotated[bool, typer.Option("--keep", help="Leave fetched archives in DATA/downloads.")] = False,
+) -> None:
+    """Fetch a data set with checksums where the licence lets us; else say what to fetch. Then count what is there."""
+    from likeness.prepare import prepare as preparing
+    from likeness.prepare import sources
+
+    if not dataset:
+        say(sources.table())
+    else:
+        preparing.prepare(sources.named(dataset), data, keep=keep, say=say)
+
+
+_USAGE = cast(type[typer.BadParameter], typer.BadParameter.__mro__[2])  # ClickException: of click, or of the copy of it that newer versions of typer hold
+
+
+@contextmanager
+def _stoppable(told: str = "") -> Iterator[None]:
+    """Ctrl-C in training ends with one sentence, `told` or what the run says of itself, and exit code 130."""
+    from toolkit.console import Interrupted
+
+    try:
+        yield
+    except Interrupted as stopped:
+        say(told or str(stopped), error=True)
+        raise typer.Exit(130) from None
+
+
+app.add_typer(on_models.app)
+app.add_typer(on_files.app)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command; wrong input ends with exit code 2 and one sentence, Ctrl-C with 130. LIKENESS_TRACEBACK=1 shows the traceback as well."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    command, line = typer.main.get_command(app), shlex.join(["likeness", *arguments])
+    with one_sentence("likeness"):
+        try:
+            with command.make_context("likeness", list(arguments), obj=line, terminal_width=help_columns()) as context:
+                command.invoke(context)
+        except typer.Exit as ended:
+            sys.exit(ended.exit_code)
+        except _USAGE as error:
+            error.show()
+            sys.exit(2)
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

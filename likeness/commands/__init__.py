@@ -1,0 +1,1 @@
+"""The commands of the command line, and the options that they share."""

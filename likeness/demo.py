@@ -1,0 +1,120 @@
+"""The job of every recipes/*/demo.py: train, embed, score, evaluate, and say how to do each step by hand."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from eval import similarity
+from eval.formats import embeddings
+from eval.formats import trials as trial_lists
+from eval.types import Embeddings
+from likeness.commands.evaluate import evaluate_files
+from toolkit.data.batch import Item, read_items, write_items
+from toolkit.models.checkpoint import load_model
+from toolkit.models.embed import embed
+from toolkit.printing import say
+from toolkit.training.lock import under_lock
+from toolkit.training.recipe import Part, Recipe
+from toolkit.training.train import fit
+
+Baseline = Callable[[list[Item]], Embeddings]
+
+
+class Made(NamedTuple):
+    """What a demo leaves for a report: score files, the embeddings behind each, and where the media of their ids lie."""
+
+    scores: list[Path]
+    embeddings: list[Path]
+    media: Path
+
+
+@under_lock
+def run(
+    recipe: Recipe,
+    *,
+    write: Callable[[Path], object],
+    told: str,
+    baseline: tuple[str, Baseline],
+    out: Path,
+    own_data: str,
+    trials: Part | None = None,
+    page: bool = True,
+) -> Made:
+    """Everything of a demo into `out`: write(folder) makes its data, `told` says of what, `baseline` is what the trained model is set against.
+
+    own_data: the last line of advice, on the user's own files. trials: the recipe's, or others, for a recipe that is measured item by item.
+    page: write the report; False where one page is made of several demos.
+    ValueError where `out` holds a demo already.
+    """
+    data, model_folder = out / "data", out / "run"
+    if model_folder.exists():
+        raise ValueError(f"{out} already holds a demo; choose another --out")
+    say(f"1/4 {told} into {data}")
+    write(data)
+    say("2/4 training")
+    model = load_model(fit(recipe, data=data, out=model_folder))
+    say("3/4 embedding and scoring what was not trained on")
+    part = trials or recipe.trials
+    assert part is not None
+    items, pairs = part(data)
+    write_items(out / "items.txt", items, data)
+    trial_lists.write_trials(out / "trials.txt", pairs)
+    (out / "scores").mkdir(exist_ok=True)
+    ours, _ = embed(model.embedder, items, model.read, meta=model.meta)
+    made = Made([], [], data)
+    for name, embedded in ((f"{recipe.modality}-likeness", ours), (f"{recipe.modality}-{baseline[0]}", baseline[1](items))):
+        made.embeddings.append(out / f"{name}.npz")
+        made.scores.append(out / "scores" / f"{name}.txt")
+        embeddings.write(made.embeddings[-1], embedded)
+        trial_lists.write_scores(made.scores[-1], pairs, similarity.score_trials(pairs, embedded))
+    say("4/4 evaluating")
+    say(report([made], out) if page else evaluate_files(made.scores, json_file=out / "results.json"))
+    assert pairs.target is not None
+    first = int(np.flatnonzero(pairs.target)[0])
+    paths = {item.id: item.path for item in items}
+    example = paths[pairs.enrol_ids[pairs.enrol[first]]], paths[pairs.probe_ids[pairs.probe[first]]]
+    program = sys.argv[0] if Path(sys.argv[0]).name == "likeness" else "likeness"  # as it was called, .venv/bin/likeness say
+    shown = f", the report {out / 'report' / 'index.html'}" if page else ""
+    say(
+        f"""
+Made: the model {model_folder}, raw embeddings {made.embeddings[0]}, scores {made.scores[0]}{shown}
+Next, the same by hand, on the same files:
+  {command(program, "embed", "--model", model_folder, "--items", out / "items.txt", "--root", data, "--out", "mine.npz")}
+  {command(program, "score", "--trials", out / "trials.txt", "--embeddings", "mine.npz", "--out", "mine.txt")}
+  {command(program, "evaluate", "mine.txt", "--embeddings", "mine.npz", "--media", data, "--report", "mine-report")}
+  {command(program, "verify", *example, "--model", model_folder)}
+as a web page and REST service on this machine:
+  {command(program, "serve", "--model", model_folder)}
+and on your own files:
+  {command(program)} {own_data}"""
+    )
+    return made
+
+
+def made_in(out: Path) -> Made:
+    """What run() left in the folder `out`, the trained model first."""
+    files = sorted(out.glob("*.npz"), key=lambda file: (not file.stem.endswith("-likeness"), file.stem))
+    return Made([out / "scores" / f"{file.stem}.txt" for file in files], files, out / "data")
+
+
+def report(demos: Sequence[Made], out: Path) -> str:
+    """One page of the demos side by side, out/report/index.html, and out/results.json; returns the table."""
+    scores, embedded = [one for made in demos for one in made.scores], [one for made in demos for one in made.embeddings]
+    media = demos[0].media
+    if len(demos) > 1:  # the ids of all
+        media = out / "media.txt"
+        write_items(media, [item for made in demos for item in read_items(made.media.parent / "items.txt", made.media.resolve())])
+    each = [part for one in embedded for part in ("--embeddings", one)]
+    again = command("likeness", "evaluate", *scores, *each, "--media", media, "--report", out / "report")
+    return evaluate_files(scores, report_folder=out / "report", json_file=out / "results.json", embeddings=embedded, media=media, command=again)
+
+
+def command(*parts: str | Path) -> str:
+    """What a shell takes for these words, whatever blanks they hold."""
+    return shlex.join(map(str, parts))

@@ -1,0 +1,1 @@
+"""`likeness prepare`: data sets with an open download, fetched, verified and unpacked."""

@@ -1,0 +1,1 @@
+"""`likeness serve`: verification and a gallery over REST, and one web page for it."""

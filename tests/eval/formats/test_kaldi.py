@@ -1,0 +1,128 @@
+"""An .ark and its meta are of one version: a meta that is missing or another's is an error, and archives of other tools need none."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eval.formats import kaldi, writing
+from eval.formats.embeddings import read, write
+from eval.types import Embeddings
+from likeness.commands.score import score_files
+
+OLD = Embeddings(("a", "b"), np.array([[1, 0], [1, 1]], dtype=np.float32), {"similarity": "simple:0.3", "model": "old"})
+NEW = Embeddings(("b", "a"), np.array([[0, 2], [2, 3]], dtype=np.float32), {"similarity": "dot", "model": "new"})
+
+
+def known(path: Path) -> str:
+    """The model of what a file holds, when ids, vectors and meta are all of one version."""
+    loaded = read(path)
+    whole = {"old": OLD, "new": NEW}[loaded.meta.get("model", "unknown")]
+    assert loaded.ids == whole.ids
+    assert np.array_equal(loaded.matrix, whole.matrix)
+    assert loaded.meta == whole.meta
+    return loaded.meta["model"]
+
+
+@pytest.mark.parametrize("old_by", ["this version", "version 0.1"])
+@pytest.mark.parametrize("last", range(6))
+def test_a_stop_after_each_rename_leaves_one_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: int, old_by: str) -> None:
+    """The six calls by which names change: a writer that ends after any of them, or before, leaves vectors with their own similarity."""
+    path = tmp_path / "e.ark"
+    write(path, OLD)
+    if old_by == "version 0.1":
+        (tmp_path / "e.meta.json").write_text(json.dumps(dict(OLD.meta)))
+        (tmp_path / "e.scp").write_text((tmp_path / "e.scp").read_text().replace(":0000000000", ":"))
+        assert known(tmp_path / "e.scp") == "old"
+    calls = 0
+
+    def counted(real: Callable[..., None]) -> Callable[..., None]:
+        def call(*arguments: object) -> None:
+            nonlocal calls
+            if calls == last:
+                raise KeyboardInterrupt
+            calls += 1
+            real(*arguments)
+
+        return call
+
+    monkeypatch.setattr(kaldi, "move", counted(writing.move))
+    monkeypatch.setattr(kaldi, "remove", counted(writing.remove))
+    if last < 5:
+        with pytest.raises(KeyboardInterrupt):
+            write(path, NEW)
+    else:
+        write(path, NEW)
+    version = known(path)
+    assert version == ("old" if last < 3 else "new")
+    if last in (2, 3):
+        with pytest.raises(FileNotFoundError, match=r"e\.ark"):
+            read(tmp_path / "e.scp")
+    else:
+        assert known(tmp_path / "e.scp") == version
+    monkeypatch.undo()
+    write(path, OLD)
+    assert known(path) == known(tmp_path / "e.scp") == "old"
+    assert sorted(json.loads((tmp_path / "e.meta.json").read_text())) == ["archive_sha256", "model", "similarity"]
+
+
+@pytest.mark.parametrize("name", ["e.ark", "e.scp"])
+def test_a_missing_meta_is_no_other_similarity(tmp_path: Path, name: str) -> None:
+    write(tmp_path / "e.ark", OLD)
+    (tmp_path / "e.meta.json").unlink()
+    with pytest.raises(ValueError, match=r"e\.meta\.json is missing"):
+        read(tmp_path / name)
+    (tmp_path / "list").write_text("a b\n")
+    with pytest.raises(ValueError, match=r"e\.meta\.json is missing"):
+        score_files(tmp_path / "list", tmp_path / name, tmp_path / "scores")
+    assert not (tmp_path / "scores").exists()
+
+
+def test_the_meta_of_another_archive_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "e.ark", OLD)
+    write(tmp_path / "f.ark", NEW)
+    shutil.copyfile(tmp_path / "f.ark", tmp_path / "e.ark")
+    for name in ("e.ark", "e.scp"):
+        with pytest.raises(ValueError, match="belongs to another"):
+            read(tmp_path / name)
+
+
+def test_archives_of_others_need_no_meta(tmp_path: Path) -> None:
+    kaldiio = pytest.importorskip("kaldiio")
+    kaldiio.save_ark(str(tmp_path / "e.ark"), dict(zip(OLD.ids, OLD.matrix, strict=True)), scp=str(tmp_path / "e.scp"))
+    assert read(tmp_path / "e.ark").meta == read(tmp_path / "e.scp").meta == {}
+    (tmp_path / "e.meta.json").write_text('{"similarity": "dot"}')  # by hand, or by version 0.1
+    assert read(tmp_path / "e.ark").meta == read(tmp_path / "e.scp").meta == {"similarity": "dot"}
+
+
+def test_an_index_elsewhere_takes_the_meta_of_its_archives(tmp_path: Path) -> None:
+    """What utils/filter_scp.pl and cat make of our .scp files."""
+    (tmp_path / "sub").mkdir()
+    write(tmp_path / "e.ark", OLD)
+    write(tmp_path / "f.ark", NEW)
+    lines = (tmp_path / "e.scp").read_text().splitlines(keepends=True)
+    (tmp_path / "sub" / "some.scp").write_text(lines[1])
+    assert read(tmp_path / "sub" / "some.scp").meta == OLD.meta
+    (tmp_path / "both.scp").write_text(lines[0] + (tmp_path / "f.scp").read_text().splitlines()[0])
+    with pytest.raises(ValueError, match="2 different metas"):
+        read(tmp_path / "both.scp")
+    os.remove(tmp_path / "e.meta.json")
+    with pytest.raises(ValueError, match=r"e\.meta\.json is missing"):
+        read(tmp_path / "sub" / "some.scp")
+
+
+def test_archives_are_joined_as_kaldi_joins_them(tmp_path: Path) -> None:
+    kaldiio = pytest.importorskip("kaldiio")
+    write(tmp_path / "e.ark", OLD)
+    write(tmp_path / "f.ark", Embeddings(("c",), NEW.matrix[:1], NEW.meta))
+    (tmp_path / "all.ark").write_bytes((tmp_path / "e.ark").read_bytes() + (tmp_path / "f.ark").read_bytes())
+    (tmp_path / "all.scp").write_bytes((tmp_path / "e.scp").read_bytes() + (tmp_path / "f.scp").read_bytes())
+    for loaded in (dict(kaldiio.load_ark(str(tmp_path / "all.ark"))), dict(kaldiio.load_scp(str(tmp_path / "all.scp")))):
+        assert list(loaded) == ["a", "b", "c"]
+        assert np.array_equal(loaded["c"], NEW.matrix[0])

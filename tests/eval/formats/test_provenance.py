@@ -1,0 +1,76 @@
+"""Digests of what was read: of one file that of any tool, of several those of all of them, and none of a pipe that is read out."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eval.formats import embeddings
+from eval.formats.provenance import sha256
+from eval.types import Embeddings
+
+
+def test_a_file_has_the_digest_of_its_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"\0scores")
+    assert sha256(tmp_path / "a") == hashlib.sha256(b"\0scores").hexdigest()
+
+
+def test_a_folder_has_that_of_its_names_and_files(tmp_path: Path) -> None:
+    (tmp_path / "t" / "sub").mkdir(parents=True)
+    for name in ("b", "sub/a"):
+        (tmp_path / "t" / name).write_text(name)
+    told = "".join(f"{name}\0{hashlib.sha256(name.encode()).hexdigest()}\n" for name in ("b", "sub/a"))
+    assert sha256(tmp_path / "t") == hashlib.sha256(told.encode()).hexdigest()
+
+
+def test_an_index_has_that_of_all_that_is_read_behind_it(tmp_path: Path) -> None:
+    def write(scale: float, similarity: str) -> None:
+        embeddings.write(tmp_path / "e.ark", Embeddings(("a", "b"), scale * np.eye(2, 3), {"similarity": similarity}))
+
+    index = tmp_path / "e.scp"
+    write(1.0, "cosine")
+    held, text = sha256(index), index.read_text()
+    assert sha256(index) == held != hashlib.sha256(index.read_bytes()).hexdigest()
+    write(2.0, "cosine")
+    assert index.read_text() == text, "only the archive changed"
+    other = sha256(index)
+    assert other != held
+    write(2.0, "dot")
+    assert index.read_text() == text
+    assert sha256(index) not in (held, other)
+    write(1.0, "cosine")
+    assert sha256(index) == held
+    (tmp_path / "moved").mkdir()
+    for one in ("e.ark", "e.scp", "e.meta.json"):
+        (tmp_path / one).rename(tmp_path / "moved" / one)
+    (tmp_path / "moved" / "e.scp").write_text("a e.ark:2\nb e.ark:24\n")  # read from beside the index
+    found = sha256(tmp_path / "moved" / "e.scp")
+    (tmp_path / "moved" / "e.ark").write_bytes(b"other")
+    assert sha256(tmp_path / "moved" / "e.scp") != found
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="needs /dev/fd")
+def test_a_pipe_says_that_it_has_none() -> None:
+    reading, writing = os.pipe()
+    os.close(writing)
+    try:
+        assert sha256(Path(f"/dev/fd/{reading}")) == "unknown: read from a pipe"
+    finally:
+        os.close(reading)
+
+
+def test_a_file_that_is_not_there_is_no_pipe(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        sha256(tmp_path / "none")
+
+
+def test_the_meta_of_the_archives_counts_where_the_index_has_none(tmp_path):
+    embeddings.write(tmp_path / "e.ark", Embeddings(("a", "b"), np.eye(2, dtype=np.float32), {"model": "x"}))
+    (tmp_path / "some.scp").write_text((tmp_path / "e.scp").read_text().splitlines()[0])
+    before = sha256(tmp_path / "some.scp")
+    (tmp_path / "e.meta.json").write_text("{}")
+    assert sha256(tmp_path / "some.scp") != before

@@ -1,0 +1,80 @@
+"""Subjects: from a mapping file, from the ids, from the labels, and where they cannot be known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eval.formats.subjects import read_mapping, subjects_of
+from eval.types import Trials
+
+PLAIN = [("a", "x", True), ("a", "y", False), ("b", "x", False)]
+
+
+def made(triples: list[tuple[str, str, bool | None]]) -> Trials:
+    enrol_ids, probe_ids = tuple(dict.fromkeys(e for e, _, _ in triples)), tuple(dict.fromkeys(p for _, p, _ in triples))
+    target = None if triples[0][2] is None else np.array([label for _, _, label in triples])
+    return Trials(enrol_ids, probe_ids, np.array([enrol_ids.index(e) for e, _, _ in triples]), np.array([probe_ids.index(p) for _, p, _ in triples]), target)
+
+
+@pytest.fixture
+def put(tmp_path):
+    def put(content: str) -> Path:
+        path = tmp_path / "list.txt"
+        path.write_text(content)
+        return path
+
+    return put
+
+
+def test_mapping(put):
+    assert read_mapping(put("u1 s1\nu2 s1\n# x\nu1 s1\n")) == {"u1": "s1", "u2": "s1"}
+    assert read_mapping(put("u1,John Doe\nu2,s\n")) == {"u1": "John Doe", "u2": "s"}
+    with pytest.raises(ValueError, match=r"1 lines give an id another subject .*'u1'; line 1"):
+        read_mapping(put("u1 s1\nu2 s1\nu1 s2\n"))
+    with pytest.raises(ValueError, match="3 fields"):
+        read_mapping(put("u1 s1 x\n"))
+    with pytest.raises(ValueError, match="empty field"):
+        read_mapping(put("u1,s\nu2,\n"))
+
+
+def test_subjects_from_a_mapping():
+    trials = made(PLAIN)
+    found, _ = subjects_of(trials, {"a": "s", "x": "s", "y": "t", "b": "u"})
+    assert found is not None
+    assert (found[0].tolist(), found[1].tolist()) == ([0, 1], [0, 2])
+    with pytest.raises(ValueError, match=r"2 ids have no subject .*'b', 'y'"):
+        subjects_of(trials, {"a": "s", "x": "s"})
+    with pytest.raises(ValueError, match=r"1 labels contradict the mapping \(first: b x\)"):
+        subjects_of(trials, {"a": "s", "x": "s", "y": "t", "b": "s"})
+
+
+def test_subjects_from_paths_only_if_the_labels_agree():
+    agreeing = made([("s/1", "s/2", True), ("s/1", "t/1", False), ("t/2", "t/1", True)])
+    found, how = subjects_of(agreeing)
+    assert how == "first path component of the ids"
+    assert found is not None
+    assert (found[0].tolist(), found[1].tolist()) == ([0, 1], [0, 1])
+    found, how = subjects_of(made([("wav/1", "wav/2", True), ("wav/1", "wav/3", False), ("wav/3", "wav/4", True)]))
+    assert how == "groups connected by target trials"
+    assert found is not None
+    enrol, probe = found
+    assert enrol.tolist() == [probe[0], probe[1]]  # 1 with 2, and 3 with itself and 4
+    assert probe[1] == probe[2] != probe[0]
+
+
+def test_subjects_unknown():
+    found, how = subjects_of(made([("a", "x", True), ("b", "x", True), ("b", "y", True), ("a", "y", False)]))
+    assert found is None
+    assert "nontarget trials lie inside" in how
+    assert subjects_of(made([("s/1", "s/2", None)]))[0] is None
+
+
+def test_same_id_on_both_sides_is_one_item():
+    found, _ = subjects_of(made([("a", "b", True), ("b", "c", True), ("a", "d", False)]))
+    assert found is not None
+    enrol, probe = found
+    assert {*enrol.tolist(), *probe[:2].tolist()} == {enrol[0]}
+    assert probe[2] != enrol[0]

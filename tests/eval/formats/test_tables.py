@@ -1,0 +1,327 @@
+"""Parquet, HDF5 and LanceDB: bit-exact round trips, read by their own libraries, written whole or not at all, hostile files."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from eval.formats import embeddings as module
+from eval.formats.embeddings import check_suffix, read, write
+from eval.types import Embeddings
+from likeness.commands.score import score_files
+
+pa = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
+h5py = pytest.importorskip("h5py")
+
+ROOT = Path(__file__).parents[3]
+SMALL = Embeddings(("a/1.wav", "b:2", "ü"), np.array([[1.5, -0.0], [5e-45, 3e38], [0, 0]], dtype=np.float32), {"similarity": "cosine", "model": "abc"})
+HAS_LANCE = importlib.util.find_spec("lancedb") is not None
+LANCE = pytest.param("e.lance", marks=pytest.mark.skipif(not HAS_LANCE, reason="no lancedb"))
+FILES = ("e.parquet", "e.h5")
+
+
+def equal(a: Embeddings, b: Embeddings) -> bool:
+    return a.ids == b.ids and a.matrix.tobytes() == b.matrix.tobytes() and a.matrix.shape == b.matrix.shape and dict(a.meta) == dict(b.meta)
+
+
+@pytest.mark.parametrize("name", [*FILES, LANCE])
+def test_round_trip_and_replacement(tmp_path, name):
+    write(tmp_path / name, SMALL)
+    assert equal(read(tmp_path / name), SMALL)
+    assert [one.name for one in tmp_path.iterdir()] == [name]
+    large = Embeddings(tuple(f"i{k}" for k in range(40_000)), np.random.default_rng(0).standard_normal((40_000, 5), dtype=np.float32))  # several batches
+    write(tmp_path / name, large)
+    assert equal(read(tmp_path / name), large)
+    none = Embeddings((), np.zeros((0, 3), np.float32), {"x": "ü"})
+    write(tmp_path / name, none)
+    assert equal(read(tmp_path / name), none)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@given(
+    st.data(),
+    arrays(np.float32, array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=5), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)),
+    st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3),
+    st.sampled_from(FILES),
+)
+def test_any_values_and_ids(tmp_path, data, matrix, meta, name):
+    letters = st.characters(exclude_categories=["Cs"], exclude_characters="\0" if name == "e.h5" else "")
+    ids = data.draw(st.lists(st.text(letters, max_size=8), min_size=len(matrix), max_size=len(matrix), unique=True))
+    expected = Embeddings(tuple(ids), matrix, meta)
+    write(tmp_path / name, expected)
+    assert equal(read(tmp_path / name), expected)
+
+
+def test_a_lance_table_by_its_other_name(tmp_path):
+    lancedb = pytest.importorskip("lancedb")
+    odd = Embeddings(("", "a\0b", "x y"), SMALL.matrix, {"": "ü\n"})
+    write(f"lancedb:{tmp_path}/voices", odd)
+    assert equal(read(tmp_path / "voices.lance"), odd)
+    assert equal(read(f"lancedb:{tmp_path}/voices.lance"), odd)
+    table = lancedb.connect(str(tmp_path)).open_table("voices")
+    assert table.count_rows() == 3
+    assert len(table.list_versions()) == 1
+    nearest = table.search([1.4, 0.1]).limit(1).to_list()[0]
+    assert (nearest["id"], nearest["vector"], nearest["norm"]) == ("", [1.5, 0.0], 1.5)
+    write(f"lancedb:{tmp_path}/voices", SMALL)
+    assert len(lancedb.connect(str(tmp_path)).open_table("voices").list_versions()) == 1  # the vectors that were replaced are gone
+    for name, says in (("lancedb:", "names no table"), (f"{tmp_path}/a b.lance", "letters, digits")):
+        with pytest.raises(ValueError, match=says):
+            write(name, SMALL)
+    with pytest.raises(FileNotFoundError):
+        read(tmp_path / "none.lance")
+    with pytest.raises(FileNotFoundError):
+        write(tmp_path / "none" / "t.lance", SMALL)
+    (tmp_path / "half.lance" / "data").mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"half\.lance: no LanceDB table that can be read"):
+        read(tmp_path / "half.lance")
+    write(tmp_path / "half.lance", SMALL)  # a table that was begun and never finished is no obstacle
+    assert equal(read(tmp_path / "half.lance"), SMALL)
+
+
+def test_consumers_find_ids_vectors_norms_and_meta(tmp_path):
+    """By pyarrow, h5py and numpy alone, as someone else's program would."""
+    for name in ("e.npz", *FILES):
+        write(tmp_path / name, SMALL)
+    table = parquet.read_table(tmp_path / "e.parquet")
+    assert table.column("id").to_pylist() == list(SMALL.ids)
+    assert table.column("norm").to_numpy().tobytes() == SMALL.norms.tobytes()
+    assert np.stack(table.column("vector").to_numpy()).tobytes() == SMALL.matrix.tobytes()
+    assert json.loads(table.schema.metadata[b"likeness"]) == dict(SMALL.meta)
+    with h5py.File(tmp_path / "e.h5") as file:
+        assert file["ids"].asstr()[...].tolist() == list(SMALL.ids)
+        assert file["matrix"][...].tobytes() == SMALL.matrix.tobytes()
+        assert file["norms"][...].tobytes() == SMALL.norms.tobytes()
+        assert json.loads(file["meta"].asstr()[()]) == dict(SMALL.meta)
+    with np.load(tmp_path / "e.npz") as held:
+        assert held["norms"].tobytes() == SMALL.norms.tobytes()
+
+
+def test_wespeakers_and_speechbrains_scoring_read_ours(tmp_path):
+    """WeSpeaker's bin/score.py: a dict by kaldiio, a mean subtracted, cosines. SpeechBrain's verification: a dict of arrays by id, cosines of tensors."""
+    kaldiio = pytest.importorskip("kaldiio")
+    rng = np.random.default_rng(0)
+    held = Embeddings(tuple(f"s{k}/{k}.wav" for k in range(6)), rng.standard_normal((6, 8), dtype=np.float32), {"similarity": "cosine"})
+    (tmp_path / "trials").write_text("".join(f"{a} {b} {'target' if a < b else 'nontarget'}\n" for a in held.ids for b in held.ids if a != b))
+    write(tmp_path / "e.ark", held)
+    write(tmp_path / "e.npz", held)
+    by_kaldiio = dict(kaldiio.load_scp_sequential(str(tmp_path / "e.scp")))
+    with np.load(tmp_path / "e.npz", allow_pickle=False) as archive:
+        by_numpy = dict(zip(archive["ids"].tolist(), archive["matrix"], strict=True))
+    names = ["e.npz", "e.ark", "e.scp", *FILES] + (["e.lance"] if HAS_LANCE else [])
+    made = {}
+    for name in names:
+        if not (tmp_path / name).exists():
+            write(tmp_path / name, held)
+        score_files(tmp_path / "trials", tmp_path / name, tmp_path / "scores")
+        made[name] = (tmp_path / "scores").read_bytes()
+    assert len(set(made.values())) == 1, "the same scores, whatever the format"
+    for line in made["e.npz"].decode().splitlines():
+        a, b, score, _ = line.split()
+        for rows in (by_kaldiio, by_numpy):
+            cosine = np.dot(rows[a], rows[b]) / (np.linalg.norm(rows[a]) * np.linalg.norm(rows[b]))
+            assert float(score) == pytest.approx(float(cosine), abs=1e-6)
+
+
+def test_ids_that_a_format_cannot_give_back(tmp_path):
+    for name, bad in (("e.parquet", "a\ud800"), ("e.h5", "a\0"), ("e.h5", "\udfff")):
+        with pytest.raises(ValueError, match="1 ids"):
+            write(tmp_path / name, Embeddings((bad, "fine"), np.ones((2, 2))))
+    assert list(tmp_path.iterdir()) == []
+
+
+def arrow_file(path: Path, **columns: Any) -> Path:
+    parquet.write_table(pa.table(columns), path)
+    return path
+
+
+def test_parquet_of_others(tmp_path):
+    path = tmp_path / "e.parquet"
+    rows = [[1.0, 2.0], [3.0, 4.0]]
+    arrow_file(path, id=["a", "b"], more=[1, 2], vector=pa.array(rows, pa.list_(pa.float64())))
+    assert equal(read(path), Embeddings(("a", "b"), np.array(rows)))
+    deep = pa.array([[0.0] * 50], pa.list_(pa.float32()))
+    for columns, says in [
+        ({"id": ["a"], "embedding": [[1.0]]}, "columns found: id string, embedding list"),
+        ({"id": [1], "vector": [[1.0]]}, "expected id, text"),
+        ({"id": ["a"], "vector": [[1]]}, "lists of floats"),
+        ({"id": ["a"], "vector": [[[1.0]]]}, "lists of floats"),
+        ({"id": ["a"], "vector": [1.0]}, "lists of floats"),
+        ({"id": ["a", "b"], "vector": [[1.0], [1.0, 2.0]]}, "its vectors have 1 to 2 dims"),
+        ({"id": ["a"], "vector": pa.array([[]], pa.list_(pa.float32()))}, "have 0 to 0 dims"),
+        ({"id": ["a", None], "vector": [[1.0], [2.0]]}, "1 ids and vectors are null"),
+        ({"id": ["a", "b"], "vector": [[1.0], [None]]}, "and 1 of their values"),
+        ({"id": ["a", "a"], "vector": [[1.0], [2.0]]}, "1 repeated ids"),
+        ({"id": ["a"], "vector": [[float("nan")]]}, "hold NaN"),
+        ({"id": [str(k) for k in range(70_000)], "vector": pa.concat_arrays([deep] * 70_000)}, "its embeddings would take"),
+    ]:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(module, "FREE_EXPANSION", 1 << 20)
+            patched.setattr(module, "EXPANSION", 2)
+            with pytest.raises(ValueError, match=says) as caught:
+                read(arrow_file(path, **columns))
+        assert str(path) in str(caught.value)
+
+
+def test_a_small_parquet_file_does_not_become_a_large_matrix(tmp_path, monkeypatch):
+    """Equal values take next to nothing in a dictionary: vectors are counted before any is read, ids as they come, few at a time."""
+    monkeypatch.setattr(module, "FREE_EXPANSION", 1 << 20)
+    monkeypatch.setattr(module, "EXPANSION", 2)
+    path, count = tmp_path / "e.parquet", 70_000
+    deep = pa.concat_arrays([pa.array([[0.5] * 50], pa.list_(pa.float32()))] * count)
+    arrow_file(path, id=[str(k) for k in range(count)], vector=deep)
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(ValueError, match=f"its embeddings would take {4 * 50 * count} bytes"):
+        read(path)
+    arrow_file(path, id=["x" * 100_000] * 300, vector=pa.array([[0.0]] * 300, pa.list_(pa.float32())))
+    with pytest.raises(ValueError, match="its embeddings would take") as caught:
+        read(path)
+    assert int(str(caught.value).partition("would take ")[2].split()[0]) < 2.1 * (1 << 20)  # in the second batch, and not all of them at once
+
+
+def hdf5(path: Path, change: Any) -> Path:
+    write(path, SMALL)
+    with h5py.File(path, "r+") as file:
+        change(file)
+    return path
+
+
+def replaced(name: str, **arguments: Any) -> Any:
+    def change(file: Any) -> None:
+        del file[name]
+        file.create_dataset(name, **arguments)
+
+    return change
+
+
+def test_hdf5_that_points_elsewhere_or_asks_for_too_much(tmp_path):
+    """What HDF5 can do besides holding arrays: open other files, allocate what is not there, run plug-ins, loop in its heap of texts."""
+    (tmp_path / "secret").write_bytes(b"\0" * 24)
+    write(tmp_path / "other.h5", SMALL)
+
+    def links(kind: Any) -> Any:
+        def change(file: Any) -> None:
+            del file["matrix"]
+            file["matrix"] = kind
+
+        return change
+
+    layout = h5py.VirtualLayout((3, 2), "f4")
+    layout[...] = h5py.VirtualSource(str(tmp_path / "other.h5"), "matrix", (3, 2))
+
+    def virtual(file: Any) -> None:
+        del file["matrix"]
+        file.create_virtual_dataset("matrix", layout)
+
+    def no_matrix(file: Any) -> None:
+        del file["matrix"]
+
+    cases: list[tuple[Any, str]] = [
+        (links(h5py.ExternalLink(str(tmp_path / "other.h5"), "matrix")), "matrix is a ExternalLink"),
+        (links(h5py.SoftLink("/norms")), "matrix is a SoftLink"),
+        (virtual, "kept in other files"),
+        (replaced("matrix", shape=(3, 2), dtype="f4", external=[(str(tmp_path / "secret"), 0, 24)]), "kept in other files"),
+        (replaced("matrix", shape=(3, 1 << 40), dtype="f4", chunks=(3, 1024)), "its embeddings would take 13194139533312 bytes"),
+        (replaced("matrix", data=np.ones((3, 2), np.float32), compression="lzf"), r"by plug-ins \(filters \[32000\]\)"),
+        (replaced("matrix", data=np.ones((3, 2), int)), r"data sets found: ids \|S7 \(3,\), matrix int64"),
+        (replaced("ids", data=["a", "b", "c"]), "texts of fixed length"),
+        (replaced("ids", data=np.array([b"a", b"\xff", b"c"])), "no HDF5 file that can be read"),
+        (replaced("meta", data=np.array(b"[1]")), "meta must be a JSON object"),
+        (no_matrix, "not an embeddings file"),
+        (lambda file: (no_matrix(file), file.create_group("matrix")), "matrix is a group"),
+    ]
+    for change, says in cases:
+        with pytest.raises(ValueError, match=says) as caught:
+            read(hdf5(tmp_path / "e.h5", change))
+        assert str(tmp_path / "e.h5") in str(caught.value)
+    plain = hdf5(tmp_path / "e.h5", replaced("matrix", data=SMALL.matrix.astype(np.float64), compression="gzip", shuffle=True, fletcher32=True))
+    assert equal(read(plain), SMALL)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_damaged_files(tmp_path, name):
+    """Truncated anywhere, or with wrong bytes: what it holds, or a sentence that names the file."""
+    path = tmp_path / name
+    write(path, SMALL)
+    whole, rng = path.read_bytes(), random.Random(0)
+    for k in range(150):
+        held = bytearray(whole[: len(whole) * k // 100])
+        if k >= 100:
+            held = bytearray(whole)
+            for _ in range(3):
+                held[rng.randrange(len(held))] = rng.choice((0, 1, 255))
+        path.write_bytes(held)
+        message = f"whole: {path}"
+        try:
+            read(path)
+        except ValueError as error:
+            message = str(error)
+        assert str(path) in message
+        assert k >= 100 or name == "e.h5" or not message.startswith("whole")  # the end of an HDF5 file may be unused
+
+
+def test_a_failed_write_leaves_the_old_files(tmp_path, monkeypatch):
+    for name in FILES:
+        write(tmp_path / name, SMALL)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(*args: object, **kwargs: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    for name in FILES:
+        with pytest.raises(OSError, match="No space"):
+            write(tmp_path / name, Embeddings(("z",), np.ones((1, 2))))
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+WRITER = """
+import sys, numpy as np
+from eval.formats.embeddings import write
+from eval.types import Embeddings
+number = 0
+while True:
+    number += 1
+    write(sys.argv[1], Embeddings(tuple(f"{number}/{k}" for k in range(3000)), np.full((3000, 64), number, np.float32), {"number": str(number)}))
+    if number == 1:
+        print("first", flush=True)
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.05, pytest.param(0.19, marks=pytest.mark.slow)])
+def test_a_killed_writer_leaves_a_whole_table(tmp_path, seconds):
+    pytest.importorskip("lancedb")
+    path = tmp_path / "t.lance"
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        time.sleep(seconds)
+        child.send_signal(signal.SIGKILL)
+    found = read(path)
+    number = int(found.meta["number"])
+    assert found.ids == tuple(f"{number}/{k}" for k in range(3000))
+    assert (found.matrix == number).all()
+    write(path, SMALL)
+    assert equal(read(path), SMALL)
+
+
+def test_a_missing_package_is_named_before_long_work(monkeypatch):
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    check_suffix("e.npz")
+    with pytest.raises(ImportError, match=r"e\.h5: \.h5 files need h5py; run `pip install 'likeness\[formats\]'`, or choose \.npz"):
+        check_suffix("e.h5")

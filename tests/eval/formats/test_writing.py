@@ -1,0 +1,149 @@
+"""Files written whole: what killed writers left goes, what others write now stays, and all reaches the disk in order."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval.formats.writing import added, atomic_path, full_disk, move, remove_abandoned, staged
+
+NEEDS_FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+
+def kill_a_writer(path: Path) -> None:
+    """A process that dies while it writes `path`."""
+    child = os.fork()
+    if not child:
+        with atomic_path(path) as temporary:
+            temporary.write_text("half")
+            os.kill(os.getpid(), signal.SIGKILL)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+
+
+def hidden(folder: Path) -> list[str]:
+    return sorted(one.name for one in folder.iterdir() if one.name.startswith("."))
+
+
+@NEEDS_FORK
+@pytest.mark.parametrize(("name", "other"), [("a", "a.b"), ("a.b", "a"), ("a[1]*.npz", "a1.npz"), ("x" * 255, "x" * 254), ("é" * 127, "é" * 126)])
+def test_what_a_killed_writer_left_goes_with_the_next_write_of_that_file_alone(tmp_path: Path, name: str, other: str) -> None:
+    kill_a_writer(tmp_path / other)
+    theirs = hidden(tmp_path)
+    kill_a_writer(tmp_path / name)
+    (tmp_path / ".0123456789ab.notes").write_text("of the user")
+    assert len(hidden(tmp_path)) == 3
+    with atomic_path(tmp_path / name) as temporary:
+        temporary.write_text("whole")
+    assert hidden(tmp_path) == sorted([*theirs, ".0123456789ab.notes"])
+    assert (tmp_path / name).read_text() == "whole"
+    remove_abandoned(tmp_path / other)
+    assert hidden(tmp_path) == [".0123456789ab.notes"]
+
+
+def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
+    with atomic_path(tmp_path / "a") as first:
+        first.write_text("first")
+        with atomic_path(tmp_path / "a") as second:
+            second.write_text("second")
+            remove_abandoned(tmp_path / "a")
+        assert (tmp_path / "a").read_text() == "second"
+    assert (tmp_path / "a").read_text() == "first"
+    assert hidden(tmp_path) == []
+
+
+@NEEDS_FORK
+def test_writers_in_many_processes_each_write_a_whole_file(tmp_path: Path) -> None:
+    children = []
+    for number in range(4):
+        child = os.fork()
+        if not child:
+            failed = 1
+            try:
+                for _ in range(20):
+                    with atomic_path(tmp_path / "a") as temporary:
+                        temporary.write_text(str(number) * 1000)
+                failed = 0
+            finally:
+                os._exit(failed)
+        children.append(child)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * 4
+    assert len(set((tmp_path / "a").read_text())) == 1
+    assert hidden(tmp_path) == []
+
+
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """The calls that bring something to the disk or remove it from there, in order, with the inode that they are about."""
+    calls: list[tuple[str, int]] = []
+
+    def record(name: str, number: Callable[..., int]) -> None:
+        real = getattr(os, name)
+
+        def call(*arguments: Any, **more: Any) -> Any:
+            calls.append((name, number(*arguments)))
+            return real(*arguments, **more)
+
+        monkeypatch.setattr(os, name, call)
+
+    record("fsync", lambda handle: os.fstat(handle).st_ino)
+    record("replace", lambda source, _: os.stat(source).st_ino)
+    return calls
+
+
+def test_content_and_name_reach_the_disk_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path.stat().st_ino
+    calls = recorded(monkeypatch)
+    with atomic_path(tmp_path / "a") as temporary:
+        temporary.write_text("new")
+        number = temporary.stat().st_ino
+    assert calls == [("fsync", number), ("replace", number), ("fsync", folder)]
+    calls.clear()
+    with staged(tmp_path / "b") as temporary:
+        (temporary / "inner").mkdir(parents=True)
+        (temporary / "inner" / "file").write_text("new")
+        numbers = [one.stat().st_ino for one in (temporary / "inner" / "file", temporary / "inner", temporary)]
+        move(temporary, tmp_path / "b")
+    assert calls == [*(("fsync", number) for number in numbers), ("replace", numbers[-1]), ("fsync", folder)]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), OSError(errno.EDQUOT, "quota"), RuntimeError("lance error: IO (os error 28), writer.rs")])
+def test_a_full_disk_is_one_sentence_with_the_file(tmp_path: Path, error: Exception) -> None:
+    (tmp_path / "a").write_text("old")
+
+    def half() -> None:
+        with atomic_path(tmp_path / "a") as temporary:
+            temporary.write_text("half")
+            raise error
+
+    with pytest.raises(OSError, match="make room") as caught:
+        half()
+    assert str(caught.value).startswith(str(tmp_path / "a"))
+    assert caught.value.errno in (errno.ENOSPC, errno.EDQUOT)
+    assert (tmp_path / "a").read_text() == "old"
+    assert hidden(tmp_path) == []
+
+
+def test_other_errors_pass_as_they_are(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="other"), full_disk(tmp_path):
+        raise RuntimeError("other")
+    with pytest.raises(PermissionError), full_disk(tmp_path):
+        raise PermissionError(errno.EACCES, "no")
+
+
+def test_what_was_added_before_an_error_goes(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("1")
+
+    def add() -> None:
+        with added(tmp_path):
+            (tmp_path / "data").mkdir()
+            (tmp_path / "data" / "new").write_text("2")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        add()
+    assert [one.name for one in tmp_path.rglob("*") if one.is_file()] == ["old"]

@@ -1,0 +1,201 @@
+"""The LFW protocol against the field's procedure written out, brute force over folds and thresholds, and the real pairs.txt."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eval.protocols.lfw import read_pairs, ten_fold_accuracy, val_at_far
+from eval.similarity import pairs as pair_scores
+from eval.verification import eer
+
+
+def verbatim_accuracy(dist, same, num_folds):
+    """facenet / insightface calculate_roc, without PCA (field-face.md 1.7)."""
+    thresholds = np.arange(0, 4, 0.01)
+    blocks = np.array_split(np.arange(len(dist)), num_folds)
+    accuracy, chosen = [], []
+    for test in blocks:
+        train = np.setdiff1d(np.arange(len(dist)), test)
+        each = [np.mean((dist[train] < t) == same[train]) for t in thresholds]
+        best = thresholds[int(np.argmax(each))]
+        chosen.append(best)
+        accuracy.append(np.mean((dist[test] < best) == same[test]))
+    return np.mean(accuracy), np.std(accuracy), np.array(chosen)
+
+
+def verbatim_val(dist, same, far, num_folds):
+    """facenet calculate_val; of equal FARs the last threshold, since interp1d refuses them."""
+    thresholds = np.arange(0, 4, 0.001)
+    vals, fars = [], []
+    for test in np.array_split(np.arange(len(dist)), num_folds):
+        train = np.setdiff1d(np.arange(len(dist)), test)
+        met = np.array([np.mean(dist[train][~same[train]] < t) for t in thresholds])
+        if met.max() >= far:
+            i = np.flatnonzero(met <= far)[-1]
+            t = thresholds[i] if i + 1 == len(met) else thresholds[i] + (far - met[i]) / (met[i + 1] - met[i]) * (thresholds[i + 1] - thresholds[i])
+        else:
+            t = 0.0
+        vals.append(np.mean(dist[test][same[test]] < t))
+        fars.append(np.mean(dist[test][~same[test]] < t))
+    return np.mean(vals), np.std(vals), np.mean(fars)
+
+
+def brute_accuracy(scores, same, fold):
+    accuracy, chosen = [], []
+    for number in sorted(set(fold)):
+        train = [(s, y) for s, y, f in zip(scores, same, fold, strict=True) if f != number]
+        test = [(s, y) for s, y, f in zip(scores, same, fold, strict=True) if f == number]
+        best, most = math.inf, -1
+        for t in [math.inf, *sorted({s for s, _ in train}, reverse=True)]:
+            right = sum((s >= t) == y for s, y in train)
+            if right > most:
+                best, most = t, right
+        chosen.append(best)
+        accuracy.append(sum((s >= best) == y for s, y in test) / len(test))
+    return np.mean(accuracy), np.std(accuracy), chosen
+
+
+def distances(n=400, seed=0):
+    rng = np.random.default_rng(seed)
+    same = np.arange(n) // 20 % 2 == 0
+    return np.clip(np.where(same, 1.0, 1.8) + 0.3 * rng.standard_normal(n), 0, 4), same
+
+
+@st.composite
+def cases(draw):
+    n = draw(st.integers(4, 24))
+    fold = [*range(draw(st.integers(2, 4))), *draw(st.lists(st.integers(0, 1), min_size=n, max_size=n))]
+    scores = draw(st.lists(st.integers(-3, 3), min_size=len(fold), max_size=len(fold)))
+    same = draw(st.lists(st.booleans(), min_size=len(fold) - 2, max_size=len(fold) - 2))
+    return scores, [*same, True, False], fold
+
+
+@given(cases())
+def test_accuracy_is_brute_force_over_the_scores_of_the_other_folds(case):
+    scores, same, fold = case
+    mean, std, chosen = brute_accuracy(*case)
+    found = ten_fold_accuracy(scores, same, folds=fold)
+    assert (found.mean, found.std) == (pytest.approx(mean, abs=1e-12), pytest.approx(std, abs=1e-12))
+    np.testing.assert_array_equal(found.thresholds, chosen)
+
+
+@settings(max_examples=30)
+@given(cases(), st.randoms(use_true_random=False))
+def test_row_order_does_not_matter_within_given_folds(case, random):
+    order = random.sample(range(len(case[0])), len(case[0]))
+    one, two = ten_fold_accuracy(case[0], case[1], folds=case[2]), ten_fold_accuracy(*(np.array(x)[order] for x in case[:2]), folds=np.array(case[2])[order])
+    assert (one.mean, one.std, one.thresholds.tolist()) == (two.mean, two.std, two.thresholds.tolist())
+
+
+def test_the_grid_is_the_fields_procedure_with_ties_too():
+    dist, same = distances(200)
+    for d in (dist, dist.round(1)):
+        mean, std, chosen = verbatim_accuracy(d, same, 4)
+        found = ten_fold_accuracy(-d, same, folds=4, thresholds="grid")
+        assert (found.mean, found.std) == (pytest.approx(mean, abs=1e-15), pytest.approx(std, abs=1e-15))
+        np.testing.assert_allclose(-found.thresholds, chosen, atol=1e-12)
+        for far in (0.0, 0.05, 1.0):
+            assert val_at_far(-d, same, far, folds=4, thresholds="grid") == pytest.approx(verbatim_val(d, same, far, 4), abs=1e-12)
+
+
+def test_rounding_above_0_is_a_distance_of_0():
+    """2 cos - 2 of equal rows may come out a little above 0: no threshold on d accepts what d = 0 does not reach."""
+    dist, same = distances()
+    dist = np.where(np.arange(dist.size) % 3 == 0, 0.0, dist)  # also of different pairs, so that more than the FAR asked for lie at 0
+    above = np.where(dist == 0, 5e-5, -dist)
+    for far in (0.0, 0.001, 0.05):
+        assert val_at_far(above, same, far, folds=4, thresholds="grid") == val_at_far(-dist, same, far, folds=4, thresholds="grid")
+        assert val_at_far(above, same, far, folds=4, thresholds="grid") == pytest.approx(verbatim_val(dist, same, far, 4), abs=1e-12)
+    found = ten_fold_accuracy(above, same, folds=4, thresholds="grid")
+    assert (found.mean, found.std) == pytest.approx(verbatim_accuracy(dist, same, 4)[:2], abs=1e-15)
+
+
+def test_val_by_the_strict_rule_meets_the_far_on_the_other_folds():
+    dist, same = distances(2000)
+    fold = np.repeat(np.arange(10), 200)
+    vals, fars = [], []
+    for number in range(10):
+        train, test = fold != number, fold == number
+        limit = np.sort(-dist[train & ~same])[::-1][int(0.05 * np.sum(train & ~same))]
+        t = min(-dist[train][-dist[train] > limit])
+        vals.append(np.mean(-dist[test & same] >= t))
+        fars.append(np.mean(-dist[test & ~same] >= t))
+    assert val_at_far(-dist, same, 0.05) == pytest.approx((np.mean(vals), np.std(vals), np.mean(fars)), abs=1e-12)
+    assert 0.02 < val_at_far(-dist, same, 0.05).far < 0.08
+
+
+def test_a_perfect_a_constant_and_an_inverted_system():
+    same = np.arange(100) % 2 == 0
+    assert ten_fold_accuracy(same * 1.0, same)[:2] == (1.0, 0.0)
+    assert ten_fold_accuracy(np.zeros(100), same).mean == 0.5
+    assert ten_fold_accuracy(-1.0 * same, same).mean <= 0.5
+
+
+def test_lfw_pairs(shared):
+    trials, fold = read_pairs(shared / "data" / "protocols" / "lfw" / "pairs.txt", suffix=".jpg")
+    assert (len(trials), int(trials.target.sum()), len(trials.enrol_ids)) == (6000, 3000, 7701)
+    assert trials.enrol_ids[trials.enrol[0]] == "Abel_Pacheco/Abel_Pacheco_0001.jpg"
+    assert trials.probe_ids[trials.probe[0]] == "Abel_Pacheco/Abel_Pacheco_0004.jpg"
+    np.testing.assert_array_equal(np.bincount(fold), [600] * 10)
+    np.testing.assert_array_equal(fold, np.repeat(np.arange(10), 600))
+    names = [one.split("/")[0] for one in trials.enrol_ids]
+    np.testing.assert_array_equal(trials.target, [names[i] == names[j] for i, j in zip(trials.enrol, trials.probe, strict=True)])
+    subjects = [{names[i] for i in np.append(trials.enrol[fold == f], trials.probe[fold == f])} for f in range(10)]
+    assert all(not subjects[i] & subjects[j] for i in range(10) for j in range(i))  # folds share no subject
+    rng = np.random.default_rng(0)  # the protocol end to end, on made-up embeddings of these names
+    centre = {name: rng.standard_normal(32) for name in dict.fromkeys(names)}
+    rows = np.array([centre[name] + 0.8 * rng.standard_normal(32) for name in names])
+    scores = pair_scores(rows, rows, trials.enrol, trials.probe)
+    found, grid = ten_fold_accuracy(scores, trials.target), ten_fold_accuracy(2 * scores - 2, trials.target, thresholds="grid")
+    assert found.mean == pytest.approx(1 - eer(scores[trials.target], scores[~trials.target]), abs=0.01)
+    assert grid.mean == pytest.approx(found.mean, abs=0.005)
+    expected = verbatim_accuracy(2 - 2 * scores, trials.target, 10)
+    assert grid[:2] == pytest.approx(expected[:2], abs=1e-15)
+
+
+def test_damaged_pairs_are_refused(tmp_path):
+    file = tmp_path / "pairs.txt"
+    file.write_text("2\t1\nAnn\t1\t2\nAnn\t1\tBob\t3\nCy\t1\t2\nCy\t1\tDi\t1\n\n")
+    trials, fold = read_pairs(file)
+    assert (trials.target.tolist(), fold.tolist(), trials.enrol_ids[1]) == ([True, False, True, False], [0, 0, 1, 1], "Ann/Ann_0002")
+    file.write_text("1\nAnn 1 2\nAnn 1 Bob 3\n")
+    assert read_pairs(file)[1].tolist() == [0, 0]
+    for text, message in [
+        ("", "line 1 is '', but must say how many folds"),
+        ("ten 300\n", "line 1 is 'ten 300'"),
+        ("1 1\nAnn 1 2\n", "1 pairs, but the header announces 1 folds of 2 x 1"),
+        ("1 1\nAnn 1 Bob 2\nAnn 1 Bob 3\n", r"1 lines are not .* \(first: line 2\)"),
+        ("1 1\nAnn 1 2\nAnn 1 Ann 3\n", r"1 lines are not .* \(first: line 3\)"),
+    ]:
+        file.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            read_pairs(file)
+
+
+def test_bad_input_is_refused():
+    same = [True, False, True, False]
+    for bad in (math.nan, math.inf):
+        with pytest.raises(ValueError, match="1 of 4 scores are NaN or infinite \\(first: pair 2\\)"):
+            ten_fold_accuracy([0.0, bad, 1.0, 2.0], same, folds=2)
+    with pytest.raises(ValueError, match="4 same and 0 different pairs"):
+        ten_fold_accuracy([0.0] * 4, [True] * 4, folds=2)
+    for folds in (0, 1, 5):
+        with pytest.raises(ValueError, match=f"{folds} folds for 4 pairs"):
+            ten_fold_accuracy([0.0] * 4, same, folds=folds)
+    with pytest.raises(ValueError, match="folds must be \\(4,\\) integers of at least two folds"):
+        ten_fold_accuracy([0.0] * 4, same, folds=[0, 0, 0, 0])
+    with pytest.raises(ValueError, match="takes scores -d"):
+        ten_fold_accuracy([0.5, 0.2, 0.1, 0.0], same, folds=2, thresholds="grid")
+    with pytest.raises(ValueError, match="unknown thresholds 'steps'"):
+        ten_fold_accuracy([0.0] * 4, same, folds=2, thresholds="steps")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="a false accept rate lies between 0 and 1"):
+        val_at_far([0.0] * 4, same, 2.0, folds=2)
+    with pytest.raises(ValueError, match="fold 1 or the others lack same or different pairs"):
+        val_at_far([0.0] * 4, [True, True, False, False], folds=2)
+    with pytest.raises(ValueError, match="labels must be true for same"):
+        ten_fold_accuracy([0.0] * 4, [2, 0, 1, 0], folds=2)

@@ -1,0 +1,169 @@
+"""Images and sound of reports: read within bounds, written anew, bounded in all, found only where they may be."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import re
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from eval.reports.media import SIDE, Media, clip, media_of, thumbnail
+
+RNG = np.random.default_rng(0)
+
+
+def picture(path: Path, size: tuple[int, int] = (300, 200), mode: str = "RGB", **more) -> Path:
+    shape = (size[1], size[0], 3) if mode == "RGB" else (size[1], size[0])
+    Image.fromarray(RNG.integers(0, 255, shape, dtype=np.uint8)).convert(mode).save(path, **more)
+    return path
+
+
+def seen(held: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(held))
+
+
+def test_thumbnails_are_small_upright_and_without_metadata(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010E] = 6, "a secret place"  # turned by 90 degrees; a description
+    held = thumbnail(picture(tmp_path / "a.jpg", exif=exif.tobytes(), comment=b"another secret", icc_profile=b"x" * 200))
+    image = seen(held)
+    assert (image.format, image.size) == ("JPEG", (107, SIDE))
+    assert b"secret" not in held
+    assert not image.getexif()
+    assert "icc_profile" not in image.info
+    tiny = thumbnail(picture(tmp_path / "b.png", (28, 28), "L"))
+    assert (seen(tiny).format, seen(tiny).size) == ("PNG", (28, 28))
+
+
+@pytest.mark.parametrize(("suffix", "mode"), [(".png", "RGBA"), (".png", "P"), (".png", "1"), (".png", "LA"), (".jpg", "CMYK"), (".jpg", "L"), (".pgm", "L")])
+def test_every_mode_becomes_grey_or_rgb(tmp_path: Path, suffix: str, mode: str) -> None:
+    assert seen(thumbnail(picture(tmp_path / f"a{suffix}", mode=mode))).mode in ("L", "RGB")
+
+
+def test_16_bit_images_and_arrays_keep_their_content(tmp_path: Path) -> None:
+    ramp = np.tile(np.linspace(0, 65535, 40).astype(np.uint16), (30, 1))
+    Image.fromarray(ramp).save(tmp_path / "a.png")
+    assert np.array(seen(thumbnail(tmp_path / "a.png")))[0, [0, 20, 39]].tolist() == pytest.approx([0, 131, 255], abs=2)
+    digit = RNG.integers(0, 255, (28, 28), dtype=np.uint8)
+    np.testing.assert_array_equal(np.array(seen(thumbnail(digit))), digit)
+    with pytest.raises(ValueError, match=r"float64 of shape \(2, 2\); give uint8"):
+        thumbnail(np.zeros((2, 2)))
+
+
+def test_bombs_liars_and_ruins_are_refused_before_they_cost(tmp_path: Path) -> None:
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return len(body).to_bytes(4, "big") + kind + body + zlib.crc32(kind + body).to_bytes(4, "big")
+
+    header = (60_000).to_bytes(4, "big") * 2 + bytes([8, 2, 0, 0, 0])
+    (tmp_path / "bomb.png").write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(100_000))) + chunk(b"IEND", b""))
+    (tmp_path / "script.jpg").write_text("<svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'/>")
+    whole = picture(tmp_path / "whole.jpg", (600, 600)).read_bytes()
+    (tmp_path / "cut.jpg").write_bytes(whole[: len(whole) // 3])
+    (tmp_path / "empty.png").touch()
+    os.mkfifo(tmp_path / "pipe.png")
+    for name in ("bomb.png", "script.jpg", "cut.jpg", "empty.png", "pipe.png"):
+        with pytest.raises(ValueError, match=name):
+            thumbnail(tmp_path / name)
+
+
+@pytest.mark.parametrize(("rate", "seconds", "channels"), [(8_000, 0.4, 1), (16_000, 12.0, 2), (44_100, 0.5, 1), (96_001, 0.2, 3)])
+def test_clips_are_mono_16_bit_and_10_seconds_at_most(tmp_path: Path, rate: int, seconds: float, channels: int) -> None:
+    time = np.arange(int(rate * seconds)) / rate
+    soundfile.write(tmp_path / "a.wav", np.stack([0.5 * np.sin(2 * np.pi * 440 * time)] * channels, axis=1), rate, subtype="FLOAT")
+    wave, hz = soundfile.read(io.BytesIO(clip(tmp_path / "a.wav")), always_2d=True)
+    assert soundfile.info(io.BytesIO(clip(tmp_path / "a.wav"))).subtype == "PCM_16"
+    assert (hz, wave.shape[1]) == (min(rate, 16_000), 1)
+    assert len(wave) / hz == pytest.approx(min(seconds, 10.0), rel=2e-3)
+    spectrum = np.abs(np.fft.rfft(wave[:, 0]))
+    assert spectrum.argmax() * hz / len(wave) == pytest.approx(440, abs=1.5 / min(seconds, 10))
+    assert np.abs(wave).max() == pytest.approx(0.5, abs=0.03)
+
+
+def test_bad_recordings_are_refused_and_nan_is_silence(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "nan.wav", np.array([0.1, np.nan, np.inf, 0.2]), 8000, subtype="FLOAT")
+    assert soundfile.read(io.BytesIO(clip(tmp_path / "nan.wav")))[0].tolist() == pytest.approx([0.1, 0, 1, 0.2], abs=1e-4)
+    soundfile.write(tmp_path / "none.wav", np.zeros(0), 8000)
+    (tmp_path / "text.flac").write_text("not sound")
+    for name in ("none.wav", "text.flac", "gone.wav"):
+        with pytest.raises(ValueError, match=name):
+            clip(tmp_path / name)
+
+
+def test_ids_are_found_below_the_folder_and_nowhere_else(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "s1").mkdir(parents=True)
+    picture(root / "s1" / "a.png")
+    picture(tmp_path / "outside.png")
+    (root / "s1" / "notes.txt").write_text("private")
+    media = media_of(root)
+    assert media.show("s1/a.png") == media.show("s1/a").replace('alt="s1/a"', 'alt="s1/a.png"') != ""
+    for one in ("../outside.png", str(tmp_path / "outside.png"), "s1/../../outside.png", "s1/notes.txt", "s1", "", "a\0b", "x" * 5000):
+        assert media.show(one) == ""
+    assert media.note().startswith("1 files could not be shown ('xxx")  # a name that no file can have
+
+
+def test_a_list_says_where_its_items_lie(tmp_path: Path) -> None:
+    picture(tmp_path / "a b.png", (20, 20))
+    (tmp_path / "list.tsv").write_text("# items\none\ta b.png\tann\ntwo\tgone.png\n")
+    media = media_of(tmp_path / "list.tsv")
+    assert media.show("one").startswith('<img alt="one" class="tiny" src="data:image/png;base64,')
+    assert media.show("two") == media.show("three") == ""
+    assert "gone.png" in media.note()
+    (tmp_path / "bad.txt").write_text("a b c d\n")
+    with pytest.raises(ValueError, match="1 lines are neither"):
+        media_of(tmp_path / "bad.txt")
+
+
+def test_names_are_escaped_and_the_budget_holds(tmp_path: Path) -> None:
+    name = '"><script>alert(1)</script>'
+    noise = RNG.integers(0, 255, (120, 120, 3), dtype=np.uint8)
+    one = Media(lambda id: noise).show(name)
+    assert "<script" not in one
+    assert "&quot;&gt;&lt;script" in one
+    size = len(re.search('base64,([^"]*)', one)[1])
+    base64.b64decode(re.search('base64,([^"]*)', one)[1], validate=True)
+    media = Media(lambda id: noise, max_bytes=3 * size)
+    assert [bool(media.show(str(i))) for i in range(6)] == [True] * 3 + [False] * 3
+    assert media.note() == "3 more were left out, as a page holds at most 32 MiB of images and sound."
+
+
+def test_real_photographs_and_recordings(shared: Path) -> None:
+    face = seen(thumbnail(shared / "data" / "orl" / "s1" / "1.pgm"))
+    assert (face.size, face.mode) == ((92, 112), "L")
+    spoken = sorted((shared / "data" / "fsdd" / "recordings").glob("*.wav"))[0]
+    wave, hz = soundfile.read(io.BytesIO(clip(spoken)))
+    expected, _ = soundfile.read(spoken)
+    assert hz == 8000
+    np.testing.assert_allclose(wave, expected[:80_000], atol=2**-15)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("fuzz")
+    soundfile.write(folder / "a.flac", 0.1 * RNG.standard_normal(800), 8000)
+    soundfile.write(folder / "a.wav", 0.1 * RNG.standard_normal((300, 2)), 8000)
+    for suffix in (".jpg", ".png", ".webp", ".pgm", ".bmp"):
+        picture(folder / f"a{suffix}", (40, 30), "L" if suffix == ".pgm" else "RGB")
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_damaged_files_are_shown_or_counted_and_nothing_else(whole: dict[str, bytes], tmp_path: Path, data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(whole)))
+    held = bytearray(whole[name])
+    for _ in range(data.draw(st.integers(0, 6))):
+        held[data.draw(st.integers(0, len(held) - 1))] = data.draw(st.integers(0, 255))
+    (tmp_path / name).write_bytes(held[: data.draw(st.integers(0, len(held)))])
+    media = media_of(tmp_path)
+    shown = media.show(name)
+    assert shown.startswith(("<img", "<audio")) or name in media.note()

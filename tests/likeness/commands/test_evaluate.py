@@ -1,0 +1,95 @@
+"""`likeness evaluate --report` end to end: which embeddings belong to which scores, what is refused before the long work, what the page can be redone from."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from eval.formats import embeddings as files
+from eval.formats.trials import write_scores
+from eval.results import Switches
+from eval.types import Embeddings, Trials
+from likeness.cli import main
+from likeness.commands.evaluate import evaluate_files
+
+FAST = Switches(num_resamples=0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    ids = tuple(f"s{i // 3}/{i}" for i in range(12))
+    rng = np.random.default_rng(0)
+    a, b = np.triu_indices(12, 1)
+    trials = Trials(ids, ids, a, b, a // 3 == b // 3)
+    for name in ("x", "y"):
+        write_scores(tmp_path / f"{name}.txt", trials, 1.0 * (a // 3 == b // 3) + rng.standard_normal(66))
+        files.write(tmp_path / f"{name}.npz", Embeddings((*ids, "unused"), rng.standard_normal((13, 4))))
+    for one in ids:
+        (tmp_path / "faces" / one).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 255, (20, 20), dtype=np.uint8)).save(tmp_path / "faces" / f"{one}.png")
+    return tmp_path
+
+
+def test_the_command_writes_the_page_with_what_it_was_made_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["evaluate", str(folder / "x.txt"), "--embeddings", str(folder / "x.npz"), "--media", str(folder / "faces"), "--report", str(folder / "out")]
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments, "--resamples", "20"])
+    assert ended.value.code == 0
+    assert "EER" in capsys.readouterr().out
+    page = (folder / "out" / "index.html").read_text()
+    assert hashlib.sha256((folder / "x.npz").read_bytes()).hexdigest() in page
+    assert f"--media {folder / 'faces'}" in page
+    assert page.count("<img") > 12
+    assert "unused" not in page  # items outside the trials
+    assert "12 of 12 items, from 4 of 4 classes" in page
+    assert [one.name for one in (folder / "out").iterdir()] == ["index.html"]
+
+
+def test_one_file_serves_all_systems_or_each_has_its_own(folder: Path) -> None:
+    scores = [folder / "x.txt", folder / "y.txt"]
+    for given, maps in (([folder / "x.npz"], 1), ([folder / "x.npz", folder / "y.npz"], 2)):
+        evaluate_files(scores, switches=FAST, embeddings=given, report_folder=folder / "out")
+        assert (folder / "out" / "index.html").read_text().count("Map of the embeddings") == maps
+
+
+def test_a_list_without_labels_is_not_asked_for_again(folder: Path) -> None:
+    (folder / "blind.txt").write_text("a b\na c\n")
+    (folder / "bare.txt").write_text("a b 0.5\na c 0.25\n")
+    with pytest.raises(ValueError, match=r"^\S*bare.txt holds no labels; give the trial list that has them with --trials$"):
+        evaluate_files([folder / "bare.txt"], switches=FAST)
+    with pytest.raises(ValueError, match=r"^neither \S*bare.txt nor \S*blind.txt holds labels; give a trial list that has them with --trials$"):
+        evaluate_files([folder / "bare.txt"], trial_list=folder / "blind.txt", switches=FAST)
+
+
+def test_groups_of_two_lists_do_not_share_a_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Subjects that only target trials tell are found for each list anew."""
+    told: dict[str, str] = {}
+    monkeypatch.setattr("eval.reports.verification.html", lambda *_, labels, **more: told.update(labels))
+    (folder / "one.txt").write_text("a1 a2 .9 1\na1 b1 .1 0\nb1 b2 .8 1\n")
+    (folder / "two.txt").write_text("c1 c2 .9 1\nc1 b2 .1 0\nb2 b1 .8 1\n")
+    ids = ("a1", "a2", "b1", "b2", "c1", "c2")
+    files.write(folder / "all.npz", Embeddings(ids, np.random.default_rng(0).standard_normal((6, 4))))
+    evaluate_files([folder / "one.txt", folder / "two.txt"], switches=FAST, embeddings=[folder / "all.npz"], report_folder=folder / "out")
+    assert told["a1"] == told["a2"]
+    assert told["c1"] == told["c2"]
+    assert len({told["a1"], told["c1"], told["b2"]}) == 3
+
+
+def test_wrong_input_is_refused_first(folder: Path) -> None:
+    scores = [folder / "x.txt", folder / "y.txt"]
+    with pytest.raises(ValueError, match="3 embedding files for 2 score files"):
+        evaluate_files(scores, embeddings=[folder / "x.npz"] * 3, report_folder=folder / "out")
+    with pytest.raises(ValueError, match="name a folder for it with --report"):
+        evaluate_files(scores, media=folder / "faces")
+    (folder / "bad.txt").write_text("a b c d\n")
+    with pytest.raises(ValueError, match="--media takes a folder or such a list"):
+        evaluate_files(scores, media=folder / "bad.txt", report_folder=folder / "out")
+    files.write(folder / "few.npz", Embeddings(("s0/0",), np.ones((1, 4))))
+    with pytest.raises(KeyError, match="10 of 11 enrolment ids of the trials have no embedding"):
+        evaluate_files(scores[:1], switches=FAST, embeddings=[folder / "few.npz"], report_folder=folder / "out", json_file=folder / "x.json")
+    assert not (folder / "out").exists()
+    assert not (folder / "x.json").exists()

@@ -1,0 +1,476 @@
+"""`likeness serve` as it runs: uvicorn in a process of its own, asked by real clients; a browser test is in test_serve_page.py."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import io
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from eval.calibration import Calibration
+from likeness.cli import main
+from likeness.models import load
+from likeness.verify import verify
+from toolkit.gallery.exact import ExactGallery
+from toolkit.models.checkpoint import save_model
+from toolkit.models.embed import TorchEmbedder
+from toolkit.training import recipe
+
+httpx = pytest.importorskip("httpx")
+for needed in ("fastapi", "uvicorn", "python_multipart"):
+    pytest.importorskip(needed)
+
+ROOT = Path(__file__).parents[3]
+TINY = Path(__file__).parent / "tiny.py"
+TOKEN = "a-token-for-the-tests"
+WRITE = {"Authorization": f"Bearer {TOKEN}"}
+TIMEOUT_SECONDS = 600  # httpx gives up after 5, which a busy machine may need
+get, post, put, delete = (partial(ask, timeout=TIMEOUT_SECONDS) for ask in (httpx.get, httpx.post, httpx.put, httpx.delete))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained model: what it thinks of voices does not matter here."""
+    made = recipe.load(str(TINY))[0]
+    torch.manual_seed(0)
+    frontend = made.frontend()
+    path = tmp_path_factory.mktemp("model") / "tiny.safetensors"
+    save_model(path, TorchEmbedder(frontend, made.backbone(frontend.dim)), made, similarity="cosine", step=0, metrics={})
+    return path
+
+
+@contextmanager
+def serving(model: Path, folder: Path, *more: object) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A server on a free port: its address and its process. Its temporary files go to `folder`/tmp, its log to `folder`/log."""
+    (folder / "tmp").mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "likeness.cli", "serve", "--model", model, "--port", 0, "--token", TOKEN, *more]
+    environment = {**os.environ, "TMPDIR": str(folder / "tmp"), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen([str(one) for one in command], cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
+    try:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        found = re.search(r"http://\S+/", said)
+        assert found, said + (folder / "log").read_text()
+        yield found[0], process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("serve")
+
+
+@pytest.fixture(scope="module")
+def server(model: Path, place: Path) -> Iterator[str]:
+    system = f"cosine, model {load.load(str(model)).digest[:16]}"
+    Calibration(8.0, -3.0, p_target=0.2, system=system).save(place / "c.json")
+    with serving(model, place, "--gallery", place / "gallery", "--calibration", place / "c.json", "--max-megabytes", 1, "--rate", 1000) as (url, _):
+        yield url
+
+
+@pytest.fixture(scope="module")
+def files(voices: Path) -> list[Path]:
+    return sorted(voices.rglob("*.flac"))
+
+
+def uploads(*files: Path, name: str = "files") -> list[tuple[str, tuple[str, bytes]]]:
+    return [(name, (f"secret-{file.name}", file.read_bytes())) for file in files]
+
+
+def test_verify_says_what_the_command_says(server: str, model: Path, place: Path, files: list[Path]) -> None:
+    wanted = verify(load.load(str(model)), files[0], files[9], calibration=Calibration(8.0, -3.0, p_target=0.2))
+    got = post(f"{server}verify", files={"first": files[0].read_bytes(), "second": files[9].read_bytes()})
+    assert got.status_code == 200
+    said = got.json()
+    assert said["score"] == pytest.approx(wanted.score, abs=1e-6)
+    assert said["norms"] == pytest.approx(wanted.norms, rel=1e-5)
+    assert said["probability"] == pytest.approx(wanted.probability, abs=1e-5)
+    assert (said["same"], said["similarity"], said["prior"], said["modality"]) == (wanted.same, "cosine", 0.2, "speaker")
+    assert get(f"{server}health").json()["calibrated"] is True
+
+
+def test_a_gallery_is_managed_and_searched(server: str, files: list[Path]) -> None:
+    with httpx.Client(base_url=server, headers=WRITE, timeout=TIMEOUT_SECONDS) as client:
+        assert client.get("gallery").json() == {"subjects": 0, "entries": []}
+        for subject, some in (("Ann", files[:2]), ("O'Neil / 日本", files[4:5])):
+            got = client.post("enrol", data={"subject": subject}, files=uploads(*some))
+            assert (got.status_code, got.json()["added"]) == (201, len(some))
+        assert [one["enrolments"] for one in client.get("gallery").json()["entries"]] == [2, 1]
+        got = client.post("identify", files=uploads(files[4], name="file"), data={"k": 2, "threshold": 0.99}).json()
+        assert (got["identified"], got["matches"][0]["subject"], got["matches"][0]["accepted"]) == ("O'Neil / 日本", "O'Neil / 日本", True)
+        assert got["matches"][0]["score"] == pytest.approx(1, abs=1e-6)
+        assert client.post("identify", files=uploads(files[4], name="file"), data={"threshold": 1.01}).json()["identified"] is None
+        undecided = client.post("identify", files=uploads(files[4], name="file")).json()
+        assert (undecided["decided"], undecided["identified"]) == (False, None)
+        assert client.put("gallery/O'Neil %2F 日本", files=uploads(files[9], files[10])).json()["added"] == 2
+        assert client.put("gallery/nobody", files=uploads(files[9])).status_code == 404
+        bad = client.post("enrol", data={"subject": "Eve"}, files=[*uploads(files[0]), ("files", ("x.wav", b"RIFF????WAVEfmt "))])
+        assert bad.status_code == 422  # all or none
+        assert "1 of 2 files cannot be read: the second file: " in bad.json()["error"]
+        bad = client.post("identify", files={"file": b"no sound"})
+        assert bad.json()["error"].startswith("with this speaker model, 1 of 1 files cannot be read: file 1: unreadable")
+        assert client.delete("gallery/Eve").status_code == 404
+        assert client.delete("gallery/Ann").json() == {"subject": "Ann", "subjects": 1}
+        assert client.post("enrol", data={"subject": " a\n"}, files=uploads(files[0])).status_code == 422
+        assert client.post("enrol", data={"subject": "b"}, files=uploads(*[files[0]] * 11)).status_code == 422
+    for refused in (
+        post(f"{server}enrol", data={"subject": "Eve"}, files=uploads(files[0])),
+        delete(f"{server}gallery/Ann", headers={"Authorization": "Bearer wrong"}),
+        put(f"{server}gallery/Ann", files=uploads(files[0]), headers={"Authorization": f"Basic {TOKEN}"}),
+    ):
+        assert refused.status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example"}, 421),
+        ({"Host": "127.0.0.1.evil.example:80"}, 421),
+        ({"Host": "192.168.1.1"}, 421),
+        ({"Host": "[::1"}, 421),
+        ({"Host": "localhost:99"}, 200),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://["}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Content-Length": "99999999"}, 413),
+        ({"Content-Length": "-1"}, 413),
+    ],
+)
+def test_who_may_ask(server: str, files: list[Path], headers: dict[str, str], status: int) -> None:
+    body = httpx.Request("POST", server, files={"first": files[0].read_bytes(), "second": files[0].read_bytes()})
+    content = body.read()
+    address = server.removeprefix("http://").strip("/")
+    given = {"Host": address, "Content-Length": str(len(content)), "Content-Type": body.headers["content-type"], "Connection": "close"} | headers
+    with socket.create_connection(tuple(address.split(":"))) as raw:  # type: ignore[arg-type]
+        raw.settimeout(TIMEOUT_SECONDS)
+        head = "POST /verify HTTP/1.1\r\n" + "".join(f"{key}: {value}\r\n" for key, value in given.items()) + "\r\n"
+        raw.sendall(head.encode())
+        if "Content-Length" not in headers:
+            raw.sendall(content)
+        answer = raw.recv(100)
+    # uvicorn's parser refuses a negative length by itself
+    assert int(answer.split()[1]) == (400 if headers.get("Content-Length") == "-1" else status)
+
+
+def test_malformed_uploads_are_the_callers_fault(server: str, files: list[Path]) -> None:
+    rng = np.random.default_rng(0)
+    whole = files[0].read_bytes()
+    sound = io.BytesIO()
+    soundfile.write(sound, rng.standard_normal(8_000).astype(np.float32) * 0.1, 16_000, format="WAV")
+    kinds = [
+        b"",
+        b"\0",
+        bytes(5000),
+        b"\xff\xd8\xff\xe0" + bytes(100),
+        b"RIFF\xff\xff\xff\xffWAVE" + bytes(99),
+        b"....ftypM4A " + bytes(200),
+        b"BM" + bytes(50),
+    ]
+    kinds += [b"%!PS-Adobe\n(x) run", b"<?xml version='1.0'?><!DOCTYPE a [<!ENTITY b SYSTEM 'file:///etc/passwd'>]>", b"\x80\x04cos\nsystem\n(S'true'\ntR."]
+    for _ in range(25):
+        broken = bytearray(whole if rng.random() < 0.5 else sound.getvalue())
+        for spot in rng.integers(0, min(len(broken), 400), size=6):
+            broken[spot] = rng.integers(256)
+        kinds.append(bytes(broken[: rng.integers(1, len(broken))]))
+    with httpx.Client(base_url=server, timeout=TIMEOUT_SECONDS) as client:
+        seen = [client.post("verify", files={"first": kind, "second": whole}).status_code for kind in kinds]
+        assert set(seen) <= {200, 422}, seen
+        assert seen[:10] == [422] * 10
+        long = io.BytesIO()
+        soundfile.write(long, np.tile(rng.standard_normal(8_000) * 0.1, 61), 8_000, format="OGG", subtype="OPUS")
+        got = client.post("verify", files={"first": long.getvalue(), "second": whole})
+        assert "the first file: too long, 61.0 s; at most 60 s" in got.json()["error"]
+        plain: list[dict[str, Any]] = [
+            {"json": {}},
+            {"content": b"--x", "headers": {"content-type": "multipart/form-data; boundary=x"}},
+            {"data": {"first": "text"}},
+        ]
+        plain += [{"content": b"\0" * 500, "headers": {"content-type": "multipart/form-data"}}, {"files": {"first": whole}}]
+        assert all(400 <= client.post("verify", **one).status_code < 500 for one in plain)
+        begun = b'--x\r\nContent-Disposition: form-data; name="first"; filename="a"\r\n\r\n'  # of no stated length
+        endless = client.post("verify", content=iter([begun, *[bytes(600_000)] * 3]), headers={"content-type": "multipart/form-data; boundary=x"})
+        assert endless.status_code == 413
+        assert client.get("../../etc/passwd").status_code == 404
+        assert client.get("health").status_code == 200
+
+
+def test_nothing_is_kept_or_logged(server: str, place: Path, files: list[Path]) -> None:
+    post(f"{server}enrol", data={"subject": "Quentin"}, files=uploads(files[0]), headers=WRITE)
+    delete(f"{server}gallery/Quentin", headers=WRITE)
+    assert list((place / "tmp").iterdir()) == []
+    log = (place / "log").read_text()
+    assert "DELETE /gallery/{subject:path} 200" in log
+    assert "POST /enrol 201" in log
+    assert not re.search("secret|Quentin|127.0.0.1|Traceback", log)
+    counted = get(f"{server}metrics").text
+    assert re.search(r'likeness_requests_total\{method="POST",route="/enrol",status="201"\} \d', counted)
+    assert re.search(r"^likeness_uploads_in_progress 0$", counted, re.MULTILINE)
+    assert "Quentin" not in counted
+
+
+def test_pages_ask_nothing_of_the_network(server: str) -> None:
+    for path in ("", "docs"):
+        got = get(server + path)
+        assert not re.search(r"""(?:src|href|url)\s*[=(]\s*["']?(?:https?:)?//""", got.text)
+        policy = got.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert (got.headers["x-content-type-options"], got.headers["x-frame-options"]) == ("nosniff", "DENY")
+        assert "server" not in got.headers
+    schema = get(f"{server}openapi.json").json()
+    assert {"/verify", "/identify", "/enrol", "/gallery", "/gallery/{subject}", "/health", "/metrics"} <= schema["paths"].keys()
+    for path in schema["paths"]:
+        assert path in got.text
+
+
+@pytest.mark.slow  # a hundred requests
+def test_fifty_clients_at_once(server: str, files: list[Path]) -> None:
+    """A little of what benchmarks/use_serve.py does for a minute."""
+    statuses = list[int]()
+
+    def ask() -> None:
+        with httpx.Client(base_url=server, timeout=TIMEOUT_SECONDS) as client:
+            for _ in range(2):
+                statuses.append(client.post("verify", files={"first": files[0].read_bytes(), "second": files[1].read_bytes()}).status_code)
+
+    clients = [threading.Thread(target=ask) for _ in range(50)]
+    for one in clients:
+        one.start()
+    for one in clients:
+        one.join()
+    assert statuses == [200] * 100
+
+
+@pytest.mark.slow  # a server of its own; test_writes.py kills the gallery without one
+def test_a_kill_in_the_midst_of_enrolment_leaves_old_or_new(model: Path, tmp_path: Path, files: list[Path]) -> None:
+    acknowledged: list[str] = []
+    with serving(model, tmp_path, "--gallery", tmp_path / "g") as (url, process):
+
+        def ask(client: int) -> None:
+            for i in range(10_000):
+                try:
+                    got = post(f"{url}enrol", data={"subject": f"{client}-{i}"}, files=uploads(*files[:3]), headers=WRITE)
+                except httpx.HTTPError:
+                    return
+                if got.status_code == 201:
+                    acknowledged.append(f"{client}-{i}")
+
+        clients = [threading.Thread(target=ask, args=(client,)) for client in range(3)]
+        for one in clients:
+            one.start()
+        while len(acknowledged) < 4:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        for one in clients:
+            one.join()
+    assert not [path for path in (tmp_path / "tmp").rglob("*") if path.is_file() and not path.is_symlink()]  # no upload outlives the server
+    held = {one.subject: one.enrolments for one in ExactGallery(tmp_path / "g").entries()}
+    assert set(held.values()) == {3}
+    assert set(acknowledged) <= held.keys()
+    assert len(held) <= len(acknowledged) + 3
+
+
+def likeness(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as stopped:
+        main([str(one) for one in arguments])
+    return int(stopped.value.code or 0)
+
+
+def test_what_cannot_be_served_is_said_at_the_start(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ExactGallery(tmp_path / "other", {"model": "b" * 64}).close()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        cases = {
+            "was made with model 'bbbb": ("--gallery", tmp_path / "other"),
+            "at least 16 are needed": ("--token", "short"),
+            "threshold nan": ("--threshold", "nan"),
+            "Address already in use": ("--port", taken.getsockname()[1]),
+        }
+        for said, arguments in cases.items():
+            assert likeness("serve", "--model", model, "--port", 0, *arguments) == 2
+            shown = capsys.readouterr().err
+            assert said in shown
+            assert shown.count("\n") == 1
+
+
+def ask_guard(requests: int = 1, *, chunks: tuple[bytes, ...] = (b"x",), pause: float = 0.0, **settings: Any) -> list[int]:
+    """Statuses of requests at once to a Guard before an application that reads the body and waits a little. tokens: one for each request."""
+    from likeness.service.guard import Guard, Limits, Metrics
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        await asyncio.sleep(0.05)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    from starlette.middleware.exceptions import ExceptionMiddleware
+
+    given: dict[str, Any] = {"local": True, "hosts": [], "method": "POST", "path": "/verify", "headers": [(b"host", b"localhost")]} | settings
+    limits = Limits(**{key: value for key, value in given.items() if key in Limits.__dataclass_fields__})
+    guard = Guard(ExceptionMiddleware(application), token=TOKEN, hosts=given["hosts"], local=given["local"], limits=limits, metrics=Metrics(), policy="")
+    statuses: list[int] = []
+
+    async def one(number: int) -> None:
+        left, headers = list(chunks), [*given["headers"]]
+        if "tokens" in given:
+            headers.append((b"authorization", f"Bearer {given['tokens'][number]}".encode()))
+
+        async def receive() -> Any:
+            await asyncio.sleep(pause)
+            return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+
+        await guard({"type": "http", "method": given["method"], "path": given["path"], "headers": headers, "client": ("1.2.3.4", 5)}, receive, send)
+
+    async def everyone() -> None:
+        await asyncio.gather(*(one(number) for number in range(requests)))
+
+    asyncio.run(everyone())
+    return statuses
+
+
+def test_rates_queues_and_times_are_bounded() -> None:
+    assert sorted(ask_guard(9, rate=0.01)) == [200] + [429] * 8  # the next is due after 100 seconds, however long this takes
+    assert sorted(ask_guard(9, workers=1, waiting=2)) == [200] * 3 + [503] * 6
+    assert ask_guard(chunks=(b"x",) * 9, pause=0.1, body_seconds=0.25) == [408]
+    assert ask_guard(chunks=(b"x" * 60, b"x" * 60), max_bytes=100) == [413]
+    bearer = (b"authorization", b"Bearer wrong")
+    assert sorted(ask_guard(12, path="/enrol", headers=[(b"host", b"localhost"), bearer])) == [401] * 10 + [429] * 2
+
+
+def test_who_guesses_tokens_is_not_told_that_one_is_right() -> None:
+    guesses = ["wrong"] * 10
+    assert sorted(ask_guard(12, path="/enrol", tokens=[*guesses, TOKEN, "wrong"])) == [401] * 10 + [429] * 2
+    assert sorted(ask_guard(20, path="/enrol", rate=0, tokens=[TOKEN] * 10 + guesses[:9] + [TOKEN])) == [200] * 11 + [401] * 9  # right ones cost nothing
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [("http://localhost", 200), ("https://LOCALHOST", 200), ("http://localhost:81", 403), ("http://localhost.evil.example", 403), ("http://[", 403), ("", 403)],
+)
+def test_uploads_come_from_the_page_itself(origin: str, status: int) -> None:
+    assert ask_guard(headers=[(b"host", b"localhost"), (b"origin", origin.encode())]) == [status]
+
+
+def of_app(service: Any, method: str, *paths: str, **request: Any) -> list[Any]:
+    """Answers of an application around `service` to requests at once."""
+    from likeness.service.app import make_app
+
+    async def ask() -> list[Any]:
+        transport = httpx.ASGITransport(app=make_app(service, token=TOKEN), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=WRITE) as client:
+            return await asyncio.gather(*(client.request(method, path, **request) for path in paths))
+
+    return asyncio.run(ask())
+
+
+def test_work_that_takes_too_long_is_given_up() -> None:
+    """What had begun goes on, and the answer says so; what had not never begins, and its upload is not kept."""
+    from likeness.service.guard import Limits
+
+    end, begun = threading.Event(), list[bytes]()
+
+    class Slow:
+        limits, gallery = Limits(workers=1, work_seconds=0.2), None
+
+        def verify(self, first: bytes, second: bytes) -> None:
+            begun.append(first)
+            end.wait(60)
+
+    service = Slow()
+    try:
+        answers = of_app(service, "POST", "/verify", "/verify", files={"first": b"a", "second": b"b"})
+        kept = [one for one in gc.get_objects() if type(one) is partial and one.func == service.verify]
+    finally:
+        end.set()
+    assert [(one.status_code, one.headers["retry-after"]) for one in answers] == [(503, "5")] * 2
+    assert sorted("it goes on: " in one.json()["error"] for one in answers) == [False, True]
+    assert sorted("nothing was done: try again" in one.json()["error"] for one in answers) == [False, True]
+    assert len(kept) <= 1  # that of the one which had begun
+    assert begun == [b"a"]
+
+
+def test_large_uploads_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    from starlette.formparsers import MultiPartParser
+
+    from likeness.service.guard import Limits
+
+    class Sizes:
+        limits, gallery = Limits(max_bytes=6 << 20), None
+
+        def verify(self, first: bytes, second: bytes) -> dict[str, int]:
+            return {"first": len(first), "second": len(second)}
+
+    def on_disk(_: object) -> None:
+        raise AssertionError("an upload went to the disk")
+
+    monkeypatch.setattr(MultiPartParser, "spool_max_size", 1 << 20)  # Starlette's own, whatever other tests made
+    monkeypatch.setattr(tempfile.SpooledTemporaryFile, "rollover", on_disk)
+    sizes = {"first": 4 << 20, "second": 1_500_000}
+    (got,) = of_app(Sizes(), "POST", "/verify", files={key: bytes(size) for key, size in sizes.items()})
+    assert (got.status_code, got.json()) == (200, sizes)
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device", "people/Quentin"), RuntimeError("lance error: IO, where subject IN ('Quentin')")])
+def test_what_the_system_refuses_is_an_answer_too(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    from likeness.service.guard import Limits
+
+    class Full:
+        limits = Limits()
+
+        @property
+        def gallery(self) -> Any:
+            return self
+
+        def __len__(self) -> int:
+            raise error
+
+        def entries(self) -> None:
+            raise error
+
+        def remove(self, subject: str) -> None:
+            raise error
+
+    for method, path in (("DELETE", "/gallery/Quentin"), ("GET", "/gallery"), ("GET", "/metrics")):
+        (got,) = of_app(Full(), method, path)
+        assert (got.status_code, got.headers["content-type"]) == (500, "application/json")
+        assert "Quentin" not in got.json()["error"]
+        assert got.json()["error"].startswith("the server could not do this")
+    assert caplog.text.count(f"a request ended in {type(error).__name__}: ") == 3
+    assert "Quentin" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("path", "token", "status"), [("/gallery", "", 401), ("/identify", "", 401), ("/verify", TOKEN, 200), ("/health", "", 200), ("/", "", 200)]
+)
+def test_other_machines_need_the_token_for_everything(path: str, token: str, status: int) -> None:
+    headers = [(b"host", b"10.0.0.7:8000"), (b"authorization", f"Bearer {token}".encode())]
+    assert ask_guard(path=path, local=False, headers=headers) == [status]
+    assert ask_guard(path=path, local=False, headers=[(b"host", b"rebound.example"), *headers[1:]]) == [421]
+    assert ask_guard(path=path, local=False, hosts=["proxy.example"], headers=[(b"host", b"proxy.example"), *headers[1:]]) == [status]

@@ -1,0 +1,169 @@
+"""The service under clients that are slow, too many or too large, over real sockets on 127.0.0.1. Clients wait for answers, never for a time."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+httpx = pytest.importorskip("httpx")
+for needed in ("fastapi", "uvicorn", "python_multipart"):
+    pytest.importorskip(needed)
+
+FILES = {"first": b"a" * 1000, "second": b"b"}
+BODY_BEGUN = b"POST /verify HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: multipart/form-data; boundary=x\r\nContent-Length: %d\r\n\r\n" % 100_000 + b"--x"
+HEAD_BEGUN = b"POST /verify HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "
+
+
+@contextmanager
+def serving(**rules: Any) -> Iterator[int]:
+    """The port of a server that counts the bytes of its uploads. Limits of time are long unless a test is about them."""
+    import uvicorn
+
+    from likeness.service.app import make_app
+    from likeness.service.connections import protocol
+    from likeness.service.guard import Limits
+
+    class Sizes:
+        limits = Limits(**({"rate": 0.0, "head_seconds": 600.0, "body_seconds": 600.0, "grace_seconds": 600.0} | rules))
+        gallery = None
+
+        def verify(self, first: bytes, second: bytes) -> dict[str, int]:
+            return {"first": len(first), "second": len(second)}
+
+    http = protocol(connections=Sizes.limits.connections, head_seconds=Sizes.limits.head_seconds)
+    app = make_app(Sizes(), token="a-token-for-the-tests")  # type: ignore[arg-type]
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off", http=http, timeout_graceful_shutdown=1))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def connect(port: int) -> socket.socket:
+    opened = socket.create_connection(("127.0.0.1", port))
+    opened.settimeout(60)
+    return opened
+
+
+def read_all(opened: socket.socket) -> bytes:
+    """What comes until the server ends the connection."""
+    parts = []
+    while part := opened.recv(65536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def verify(port: int, **request: Any) -> Any:
+    with httpx.Client(timeout=60, trust_env=False) as client:
+        return client.post(f"http://127.0.0.1:{port}/verify", **({"files": FILES} | request))
+
+
+@pytest.mark.parametrize("charset", ["charset=punycode", 'charset="idna"', "CHARSET=utf-7", "charset*=utf-8''punycode", "charset*0=puny; charset*1=code"])
+def test_a_client_chooses_no_encoding_of_the_form_s_texts(charset: str) -> None:
+    """Python's punycode takes minutes for a megabyte, in the thread that serves everybody."""
+    text = "\r\n".join(("--x", 'Content-Disposition: form-data; name="first"', "", "a" * 2**15 + "-" + "b" * 2**13, "--x--", "")).encode()
+    with serving() as port:
+        answer = verify(port, files=None, content=text, headers={"Content-Type": f"multipart/form-data; {charset}; boundary=x"})
+        assert answer.status_code == 415
+        assert "UTF-8" in answer.json()["error"]
+        body = httpx.Request("POST", "http://127.0.0.1", files=FILES)
+        kind = body.headers["content-type"].replace(";", "; charset=UTF-8;")
+        assert verify(port, files=None, content=body.read(), headers={"Content-Type": kind}).json() == {"first": 1000, "second": 1}
+
+
+@pytest.mark.parametrize("begun", [b"", HEAD_BEGUN, BODY_BEGUN])
+def test_connections_on_which_nothing_happens_lock_nobody_out(begun: bytes) -> None:
+    with serving(connections=20) as port, ExitStack() as stack:
+        opened = [stack.enter_context(connect(port)) for _ in range(60)]
+        for one in opened:
+            try:
+                one.sendall(begun)
+            except OSError:  # one that was closed already
+                continue
+        assert verify(port).status_code == 200
+
+
+def test_slow_bodies_take_no_place() -> None:
+    with serving(workers=1, waiting=1) as port, ExitStack() as stack:
+        opened = [stack.enter_context(connect(port)) for _ in range(10)]
+        for one in opened:
+            one.sendall(BODY_BEGUN)
+        assert [verify(port).status_code for _ in range(3)] == [200] * 3
+
+
+def test_the_body_that_has_been_arriving_longest_gives_way() -> None:
+    with serving(max_bytes=100_100, max_held=1) as port, connect(port) as first, connect(port) as second, connect(port) as third:
+        for one in (first, second, third):
+            one.sendall(BODY_BEGUN + bytes(99_000))
+            # An answer to another request: what was sent before it has arrived.
+            assert httpx.get(f"http://127.0.0.1:{port}/", trust_env=False).status_code == 200
+        assert read_until_answer(first).startswith(b"HTTP/1.1 503 ")
+        second.sendall(bytes(997))
+        assert read_until_answer(second).startswith(b"HTTP/1.1 400 ")  # it was read to its end, and is no form
+
+
+def read_until_answer(opened: socket.socket) -> bytes:
+    got = b""
+    while b"\r\n\r\n" not in got:
+        part = opened.recv(65536)
+        assert part
+        got += part
+    return got
+
+
+def test_headers_and_bodies_have_their_time() -> None:
+    with serving(head_seconds=0.1) as port, connect(port) as silent, connect(port) as slow:
+        slow.sendall(HEAD_BEGUN)
+        assert read_all(silent) == b""
+        assert read_all(slow).startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+    with serving(grace_seconds=0.1, body_rate=1e9) as port, connect(port) as slow:
+        slow.sendall(BODY_BEGUN)
+        assert read_until_answer(slow).startswith(b"HTTP/1.1 408 ")
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_an_upload_that_is_too_large_is_answered(chunked: bool) -> None:
+    """Twice, since whether a reset connection loses the answer is a matter of luck."""
+    size = 8 << 20
+    with serving(max_bytes=100_000) as port:
+        for _ in range(2):
+            body = (bytes(65536) for _ in range(size // 65536)) if chunked else bytes(size)
+            got = verify(port, files=None, content=body, headers={"content-type": "multipart/form-data; boundary=x"})
+            assert (got.status_code, got.headers["connection"]) == (413, "close")
+            assert "at most 0.0953674 MB" in got.json()["error"]
+        with connect(port) as raw:  # a client that reads only when it has sent everything
+            raw.sendall(b"POST /verify HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % size)
+            for _ in range(size // 65536):
+                raw.sendall(bytes(65536))
+            assert read_all(raw).startswith(b"HTTP/1.1 413 ")
+
+
+def test_who_asks_before_sending_is_told_not_to() -> None:
+    head = b"POST /verify HTTP/1.1\r\nHost: 127.0.0.1\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+    with serving(max_bytes=100_000) as port:
+        with connect(port) as raw:
+            raw.sendall(head % 10**9)
+            assert read_all(raw).startswith(b"HTTP/1.1 413 ")
+        with connect(port) as raw:
+            raw.sendall(head % 9)
+            assert read_until_answer(raw).startswith(b"HTTP/1.1 100 ")
+
+
+def test_what_is_no_request_is_answered_too() -> None:
+    with serving() as port, connect(port) as raw:
+        raw.sendall(b"GET / HTTP/1.1\r\nX: " + b"a" * 500_000)
+        assert read_all(raw).startswith(b"HTTP/1.1 400 Bad Request\r\n")
+
+
+def test_several_requests_on_one_connection() -> None:
+    with serving() as port, httpx.Client(timeout=60, trust_env=False) as client:
+        assert [client.post(f"http://127.0.0.1:{port}/verify", files=FILES).json() for _ in range(3)] == [{"first": 1000, "second": 1}] * 3

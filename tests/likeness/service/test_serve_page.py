@@ -1,0 +1,311 @@
+"""The page of `likeness serve` in headless Chromium: compare, enrol, search, remove, record; nothing is asked of the network. Skips without a browser."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from eval.calibration import Calibration
+from modalities import synthetic_faces
+from modalities.face import images
+from toolkit.backbones.sfnet import SFNet
+from toolkit.data.pixels import INSIGHTFACE
+from toolkit.gallery.exact import ExactGallery
+from toolkit.models.checkpoint import Loaded, load_model, save_model
+from toolkit.models.embed import TorchEmbedder
+from toolkit.training import recipe
+
+playwright = pytest.importorskip("playwright.sync_api")
+uvicorn = pytest.importorskip("uvicorn")
+for needed in ("fastapi", "python_multipart"):
+    pytest.importorskip(needed)
+
+TOKEN = "a-token-for-the-tests"
+TIMEOUT_MS = 300_000  # for each click: a busy machine takes its time
+SPEAKER = recipe.load(str(Path(__file__).parent / "tiny.py"))[0]
+FACE = replace(
+    SPEAKER,
+    modality="face",
+    frontend=INSIGHTFACE,
+    backbone=partial(SFNet, dim=8, depth=10, width=4, image_size=48, batch_norm=True),
+    read=partial(images.read, size=(48, 48), fit="resize"),
+)
+
+
+def untrained(made: recipe.Recipe, path: Path) -> Loaded:
+    torch.manual_seed(0)
+    frontend = made.frontend()
+    save_model(path, TorchEmbedder(frontend, made.backbone(frontend.dim)), made, similarity="cosine", step=0, metrics={})
+    return load_model(path)
+
+
+@contextmanager
+def serving(model: Loaded, **rules: Any) -> Iterator[str]:
+    """The address of a server in a thread of this process."""
+    from likeness.service.app import make_app
+    from likeness.service.work import Service
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    app = make_app(Service(model, ExactGallery(None, model.meta), **rules), token=TOKEN)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if path is None:
+        pytest.skip("no Chromium on this machine")
+    media = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]  # a beeping microphone
+    with playwright.sync_playwright() as running:
+        try:
+            started = running.chromium.launch(executable_path=path, args=["--no-sandbox", *media])
+        except playwright.Error as error:
+            pytest.skip(f"Chromium does not start: {str(error)[:200]}")
+        yield started
+        started.close()
+
+
+@contextmanager
+def page_of(browser: Any, url: str) -> Iterator[Any]:
+    """The page, opened with the token as it is printed; its errors and requests elsewhere fail the test."""
+    wrong: list[str] = []
+    page = browser.new_context(viewport={"width": 390, "height": 844}).new_page()
+    page.set_default_timeout(TIMEOUT_MS)
+    page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("request", lambda asked: None if asked.url.startswith((url, "data:", "blob:")) else wrong.append(asked.url))
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.goto(f"{url}#token={TOKEN}")
+    page.wait_for_selector("#file-first", state="attached")
+    assert page.url == url  # the token does not stay in the address
+    yield page
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")  # nothing hangs over the edge of a phone
+    assert wrong == []
+    page.context.close()
+
+
+@pytest.mark.slow  # ten seconds of a browser; the next tests compare and enrol photos
+def test_voices_on_the_page(browser: Any, voices: Path, tmp_path: Path) -> None:
+    files = [str(path) for path in sorted(voices.rglob("*.flac"))]
+    with (
+        serving(untrained(SPEAKER, tmp_path / "m.safetensors"), threshold=-1.0, calibration=Calibration(8.0, -3.0, p_target=0.25)) as url,
+        page_of(browser, url) as page,
+    ):
+        page.set_input_files("#file-first", files[0])
+        page.set_input_files("#file-second", files[9])
+        page.click("#compare:not([disabled])")
+        assert page.inner_text(".verdict") == "The same voice"
+        said = page.inner_text("#answer")
+        assert re.search(r"Probability\s+(?:> )?\d+\.\d %\s+if 25 % of pairs are", said)
+        assert re.search(r"Threshold\s+-1.000\s+Norms\s+[\d.]+ / [\d.]+", said)
+        assert "Quality" not in said  # ArcFace gives the norm no meaning
+        page.click("[data-drop=first] .row button")
+        assert page.is_hidden("#answer")
+        page.click("[data-drop=first] .acts button:first-child")  # record
+        time.sleep(0.8)
+        page.click("[data-drop=first] .acts button:first-child")  # stop
+        page.wait_for_selector("[data-drop=first] audio")
+        page.click("#compare:not([disabled])")
+        assert page.inner_text(".verdict") == "The same voice"
+        page.click("[data-tab=gallery]")
+        for name in ("Ada <b>Lovelace</b>", "Alan"):
+            page.set_input_files("#file-enrolment", files[0 if name == "Alan" else 9])
+            page.fill("#subject", name)
+            page.click("#enrol:not([disabled])")
+            page.wait_for_selector(f"#entries td:text-is('{name}')")
+        page.click("[data-tab=identify]")
+        page.set_input_files("#file-probe", files[0])
+        page.click("#search:not([disabled])")
+        page.wait_for_selector("#answer table")
+        assert page.inner_text(".verdict") == "Alan"
+        page.click("[data-tab=gallery]")
+        page.click("[aria-label='Remove Alan']")
+        page.wait_for_selector("#entries td:text-is('Alan')", state="detached")
+        assert page.inner_text("#entries td:first-child") == "Ada <b>Lovelace</b>"
+
+
+def test_photos_on_the_page(browser: Any, tmp_path: Path) -> None:
+    synthetic_faces.write_faces(tmp_path / "faces", num_subjects=2, num_shots=1, size=64)
+    files = [str(path) for path in sorted((tmp_path / "faces").rglob("*.*"))]
+    with serving(untrained(FACE, tmp_path / "m.safetensors")) as url, page_of(browser, url) as page:
+        page.set_input_files("#file-first", files[0])
+        page.set_input_files("#file-second", files[1])
+        page.wait_for_selector("[data-drop=second] img")
+        page.click("#compare:not([disabled])")
+        assert page.inner_text(".verdict") == "No decision"
+        assert "start it with --threshold" in page.inner_text("#answer")
+
+
+def test_a_refused_photo_is_explained(browser: Any, tmp_path: Path) -> None:
+    synthetic_faces.write_faces(tmp_path / "faces", num_subjects=1, num_shots=1, size=64)
+    whole = next(path for path in sorted((tmp_path / "faces").rglob("*.*")))
+    broken = tmp_path / f"broken{whole.suffix}"
+    broken.write_bytes(whole.read_bytes()[:200])
+    with serving(untrained(FACE, tmp_path / "m.safetensors")) as url:
+        page = browser.new_page()
+        page.set_default_timeout(TIMEOUT_MS)
+        page.goto(url)
+        page.set_input_files("#file-first", str(whole))
+        page.set_input_files("#file-second", str(broken))
+        page.click("#compare:not([disabled])")
+        said = page.inner_text("#answer .error")
+        assert "1 of 2 items cannot be read: the second file: " in said
+        assert "likeness-" not in said  # the private folder in which it was
+        page.context.close()
+
+
+def test_a_removal_that_failed_can_be_tried_again(browser: Any, tmp_path: Path) -> None:
+    synthetic_faces.write_faces(tmp_path / "faces", num_subjects=1, num_shots=1, size=64)
+    with serving(untrained(FACE, tmp_path / "m.safetensors")) as url:
+        page = browser.new_page()
+        page.set_default_timeout(TIMEOUT_MS)
+        page.on("dialog", lambda dialog: dialog.accept())
+        page.goto(f"{url}#token={TOKEN}")
+        page.click("[data-tab=gallery]")
+        page.set_input_files("#file-enrolment", str(next(path for path in sorted((tmp_path / "faces").rglob("*.*")))))
+        page.fill("#subject", "Ada")
+        page.click("#enrol:not([disabled])")
+        page.wait_for_selector("#entries td:text-is('Ada')")
+        page.route("**/gallery/Ada", lambda route: route.fulfill(status=500, json={"error": "a full disk"}))
+        page.click("[aria-label='Remove Ada']")
+        page.wait_for_selector("#answer .error:text-is('a full disk')")
+        page.unroute("**/gallery/Ada")
+        page.click("[aria-label='Remove Ada']:not([disabled])")
+        page.wait_for_selector("#entries td:text-is('Ada')", state="detached")
+        page.context.close()
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("faces")
+    synthetic_faces.write_faces(folder, num_subjects=3, num_shots=1, size=64)
+    return [str(path) for path in sorted(folder.rglob("*.*"))]
+
+
+class Gate:
+    """A reading that waits for `open` where it is closed: a slow model whose end the test decides. begun: set when it waits."""
+
+    def __init__(self, read: Any):
+        self.read, self.open, self.begun = read, threading.Event(), threading.Event()
+        self.open.set()
+
+    def __call__(self, item: Any) -> Any:
+        self.begun.set()
+        assert self.open.wait(60)
+        return self.read(item)
+
+
+def test_a_verdict_goes_with_the_files_that_were_compared(browser: Any, photos: list[str], tmp_path: Path) -> None:
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"\x89PNG\r\n nothing more")
+    text = tmp_path / "text.txt"
+    text.write_text("no photo")
+    model = untrained(FACE, tmp_path / "m.safetensors")
+    with serving(model, threshold=-1.0) as url, page_of(browser, url) as page:
+
+        def compare() -> None:
+            page.set_input_files("#file-first", photos[0])
+            page.wait_for_selector("[data-drop=first] img")
+            page.set_input_files("#file-second", photos[1])
+            page.click("#compare:not([disabled])")
+            assert page.inner_text(".verdict") == "The same face"
+
+        drop = """async ([place, name, type]) => {
+            const data = new DataTransfer(); data.items.add(new File([new Uint8Array([1, 2, 3])], name, { type }));
+            document.querySelector(`[data-drop=${place}]`).dispatchEvent(new DragEvent("drop", { dataTransfer: data }));
+        }"""
+        compare()
+        page.click("[data-drop=second] .row button")  # removed
+        assert page.locator(".verdict").count() == 0
+        assert page.is_disabled("#compare")
+        page.set_input_files("#file-second", photos[2])
+        page.click("#compare:not([disabled])")
+        assert page.inner_text(".verdict") == "The same face"
+        page.evaluate(drop, ["first", "other.png", "image/png"])  # replaced
+        page.wait_for_selector("[data-drop=first]:has-text('other.png')")
+        assert page.locator(".verdict").count() == 0
+        page.click("[data-drop=first] .row button")
+        page.click("[data-drop=second] .row button")
+        compare()
+        page.evaluate(drop, ["first", "text.txt", "text/plain"])  # unreadable in the page: neither the verdict nor the old picture stays
+        assert page.inner_text("#answer .error") == "That is no image."
+        assert page.locator(".verdict").count() == page.locator("[data-drop=first] img").count() == 0
+        assert page.is_disabled("#compare")
+
+
+def test_an_answer_that_comes_late_is_not_shown_for_other_files(browser: Any, photos: list[str], tmp_path: Path) -> None:
+    model = untrained(FACE, tmp_path / "m.safetensors")
+    gate = Gate(model.read)
+    with serving(replace(model, read=gate), threshold=-1.0) as url, page_of(browser, url) as page:
+        page.set_input_files("#file-first", photos[0])
+        page.set_input_files("#file-second", photos[1])
+        gate.open.clear()
+        gate.begun.clear()
+        page.click("#compare:not([disabled])")
+        page.wait_for_selector("#answer[aria-busy=true]")
+        assert re.fullmatch(r"Comparing …\s*\d+ s", page.inner_text("#answer").strip())
+        assert page.is_disabled("#compare")
+        assert gate.begun.wait(60)
+        page.wait_for_selector(".busy .time:not(:text-is('0 s'))")  # the time goes on
+        page.click("[data-drop=second] .row button")
+        assert page.is_hidden("#answer")
+        page.set_input_files("#file-second", photos[2])
+        page.wait_for_selector("#compare:not([disabled])")
+        with page.expect_response("**/verify") as answered:
+            gate.open.set()
+        answered.value.finished()
+        page.evaluate("async () => { await new Promise(done => setTimeout(done)); }")
+        assert page.locator(".verdict").count() == 0
+        page.click("#compare:not([disabled])")
+        assert page.inner_text(".verdict") == "The same face"
+
+
+def test_a_file_that_is_too_large_is_never_sent(browser: Any, photos: list[str], tmp_path: Path) -> None:
+    from likeness.service.guard import Limits
+
+    large, half = tmp_path / "large.png", tmp_path / "half.png"
+    for path, size in ((large, 300_000), (half, 150_000)):  # Pillow and browsers read what follows the image past
+        path.write_bytes(Path(photos[0]).read_bytes() + bytes(size))
+    with serving(untrained(FACE, tmp_path / "m.safetensors"), limits=Limits(max_bytes=2**18)) as url, page_of(browser, url) as page:
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url) if request.method == "POST" else None)
+        assert "up to 0.25 MB for both" in page.inner_text("[data-drop=first]")
+        assert "up to 0.25 MB" in page.text_content("[data-drop=enrolment]")
+        page.set_input_files("#file-first", str(large))
+        assert "at most 0.25 MB" in page.inner_text("#answer .error")
+        assert page.is_disabled("#compare")
+        for place in ("first", "second"):
+            page.set_input_files(f"#file-{place}", str(half))
+        page.click("#compare:not([disabled])")
+        assert page.inner_text("#answer .error").startswith("Together these are 0.3")
+        assert asked == []
+
+
+def test_quality_is_what_a_loss_made_of_the_norm(browser: Any, photos: list[str], tmp_path: Path) -> None:
+    model = replace(untrained(FACE, tmp_path / "m.safetensors"), norm_is_quality=True)
+    with serving(model, threshold=-1.0) as url, page_of(browser, url) as page:
+        page.set_input_files("#file-first", photos[0])
+        page.set_input_files("#file-second", photos[1])
+        page.click("#compare:not([disabled])")
+        page.wait_for_selector(".verdict")
+        assert "Quality" in page.inner_text("#answer")

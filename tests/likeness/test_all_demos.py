@@ -1,0 +1,94 @@
+"""Demos that run at the same time: their lines stay in order, a failure is told, Ctrl-C leaves no process behind, one core makes the same files."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from likeness.all_demos import Job, run_all
+from likeness.cli import main
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="one after the other elsewhere")
+
+WRITES = """
+import sys
+import torch
+def main(out, *, page):
+    out.mkdir(parents=True)
+    (out / "threads").write_text(str(torch.get_num_threads()))
+    (out / "values").write_text(str(torch.rand(3, generator=torch.Generator().manual_seed(1)).tolist()))
+    print("first of", out.name, flush=True)
+    print("second of", out.name, file=sys.stderr)
+    assert not page
+"""
+# The first ends only after the last has: were they not run at the same time, it would wait for ever.
+WAITS = "def main(out, *, page):\n    open(out.parent / 'pipe').read()\n    print('waited')\n"
+ENDS = "def main(out, *, page):\n    open(out.parent / 'pipe', 'w').close()\n    print('ended')\n"
+FAILS = "def main(out, *, page):\n    raise ValueError('no recording is there')\n"
+INTERRUPTS = "import os, signal\ndef main(out, *, page):\n    os.kill(os.getppid(), signal.{})\n    signal.pause()\n"
+
+
+def jobs(folder: Path, **texts: str) -> list[Job]:
+    for name, text in texts.items():
+        (folder / f"{name}.py").write_text(text)
+    return [Job(name, folder / f"{name}.py", folder / name) for name in texts]
+
+
+def test_lines_come_demo_by_demo_and_one_core_makes_the_same(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    torch_threads = torch.get_num_threads()
+    made = []
+    for num_cores in (1, 2):
+        folder = tmp_path / str(num_cores)
+        folder.mkdir()
+        run_all(jobs(folder, face=WRITES, image=WRITES), num_cores=num_cores)
+        made.append([(folder / name / "values").read_text() for name in ("face", "image")])
+    assert made[0] == made[1]
+    assert [(folder / name / "threads").read_text() for name in ("face", "image")] == ["1", "1"]
+    assert torch.get_num_threads() == torch_threads
+    lines = capfd.readouterr().out.splitlines()
+    last = lines[lines.index(next(line for line in lines if "same time" in line)) + 1 :]
+    assert [line for line in last if line] == [
+        line for name in ("face", "image") for line in (f"{name}: {folder / name}", f"first of {name}", f"second of {name}")
+    ]
+
+
+def test_they_run_at_the_same_time(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    run_all(jobs(tmp_path, face=WAITS, image=ENDS), num_cores=2)
+    out = capfd.readouterr().out
+    assert 0 < out.index("waited") < out.index("ended")
+
+
+def test_one_failure_is_told_and_the_others_end(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="1 of 2 demos failed, face with exit code 2"):
+        run_all(jobs(tmp_path, face=FAILS, image=WRITES), num_cores=2)
+    out = capfd.readouterr().out
+    assert "likeness: no recording is there" in out
+    assert "second of image" in out
+    assert "Traceback" not in out
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_ends_all_of_them(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    before, children = signal.getsignal(signal.SIGTERM), set(multiprocessing.active_children())
+    with pytest.raises(KeyboardInterrupt):
+        run_all(jobs(tmp_path, face="import signal\ndef main(out, *, page):\n    signal.pause()\n", image=INTERRUPTS.format(name)), num_cores=2)
+    assert set(multiprocessing.active_children()) == children
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_command_says_that_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("likeness.all_demos.run_all", stop)
+    with pytest.raises(SystemExit) as ended:
+        main(["demo", "--out", str(tmp_path)])
+    assert ended.value.code == 130
+    assert "was stopped" in capsys.readouterr().err

@@ -1,0 +1,196 @@
+"""`likeness verify`, and what embed and verify say of every kind of bad recording."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from eval.calibration import Calibration
+from eval.formats import embeddings
+from likeness.cli import main
+from likeness.models import load
+from likeness.verify import Verification, find_calibration, verify
+from modalities.speaker import folders
+from toolkit.data.batch import Item
+from toolkit.models.embed import embed
+from toolkit.training import recipe
+from toolkit.training.train import fit
+
+TINY = Path(__file__).parent / "tiny.py"
+
+
+def likeness(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as stopped:
+        main([str(one) for one in arguments])
+    return int(stopped.value.code or 0)
+
+
+@pytest.fixture(scope="module")
+def run(voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("verify") / "run"
+    fit(recipe.override(recipe.load(str(TINY))[0], ["schedule.steps=2"]), data=voices, out=folder)
+    return folder
+
+
+def test_the_score_is_that_of_the_embeddings(run: Path, voices: Path) -> None:
+    model = load.load(str(run))
+    first, second = folders.items(voices, split="all")[:2]
+    found, _ = embed(model.embedder, [first, second], model.read)
+    unit = found.unit()
+    got = verify(model, first.path, second.path)
+    assert got.score == pytest.approx(float(unit[0] @ unit[1]), abs=1e-6)
+    assert got.norms == pytest.approx(found.norms, rel=1e-5)
+    assert (got.similarity, got.llr, got.same) == ("cosine", None, None)
+    assert verify(model, first.path, first.path).score == pytest.approx(1, abs=1e-6)
+    assert verify(model, first.path, second.path, threshold=got.score).same is True
+    assert verify(model, first.path, second.path, threshold=got.score + 1e-6).same is False
+    with pytest.raises(ValueError, match="threshold nan"):
+        verify(model, first.path, second.path, threshold=float("nan"))
+
+
+def test_a_calibration_gives_the_probability(run: Path, voices: Path) -> None:
+    model = load.load(str(run))
+    first, second = (one.path for one in folders.items(voices, split="all")[:2])
+    system = f"cosine, model {model.digest[:16]}"
+    plain = verify(model, first, second)
+    for prior in (0.5, 0.01):
+        got = verify(model, first, second, calibration=Calibration(8.0, -3.0, p_target=prior, system=system))
+        assert got.llr == pytest.approx(8 * plain.score - 3)
+        odds = np.exp(got.llr or 0) * prior / (1 - prior)
+        assert got.probability == pytest.approx(odds / (1 + odds))
+        assert got.same is bool(odds >= 1)
+    low, high = sorted(np.log(plain.norms))
+    got = verify(model, first, second, calibration=Calibration(8.0, -3.0, (0.5, 0.25), ("log_norm_low", "log_norm_high"), system=system))
+    assert got.llr == pytest.approx(8 * plain.score - 3 + 0.5 * low + 0.25 * high, abs=1e-5)
+    with pytest.raises(ValueError, match=r"fitted for \[plda\], but these scores are \[cosine, model"):
+        verify(model, first, second, calibration=Calibration(1.0, 0.0, system="plda"))
+    with pytest.raises(ValueError, match="needs log_duration_low, log_duration_high"):
+        verify(model, first, second, calibration=Calibration(1.0, 0.0, (1.0, 1.0), ("log_duration_low", "log_duration_high")))
+    far = verify(model, first, second, calibration=Calibration(1e9, -1e12))
+    assert far.probability == pytest.approx(0)
+    assert far.same is False
+
+
+def test_from_the_command_line(run: Path, voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = (one.path for one in folders.items(voices, split="all")[:2])
+    base = ("verify", first, second, "--model", run)
+    assert likeness(*base) == 0
+    shown = capsys.readouterr().out
+    assert "(cosine)" in shown
+    assert "decision     none: give --threshold" in shown
+    assert likeness(*base, "--threshold", -1, "--json", tmp_path / "v.json") == 0
+    assert "decision     the same subject (score at least -1)" in capsys.readouterr().out
+    document = json.loads((tmp_path / "v.json").read_text())
+    assert document["files"] == [str(first), str(second)]
+    assert (document["schema"], document["same"], document["threshold"]) == ("likeness.verification/1", True, -1.0)
+    assert {"score", "norms", "llr", "probability", "similarity", "model", "modality"} <= document.keys()
+    Calibration(1.0, -50.0, p_target=0.01).save(run / "calibration.json")
+    try:
+        assert likeness(*base) == 0
+        shown = capsys.readouterr().out
+        assert "probability  0.0000 of the same subject, if 0.01 of all pairs are" in shown
+        assert "different subject (not probability at least 0.5)" in shown
+        Calibration(1.0, 50.0).save(tmp_path / "c.json")
+        assert likeness(*base, "--calibration", tmp_path / "c.json") == 0
+        assert "probability  1.0000" in capsys.readouterr().out
+    finally:
+        (run / "calibration.json").unlink()
+    assert find_calibration(str(run), None) is None
+    assert "none" in Verification(0.5, "cosine", (1.0, 2.0)).text()
+
+
+def test_a_calibration_of_score_fits_verify(run: Path, voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    items, trials = folders.trials(voices, split="all")
+    from eval.formats.trials import write_trials
+
+    (tmp_path / "items.txt").write_text("".join(f"{one.id} {one.path}\n" for one in items))
+    write_trials(tmp_path / "trials.txt", trials)
+    assert likeness("embed", "--model", run, "--items", tmp_path / "items.txt", "--out", tmp_path / "e.npz") == 0
+    score = ("score", "--trials", tmp_path / "trials.txt", "--embeddings", tmp_path / "e.npz")
+    assert likeness(*score, "--calibrate", "--quality", "log_norm", "--out", tmp_path / "c.json") == 0
+    assert likeness(*score, "--calibration", tmp_path / "c.json", "--out", tmp_path / "s.txt") == 0
+    enrol, probe, llr = (tmp_path / "s.txt").read_text().splitlines()[0].split()[:3]
+    where = {one.id: one.path for one in items}
+    capsys.readouterr()
+    assert likeness("verify", where[enrol], where[probe], "--model", run, "--calibration", tmp_path / "c.json", "--json", tmp_path / "v.json") == 0
+    assert json.loads((tmp_path / "v.json").read_text())["llr"] == pytest.approx(float(llr), abs=1e-4)
+
+
+def noise(seconds: float, rate_hz: int = 16_000) -> np.ndarray:
+    return (np.random.default_rng(0).standard_normal(round(seconds * rate_hz)) * 0.1).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Recordings of every kind."""
+    made = tmp_path_factory.mktemp("kinds")
+    kinds = {
+        "plain.wav": (noise(1), 16_000, "PCM_16"),
+        "8 kHz.wav": (noise(1, 8_000), 8_000, "PCM_16"),
+        "96.kHz.flac": (noise(1, 96_000), 96_000, "PCM_24"),
+        "stéréo 立体.wav": (np.stack([noise(1), noise(1)], axis=1), 16_000, "PCM_16"),
+        "24-bit.wav": (noise(1), 16_000, "PCM_24"),
+        "float.wav": (noise(1), 16_000, "FLOAT"),
+        "clipped.wav": (np.clip(noise(1) * 40, -1, 1), 16_000, "PCM_16"),
+        "silent.wav": (np.zeros(16_000), 16_000, "PCM_16"),
+        "zero.wav": (np.zeros(0), 16_000, "PCM_16"),
+    }
+    for name, (wave, rate_hz, subtype) in kinds.items():
+        soundfile.write(made / name, wave, rate_hz, subtype=subtype)
+    (made / "corrupt.flac").write_bytes((made / "96.kHz.flac").read_bytes()[:60] + bytes(500))
+    (made / "face.jpg").write_bytes(b"\xff\xd8\xff\xe0" + bytes(100))
+    second = (noise(1) * 32767).astype(np.int16)
+    with soundfile.SoundFile(made / "3 hours.wav", "w", 16_000, 1, "PCM_16") as file:
+        for _ in range(108):
+            file.write(np.tile(second, 100))
+    return made
+
+
+GOOD = ("plain.wav", "8 kHz.wav", "96.kHz.flac", "stéréo 立体.wav", "24-bit.wav", "float.wav", "clipped.wav")
+BAD = {"silent.wav": "silent", "zero.wav": "empty, 0 samples", "corrupt.flac": "unreadable", "face.jpg": "unreadable", "3 hours.wav": "too long, 10800.0 s"}
+
+
+def test_every_kind_of_recording_embeds_or_is_named(run: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "list.txt").write_text("".join(f"{name}\t{name}\n" for name in (*GOOD, *BAD)), encoding="utf-8")
+    out = tmp_path / "em beddings.v1.npz"
+    assert likeness("embed", "--model", run, "--items", tmp_path / "list.txt", "--root", folder, "--out", out) == 0
+    shown = capsys.readouterr()
+    assert "5 unreadable items left out" in shown.out
+    for name, reason in BAD.items():
+        assert f"skipped {name}: {folder / name}: {reason}" in shown.err
+    found = embeddings.read(out)
+    assert found.ids == GOOD
+    same = found.unit() @ found.unit()[0]
+    for name in ("stéréo 立体.wav", "24-bit.wav", "float.wav"):  # the same noise in another container
+        assert same[GOOD.index(name)] > 0.999
+
+
+def test_long_recordings_embed_in_chunks(run: Path, folder: Path, tmp_path: Path) -> None:
+    """Longer than what is read at once; that three hours need no memory is in test_long.py."""
+    model = load.in_parts(load.load(str(run)), chunk_seconds=600)
+    long = tmp_path / "25 minutes.wav"
+    soundfile.write(long, np.tile(noise(5), 300), 16_000)
+    found, bad = embed(model.embedder, [Item("x", long), Item("y", folder / "plain.wav"), Item("z", folder / "silent.wav")], model.read, batch_size=2)
+    assert model.meta["chunks"] == "at most 600 s, mean by length"
+    assert [one.id for one in bad] == ["z"]
+    assert found.ids == ("x", "y")
+
+
+@pytest.mark.parametrize("name", [*BAD, "missing.wav"])
+def test_verify_names_the_file_that_is_bad(run: Path, folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert likeness("verify", folder / "plain.wav", folder / name, "--model", run) == 2
+    said = capsys.readouterr().err
+    assert name in said
+    assert BAD.get(name, "1 of 2 files do not exist") in said
+    assert "plain.wav" not in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", GOOD[1:])
+def test_verify_reads_every_good_kind(run: Path, folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert likeness("verify", folder / name, folder / "plain.wav", "--model", run, "--threshold", 0) == 0
+    assert "decision" in capsys.readouterr().out

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.data.batch import MAX_SPAN, Item, read_items, write_items
+
+
+@given(st.binary(min_size=1, max_size=100), st.data())
+def test_a_span_opens_as_its_bytes(tmp_path_factory: pytest.TempPathFactory, content: bytes, data: st.DataObject) -> None:
+    path = tmp_path_factory.mktemp("span") / "shard.tar"
+    path.write_bytes(content)
+    offset = data.draw(st.integers(0, len(content)))
+    size = data.draw(st.integers(0, len(content) - offset))
+    with Item("a", path, span=(offset, size)).open() as file:
+        assert file.read() == content[offset : offset + size]
+    with Item("a", path).open() as file:
+        assert file.read() == content
+
+
+def test_spans_outside_the_shard_are_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "shard.tar"
+    path.write_bytes(bytes(1000))
+    for span, says in [((990, 20), "only 10 of its 20 bytes"), ((5000, 1), "only 0 of its 1 bytes"), ((-1, 5), "from byte -1"), ((0, MAX_SPAN + 1), "at most")]:
+        with pytest.raises(ValueError, match=says) as caught:
+            Item("spk/a", path, span=span).open()
+        assert str(caught.value).startswith(f"{path}[spk/a]: ")
+    with pytest.raises(FileNotFoundError):
+        Item("a", tmp_path / "none.tar", span=(0, 1)).open()
+
+
+def test_suffix_and_name() -> None:
+    assert Item("a", Path("x/a.FLAC")).suffix == ".flac"
+    assert Item("a", Path("x.tar"), span=(0, 1), ending=".wav").suffix == ".wav"
+    assert Item("a", Path("x/a.FLAC")).name == str(Path("x/a.FLAC"))
+    assert Item("a", Path("x.tar"), span=(0, 1)).name == "x.tar[a]"
+
+
+def test_items_of_shards_are_not_written_as_their_shard(tmp_path: Path) -> None:
+    files = [Item("a/1", tmp_path / "a b/1.wav"), Item("a/2", tmp_path / "2.wav")]
+    inside = [Item(f"s/{i}", tmp_path / "0.tar", span=(i, 1), ending=".wav") for i in range(2)]
+    write_items(tmp_path / "list.txt", files, tmp_path)
+    assert read_items(tmp_path / "list.txt") == files
+    with pytest.raises(ValueError, match=r"list.txt: 2 of 4 items lie inside tar shards \('s/0', 's/1'\), and a list names files only; unpack the shards"):
+        write_items(tmp_path / "list.txt", files + inside, tmp_path)
+    assert read_items(tmp_path / "list.txt") == files

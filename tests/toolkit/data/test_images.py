@@ -1,0 +1,175 @@
+"""Decoding images: every format and mode, orientation and depth against Pillow's levels and OpenCV's, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import struct
+import warnings
+import zlib
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from toolkit.data import images, shards
+from toolkit.data.batch import Item
+from toolkit.data.images import BadImage, Pixels, decode_bytes, encode, file_bytes, to_floats
+
+RNG = np.random.default_rng(0)
+SMOOTH = cv2.GaussianBlur(RNG.integers(0, 256, (40, 56, 3), dtype=np.uint8), (0, 0), 4)
+FORMATS = ["PNG", "JPEG", "BMP", "GIF", "TIFF", "PPM", "WEBP"]
+
+
+def file_of(image: Image.Image, form: str, **settings: object) -> bytes:
+    held = io.BytesIO()
+    image.save(held, form, **settings)
+    return held.getvalue()
+
+
+def decode(held: bytes) -> Pixels:
+    return decode_bytes(held, "x")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_format_gives_the_pixels(form: str) -> None:
+    held = file_of(Image.fromarray(SMOOTH), form, **({"lossless": True} if form == "WEBP" else {}))
+    assert np.array_equal(decode(held), np.asarray(Image.open(io.BytesIO(held)).convert("RGB")))
+    if form not in ("GIF", "JPEG"):
+        assert np.array_equal(decode(held), SMOOTH)
+
+
+def test_jpeg_agrees_with_opencv() -> None:
+    held = file_of(Image.fromarray(SMOOTH), "JPEG", quality=90)
+    theirs = cv2.imdecode(np.frombuffer(held, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
+    assert np.abs(decode(held).astype(int) - theirs).max() <= 1
+
+
+@pytest.mark.parametrize("mode", ["L", "1", "P", "LA", "RGBA", "CMYK"])
+def test_other_modes_become_rgb(mode: str) -> None:
+    image = Image.fromarray(SMOOTH).convert(mode)
+    ours = decode(file_of(image, "JPEG", quality=100) if mode == "CMYK" else file_of(image, "PNG"))
+    assert ours.shape == SMOOTH.shape
+    assert ours.dtype == np.uint8
+    if mode in ("RGBA", "CMYK"):
+        assert np.abs(ours.astype(int) - SMOOTH).max() <= (12 if mode == "CMYK" else 0)
+    if mode in ("L", "LA"):
+        assert np.array_equal(ours[..., 0], np.asarray(Image.fromarray(SMOOTH).convert("L")))
+
+
+def test_16_bit_grey_is_rounded_to_8() -> None:
+    deep = np.linspace(0, 65535, 600).astype(np.uint16).reshape(20, 30)
+    wanted = np.rint(deep / 257).astype(np.uint8)
+    assert np.array_equal(decode(file_of(Image.fromarray(deep), "PNG"))[..., 1], wanted)
+    pgm = b"P5 30 20 65535\n" + deep.astype(">u2").tobytes()
+    assert np.array_equal(decode(pgm)[..., 1], wanted)
+    for levels, reason in ((deep.astype(np.float32), "floating-point"), (deep.astype(np.int32) * 2, "131070")):
+        with pytest.raises(BadImage, match=f"x: .*{reason}.*convert it to 8 bits"):
+            decode(file_of(Image.fromarray(levels), "TIFF"))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientation_agrees_with_opencv(orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    held = file_of(Image.fromarray(SMOOTH), "JPEG", quality=95, exif=exif)
+    theirs = cv2.imdecode(np.frombuffer(held, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
+    ours = decode(held)
+    assert ours.shape == theirs.shape
+    assert np.abs(ours.astype(int) - theirs).max() <= 1
+
+
+def test_damaged_exif_says_nothing_about_the_pixels() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    held = file_of(Image.fromarray(SMOOTH), "JPEG", quality=95, exif=exif)
+    place = held.index(b"Exif\0\0") + 6
+    assert decode(held).shape == (56, 40, 3)
+    assert decode(held[:place] + b"\xff" * 8 + held[place + 8 :]).shape == (40, 56, 3)
+
+
+def test_damaged_files_are_refused_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jpeg = file_of(Image.fromarray(SMOOTH), "JPEG", quality=95)
+    for name, held, reason in [
+        ("cut.jpg", jpeg[: len(jpeg) // 2], "[Tt]runcated"),
+        ("text.jpg", b"not an image", "none of the formats"),
+        ("empty.jpg", b"", "none of the formats"),
+        ("a.eps", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "none of the formats"),
+    ]:
+        with pytest.raises(BadImage, match=f"{name}: .*{reason}.*; fetch or write the file again, or remove it"):
+            decode_bytes(held, name)
+    with pytest.raises(BadImage, match=r"missing.jpg: no such file"):
+        file_bytes(Item("m", tmp_path / "missing.jpg"))
+    monkeypatch.setattr(images, "MAX_BYTES", 2**17)
+    (tmp_path / "large.jpg").write_bytes(bytes(2**17 + 1))
+    with pytest.raises(BadImage, match=r"large.jpg: over 131072 bytes"):
+        file_bytes(Item("l", tmp_path / "large.jpg"))
+
+
+def test_bombs_are_refused_before_decoding() -> None:
+    def chunk(kind: bytes, held: bytes) -> bytes:
+        return struct.pack(">I", len(held)) + kind + held + struct.pack(">I", zlib.crc32(kind + held))
+
+    for side in (9_000, 60_000):  # the second is over Pillow's own limit too
+        head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+        png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
+        with pytest.raises(BadImage, match="pixels"):
+            decode(png)
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_any_bytes_are_an_image_or_bad(data: st.DataObject) -> None:
+    held = bytearray(file_of(Image.fromarray(SMOOTH[:12, :12]), data.draw(st.sampled_from(FORMATS))))
+    for place in data.draw(st.lists(st.integers(0, len(held) - 1), max_size=4)):
+        held[place] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(held)) | st.just(len(held)))
+    with contextlib.suppress(BadImage), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow warns of damaged metadata and reads on
+        assert decode(bytes(held[:cut])).ndim == 3
+
+
+def test_images_are_read_from_tar_shards(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.png").write_bytes(encode(SMOOTH))
+    shards.write([Item(name, tmp_path / f"{name}.png", name) for name in ("a", "b")], tmp_path / "tar")
+    packed = shards.items(tmp_path / "tar", suffixes=images.SUFFIXES)
+    assert sorted(one.id for one in packed) == ["a", "b"]
+    assert np.array_equal(decode(file_bytes(packed[0])), SMOOTH)
+
+
+def test_levels_become_floats_of_the_same_values() -> None:
+    assert np.array_equal(to_floats(SMOOTH), SMOOTH.transpose(2, 0, 1))
+    assert np.array_equal(to_floats(SMOOTH[:, :, 0]), SMOOTH[None, :, :, 0])
+    assert to_floats(SMOOTH).dtype == np.float32
+    assert to_floats(SMOOTH).flags.c_contiguous
+
+
+def test_encode_refuses_other_suffixes() -> None:
+    assert np.abs(decode(encode(SMOOTH, ".jpg")).astype(int) - SMOOTH).max() <= 6
+    with pytest.raises(ValueError, match=r"not as '\.gif'"):
+        encode(SMOOTH, ".gif")
+
+
+def test_a_jpeg_of_many_scans_is_refused_before_it_is_decoded() -> None:
+    """Each scan is a pass over all pixels, and costs a few bytes."""
+    held = io.BytesIO()
+    Image.new("RGB", (64, 64), "red").save(held, "JPEG", progressive=True)
+    whole = held.getvalue()
+    assert images.decode_bytes(whole, "a").shape == (64, 64, 3)
+    at = whole.index(b"\xff\xda")
+    with pytest.raises(images.BadImage, match="scans"):
+        images.decode_bytes(whole[:at] + whole[at : at + 30] * 600 + whole[at:], "a")
+
+
+def test_sizes_are_seen_before_decoding() -> None:
+    held = io.BytesIO()
+    Image.new("L", (300, 200)).save(held, "PNG")
+    images.check_size(held.getvalue(), "a", 60_000)
+    images.check_size(b"no image", "a", 1)
+    with pytest.raises(images.BadImage, match="200 x 300 pixels"):
+        images.check_size(held.getvalue(), "a", 59_999)

@@ -1,0 +1,375 @@
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import random
+import shutil
+import tarfile
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from modalities.speaker import audio, folders
+from tests.toolkit import tiny
+from toolkit.console import BadItems
+from toolkit.data import shards
+from toolkit.data.batch import Bad, Draw, Item, Views, label_numbers
+from toolkit.data.sampling import Sampling, draws
+from toolkit.training.recipe import describe
+from toolkit.training.train import fit
+
+Members = list[tuple[str, bytes]]
+
+
+@pytest.fixture(scope="module")
+def packed(voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The 32 voices in several shards. Read only: copy it to change it."""
+    folder = tmp_path_factory.mktemp("packed")
+    shards.write(folders.scan(voices), folder, name="train", shard_bytes=100_000)
+    return folder
+
+
+def tar(path: Path, members: Members, **settings: int) -> Path:
+    with tarfile.open(path, "w", **settings) as archive:  # type: ignore[call-overload]
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return path
+
+
+def content(item: Item) -> bytes:
+    with item.open() as file:
+        return file.read()
+
+
+def test_packed_items_are_the_items(voices: Path, packed: Path) -> None:
+    originals = {one.id: one for one in folders.scan(voices)}
+    found = shards.items(packed)
+    assert len({one.path for one in found}) > 4
+    assert all(path.stat().st_size <= 100_000 + tarfile.RECORDSIZE for path in packed.glob("*.tar"))
+    assert {one.id for one in found} == originals.keys()
+    assert [one.id for one in found] != sorted(originals)  # shuffled
+    for one in found:
+        assert (one.label, one.suffix, content(one)) == (originals[one.id].label, ".flac", originals[one.id].path.read_bytes())
+        np.testing.assert_array_equal(audio.read(one), audio.read(originals[one.id]))
+    numbers = shards.shard_numbers(found)
+    assert [one.path.name for one in found] == [f"train-{number:06d}.tar" for number in numbers]
+    describe(partial(shards.items, pattern="train-*.tar"))  # a recipe can name it
+
+
+def test_the_index_says_what_a_scan_finds(packed: Path, tmp_path: Path) -> None:
+    with_index = shards.items(packed)
+    for path in packed.glob("*.tar"):
+        shutil.copy(path, tmp_path)
+    scanned = shards.items(tmp_path)
+    assert [one._replace(path=packed / one.path.name) for one in scanned] == with_index
+    assert {one.name: one.read_bytes() for one in tmp_path.glob("*.index")} == {one.name: one.read_bytes() for one in packed.glob("*.index")}
+    assert shards.items(str(tmp_path / "train-00000[01].tar")) == [one for one in scanned if one.path.stem in ("train-000000", "train-000001")]
+    assert shards.items(tmp_path / "train-000001.tar") == [one for one in scanned if one.path.stem == "train-000001"]
+
+
+def test_packing_is_a_pure_function_and_goes_on_after_an_interruption(voices: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    originals = folders.scan(voices)
+    whole, calls = shards._pack, list[str]()
+
+    def third_fails(shard: Path, *rest: object) -> None:
+        calls.append(shard.name)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        whole(shard, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(shards, "_pack", third_fails)
+    with pytest.raises(KeyboardInterrupt):
+        shards.write(originals, tmp_path, name="train", shard_bytes=100_000)
+    assert not list(tmp_path.glob("*.tar"))  # nothing half-written to be seen
+    with pytest.raises(FileNotFoundError, match="shards that are not finished"):
+        shards.items(tmp_path)
+    shards.write(originals, tmp_path, name="train", shard_bytes=100_000)
+    assert calls[2:4] == ["train-000002.tar"] * 2
+    assert len(calls) == len(set(calls)) + 1  # the first two were kept
+    assert {one.name: one.read_bytes() for one in tmp_path.iterdir()} == {one.name: one.read_bytes() for one in packed.iterdir()}
+    (tmp_path / ".train.unfinished").mkdir()  # as if it had been killed between the last renamings
+    (tmp_path / "train-000003.tar").rename(tmp_path / ".train.unfinished/train-000003.tar")
+    (tmp_path / "train-000003.tar.index").rename(tmp_path / ".train.unfinished/train-000003.tar.index")
+    with pytest.raises(ValueError, match="part of a packing that was interrupted"):
+        shards.items(tmp_path)
+    before = len(calls)
+    shards.write(originals, tmp_path, name="train", shard_bytes=100_000)
+    assert len(calls) == before
+    assert len(shards.items(tmp_path)) == len(originals)
+    with pytest.raises(ValueError, match="other shards"):
+        shards.write(originals, tmp_path, name="train", shard_bytes=100_000, seed=1)
+    again = shards.write(shards.items(tmp_path), tmp_path, name="again")  # from spans, into one shard
+    assert {one.id: content(one) for one in shards.items(again[0])} == {one.id: one.path.read_bytes() for one in originals}
+
+
+def test_what_cannot_be_packed_is_counted_and_named(tmp_path: Path) -> None:
+    for name in ("a.wav", "b.json", "c"):
+        (tmp_path / name).write_bytes(b"12")
+    (tmp_path / "empty.wav").touch()
+    bad = [Item(name, tmp_path / name, "x") for name in ("a.wav", "b.json", "c", "empty.wav", "none.wav")]
+    with pytest.raises(ValueError, match=r"4 of 5 items cannot be packed \('.*b.json'.*: the suffix '.json'"):
+        shards.write(bad, tmp_path / "out")
+    with pytest.raises(ValueError, match="1 of 1 items have an id or label that is no line"):
+        shards.write([Item("a\nb", tmp_path / "a.wav", "x")], tmp_path / "out")
+    for wrong in ({"name": "../x"}, {"shard_bytes": 0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            shards.write(bad[:1], tmp_path / "out", **wrong)
+    with pytest.raises(ValueError, match="no items"):
+        shards.write([], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_webdataset_reads_what_we_write_and_we_read_what_it_writes(packed: Path, tmp_path: Path) -> None:
+    wds = pytest.importorskip("webdataset")
+    ours = shards.items(packed)
+    read = list(wds.WebDataset([str(one) for one in sorted(packed.glob("*.tar"))], shardshuffle=False))
+    assert [(json.loads(one["json"]), one["flac"]) for one in read] == [({"id": one.id, "label": one.label}, content(one)) for one in ours]
+    with wds.TarWriter(str(tmp_path / "theirs.tar")) as writer:
+        for number, one in enumerate(ours[:9]):
+            writer.write({"__key__": f"clip/{number}", "flac": content(one), ("cls", "txt", "json")[number % 3]: {"label": "7"} if number % 3 == 2 else "7"})
+    theirs = shards.items(tmp_path)
+    assert [(one.id, one.label, one.suffix, content(one)) for one in theirs] == [(f"clip/{n}", "7", ".flac", content(one)) for n, one in enumerate(ours[:9])]
+
+
+@pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_shards_by_others(tmp_path: Path, format: int) -> None:
+    long = "é" * 60 if format != tarfile.USTAR_FORMAT else "e"
+    members: Members = [
+        ("id1/x/01.wav.spk", b"id1\n"),  # WeSpeaker: keys that end in .wav
+        ("id1/x/01.wav.wav", b"one"),
+        ("id1/x/02.wav.spk", b"id1"),
+        ("id1/x/02.wav.wav", b"two"),
+        (f"{long}/pair.left.jpg", b"left"),  # webdataset: one label for two members
+        (f"{long}/pair.right.JPG", b"right"),
+        (f"{long}/pair.cls", b"12"),
+        ("./cap.txt", b"a caption\nof two lines"),
+        ("cap.jpg", b"cap"),
+        ("cap.json", b'{"label": 3, "id": "the cap", "deep": [[]]}'),
+        ("._cap.jpg", b"what macOS adds"),
+        ("README", b"no suffix"),
+    ]
+    with tarfile.open(tmp_path / "a.tar", "w", format=format) as archive:
+        folder = tarfile.TarInfo("id1/")
+        folder.type = tarfile.DIRTYPE
+        archive.addfile(folder)
+        for name, held in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(held)
+            archive.addfile(info, io.BytesIO(held))
+    assert [(one.id, one.label, one.suffix, content(one)) for one in shards.items(tmp_path)] == [
+        ("id1/x/01.wav", "id1", ".wav", b"one"),
+        ("id1/x/02.wav", "id1", ".wav", b"two"),
+        (f"{long}/pair.left", "12", ".jpg", b"left"),
+        (f"{long}/pair.right", "12", ".jpg", b"right"),
+        ("the cap", "3", ".jpg", b"cap"),
+    ]
+    assert [one.id for one in shards.items(tmp_path, suffixes=(".wav",))] == ["id1/x/01.wav", "id1/x/02.wav"]
+
+
+def test_missing_labels_and_repeated_ids_are_counted(tmp_path: Path) -> None:
+    tar(tmp_path / "a.tar", [("1.jpg", b"a"), ("1.cls", b"0"), ("1.npy", b"b"), ("2.jpg", b"c"), ("2.txt", b"\xff"), ("3.jpg", b"d")])
+    with pytest.raises(ValueError, match=r"2 of 4 items in shards have no label \('.*a\.tar\[2\]', '.*a\.tar\[3\]'\)"):
+        shards.items(tmp_path)
+    with pytest.raises(ValueError, match=r"1 repeated ids \('1'\).*name the `suffixes`"):
+        shards.items(tmp_path, labelled=False)
+    assert [one.label for one in shards.items(tmp_path, labelled=False, suffixes=(".jpg",))] == ["0", None, None]
+    shutil.copy(tmp_path / "a.tar", tmp_path / "b.tar")
+    with pytest.raises(ValueError, match=r"3 repeated ids .*prefix=True"):
+        shards.items(tmp_path, labelled=False, suffixes=(".jpg",))
+    assert [one.id for one in shards.items(tmp_path, labelled=False, suffixes=(".jpg",), prefix=True)] == ["a/1", "a/2", "a/3", "b/1", "b/2", "b/3"]
+    with pytest.raises(ValueError, match=r"without .wav members"):
+        shards.items(tmp_path, suffixes=(".wav",))
+
+
+def test_truncated_shards_and_wrong_indices_are_all_counted(packed: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    shutil.copytree(packed, folder)
+    first, second, third = sorted(folder.glob("*.tar"))[:3]
+    first.write_bytes(first.read_bytes()[:-20_000])  # shorter than its index says
+    second.write_bytes(second.read_bytes()[:-20_000])
+    (folder / f"{second.name}.index").unlink()  # and without one
+    lines = (folder / f"{third.name}.index").read_text().splitlines()
+    (folder / f"{third.name}.index").write_text("\n".join(lines[:-1]))
+    with pytest.raises(ValueError, match=r"3 of \d+ shards cannot be used \('train-000000.tar', 'train-000001.tar', 'train-000002.tar'\)"):
+        shards.items(folder)
+    with pytest.raises(ValueError, match="damaged or truncated"):
+        shards.items(second)
+    with pytest.raises(ValueError, match="items are listed; fetch the shard again, or delete the index"):
+        shards.items(third)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '["a"]',
+        "{}",
+        '["a", 3, ".wav", 512, 1]',
+        '["a", null, ".wav", 512, 99999999]',
+        '["a", null, ".wav", -1, 1]',
+        '["a", null, ".wav", true, 1]',
+        '["", null, ".wav", 512, 1]',
+        "[" * 9999,
+        "x",
+    ],
+)
+def test_indices_are_not_believed(tmp_path: Path, line: str) -> None:
+    shard = tar(tmp_path / "a.tar", [("1.jpg", b"a"), ("1.cls", b"0")])
+    assert len(shards.items(tmp_path)) == 1
+    header = (tmp_path / "a.tar.index").read_text().splitlines()[0]
+    (tmp_path / "a.tar.index").write_text(f"{header}\n{line}\n")
+    with pytest.raises(ValueError, match=r"a\.tar\.index: (1 lines are no|no index)"):
+        shards.items(shard)
+
+
+def header_of(**fields: object) -> bytes:
+    info = tarfile.TarInfo("x.wav")
+    for name, value in fields.items():
+        setattr(info, name, value)
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+END = bytes(1024)
+LABELLED = header_of(name="x.cls", size=1) + b"0".ljust(512, b"\0")
+
+
+@pytest.mark.parametrize(
+    ("archive", "says"),
+    [
+        (header_of(type=tarfile.SYMTYPE, linkname="/etc/passwd") + END, "1 members are refused.*link, device or sparse"),
+        (header_of(type=tarfile.LNKTYPE, linkname="a") + END, "link, device or sparse"),
+        (header_of(type=tarfile.FIFOTYPE) + header_of(type=tarfile.CHRTYPE) + END, "2 members are refused"),
+        (header_of(type=tarfile.GNUTYPE_SPARSE) + END, "link, device or sparse"),
+        (header_of(name="/x.wav") + END, "absolute"),
+        (header_of(name="a/../../x.wav") + END, "leaves its folder"),
+        (header_of(name="a\nx.wav") + END, "not printable"),
+        (header_of(name="\udcff.wav") + END, "not printable"),
+        (header_of(size=10**9) + bytes(512) + END, "claims 1000000000 bytes|unexpected end"),
+        (header_of(size=-512) + bytes(512) + END, "damaged or truncated"),
+        (header_of(type=tarfile.GNUTYPE_LONGNAME, size=2**33) + bytes(2048), "header of 8589934592 bytes"),
+        (header_of(type=tarfile.XHDTYPE, size=2**33) + bytes(2048), "header of 8589934592 bytes"),
+        (header_of(type=tarfile.XHDTYPE, size=14) + b"14 size=-5120\n".ljust(512, b"\0") + header_of() + END, "damaged|claims -5120"),
+        (header_of(type=tarfile.XGLTYPE, size=10) + b"10 path=a\n".ljust(512, b"\0") + header_of() + END, "global header"),
+        (b"".join(header_of(type=tarfile.GNUTYPE_LONGNAME, size=0) for _ in range(3000)), "damaged or truncated"),
+        (header_of() + LABELLED, "no end of archive"),
+        (header_of() + LABELLED + END + header_of() + END, "joined"),
+        (header_of() + b"\1" * 512 + END, "no end of archive"),
+        (b"", "damaged or truncated"),
+        (b"text" * 300, "damaged or truncated"),
+        (gzip.compress(header_of() + END), "compressed with gzip"),
+    ],
+)
+def test_hostile_archives_are_refused(tmp_path: Path, archive: bytes, says: str) -> None:
+    (tmp_path / "a.tar").write_bytes(archive)
+    with pytest.raises(ValueError, match=says):
+        shards.items(tmp_path, labelled=False)
+    assert not list(tmp_path.glob("*.index"))
+
+
+def test_every_bit_flip_and_cut_is_read_or_refused(tmp_path: Path) -> None:
+    whole = tar(tmp_path / "whole", [(f"{n}.{kind}", bytes(100)) for n in range(3) for kind in ("wav", "cls")], format=tarfile.PAX_FORMAT).read_bytes()
+    rng = random.Random(0)
+    refused = 0
+    for trial in range(300):
+        damaged = bytearray(whole[: 512 * rng.randrange(25)] if trial % 3 == 0 else whole)
+        for _ in range(3):
+            if damaged:
+                damaged[rng.randrange(min(len(damaged), 6000))] ^= 1 << rng.randrange(8)
+        (tmp_path / "a.tar").write_bytes(damaged)
+        (tmp_path / "a.tar.index").unlink(missing_ok=True)
+        try:
+            for one in shards.items(tmp_path / "a.tar", labelled=False):
+                assert len(content(one)) == one.span[1]  # type: ignore[index]
+        except ValueError:
+            refused += 1
+    assert refused > 100
+
+
+def test_compressed_and_missing_shards_say_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no tar shards like '\*.tar'"):
+        shards.items(tmp_path)
+    (tmp_path / "a.tar.gz").touch()
+    for data in (tmp_path, tmp_path / "a.tar.gz"):
+        with pytest.raises(ValueError, match=r"1 compressed shards \('a.tar.gz'\).*unpack them to .tar"):
+            shards.items(data)
+    with pytest.raises(ValueError, match="1 of 1 items are files, in no tar shard"):
+        shards.shard_numbers([Item("a", tmp_path / "a.wav", "x")])
+
+
+def test_an_index_that_cannot_be_written_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tar(tmp_path / "a.tar", [("1.jpg", b"a"), ("1.cls", b"0")])
+
+    def refuse(*_: object) -> None:
+        raise PermissionError("read-only file system")
+
+    monkeypatch.setattr(shards, "_write_index", refuse)
+    with pytest.warns(UserWarning, match=r"index cannot be written \(read-only file system\)"):
+        assert len(shards.items(tmp_path)) == 1
+
+
+def damage(folder: Path, number: int) -> Item:
+    """Overwrite the bytes of one item inside its shard; nothing else changes."""
+    item = shards.items(folder)[number]
+    assert item.span is not None
+    with item.path.open("r+b") as file:
+        file.seek(item.span[0])
+        file.write(b"x" * item.span[1])
+    return item
+
+
+def test_a_damaged_span_is_named_and_skipped_up_to_a_share(packed: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    shutil.copytree(packed, folder)
+    broken = damage(folder, 5)
+    found = shards.items(folder)
+    views = Views(found, label_numbers(found)[1], audio.read, None, seed=0)
+    bad = [one for one in (views[Draw(i, 0, i)] for i in range(len(found))) if isinstance(one, Bad)]
+    assert [one.id for one in bad] == [broken.id]
+    assert bad[0].reason.startswith(f"{broken.path}[{broken.id}]: unreadable")
+    BadItems(0.1).count(bad, len(found))
+    with pytest.raises(ValueError, match=r"1 of 32 items drawn so far cannot be read"):
+        BadItems(0.0).count(bad, len(found))
+    broken.path.unlink()  # a shard that vanishes during training: all of its items
+    lost = [one for one in (views[Draw(i, 0, i)] for i in range(len(found))) if isinstance(one, Bad)]
+    assert {one.id for one in lost} == {one.id for one in found if one.path == broken.path}
+    assert all("no such file" in one.reason for one in lost)
+
+
+def test_a_recipe_trains_on_shards_and_names_the_damaged_item(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "data"
+    shutil.copytree(packed, folder)
+    broken = damage(folder, 5)
+    recipe = replace(tiny.BASE, items=partial(shards.items, pattern="train-*.tar"), trials=None, metrics={}, max_bad_share=0.2)
+    fit(recipe, data=folder, out=tmp_path / "run")
+    told = "".join(capsys.readouterr().err.split())
+    assert f"skipped{broken.id}" in told
+    with pytest.raises(ValueError, match=r"more than max_bad_share=0\.0"):
+        fit(replace(recipe, max_bad_share=0.0), data=folder, out=tmp_path / "strict")
+
+
+@pytest.mark.parametrize("sampling", [Sampling(8, 2), Sampling(8, weighting="sqrt"), Sampling(8, open_shards=2)])
+def test_workers_read_the_same_batches(packed: Path, sampling: Sampling) -> None:
+    found = shards.items(packed)
+    labels, numbers = label_numbers(found)[1], shards.shard_numbers(found)
+    views = Views(found, labels, audio.read, short, seed=3)
+
+    def read(workers: int) -> list[list[tuple[np.ndarray, int]]]:
+        order = draws(labels, sampling, seed=3, start=2, stop=8, shards=numbers)
+        return list(torch.utils.data.DataLoader(views, batch_sampler=order, collate_fn=list, num_workers=workers))
+
+    alone, shared = read(0), read(2)
+    assert len(alone) == 6
+    for ours, theirs in zip(alone, shared, strict=True):
+        for (a, label_a), (b, label_b) in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(a, b)
+            assert label_a == label_b
+
+
+def short(wave: np.ndarray, rng: np.random.Generator, batch_rng: np.random.Generator) -> np.ndarray:
+    return audio.crop(wave, int(batch_rng.integers(500, 1000)), rng)

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import hashlib
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from eval.formats.provenance import sha256
+from modalities.speaker import audio
+from modalities.speaker.features import KaldiFbank
+from toolkit.backbones.resnet import ResNet34
+from toolkit.losses.margin import ArcFace
+from toolkit.models import checkpoint
+from toolkit.models.embed import TorchEmbedder
+from toolkit.training.recipe import Recipe
+
+RECIPE = Recipe(
+    modality="speaker",
+    frontend=partial(KaldiFbank, num_mels=16, window="povey", cmn=False),
+    backbone=partial(ResNet34, dim=8, width=4),
+    loss=ArcFace,
+    items=audio.speed_copies,
+    read=audio.read,
+)
+
+
+def embedder() -> TorchEmbedder:
+    torch.manual_seed(0)
+    return TorchEmbedder(RECIPE.frontend(), RECIPE.backbone(16)).eval()
+
+
+def test_a_checkpoint_needs_no_recipe(tmp_path: Path) -> None:
+    model = embedder()
+    checkpoint.save_model(tmp_path / "last.safetensors", model, RECIPE, similarity="simple:0.3", step=7, metrics={"eer": 0.1})
+    loaded = checkpoint.load_model(tmp_path)
+    wave = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 16000)).astype(np.float32))
+    with torch.no_grad():
+        assert torch.equal(loaded.embedder(wave), model(wave))
+    assert loaded.embedder.frontend.window == "povey"
+    assert (loaded.similarity, loaded.modality, loaded.step) == ("simple:0.3", "speaker", 7)
+    assert loaded.digest == sha256(tmp_path / "last.safetensors")
+
+
+def test_best_goes_before_last(tmp_path: Path) -> None:
+    for name in (checkpoint.LAST, checkpoint.BEST):
+        checkpoint.save_model(tmp_path / name, embedder(), RECIPE, similarity="cosine", step=1, metrics={})
+        assert checkpoint.find_model(tmp_path).name == name
+
+
+def test_files_of_another_kind_get_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(b"not a checkpoint at all")
+    with pytest.raises(ValueError, match="no safetensors file"):
+        checkpoint.load_model(path)
+    save_file({"a": torch.zeros(1)}, path)
+    with pytest.raises(ValueError, match="without a description by Likeness"):
+        checkpoint.load_model(path)
+    save_file({"a": torch.zeros(1)}, path, metadata={"format": "likeness.checkpoint/99", "state": "{}"})
+    with pytest.raises(ValueError, match=r"of version 'likeness\.checkpoint/99'"):
+        checkpoint.load_model(path)
+    checkpoint.save(path, {"a": torch.zeros(1)}, {}, "likeness.other/1")
+    with pytest.raises(ValueError, match="of another kind"):
+        checkpoint.load_model(path)
+    with pytest.raises(ValueError, match="does not exist"):
+        checkpoint.load_model(tmp_path / "nothing")
+    with pytest.raises(ValueError, match="holds no checkpoint"):
+        checkpoint.load_model(tmp_path)
+
+
+def test_truncated_and_foreign_weights_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "last.safetensors"
+    checkpoint.save_model(path, embedder(), RECIPE, similarity="cosine", step=1, metrics={})
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-100])
+    with pytest.raises(ValueError, match="no whole safetensors file"):
+        checkpoint.load_model(path)
+    path.write_bytes(whole)
+    tensors, description = checkpoint.load(path, checkpoint.FORMAT)
+    tensors.pop("backbone.conv1.weight")
+    tensors["backbone.seg_1.bias"] = torch.zeros(9)
+    checkpoint.save(path, tensors, description, checkpoint.FORMAT)
+    with pytest.raises(ValueError, match=r"1 missing \(backbone.conv1.weight\), 1 of another shape \(backbone.seg_1.bias \(9,\) for \(8,\)\); .*copy or train"):
+        checkpoint.load_model(path)
+
+
+def test_weights_of_another_architecture_are_counted_and_named_with_what_to_do() -> None:
+    wanted = torch.nn.ModuleDict({name: torch.nn.Linear(2, 3) for name in "abcde"})
+    before = {name: value.clone() for name, value in wanted.state_dict().items()}
+    other = {f"{name}.weight": torch.zeros(3, 2) for name in "ab"} | {f"{name}.bias": torch.zeros(4) for name in "abcde"} | {"z": torch.zeros(1)}
+    with pytest.raises(ValueError, match="weights do not fit") as caught:
+        checkpoint.put(wanted, other, "runs/x")
+    assert str(caught.value) == (
+        "runs/x: weights do not fit: 3 missing (c.weight, d.weight, e.weight), 1 unknown (z), "
+        "5 of another shape (a.bias (4,) for (3,), b.bias (4,) for (3,), c.bias (4,) for (3,), ...); "
+        "take the recipe and settings that the weights were trained with"
+    )
+    assert all(torch.equal(value, before[name]) for name, value in wanted.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("name", "metadata", "said"),
+    [
+        ("resnet50.pth", None, "no safetensors file of Likeness"),
+        ("resnet50.safetensors", {"format": "pt"}, "of another kind"),  # as the hub's files are
+        ("resnet50.safetensors", None, "without a description by Likeness"),
+    ],
+)
+def test_weights_of_other_projects_are_told_where_they_go(name: str, metadata: dict[str, str] | None, said: str, tmp_path: Path) -> None:
+    state = torch.nn.Linear(2, 3).state_dict()
+    if name.endswith(".pth"):
+        torch.save(state, tmp_path / name)
+    else:
+        save_file(state, tmp_path / name, metadata=metadata)
+    with pytest.raises(ValueError, match=rf"{said}.*; weights of another project start an image network by backbone.weights=FILE$"):
+        checkpoint.load_model(tmp_path / name)
+
+
+def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
+    path = tmp_path / "last.safetensors"
+    checkpoint.save_model(path, embedder(), RECIPE, similarity="cosine", step=1, metrics={})
+    tensors, description = checkpoint.load(path, checkpoint.FORMAT)
+    description["backbone"] = {"call": "os.system", "args": {"command": "true"}}
+    checkpoint.save(path, tensors, description, checkpoint.FORMAT)
+    with pytest.raises(ValueError, match="not in toolkit or modalities"):
+        checkpoint.load_model(path)
+
+
+@pytest.mark.parametrize(("call", "name"), [("modalities.face.align.read", "detector"), ("modalities.face.ijb.read", "landmarks")])
+def test_a_checkpoint_chooses_no_file_to_be_opened(call: str, name: str, tmp_path: Path) -> None:
+    path = tmp_path / "last.safetensors"
+    checkpoint.save_model(path, embedder(), RECIPE, similarity="cosine", step=1, metrics={})
+    tensors, description = checkpoint.load(path, checkpoint.FORMAT)
+    description["read"] = {"call": call, "args": {name: "/etc/passwd"}}
+    checkpoint.save(path, tensors, description, checkpoint.FORMAT)
+    with pytest.raises(ValueError, match=rf"last\.safetensors: read: it names {name} files, and no model chooses a file to be opened"):
+        checkpoint.load_model(path)
+
+
+def test_a_failed_write_leaves_the_file_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "last.safetensors"
+    checkpoint.save(path, {"a": torch.zeros(3)}, {"n": 1}, "t/1")
+
+    def full_disk(tensors: object, file: Path, metadata: object) -> None:
+        Path(file).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoint.save(path, {"a": torch.ones(3)}, {"n": 2}, "t/1")
+    assert [one.name for one in tmp_path.iterdir()] == ["last.safetensors"]
+    tensors, state = checkpoint.load(path, "t/1")
+    assert state == {"n": 1}
+    assert torch.equal(tensors["a"], torch.zeros(3))
+
+
+def test_equal_models_have_equal_bytes_and_one_digest(tmp_path: Path) -> None:
+    tensors = {"b": torch.arange(6).reshape(2, 3), "a": torch.ones(3), "c": torch.zeros(())}
+    for number in range(8):  # safetensors writes its metadata in one of two orders, by chance
+        checkpoint.save(tmp_path / str(number), tensors, {"name": 'é"\\\n\x7f', "n": 1}, "t/1")
+    assert len({(tmp_path / str(number)).read_bytes() for number in range(8)}) == 1
+    found, state = checkpoint.load(tmp_path / "0", "t/1")
+    assert state == {"name": 'é"\\\n\x7f', "n": 1}
+    assert all(torch.equal(found[name], value) for name, value in tensors.items())
+
+
+def test_the_digest_of_a_file_of_version_0_1_stays(tmp_path: Path) -> None:
+    """It is that of the file's bytes, whatever the order of its header: galleries and embeddings that name it keep matching."""
+    path = tmp_path / "m.safetensors"
+    header = b'{"__metadata__":{"state":"{}","format":"t/1"},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+    path.write_bytes(len(header).to_bytes(8, "little") + header + b"\0\0\x80\x3f")
+    tensors, _, digest = checkpoint._load(path, "t/1")
+    assert tensors["a"].tolist() == [1.0]
+    assert digest == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_file_that_changes_after_it_was_read_changes_no_weight(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    checkpoint.save(path, {"a": torch.ones(1000)}, {}, "t/1")
+    tensors, _ = checkpoint.load(path, "t/1")
+    with path.open("rb+") as file:
+        file.write(b"\1" * path.stat().st_size)
+    assert torch.equal(tensors["a"], torch.ones(1000))

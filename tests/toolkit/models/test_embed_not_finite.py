@@ -1,0 +1,159 @@
+"""An item whose embedding is NaN or infinite is left out and named, and blames no network; one that gives little else has diverged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from torch import Tensor, nn
+
+from eval.formats import embeddings as files
+from likeness import extract
+from likeness.cli import main
+from modalities.speaker import audio, folders, long
+from tests.toolkit import tiny
+from toolkit.data.batch import Item
+from toolkit.models import checkpoint
+from toolkit.models.embed import NO_NUMBERS, Diverged, TorchEmbedder, embed, embed_where_readable
+from toolkit.models.onnx import OnnxEmbedder, Whole
+
+
+class Squares(nn.Module):
+    """(B, S) -> (B, 2): sums of squares, which overflow for numbers beyond 1e19."""
+
+    dim = 2
+    pads_exactly = False
+
+    def forward(self, inputs: Tensor, lengths: Tensor | None = None) -> Tensor:
+        return torch.stack([inputs.square().sum(1), inputs.sum(1)], dim=1)
+
+
+NETWORK = TorchEmbedder(Whole(1), Squares())
+LEVELS = {"a": 1.0, "b": 1e25, "c": 2.0, "d": 3.0, "e": 4.0}
+
+
+def items(ids: str) -> list[Item]:
+    return [Item(id, Path(id)) for id in ids]
+
+
+def read(item: Item) -> Any:
+    return np.full(8, LEVELS[item.id], np.float32)
+
+
+def in_parts(item: Item) -> Iterator[Any]:
+    yield np.ones(8, np.float32)
+    yield read(item)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("reading", [read, in_parts])
+def test_an_item_that_overflows_is_left_out(reading: Any, workers: int) -> None:
+    found, bad = embed(NETWORK, items("abcde"), reading, workers=workers)
+    assert found.ids == ("a", "c", "d", "e")
+    assert np.isfinite(found.matrix).all()
+    assert [(one.id, one.reason) for one in bad] == [("b", NO_NUMBERS)]
+    some, bad = embed_where_readable(NETWORK, items("ba"), reading)
+    assert some is not None
+    assert some.ids == ("a",)
+    assert [one.id for one in bad] == ["b"]
+
+
+def test_items_that_are_not_finite_are_named_before_the_network_sees_them() -> None:
+    def spoilt(item: Item) -> Any:
+        return np.array([1.0, math.nan if item.id == "c" else 2.0], np.float32)
+
+    found, bad = embed(NETWORK, items("acd"), spoilt)
+    assert found.ids == ("a", "d")
+    assert [one.id for one in bad] == ["c"]
+    assert "NaN" in bad[0].reason
+
+
+def test_a_network_that_gives_little_else_has_diverged() -> None:
+    with pytest.raises(Diverged, match="2 of 3 items"):
+        embed(NETWORK, [Item("x", Path()), *items("ba")], lambda item: read(item._replace(id="b") if item.id == "x" else item))
+    with pytest.raises(Diverged, match="1 of 1 items"):
+        embed_where_readable(NETWORK, items("b"), read)
+
+
+def test_onnx_models_do_the_same() -> None:
+    onnx, onnxruntime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    kind = onnx.TensorProto.FLOAT
+    nodes = [
+        onnx.helper.make_node("Mul", ["x", "x"], ["squares"]),
+        onnx.helper.make_node("ReduceSum", ["squares", "axes"], ["z"], keepdims=1),
+    ]
+    graph = onnx.helper.make_graph(
+        nodes,
+        "squares",
+        [onnx.helper.make_tensor_value_info("x", kind, ["batch", "samples"])],
+        [onnx.helper.make_tensor_value_info("z", kind, ["batch", 1])],
+        [onnx.helper.make_tensor("axes", onnx.TensorProto.INT64, [1], [1])],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    found, bad = embed(TorchEmbedder(Whole(1), OnnxEmbedder(session, 1, (None,))), items("abcd"), read)
+    assert found.ids == ("a", "c", "d")
+    assert [(one.id, one.reason) for one in bad] == [("b", NO_NUMBERS)]
+
+
+def loaded(reading: Any) -> checkpoint.Loaded:
+    return checkpoint.Loaded(NETWORK, reading, "speaker", "cosine", "digest", 0)
+
+
+def test_long_lists_judge_by_all_of_their_shards(tmp_path: Path) -> None:
+    """The item that overflows is alone in its shard, of which it is all."""
+    made = extract.extract(loaded(read), items("acdeb"), tmp_path / "out.npz", shard_items=4)
+    assert made is not None
+    assert made[0].ids == ("a", "c", "d", "e")
+    assert [one.id for one in made[1]] == ["b"]
+    many = [Item(str(place), Path()) for place in range(7)]
+    with pytest.raises(Diverged, match="4 of 7 items"):
+        extract.extract(loaded(lambda item: read(Item("b" if int(item.id) % 2 == 0 else "a", Path()))), many, tmp_path / "more.npz", shard_items=4)
+
+
+@pytest.fixture
+def loud(tmp_path: Path) -> Path:
+    path = tmp_path / "loud.wav"
+    soundfile.write(path, np.full(9600, 1e25, np.float32), 16_000, subtype="FLOAT")
+    return path
+
+
+@pytest.mark.parametrize("level", [1.0, 32_768.0, 2.0**31, -(2.0**31)])
+def test_levels_of_integers_stored_as_floats_are_read(level: float, tmp_path: Path) -> None:
+    path = tmp_path / "a.wav"
+    soundfile.write(path, np.full(9600, level, np.float32), 16_000, subtype="FLOAT")
+    assert np.abs(audio.read(Item("a", path))).max() == abs(level)
+
+
+@pytest.mark.parametrize("level", [1e10, -1e10, 1e25, 1e38])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_absurd_levels_are_refused(level: float, channels: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.wav"
+    made = np.full((9600, channels), 0.1, np.float32)
+    made[5000] = level
+    soundfile.write(path, made, 16_000, subtype="FLOAT")
+    with pytest.raises(audio.BadAudio, match="absurd"):
+        audio.read(Item("a", path))
+    with pytest.raises(audio.BadAudio, match="absurd"):
+        list(long.read(Item("a", path), chunk_seconds=0.3))
+
+
+def test_one_absurd_file_costs_likeness_embed_nothing_else(voices: Path, loud: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, out = tmp_path / "model.safetensors", tmp_path / "out.npz"
+    checkpoint.save_model(model, TorchEmbedder(tiny.BASE.frontend(), tiny.BASE.backbone(16)), tiny.BASE, similarity="cosine", step=1, metrics={})
+    good = folders.items(voices, split="all")[:3]
+    listed = tmp_path / "list.txt"
+    listed.write_text("".join(f"{one.id}\t{one.path}\n" for one in [*good, Item("loud", loud)]))
+    with pytest.raises(SystemExit) as ended:
+        main(["embed", "--model", str(model), "--items", str(listed), "--out", str(out)])
+    assert not ended.value.code
+    said = capsys.readouterr()
+    assert "1 unreadable items left out" in said.out
+    assert "skipped loud" in said.err
+    assert files.read(out).ids == tuple(one.id for one in good)

@@ -1,0 +1,115 @@
+"""What tests/toolkit/training/test_train_many.py runs under torchrun: ranks.py DATA OUT WHAT...
+
+Trains the variants below in float64, one after the other. WHAT is VARIANT or VARIANT:EVENT. The process that is killed
+by the event "die" leaves no others, so it comes last; out/before-the-death shows that all before it went well.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from modalities.speaker.features import KaldiFbank
+from toolkit.data.batch import Batch
+from toolkit.data.sampling import Sampling
+from toolkit.losses.contrast import NTXent
+from toolkit.losses.margin import ArcFace
+from toolkit.parallel import distributed
+from toolkit.training.memory import Memory
+from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.run import Run
+from toolkit.training.schedules import constant
+from toolkit.training.train import fit, step
+
+_spec = importlib.util.spec_from_file_location("tiny", Path(__file__).with_name("tiny.py"))
+assert _spec is not None and _spec.loader is not None  # noqa: PT018
+tiny: Any = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(tiny)
+
+# Without dither and wraps nothing differs between 1 and N processes but the order of sums; momentum SGD is linear
+# in the gradients and does not make rounding grow as Adam does. 9 items: the processes get unequal parts.
+BASE: Recipe = replace(
+    tiny.BASE,
+    frontend=partial(KaldiFbank, num_mels=16),
+    loss=partial(ArcFace, scale=8.0, wrap="none"),
+    trials=None,
+    sampling=Sampling(batch_size=9),
+    optim=Optim(lr=0.005, grad_clip=5.0),
+    schedule=Schedule(steps=6, save_every=3, decay=constant),
+)
+VARIANTS: dict[str, Recipe] = {
+    "whole": replace(BASE, trials=tiny.BASE.trials),
+    "sharded": replace(BASE, trials=tiny.BASE.trials, shard_proxies=True),
+    "simple": replace(tiny.RECIPES["simple"], frontend=BASE.frontend, trials=None, sampling=BASE.sampling, optim=BASE.optim, schedule=BASE.schedule),
+    "memory": replace(BASE, loss=NTXent, memory=Memory(30, momentum=0.0), sampling=Sampling(batch_size=10, items_per_class=2)),
+}
+
+
+@contextmanager
+def in_float64() -> Iterator[None]:
+    """Networks, losses and front-ends that are made inside compute in float64."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def stop_at(where: int, what: Callable[[], None]) -> Callable[[Run, Batch, Recipe], Tensor]:
+    def stopping(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
+        if run.step == where:
+            what()
+        return step(run, batch, recipe)
+
+    return stopping
+
+
+def power_cut() -> None:
+    raise RuntimeError("power cut")
+
+
+def die() -> None:
+    if distributed.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(data: Path, out: Path, what: list[str]) -> None:
+    torch.set_num_threads(1)
+    for name in what:
+        variant, _, event = name.partition(":")
+        recipe = VARIANTS[variant]
+        if event == "cut":
+            try:
+                fit(recipe, data=data, out=out / variant, step=stop_at(5, power_cut))
+            except RuntimeError as error:
+                assert str(error) == "power cut"  # noqa: PT017
+        elif event == "die":
+            distributed.wait()
+            (out / "before-the-death").touch()
+            fit(recipe, data=data, out=out / "die", step=stop_at(5, die))
+        elif event == "seeds":
+            distributed.start()
+            try:
+                fit(replace(recipe, seed=distributed.rank()), data=data, out=out / "seeds")
+            except ValueError as error:
+                (out / f"seeds-{distributed.rank()}.txt").write_text(str(error), encoding="utf-8")
+        else:
+            fit(recipe, data=data, out=out / variant)
+    distributed.end()
+
+
+if __name__ == "__main__":
+    with in_float64():
+        main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])

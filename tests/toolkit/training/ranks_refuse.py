@@ -1,0 +1,68 @@
+"""What tests/toolkit/training/test_train_refuses_many.py runs under torchrun: fits that every process must refuse. ranks_refuse.py DATA OUT.
+
+Process N writes OUT/N.txt, a line for each fit: how it ended.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from modalities.speaker import folders
+from toolkit.data.batch import Batch
+from toolkit.parallel import distributed
+from toolkit.training.lock import only_writer
+from toolkit.training.recipe import Recipe, Schedule
+from toolkit.training.run import Run
+from toolkit.training.train import fit, step
+
+_spec = importlib.util.spec_from_file_location("tiny", Path(__file__).with_name("tiny.py"))
+assert _spec is not None and _spec.loader is not None  # noqa: PT018
+tiny: Any = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(tiny)
+
+
+def spoilt(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
+    """The running statistics of the second process alone, which training does not see."""
+    if run.step == 3 and distributed.rank() == 1:
+        dict(run.embedder.named_buffers())["backbone.bn1.running_mean"][0] = math.nan
+    return step(run, batch, recipe)
+
+
+def main(data: Path, out: Path) -> None:
+    torch.set_num_threads(1)
+    distributed.start()
+    recipe = replace(tiny.BASE, schedule=Schedule(steps=6, save_every=2), trials=None, metrics={}, sync_batch_norm=False)
+    ended = []
+
+    def attempt(recipe: Recipe, name: str, **more: Any) -> None:
+        try:
+            fit(recipe, data=data, out=out / name, **more)
+            ended.append(f"{name}: trained")
+        except ValueError as error:
+            ended.append(f"{name}: {type(error).__name__}: {error}")
+
+    attempt(recipe, "statistics", step=spoilt)
+    with ExitStack() as held:
+        distributed.on_main(lambda: held.enter_context(only_writer(out / "locked")))
+        attempt(recipe, "locked")
+        distributed.wait()
+    item = folders.trials(data, split="test", test_share=0.25)[0][1]  # the second is read by the second process
+    if distributed.is_main():
+        item.path.write_bytes(b"no audio")
+    distributed.wait()
+    attempt(replace(recipe, trials=tiny.BASE.trials, metrics=tiny.BASE.metrics), "unreadable")
+    (out / f"{distributed.rank()}.txt").write_text("\n".join(ended), encoding="utf-8")
+    distributed.end()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import pkgutil
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import modalities
+from eval.verification import eer, min_dcf
+from modalities.image import folders as images
+from modalities.speaker import audio, folders
+from modalities.speaker.augment import train_view
+from modalities.speaker.features import KaldiFbank
+from toolkit.backbones.resnet import ResNet34
+from toolkit.losses.margin import ArcFace
+from toolkit.losses.simple import SimPLE
+from toolkit.losses.sphereface import SphereFaceR
+from toolkit.training.memory import Memory
+from toolkit.training.recipe import Recipe, check, describe, load, override, restore
+from toolkit.training.schedules import cosine, multistep
+
+BASE = Recipe(
+    modality="speaker",
+    frontend=partial(KaldiFbank, num_mels=24),
+    backbone=partial(ResNet34, dim=16, width=4),
+    loss=partial(ArcFace, margin=0.2, scale=32.0),
+    items=partial(folders.items, split="train"),
+    read=audio.read,
+    augment=partial(train_view, seconds=(1.0, 1.0)),
+    trials=partial(folders.trials, split="test"),
+    metrics={"eer": eer, "min_dcf(.01)": partial(min_dcf, p_target=0.01)},
+)
+
+
+def test_overrides_are_typed() -> None:
+    changed = override(
+        BASE,
+        [
+            "optim.lr=0.05",
+            "loss.margin=0.3",
+            "sampling.batch_size=8",
+            "loss.wrap=easy",
+            "augment.seconds=1.5,2",
+            "schedule.watch=eer",
+            "cache=true",
+            "items.split=all",
+        ],
+    )
+    assert changed.optim.lr == 0.05
+    assert changed.loss.keywords == {"margin": 0.3, "scale": 32.0, "wrap": "easy"}  # type: ignore[attr-defined]
+    assert changed.sampling.batch_size == 8
+    assert changed.augment.keywords["seconds"] == (1.5, 2.0)  # type: ignore[union-attr]
+    assert changed.cache is True
+    assert changed.items.keywords["split"] == "all"  # type: ignore[attr-defined]
+    assert BASE.optim.lr == 0.1
+    sphere = override(replace(BASE, loss=partial(SphereFaceR)), ["loss.version=1"])
+    assert sphere.loss.keywords == {"version": 1}  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="must be one of 1, 2"):
+        override(sphere, ["loss.version=3"])
+
+
+@pytest.mark.parametrize(
+    ("assignment", "says"),
+    [
+        ("optm.lr=1", "the recipe has no field 'optm'; did you mean 'optim'"),
+        ("optim.rate=1", "Optim has no field 'rate'"),
+        ("optim.lr=fast", "expected a number"),
+        ("schedule.steps=1.5", "expected a whole number"),
+        ("loss.marginn=1", "ArcFace has no setting 'marginn'; did you mean 'margin'"),
+        ("loss.wrap=sometimes", "must be one of monotone, easy, clamp, none"),
+        ("cache=perhaps", "expected true or false"),
+        ("augment.seconds=1,2,3", "expected 2 values"),
+        ("optim.name=adamax", "must be one of sgd, adam, adamw"),
+        ("optim.lr", "has no '='"),
+        ("loss=ArcFace", "change it in the recipe file"),
+        ("modality.x=1", "cannot be set inside"),
+    ],
+)
+def test_wrong_overrides_get_a_sentence(assignment: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        override(BASE, [assignment])
+
+
+def test_a_misspelt_argument_is_found_before_anything_runs() -> None:
+    with pytest.raises(ValueError, match=r"loss: ArcFace does not accept 'marginn'; did you mean 'margin'\?"):
+        check(replace(BASE, loss=partial(ArcFace, marginn=0.2)))
+
+
+def test_a_setting_that_its_type_does_not_list_is_found_before_anything_runs() -> None:
+    """In any part: a constructor behind a decorator, a function, a type that is a union of lists."""
+    for change, says in (
+        ({"loss": partial(ArcFace, wrap="sometimes")}, "loss.wrap='sometimes' must be one of monotone, easy, clamp, none"),
+        ({"loss": partial(SphereFaceR, version=3)}, "loss.version=3 must be one of 1, 2"),
+        ({"items": partial(folders.items, split="dev")}, "items.split='dev' must be one of train, test, all"),
+        ({"items": partial(images.items, protocol="closed")}, "items.protocol='closed' must be one of drawn, standard, vmf"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            check(replace(BASE, **change))  # type: ignore[arg-type]
+    check(replace(BASE, loss=partial(SphereFaceR, version=2, margin=None), items=partial(images.items, protocol="vmf")))
+
+
+def test_description_restores_to_the_same_parts() -> None:
+    described = json.loads(json.dumps(describe(replace(BASE, loss=SimPLE, memory=Memory(64)))))
+    assert described["loss"] == {"call": "toolkit.losses.simple.SimPLE", "args": {}}
+    assert described["memory"] == {"size": 64, "momentum": 0.999}
+    frontend: Any = restore(described["frontend"], "frontend", kind="module")
+    assert frontend.func is KaldiFbank
+    assert frontend.keywords == {"num_mels": 24}
+    read: Any = restore(described["read"], "read", kind="read")
+    assert read.func is audio.read
+
+
+def test_what_cannot_be_stored_is_refused_with_the_reason() -> None:
+    def mine(num: int) -> int:
+        return num
+
+    for part in (lambda: 1, mine, partial(mine, num=2), json.dumps):
+        with pytest.raises(ValueError, match="cannot be stored in a checkpoint"):
+            describe(replace(BASE, frontend=part))
+    with pytest.raises(ValueError, match="positional"):
+        describe(replace(BASE, frontend=partial(KaldiFbank, 40)))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "os.system",
+        "likeness.cli.main",
+        "subprocess.Popen",
+        "toolkit.training.recipe.json.dumps",
+        "modalities.speaker.audio.read",
+        "toolkit.nothing.Here",
+        "toolkit.training.recipe._parse",
+        "x",
+    ],
+)
+def test_untrusted_descriptions_import_nothing_but_modules_of_ours(call: str) -> None:
+    with pytest.raises(ValueError, match=r"frontend"):
+        restore({"call": call, "args": {}}, "frontend", kind="module")
+
+
+def test_untrusted_read_must_be_a_modality_s_read() -> None:
+    for call in ("toolkit.data.batch.read_items", "modalities.speaker.folders.scan", "eval.formats.trials.read", "modalities.speaker.features.KaldiFbank"):
+        with pytest.raises(ValueError, match="read"):
+            restore({"call": call, "args": {}}, "read", kind="read")
+
+
+def test_no_description_of_a_file_chooses_another_file() -> None:
+    """Whatever reading of a modality takes a path or a name has it refused; what the command line itself describes may."""
+    seen = set()
+    for one in pkgutil.walk_packages(modalities.__path__, "modalities."):
+        read = getattr(importlib.import_module(one.name), "read", None)
+        if read is None or read.__module__ != one.name:
+            continue
+        for key, parameter in inspect.signature(read).parameters.items():
+            if str(parameter.annotation).startswith(("str", "Path")):
+                seen.add(key)
+                description = {"call": f"{one.name}.read", "args": {key: "/etc/passwd"}}
+                assert restore(description, "read", kind="read").keywords == {key: "/etc/passwd"}  # type: ignore[union-attr]
+                with pytest.raises(ValueError, match=rf"m\.onnx: read: it names {key} files, and no model chooses a file"):
+                    restore(description, "m.onnx: read", kind="read", untrusted=True)
+    assert seen == {"detector", "landmarks"}
+
+
+def test_recipe_files_say_what_they_lack(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("X = 1\n")
+    with pytest.raises(ValueError, match="defines no RECIPES"):
+        load(str(file))
+    with pytest.raises(ValueError, match="no Python file"):
+        load(str(tmp_path / "other.py"))
+    clone = Path(__file__).parents[3] / "recipes" / "speaker" / "an4.py"
+    with pytest.raises(ValueError, match="no variant 'simpel'; did you mean 'simple'"):
+        load(f"{clone}:simpel")
+
+
+def test_schedules_are_functions_of_progress() -> None:
+    assert [cosine(p) for p in (0.0, 0.5, 1.0)] == pytest.approx([1.0, 0.5, 0.0])
+    assert cosine(1.0, end=0.1) == pytest.approx(0.1)
+    assert [multistep(p, at=(0.5, 0.75)) for p in (0.0, 0.49, 0.5, 0.8)] == pytest.approx([1, 1, 0.1, 0.01])

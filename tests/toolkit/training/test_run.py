@@ -1,0 +1,70 @@
+"""A run's folder: what reaches the disk before what is removed, and whose remains are removed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval.formats.writing import atomic_path
+from tests.full_disk import State
+from toolkit.training import run
+
+
+def remains_of(path: Path) -> Path:
+    """What a killed writer of `path` leaves."""
+    with atomic_path(path) as temporary:
+        temporary.write_text("half")
+        left = temporary.parent
+        shutil.copytree(left, path.parent / "kept")
+    path.unlink()
+    shutil.move(path.parent / "kept", left)
+    return left
+
+
+def test_a_checkpoint_is_on_the_disk_before_the_one_before_it_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.save_run(tmp_path, State(1), ["x"], "y")
+    calls: list[tuple[str, str]] = []
+    real_fsync, real_replace, real_rmtree = os.fsync, os.replace, shutil.rmtree
+
+    def fsync(handle: Any) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{handle if isinstance(handle, int) else handle.fileno()}"))
+        calls.append(("fsync", path.relative_to(tmp_path).as_posix()))
+        real_fsync(handle)
+
+    def replace(source: Any, path: Any) -> None:
+        calls.append(("replace", Path(path).relative_to(tmp_path).as_posix()))
+        real_replace(source, path)
+
+    def rmtree(path: Any, *arguments: Any, **more: Any) -> None:
+        calls.append(("rmtree", Path(path).relative_to(tmp_path).as_posix()))
+        real_rmtree(path, *arguments, **more)
+
+    if not Path("/proc/self/fd").is_dir():
+        pytest.skip("needs /proc")
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", replace)
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    run.save_run(tmp_path, State(2), ["x"], "y")
+    new = "resume/000000002"
+    places = {call: place for place, call in enumerate(calls)}
+    weights = max(place for (kind, path), place in places.items() if kind == "fsync" and path.endswith("-00001.safetensors"))
+    order = [weights, places["replace", f"{new}/state.json"], places["fsync", new], places["fsync", "resume"], places["rmtree", "resume/000000001"]]
+    assert order == sorted(order)
+    assert [one.name for one in (tmp_path / "resume").iterdir()] == ["000000002"]
+
+
+def test_only_remains_of_the_run_s_own_files_are_removed(tmp_path: Path) -> None:
+    run.prepare_folder(tmp_path, {"a": 1}, resume=False)
+    ours = [remains_of(tmp_path / name) for name in ("last.safetensors", "best-000000007.safetensors", "log.jsonl")]
+    others = [remains_of(tmp_path / "scores.txt"), tmp_path / ".0123456789ab.notes"]
+    others[1].write_text("of the user")
+    with atomic_path(tmp_path / "best.safetensors") as temporary:  # as a process that is alive does
+        temporary.write_text("new")
+        run.prepare_folder(tmp_path, {"a": 1}, resume=True)
+        assert temporary.is_file()
+    assert not any(one.exists() for one in ours)
+    assert all(one.exists() for one in others)

@@ -1,0 +1,240 @@
+"""One writer in a folder: the second is refused, touches nothing, and the lock is gone with its process, however that ended."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import signal
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import Tensor, nn
+
+from likeness import demo, extract
+from likeness.cli import main
+from likeness.prepare import prepare
+from likeness.prepare.sources import Dataset
+from modalities.speaker import folders
+from toolkit.data.batch import Batch, Item
+from toolkit.models import checkpoint
+from toolkit.models.embed import TorchEmbedder
+from toolkit.models.onnx import Whole
+from toolkit.training import compare
+from toolkit.training import recipe as recipes
+from toolkit.training.lock import NAME, Busy, empty, only_writer
+from toolkit.training.recipe import Recipe, Schedule
+from toolkit.training.run import Run
+from toolkit.training.train import fit, step
+
+TINY = Path(__file__).with_name("tiny.py")
+
+
+def recipe(**changes: Any) -> Recipe:
+    made = recipes.load(f"{TINY}:arcface")[0]
+    return replace(made, **{"schedule": Schedule(steps=2, save_every=1), "trials": None, "metrics": {}, **changes})
+
+
+def files(folder: Path) -> dict[str, tuple[int, int, bytes]]:
+    """What would show that somebody wrote: names, inodes, times and contents."""
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    return {name: (path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes()) for name, path in sorted(found.items())}
+
+
+def test_a_folder_has_one_writer_and_keeps_no_trace(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    with only_writer(folder):
+        before = files(folder)
+        with pytest.raises(Busy, match=f"process {os.getpid()} on"), only_writer(folder):
+            pass
+        assert files(folder) == before
+        with only_writer(tmp_path / "other"):
+            pass
+    assert not folder.exists()  # nothing was written into it
+    with only_writer(folder):
+        (folder / "kept").touch()
+    assert [one.name for one in folder.iterdir()] == ["kept"]
+    with only_writer(folder):  # a next one
+        pass
+    assert [one.name for one in folder.iterdir()] == ["kept"]
+
+
+def test_the_lock_of_another_writer_stays_where_the_folder_was_removed_and_made_again(tmp_path: Path) -> None:
+    folder = tmp_path / "shards"
+    with ExitStack() as second:
+        with only_writer(folder):
+            shutil.rmtree(folder)  # as likeness.extract.finish does
+            second.enter_context(only_writer(folder))
+        with pytest.raises(Busy), only_writer(folder):
+            pass
+
+
+def test_a_folder_that_is_emptied_keeps_its_lock(tmp_path: Path) -> None:
+    with only_writer(tmp_path):
+        (tmp_path / "of").mkdir()
+        (tmp_path / "of" / "an earlier plan").touch()
+        (tmp_path / "000000.npz").touch()
+        empty(tmp_path)
+        assert [path.name for path in tmp_path.iterdir()] == [NAME]
+        with pytest.raises(Busy), only_writer(tmp_path):
+            pass
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's /dev/full")
+def test_a_full_disk_does_not_keep_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    written = os.write
+    monkeypatch.setattr(os, "write", lambda _, data: written(full, data))
+    with only_writer(tmp_path), pytest.raises(Busy), only_writer(tmp_path):
+        pass
+    monkeypatch.undo()
+    os.close(full)
+    with only_writer(tmp_path):
+        pass
+
+
+def test_the_lock_goes_with_the_process_and_not_with_its_children(tmp_path: Path) -> None:
+    """A training process is killed while a process that reads files for it lives on."""
+    lives, ends = os.pipe()
+    told, tells = os.pipe()
+    writer = os.fork()
+    if not writer:
+        try:
+            with only_writer(tmp_path):
+                if not os.fork():  # the reader: until the test lets it go
+                    os.close(ends)
+                    os.write(tells, b"r")
+                    os.read(lives, 1)
+                    os._exit(0)
+                os.write(tells, b"w")
+                signal.pause()
+        finally:
+            os._exit(1)
+    os.close(tells)
+    try:
+        assert len(os.read(told, 1) + os.read(told, 1)) == 2
+        with pytest.raises(Busy, match=f"process {writer} on"), only_writer(tmp_path):
+            pass
+    finally:
+        os.kill(writer, signal.SIGKILL)
+        os.waitpid(writer, 0)
+    with only_writer(tmp_path):
+        assert (tmp_path / NAME).read_text().startswith(f"process {os.getpid()} ")
+    for handle in (lives, ends, told):
+        os.close(handle)
+
+
+def test_many_writers_one_after_the_other(tmp_path: Path) -> None:
+    """A lost update would show that two were in the folder at once; the lock's file is removed and made anew all the while."""
+    counter = tmp_path / "folder" / "count"
+    counter.parent.mkdir()
+    counter.write_text("0")
+    children = []
+    for _ in range(3):
+        child = os.fork()
+        if not child:
+            try:
+                done = 0
+                while done < 200:
+                    try:
+                        with only_writer(counter.parent):
+                            counter.write_text(str(int(counter.read_text()) + 1))
+                        done += 1
+                    except Busy:
+                        os.sched_yield()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
+    assert counter.read_text() == "600"
+
+
+def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(handle: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with only_writer(tmp_path), only_writer(tmp_path):
+        pass
+    assert "no locks" in " ".join(capsys.readouterr().err.split())
+
+
+def test_two_trainings_in_one_folder(voices: Path, tmp_path: Path) -> None:
+    """The second, begun while the first trains, is refused with and without resume, and the first goes on."""
+    out = tmp_path / "run"
+    refused = 0
+
+    def begins_another(run: Run, batch: Batch, made: Recipe) -> Tensor:
+        nonlocal refused
+        if run.step == 1:
+            before = files(out)
+            for resume in (False, True):
+                with pytest.raises(Busy, match="is being written by"):
+                    fit(recipe(), data=voices, out=out, resume=resume)
+                refused += 1
+            assert files(out) == before
+            assert checkpoint.load_model(out).step == 1  # reading needs no lock
+        return step(run, batch, made)
+
+    fit(recipe(), data=voices, out=out, step=begins_another)
+    assert refused == 2
+    assert checkpoint.load_model(out).step == 2
+    assert sorted(one.name for one in out.iterdir()) == ["last.safetensors", "log.jsonl", "recipe.json", "resume"]
+    fit(recipe(), data=voices, out=out, resume=True)
+
+
+def test_the_command_ends_with_2_and_one_sentence(voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with only_writer(tmp_path / "run"):
+        before = files(tmp_path / "run")
+        with pytest.raises(SystemExit) as ended:
+            main(["train", f"{TINY}:arcface", "--data", str(voices), "--out", str(tmp_path / "run")])
+        assert files(tmp_path / "run") == before
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.count("is being written by") == 1
+    assert "Traceback" not in said
+
+
+class Sums(nn.Module):
+    dim = 1
+    pads_exactly = False
+
+    def forward(self, inputs: Tensor, lengths: Tensor | None = None) -> Tensor:
+        return inputs.sum(1, keepdim=True)
+
+
+def ones(item: Item) -> Any:
+    return np.ones(4, np.float32)
+
+
+def test_all_who_write_many_files_into_a_folder_have_the_lock(voices: Path, tmp_path: Path) -> None:
+    model = checkpoint.Loaded(TorchEmbedder(Whole(1), Sums()), ones, "speaker", "cosine", "digest", 0)
+    items = [Item(str(place), Path(), "a") for place in range(6)]
+    whole = recipes.load(f"{TINY}:arcface")[0]
+    busy = tmp_path / "busy"
+    writers = [
+        partial(compare.compare, {"arcface": whole}, num_seeds=1, data=voices, out=busy),
+        partial(demo.run, whole, write=folders.items, told="", baseline=("", ones), out=busy, own_data=""),
+        partial(prepare.prepare, Dataset("none", "", "", "", "speaker", holds=()), tmp_path / "data"),
+        partial(extract.extract, model, items, tmp_path / "out.npz", shard_items=3),
+    ]
+    shards = tmp_path / "out.npz.shards"
+    with only_writer(busy), only_writer(tmp_path / "data" / "downloads"), only_writer(shards):
+        before = files(tmp_path)
+        for writer in writers:
+            with pytest.raises(Busy):
+                writer()
+        extract.finish(tmp_path / "out.npz")  # what another extraction works on stays
+        assert files(tmp_path) == before
+    found = extract.extract(model, items, tmp_path / "out.npz", shard_items=3)
+    assert found is not None
+    assert len(found[0].ids) == 6
+    extract.finish(tmp_path / "out.npz")
+    assert not shards.exists()

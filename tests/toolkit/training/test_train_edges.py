@@ -1,0 +1,190 @@
+"""What must not cost a run, or pass in silence: data that is missing or damaged, settings that train nothing, other data under the same names."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import signal
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from eval.types import Trials
+from modalities.image import digits, mnist
+from modalities.speaker import folders
+from toolkit.backbones.small import SmallCNN
+from toolkit.console import Interrupted
+from toolkit.data.batch import Item
+from toolkit.data.pixels import PixelScale
+from toolkit.losses.softmax import Cosine, Softmax
+from toolkit.losses.vmf import VMF
+from toolkit.models import checkpoint
+from toolkit.training import recipe as recipes
+from toolkit.training import run
+from toolkit.training.build import build
+from toolkit.training.log import Log, read_log
+from toolkit.training.measure import classification, retrieval
+from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.run import Plateau, Run
+from toolkit.training.train import evaluate, fit, step
+
+TINY = Path(__file__).with_name("tiny.py")
+CPU = torch.device("cpu")
+
+
+def recipe(**changes: Any) -> Recipe:
+    return replace(recipes.load(f"{TINY}:arcface")[0], **changes)
+
+
+def test_missing_files_of_the_test_are_said_before_the_first_step(tmp_path: Path) -> None:
+    part = partial(digits.items, split="train", validation_share=0.2)
+    lacking = Recipe(
+        modality="image",
+        frontend=partial(PixelScale),
+        backbone=partial(SmallCNN, dim=3, image_size=8),
+        loss=partial(Softmax),
+        items=part,
+        read=digits.read,
+        test=partial(classification, items=partial(digits.items, split="test")),
+    )
+    for name in ("items", "calibrate_on"):
+        test = partial(lacking.test, **{name: partial(mnist.items, split="test")})  # type: ignore[arg-type]
+        with pytest.raises((ValueError, FileNotFoundError), match="train and t10k"):
+            fit(replace(lacking, test=test), data=tmp_path, out=tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+    unknown = partial(digits.items, split="train", protocol="open")
+    for test, says in (
+        (partial(retrieval, items=part), "10 classes are both trained and tested on"),
+        (partial(retrieval, items=part, similarity="cosin", disjoint=False), "unknown similarity 'cosin'"),
+        (partial(classification, items=partial(digits.items, split="test")), "items have labels that the model was not trained on"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            fit(replace(lacking, test=test, items=unknown if test.func is classification else part), data=tmp_path, out=tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+
+def test_a_network_that_diverged_overwrites_no_checkpoint(voices: Path, tmp_path: Path) -> None:
+    def explodes(run: Run, batch: Any, recipe: Recipe) -> Tensor:
+        loss = step(run, batch, recipe)
+        return loss * 1e30 if run.step == 4 else loss
+
+    with pytest.raises(ValueError, match=r"the network gives NaN or infinity for \d+ of \d+ items \(.*its weights have diverged; take an earlier checkpoint"):
+        fit(recipe(schedule=Schedule(steps=5, save_every=2)), data=voices, out=tmp_path / "run", step=explodes)
+    found = run.latest(tmp_path / "run")
+    assert found is not None
+    assert found[1]["step"] == 4
+    assert checkpoint.load_model(tmp_path / "run").step == 4
+
+
+def blind(data: Path) -> tuple[list[Item], Trials]:
+    items, trials = folders.trials(data, split="test", test_share=0.25)
+    return items, Trials(trials.enrol_ids, trials.probe_ids, trials.enrol, trials.probe, None)
+
+
+def test_settings_that_would_fail_late_are_refused_early(voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "blind", blind, raising=False)
+    monkeypatch.setattr(blind, "__module__", folders.__name__)  # a recipe's parts are of modalities
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"trials": blind}, "the trials have no labels"),
+        ({"sampling": replace(recipe().sampling, batch_size=1, items_per_class=1)}, "gives each of 1 processes 1 items of a batch, and accumulate=1 needs 2"),
+        ({"optim": Optim(name="AdamW")}, "optim.name is 'AdamW'; choose one of sgd, adam, adamw"),  # type: ignore[arg-type]
+        ({"precision": "fp16"}, "precision is 'fp16'; choose one of auto, float32"),
+        ({"accumulate": 6}, "gives each of 1 processes 8 items of a batch, and accumulate=6 needs 12"),
+    ]
+    for changes, says in cases:
+        with pytest.raises(ValueError, match=says):
+            fit(recipe(**changes), data=voices, out=tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+
+def test_resuming_on_other_items_of_the_same_classes_is_refused(voices: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(voices, data)
+    short = recipe(schedule=Schedule(steps=2))
+    fit(short, data=data, out=tmp_path / "run")
+    first = folders.items(data, split="train", test_share=0.25)[0].path
+    first.rename(first.with_stem("renamed"))
+    with pytest.raises(ValueError, match="was trained on other items of the same classes; resume with the same data"):
+        fit(short, data=data, out=tmp_path / "run", resume=True)
+
+
+def test_ctrl_c_during_the_last_evaluation_is_heard(voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: Any) -> dict[str, float]:
+        os.kill(os.getpid(), signal.SIGINT)
+        return evaluate(*arguments)
+
+    monkeypatch.setattr("toolkit.training.train.evaluate", interrupted)
+    with pytest.raises(Interrupted, match=r"stopped after the last step; .* is whole"):
+        fit(recipe(schedule=Schedule(steps=2)), data=voices, out=tmp_path / "run")
+    assert checkpoint.load_model(tmp_path / "run").step == 2
+
+
+def test_fine_tuning_keeps_the_constants_of_a_loss_that_came_along(voices: Path, tmp_path: Path) -> None:
+    vmf = recipe(loss=partial(VMF, resultant=0.4), schedule=Schedule(steps=4, eval_every=1, watch="eer"))
+    fit(vmf, data=voices, out=tmp_path / "first")
+    found = run.latest(tmp_path / "first")
+    assert found is not None
+    again = build(replace(vmf, init=str(tmp_path / "first")), 6, CPU)
+    fit(replace(vmf, init=str(tmp_path / "first"), optim=Optim(lr=0.0), schedule=Schedule(steps=1)), data=voices, out=tmp_path / "again")
+    stored = {name: value for name, value in again.tensors().items() if name in ("loss.alpha", "loss.proxies", "embedder.backbone.conv1.weight")}
+    other = {name: value.clone() for name, value in stored.items()}
+    run.read(found[0], stored)
+    latest = run.latest(tmp_path / "again")
+    assert latest is not None
+    run.read(latest[0], other)
+    for name, value in stored.items():  # network and loss of one step, the last, although an earlier one may have been the best
+        assert torch.equal(value, other[name]), name
+    assert found[1]["step"] == 4
+
+
+def test_nan_is_never_the_best() -> None:
+    plateau = Plateau()
+    assert [plateau.update(value, True, 0) for value in (math.nan, 0.1, math.nan, 0.2)] == [False, True, False, True]
+    assert [plateau.keep(value, step, True, 2) for step, value in enumerate((math.nan, 0.1, 0.3, math.nan, 0.2))] == [False, True, True, False, True]
+    assert plateau.kept == [(0.3, 2), (0.2, 4)]
+
+
+def test_best_checkpoints_that_the_resume_state_names_stay(voices: Path, tmp_path: Path) -> None:
+    """A kill between an evaluation and the next save must find the files that the state before it names."""
+    schedule = Schedule(steps=6, eval_every=1, save_every=3, watch="eer", keep_best=2)
+
+    def at_5(run: Run, batch: Any, recipe: Recipe) -> Tensor:
+        if run.step == 5:
+            raise KeyError("killed")
+        return step(run, batch, recipe)
+
+    with pytest.raises(KeyError):
+        fit(recipe(schedule=schedule), data=voices, out=tmp_path / "run", step=at_5)
+    found = run.latest(tmp_path / "run")
+    assert found is not None
+    named = {checkpoint.best_of(step) for _, step in found[1]["plateau"]["kept"]}
+    assert named <= {one.name for one in (tmp_path / "run").glob("best-*")}
+    fit(recipe(schedule=schedule), data=voices, out=tmp_path / "run", resume=True)
+    assert len(list((tmp_path / "run").glob("best-*"))) == 2
+
+
+def test_the_log_is_json_without_nan(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        log.write(1, loss=math.nan, lr=0.1, eer=math.inf, items=["a"])
+    assert read_log(tmp_path) == [{"step": 1, "lr": 0.1, "items": ["a"]}]
+    assert json.loads((tmp_path / "log.jsonl").read_text()) == {"step": 1, "lr": 0.1, "items": ["a"]}
+
+
+def test_optimiser_state_is_made_where_the_parameter_is() -> None:
+    """Fused optimisers refuse a step counter on another device, and a learned scale has no dimensions either."""
+    made = build(recipe(loss=partial(Cosine), optim=Optim(name="adam")), 6, CPU)
+    places = [parameter for group in made.optimizer.param_groups for parameter in group["params"]]
+    elsewhere = [nn.Parameter(torch.empty_like(one, device="meta")) for one in places]
+    made.optimizer.param_groups[:] = [{**made.optimizer.param_groups[0], "params": elsewhere}]
+    shapes = {f"optimizer.{i}.{key}": torch.Size() if key == "step" else one.shape for i, one in enumerate(elsewhere) for key in ("step", "exp_avg")}
+    run._make_optimizer_state(made, shapes)
+    state = [made.optimizer.state[one] for one in elsewhere]
+    assert {value.device.type for one in state for value in one.values()} == {"meta"}
+    assert all(one["step"].shape == () and one["exp_avg"].shape == parameter.shape for one, parameter in zip(state, elsewhere, strict=True))

@@ -1,0 +1,274 @@
+"""A run whose numbers are no longer finite stops, names the step and its items, and leaves the checkpoint before as it was."""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from modalities.speaker import folders
+from toolkit.data.batch import Batch, Item, Views, collate_views
+from toolkit.losses.margin import ArcFace
+from toolkit.losses.rank import RankedList
+from toolkit.losses.vmf import VMF
+from toolkit.losses.weighted import MultiSimilarity
+from toolkit.models import checkpoint
+from toolkit.models.embed import Diverged
+from toolkit.training import recipe as recipes
+from toolkit.training import run
+from toolkit.training.finite import all_finite, not_finite
+from toolkit.training.log import read_log
+from toolkit.training.recipe import Recipe, Schedule
+from toolkit.training.run import Run
+from toolkit.training.train import fit, step
+
+TINY = Path(__file__).with_name("tiny.py")
+Step = Callable[[Run, Batch, Recipe], Tensor]
+
+
+def recipe(variant: str = "arcface", steps: int = 6, **changes: Any) -> Recipe:
+    """Saved every two steps, and not measured."""
+    made = recipes.load(f"{TINY}:{variant}")[0]
+    return replace(made, **{"schedule": Schedule(steps=steps, save_every=2), "trials": None, "metrics": {}, **changes})
+
+
+def tensors(out: Path) -> dict[str, Tensor]:
+    """All that is saved of a run."""
+    found = run.latest(out)
+    assert found is not None
+    return {name: value for file in (out / checkpoint.LAST, *sorted(found[0].glob("*.safetensors"))) for name, value in load_file(file).items()}
+
+
+def check_stopped(out: Path, at: int, saved: int) -> None:
+    """The run was stopped after step `at`, whose items are named, and what was saved after `saved` steps is there and finite."""
+    assert checkpoint.load_model(out).step == saved
+    found = run.latest(out)
+    assert found is not None
+    assert found[1]["step"] == saved
+    assert not not_finite({name: value for name, value in tensors(out).items() if not name.startswith("random.")})
+    last = read_log(out)[-1]
+    assert last["step"] == at
+    assert len(last["items"]) == 8
+
+
+class Hiding(nn.Module):
+    """A loss of somebody else: whatever its embeddings are, its value and its gradients are finite."""
+
+    def __init__(self, dim: int, num_classes: int):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
+        hidden: Tensor = self.scale * z.detach().nan_to_num(0.0, 0.0, 0.0).square().mean()
+        return hidden
+
+    def param_groups(self, optim: Any) -> list[dict[str, Any]]:
+        return [{"params": [self.scale]}]
+
+
+Hiding.__module__ = MultiSimilarity.__module__  # a recipe's parts are of the toolkit
+
+
+@pytest.mark.parametrize("loss", [MultiSimilarity, RankedList, ArcFace, VMF, Hiding], ids=lambda loss: loss.__name__)
+def test_embeddings_that_are_not_finite_stop_a_run(loss: Any, voices: Path, tmp_path: Path) -> None:
+    """Of one recording: batch norm makes the whole batch NaN, and a loss of mined pairs 0."""
+
+    def spoilt(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
+        if run.step == 4:
+            batch.inputs[3] *= 1e25
+        return step(run, batch, recipe)
+
+    with pytest.raises(Diverged, match="embeddings are NaN or infinite"):
+        fit(recipe(loss=partial(loss)), data=voices, out=tmp_path / "run", step=spoilt)
+    check_stopped(tmp_path / "run", at=4, saved=4)
+
+
+def infinite_gradients(run: Run) -> Tensor:
+    """Adds 0 to a loss; its gradient is infinite."""
+    weight = next(run.embedder.backbone.parameters())
+    return (weight - weight.detach()).sum().sqrt()
+
+
+@pytest.mark.parametrize("grad_clip", [0.0, 1.0])
+def test_gradients_that_are_not_finite_stop_a_run_before_the_weights_change(grad_clip: float, voices: Path, tmp_path: Path) -> None:
+    made: list[Run] = []
+
+    def steep(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
+        made.append(run)
+        return step(run, batch, recipe) + (infinite_gradients(run) if run.step == 3 else 0.0)
+
+    changed = recipes.override(recipe(), [f"optim.grad_clip={grad_clip}"])
+    with pytest.raises(Diverged, match="step 3: gradients are NaN or infinite"):
+        fit(changed, data=voices, out=tmp_path / "run", step=steep)
+    check_stopped(tmp_path / "run", at=3, saved=2)
+    assert bool(all_finite(made[0].embedder.state_dict().values()))
+
+
+def spoil_statistics(run: Run) -> None:
+    """Training goes on with the statistics of each batch, and does not see the running ones."""
+    dict(run.embedder.named_buffers())["backbone.bn1.running_mean"][0] = math.nan
+
+
+def spoil_encoder(run: Run) -> None:
+    assert run.encoder is not None
+    dict(run.encoder.named_buffers())["backbone.bn1.running_var"][0] = math.inf
+
+
+def spoil_optimizer(run: Run) -> None:
+    """Of a parameter that has no gradient in the last step, so that the next does not show it."""
+    parameter = run.optimizer.param_groups[0]["params"][0]
+    parameter.requires_grad_(False)
+    parameter.grad = None
+    run.optimizer.state[parameter]["momentum_buffer"][:] = math.nan
+
+
+@pytest.mark.parametrize(
+    ("spoil", "variant", "named"),
+    [(spoil_statistics, "arcface", "running_mean"), (spoil_encoder, "simple", "encoder.*running_var"), (spoil_optimizer, "arcface", "optimizer")],
+    ids=["statistics", "encoder", "optimizer"],
+)
+def test_a_state_that_is_not_finite_replaces_no_checkpoint(spoil: Callable[[Run], None], variant: str, named: str, voices: Path, tmp_path: Path) -> None:
+    """Losses, embeddings and gradients are finite all the while. Neither the last nor the best model is written over."""
+
+    def spoilt(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
+        if run.step == 3:
+            spoil(run)
+        return step(run, batch, recipe)
+
+    whole = recipes.load(f"{TINY}:{variant}")[0]
+    watched = recipe(variant, trials=whole.trials, metrics=whole.metrics, schedule=Schedule(steps=6, save_every=2, eval_every=2, watch="eer"))
+    with pytest.raises(Diverged, match=rf"tensors of the run hold NaN or infinity \(.*{named}"):
+        fit(watched, data=voices, out=tmp_path / "run", step=spoilt)
+    check_stopped(tmp_path / "run", at=3, saved=2)
+    assert (tmp_path / "run" / checkpoint.BEST).is_file()
+    assert not not_finite(load_file(tmp_path / "run" / checkpoint.BEST))
+
+
+def overflowing(steps: range) -> Step:
+    """The loss is finite, and its gradient is not after GradScaler has multiplied it by 2^16."""
+
+    def at(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
+        loss = step(run, batch, recipe)
+        return loss * (1e36 if run.step in steps else 1.0)
+
+    return at
+
+
+def test_a_run_that_has_ended_holds_no_memory(voices: Path, tmp_path: Path) -> None:
+    """A search trains many networks in one process; none may wait for the garbage collector."""
+    runs = list[weakref.ref[Run]]()
+
+    def noting(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
+        runs.append(weakref.ref(run))
+        return step(run, batch, recipe)
+
+    gc.disable()
+    try:
+        fit(recipe(steps=1), data=voices, out=tmp_path / "run", step=noting)
+        assert [one() for one in runs] == [None]
+    finally:
+        gc.enable()
+
+
+def test_steps_that_overflow_in_float16_are_left_out(voices: Path, tmp_path: Path) -> None:
+    fit(recipe(precision="float16"), data=voices, out=tmp_path / "run", step=overflowing(range(2, 4)))
+    found = run.latest(tmp_path / "run")
+    assert found is not None
+    assert found[1]["step"] == 6
+    assert found[1]["scaler"]["scale"] <= 2.0**14  # both were left out
+    assert not not_finite({name: value for name, value in tensors(tmp_path / "run").items() if not name.startswith("random.")})
+
+
+def test_float16_that_never_fits_stops_a_run(voices: Path, tmp_path: Path) -> None:
+    def after_many(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
+        if run.step == 1:
+            run.scaler.update(2.0**-12)  # as if it had halved the scale in 28 steps
+        return overflowing(range(40))(run, batch, recipe)
+
+    with pytest.raises(Diverged, match="float16"):
+        fit(recipe(precision="float16", steps=40), data=voices, out=tmp_path / "run", step=after_many)
+    assert 1 <= read_log(tmp_path / "run")[-1]["step"] <= 5
+
+
+def test_an_absurd_recording_is_named_and_left_out(voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    items = list(folders.items(voices, split="train", test_share=0.25))
+    loud = tmp_path / "loud.wav"
+    soundfile.write(loud, np.full(9600, 1e25, np.float32), 16_000, subtype="FLOAT")
+    items[5] = items[5]._replace(path=loud)
+    fit(recipe(loss=partial(MultiSimilarity), max_bad_share=0.5), data=voices, out=tmp_path / "run", items=items)
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"skipped {items[5].id}" in said
+    assert "absurd" in said
+    assert checkpoint.load_model(tmp_path / "run").step == 6
+    assert not not_finite(load_file(tmp_path / "run" / checkpoint.LAST))
+
+
+def not_a_number(item: Item) -> Any:
+    return np.array([1.0, math.nan if item.id == "b" else 2.0, math.inf if item.id == "c" else 3.0], np.float32)
+
+
+def test_views_that_are_not_finite_are_bad_items() -> None:
+    items = [Item(id, Path(id), "x") for id in "abcd"]
+    views = Views(items, np.zeros(4, np.int64), not_a_number, None, seed=0)
+    batch, bad = collate_views([views[draw] for draw in draws()])
+    assert batch is not None
+    assert len(batch.labels) == 2
+    assert [one.id for one in bad] == ["b", "c"]
+
+    def spoils(value: Any, rng: np.random.Generator, batch_rng: np.random.Generator) -> Any:
+        return value * np.float32(2e38)
+
+    augmented = Views(items[:1], np.zeros(1, np.int64), not_a_number, spoils, seed=0)
+    with np.errstate(over="ignore"):
+        found = augmented[draws()[0]]
+    assert found[0] == "a"
+    assert "augmentation" in str(found[1])
+
+
+def draws() -> list[Any]:
+    from toolkit.data.batch import Draw
+
+    return [Draw(place, 0, place) for place in range(4)]
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_one_number_among_many_is_found(number: float) -> None:
+    made = {"a": torch.randn(1000, 7), "b": torch.randn(3, 5, dtype=torch.float64), "half": torch.full((2**12,), 60_000.0, dtype=torch.float16)}
+    made |= {"count": torch.tensor(2**62), "none": torch.zeros(0)}
+    assert bool(all_finite(made.values()))
+    assert not not_finite(made)
+    for name in ("a", "b", "half"):
+        spoilt = {**made, name: made[name].clone()}
+        spoilt[name].view(-1)[-1] = number
+        assert not bool(all_finite(spoilt.values()))
+        assert not_finite(spoilt) == [name]
+    assert bool(all_finite([]))
+    both = torch.tensor([math.inf, -math.inf])
+    assert not_finite({"both": both}) == ["both"]
+
+
+def test_the_log_says_what_happened(voices: Path, tmp_path: Path) -> None:
+    def spoilt(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
+        return step(run, batch, recipe) * math.nan
+
+    with pytest.raises(Diverged):
+        fit(recipe(), data=voices, out=tmp_path / "run", step=spoilt)
+    (entry,) = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert entry["step"] == 0
+    assert "nan" in entry["error"]
+    known = {item.id for item in folders.items(voices, split="train", test_share=0.25)}
+    assert set(entry["items"]) <= known
+    assert not (tmp_path / "run" / checkpoint.LAST).exists()

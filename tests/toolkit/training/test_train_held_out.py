@@ -1,0 +1,153 @@
+"""What a run is measured on is read before its first step; what fails later costs no training, and is said together with how to go on."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from modalities.image import digits, images
+from modalities.speaker import audio, folders
+from toolkit.backbones.small import SmallCNN
+from toolkit.data.batch import Batch, Item
+from toolkit.data.pixels import PixelScale
+from toolkit.data.sampling import Sampling
+from toolkit.losses.softmax import Softmax
+from toolkit.models import checkpoint
+from toolkit.training import loading, run
+from toolkit.training import recipe as recipes
+from toolkit.training.loading import check_held_out
+from toolkit.training.log import read_log
+from toolkit.training.measure import classification
+from toolkit.training.recipe import Recipe, Schedule
+from toolkit.training.run import Run
+from toolkit.training.train import fit, step
+
+TINY = Path(__file__).with_name("tiny.py")
+
+
+def recipe(**changes: Any) -> Recipe:
+    return replace(recipes.load(f"{TINY}:arcface")[0], **{"schedule": Schedule(steps=4, save_every=100, eval_every=2), **changes})
+
+
+@pytest.fixture
+def data(voices: Path, tmp_path: Path) -> Path:
+    shutil.copytree(voices, tmp_path / "data")
+    return tmp_path / "data"
+
+
+def trial_item(data: Path) -> Item:
+    return folders.trials(data, split="test", test_share=0.25)[0][0]
+
+
+def never(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
+    raise AssertionError("a step was taken")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_trial_items_are_read_before_the_first_step(workers: int, data: Path, tmp_path: Path) -> None:
+    item = trial_item(data)
+    item.path.write_bytes(b"no audio")
+    with pytest.raises(ValueError, match=rf"1 of 8 held-out items cannot be read \('{item.id}'\)"):
+        fit(recipe(workers=workers), data=data, out=tmp_path / "run", step=never)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("where", ["validation", "test"])
+def test_validation_and_test_are_read_before_the_first_step(where: str, tmp_path: Path) -> None:
+    digits.write(tmp_path / "data")
+    part = partial(digits.items, files=True, validation_share=0.01)
+    tested = {name: partial(classification, items=partial(part, split=name)) for name in ("validation", "test")}
+    made = Recipe(
+        modality="image",
+        frontend=partial(PixelScale),
+        backbone=partial(SmallCNN, dim=3, image_size=8),
+        loss=partial(Softmax),
+        items=partial(part, split="train"),
+        read=images.read,
+        sampling=Sampling(batch_size=8),
+        schedule=Schedule(steps=1),
+        **tested,  # type: ignore[arg-type]
+    )
+    spoilt = part(tmp_path / "data", split=where)[1]  # type: ignore[arg-type]
+    spoilt.path.write_bytes(spoilt.path.read_bytes()[:40])
+    with pytest.raises(ValueError, match=rf"1 of \d+ held-out items cannot be read \('{spoilt.id}'\)"):
+        fit(made, data=tmp_path / "data", out=tmp_path / "run", step=never)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("at", "steps"), [(1, 2), (3, 4)], ids=["in the middle", "at the end"])
+def test_a_file_that_is_damaged_meanwhile_costs_no_training(at: int, steps: int, data: Path, tmp_path: Path) -> None:
+    item, out = trial_item(data), tmp_path / "run"
+    whole = item.path.read_bytes()
+
+    def damages(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
+        if run.step == at:
+            item.path.write_bytes(b"no audio")
+        return step(run, batch, recipe)
+
+    with pytest.raises(ValueError, match=rf"after step {steps} of 4 failed: 1 of 8 trial items cannot be read \('{item.id}'\).* is whole.*--resume"):
+        fit(recipe(), data=data, out=out, step=damages)
+    assert checkpoint.load_model(out).step == steps
+    with pytest.raises(ValueError, match="1 of 8 held-out items"):
+        fit(recipe(), data=data, out=out, resume=True, step=never)
+    assert checkpoint.load_model(out).step == steps
+    item.path.write_bytes(whole)
+    fit(recipe(), data=data, out=out, resume=True)
+    assert [one["step"] for one in read_log(out) if "eer" in one] == [2, 4]  # what failed is made up
+    assert [one["step"] for one in read_log(out) if "loss" in one] == [1, 2, 3, 4]
+    found = run.latest(out)
+    assert found is not None
+    assert not found[1]["owed"]
+    item.path.write_bytes(b"no audio")
+    fit(recipe(), data=data, out=out, resume=True, step=never)  # nothing is left to do, and nothing is read
+
+
+def test_a_list_is_read_once_until_a_file_changes(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """compare trains many runs that are measured on one list."""
+    items = folders.trials(data, split="test", test_share=0.25)[0]
+    seen: list[str] = []
+
+    def read(item: Item) -> Any:
+        seen.append(item.id)
+        return audio.read(item)
+
+    for _ in range(2):
+        check_held_out(items, read)
+    assert seen == [item.id for item in items]
+    assert "8 held-out items were read" in capsys.readouterr().err
+    items[3].path.write_bytes(b"no audio at all")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="1 of 8"):
+            check_held_out(items, read)
+    check_held_out([], read)
+
+
+def test_what_is_measured_twice_is_read_once(data: Path) -> None:
+    items, trials = folders.trials(data, split="test", test_share=0.25)
+    assert loading.held_out(recipe(), data, ([*items, *items], trials)) == [*items]
+
+
+def test_each_unreadable_file_is_named_with_its_reason(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    items = folders.trials(data, split="test", test_share=0.25)[0]
+    for item in items[:7]:
+        item.path.write_bytes(b"no audio")
+    with pytest.raises(ValueError, match="7 of 8"):
+        check_held_out(items, audio.read)
+    err = capsys.readouterr().err
+    assert [f"cannot be read, {item.id}: " in err for item in items] == [True] * 7 + [False]
+
+
+def test_a_folder_that_holds_a_run_is_refused_before_anything_is_read(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    fit(recipe(), data=data, out=out)
+    trial_item(data).path.write_bytes(b"no audio")
+    with pytest.raises(ValueError, match="already holds a run"):
+        fit(recipe(), data=data, out=out)
+    with pytest.raises(ValueError, match="another recipe: seed differs"):
+        fit(recipe(seed=5), data=data, out=out, resume=True)

@@ -1,0 +1,182 @@
+"""Training in several real processes (torchrun, gloo) equals training in one, resumes in any number, and ends with a sentence when a process dies."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from toolkit.data.batch import Batch
+from toolkit.losses.margin import ArcFace
+from toolkit.losses.probabilistic import Joint
+from toolkit.losses.triplet import MarginLoss
+from toolkit.models import checkpoint
+from toolkit.parallel import spread
+from toolkit.training import run
+from toolkit.training.recipe import Recipe
+from toolkit.training.run import Run
+from toolkit.training.train import fit, step
+
+ROOT = Path(__file__).parents[3]
+RANKS = Path(__file__).with_name("ranks.py")
+_spec = importlib.util.spec_from_file_location("ranks", RANKS)
+assert _spec is not None and _spec.loader is not None  # noqa: PT018
+ranks: Any = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(ranks)
+
+
+# How far two runs may differ that compute the same in another order, as N processes and other processors do.
+# A sum of n products in floating point is the exact sum of factors that are changed by n u at most, relatively
+# (Higham, Accuracy and Stability, ch. 3; u is half the distance of 1 to the next number). So rounding does no more than
+# changing each weight by n u would, in each step. What a change does is measured: a run whose weights are changed by
+# NUDGE in each step, large beside rounding and small enough for its effect to be proportional.
+TERMS = 9 * 16 * 100  # of the longest sums, over a batch of 9 spectrograms with 16 bands and less than 100 frames
+SUMS = 100  # one after the other in a step: forward and backward through 20 layers, each with its batch norm
+UNIT = 2.0**-53  # float64
+NUDGE = 1e-7
+SHARE = SUMS * TERMS * UNIT / NUDGE
+
+
+def torchrun(num: int, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num), str(RANKS), *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    assert one.keys() == other.keys()
+    return max(float((one[name].double() - other[name].double()).abs().max()) for name in one)
+
+
+def state_of(folder: Path) -> dict[str, Tensor]:
+    """All tensors of the resume folder, whole: network, class vectors, memory, momentum."""
+    newest = run.latest(folder)
+    assert newest is not None
+    tensors: dict[str, Tensor] = {}
+    for file in sorted(newest[0].glob("*.safetensors")):
+        tensors |= {name: value for name, value in load_file(file).items() if not name.startswith("random.")}
+    return tensors
+
+
+def losses_of(folder: Path) -> list[float]:
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+def test_a_loss_that_indexes_its_classes_itself_is_not_cut() -> None:
+    """MarginLoss has no class vectors, but a boundary per class: cut, it would be read by global labels. Alone and as a part of another loss."""
+    own = partial(MarginLoss, per_class=True)
+    for part in (own, partial(Joint, first=ArcFace, second=own)):
+        axes = spread.class_axes(part, 5)
+        assert any(name.endswith("beta") for name in axes)
+        with pytest.raises(ValueError, match="'MarginLoss' cannot be sharded by class; leave it whole in every process"):
+            spread.shard(part(5, 4), axes)
+    both = partial(Joint, first=ArcFace, second=MarginLoss)  # one boundary for all: nothing of it is cut
+    assert spread.shard(both(5, 4), spread.class_axes(both, 5)).axes == {"first.proxies": 0}
+
+
+@torch.no_grad()
+def nudged(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
+    """A step after each weight was changed by NUDGE, up or down."""
+    generator = torch.Generator().manual_seed(run.step)
+    for parameter in [*run.embedder.parameters(), *run.loss.parameters()]:
+        parameter.mul_(1 + NUDGE * (2 * torch.randint(2, parameter.shape, generator=generator) - 1))
+    with torch.enable_grad():
+        return step(run, batch, recipe)
+
+
+@pytest.fixture(scope="module")
+def variants(request: pytest.FixtureRequest) -> list[str]:
+    """Those that are trained in one process and in two: the first, and whatever others are asked for."""
+    here = [item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function)]
+    return sorted({"whole", *(item.callspec.params["variant"] for item in here if hasattr(item, "callspec"))})
+
+
+@pytest.fixture(scope="module")
+def alone(variants: list[str], voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one process makes of each variant, and of its weights nudged."""
+    out = tmp_path_factory.mktemp("alone")
+    with ranks.in_float64():
+        for name in variants:
+            fit(ranks.VARIANTS[name], data=voices, out=out / name)
+            fit(replace(ranks.VARIANTS[name], trials=None), data=voices, out=out / f"{name}-nudged", step=nudged)
+    return out
+
+
+@pytest.fixture(scope="module")
+def two(variants: list[str], voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two processes make of each variant, until the second is killed."""
+    out = tmp_path_factory.mktemp("two")
+    ended = torchrun(2, voices, out, *variants, "sharded:cut", "whole:seeds", "whole:die")
+    (out / "stderr.txt").write_text(ended.stderr, encoding="utf-8")
+    assert (out / "before-the-death").exists(), ended.stderr[-3000:]
+    assert ended.returncode != 0
+    return out
+
+
+def allowed(alone: Path, variant: str) -> float:
+    """The largest difference between two runs of a variant that rounding explains."""
+    moved = difference(state_of(alone / variant), state_of(alone / f"{variant}-nudged"))
+    assert 1e-9 < moved < 1e-2  # the nudge is far above rounding, and the training does not run away
+    return SHARE * moved
+
+
+@pytest.mark.parametrize("variant", ["whole", *(pytest.param(one, marks=pytest.mark.slow) for one in ("simple", "memory"))])
+def test_two_processes_train_as_one(variant: str, alone: Path, two: Path) -> None:
+    bound = allowed(alone, variant)
+    assert bound < 1e-6  # far below what a wrong gradient changes
+    assert difference(state_of(alone / variant), state_of(two / variant)) < bound
+    assert difference(load_file(alone / variant / checkpoint.LAST), load_file(two / variant / checkpoint.LAST)) < bound
+    assert losses_of(two / variant) == pytest.approx(losses_of(alone / variant), rel=1e-6)
+    assert len(losses_of(two / variant)) == 6
+
+
+def test_two_processes_measure_as_one(alone: Path, two: Path) -> None:
+    lines = [json.loads((folder / "whole" / "log.jsonl").read_text(encoding="utf-8").splitlines()[-1]) for folder in (alone, two)]
+    assert lines[0]["eer"] == lines[1]["eer"]
+
+
+def test_a_sharded_run_resumes_on_another_number_of_processes(alone: Path, two: Path, voices: Path) -> None:
+    newest = run.latest(two / "sharded")
+    assert newest is not None
+    assert newest[1]["step"] == 3
+    shapes = [load_file(file)["loss.proxies"].shape[0] for file in sorted(newest[0].glob("*.safetensors"))]
+    assert sorted(shapes) == [3, 3]  # of 6 classes
+    with ranks.in_float64():
+        fit(ranks.VARIANTS["sharded"], data=voices, out=two / "sharded", resume=True)
+    assert difference(state_of(alone / "whole"), state_of(two / "sharded")) < allowed(alone, "whole")
+
+
+def test_processes_with_different_seeds_are_refused(two: Path) -> None:
+    for rank in range(2):
+        message = (two / f"seeds-{rank}.txt").read_text()
+        assert "the processes disagree on 2 of 4 values" in message
+        assert "seed is 0 in process 0, but 1 in process 1" in message
+    assert not (two / "seeds").exists()
+
+
+def test_a_process_that_dies_stops_the_others_with_a_sentence(two: Path, voices: Path) -> None:
+    message = " ".join((two / "stderr.txt").read_text(encoding="utf-8").split())
+    assert "another process of the run died or does not answer" in message or "SIGTERM (another process of the run ended" in message
+    newest = run.latest(two / "die")
+    assert newest is not None
+    assert newest[1]["step"] == 3
+    with ranks.in_float64():
+        fit(ranks.VARIANTS["whole"], data=voices, out=two / "die", resume=True)
+    assert newest[0].name != run.latest(two / "die")[0].name  # type: ignore[index]
+
+
+def test_nothing_is_warned_of(two: Path) -> None:
+    """What a library warns of in each run hides what matters: DDP's renamed argument was printed by each process."""
+    assert "FutureWarning" not in (two / "stderr.txt").read_text(encoding="utf-8")

@@ -1,0 +1,1 @@
+"""Items, batches, sampling, shards and decoded images."""

@@ -1,0 +1,1 @@
+"""Galleries: enrolled subjects and the search among them, in memory, by FAISS or in LanceDB."""

@@ -1,0 +1,1 @@
+"""Trained models: checkpoints, embedders, and their form as one ONNX file."""

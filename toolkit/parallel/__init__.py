@@ -1,0 +1,1 @@
+"""Many processes that train as one: the group, classes spread over it, statistics of the whole batch."""

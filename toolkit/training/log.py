@@ -1,0 +1,149 @@
+"""What a run writes down: log.jsonl always; TensorBoard and Weights & Biases where they are installed and asked for."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from eval.formats.files import atomic_path
+from eval.formats.writing import FULL, full_disk
+from toolkit.data.batch import Bad, Batch
+
+LOG = "log.jsonl"
+LOGGERS = ("tensorboard", "wandb")
+
+
+class Log:
+    """Entries of one run, one JSON object a line: {"step": ..., name: value, ...}. Only the main process of a run makes one; the others give out=None.
+
+    loggers: names of LOGGERS that get the same numbers. Entries after `step`, left by a killed run, are dropped first.
+    """
+
+    def __init__(self, out: Path | None, *, step: int = 0, loggers: Sequence[str] = (), description: dict[str, Any] | None = None):
+        check_loggers(loggers)
+        self.file = self.board = self.wandb = None
+        if out is None:
+            return
+        self.out = out
+        cut(out, step)
+        self.file = (out / LOG).open("a", encoding="utf-8")
+        if "tensorboard" in loggers:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.board = SummaryWriter(str(out / "tensorboard"), purge_step=step + 1)
+            self._hook, threading.excepthook = threading.excepthook, _quiet_on_full_disks
+        if "wandb" in loggers:
+            import wandb
+
+            self.wandb = wandb.init(dir=str(out), project="likeness", name=out.name, id=run_id(out), resume="allow", config=description)
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.file is not None:
+            with full_disk(self.out / LOG):  # closing writes what could not be written before
+                self.file.close()
+        if self.board is not None:
+            try:
+                with full_disk(self.out / "tensorboard"):
+                    self.board.close()
+            finally:
+                threading.excepthook = self._hook
+        if self.wandb is not None:
+            self.wandb.finish()
+
+    def write(self, step: int, **entry: Any) -> None:
+        """Write one entry; its numbers also go to the loggers. What is NaN or infinite is left out: JSON has no such numbers."""
+        if self.file is None:
+            return
+        entry = {name: value for name, value in entry.items() if not isinstance(value, float) or math.isfinite(value)}
+        with full_disk(self.out / LOG):
+            self.file.write(json.dumps({"step": step, **entry}) + "\n")
+            self.file.flush()
+        numbers = {name: value for name, value in entry.items() if isinstance(value, (int, float))}
+        if self.board is not None:
+            with full_disk(self.out / "tensorboard"):
+                for name, value in numbers.items():
+                    self.board.add_scalar(name, value, step)
+                self.board.flush()
+        if self.wandb is not None:
+            self.wandb.log(numbers, step=step)
+
+
+def _quiet_on_full_disks(thread: threading.ExceptHookArgs) -> None:
+    """What ends TensorBoard's thread ends the next write, too, and is told there; the thread's own traceback is not printed as well."""
+    if getattr(thread.exc_value, "errno", None) not in FULL:
+        threading.__excepthook__(thread)
+
+
+def check_loggers(loggers: Sequence[str]) -> None:
+    """ValueError for a logger that is unknown or not installed."""
+    import importlib.util
+
+    for name in loggers:
+        if name not in LOGGERS:
+            raise ValueError(f"logger {name!r} is unknown; there are {', '.join(LOGGERS)} (log.jsonl is always written)")
+        if importlib.util.find_spec(name) is None:
+            raise ValueError(f"logger {name!r} is not installed; install it with: pip install {name}")
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """The entries of a run's log.jsonl; none without one. A line that a kill cut short is left out."""
+    file = folder / LOG
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.endswith("}")] if file.is_file() else []
+
+
+def cut(folder: Path, step: int) -> None:
+    """Drop what a killed run logged after the checkpoint that is resumed."""
+    if (folder / LOG).is_file():
+        kept = [entry for entry in read_log(folder) if entry["step"] <= step]
+        with atomic_path(folder / LOG) as partial_path:
+            partial_path.write_text("".join(f"{json.dumps(entry)}\n" for entry in kept), encoding="utf-8")
+
+
+def run_id(out: Path) -> str:
+    """One id for a run's folder, so that a resumed run goes on in the same Weights & Biases run; kept in the folder."""
+    path = out / "wandb.id"
+    if not path.is_file():
+        import secrets
+
+        with atomic_path(path) as partial_path:
+            partial_path.write_text(secrets.token_hex(4), encoding="utf-8")
+    return path.read_text(encoding="utf-8").strip()
+
+
+class Clock:
+    """Where the time goes: waiting for data, and the rest of a step."""
+
+    def __init__(self) -> None:
+        self.first = self.since = time.perf_counter()
+        self.waited, self.steps = 0.0, 0
+
+    def waiting(self, loader: Iterable[tuple[Batch | None, list[Bad]]]) -> Iterator[tuple[Batch | None, list[Bad]]]:
+        batches = iter(loader)
+        while True:
+            asked = time.perf_counter()
+            one = next(batches, None)
+            self.waited += time.perf_counter() - asked
+            if one is None:
+                return
+            yield one
+
+    def read(self, batch_size: int) -> dict[str, float]:
+        """Seconds since the start; of the steps since the last call: items per second, mean seconds a step, and of these the seconds spent waiting for data."""
+        now = time.perf_counter()
+        taken, steps = now - self.since, max(1, self.steps)
+        numbers = {
+            "seconds": now - self.first,
+            "items_per_second": steps * batch_size / taken,
+            "step_seconds": taken / steps,
+            "data_seconds": self.waited / steps,
+        }
+        self.since, self.waited, self.steps = now, 0.0, 0
+        return {name: float(f"{value:.4g}") for name, value in numbers.items()}

@@ -1,0 +1,240 @@
+"""Classification and retrieval: what a recipe's `test` and `validation` apply to a model, item by item (eval.per_item)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from eval import per_item
+from eval.classification import fit_temperature, softmax
+from eval.diversity import cluster_diversity, feature_diversity
+from eval.per_item import PerItem
+from eval.retrieval import clusters as find_clusters
+from eval.retrieval import query_metrics
+from eval.similarity import matrix
+from eval.types import Floats, name_first
+from toolkit.data.batch import Item, Read, check_unique
+from toolkit.losses.vmf import VMF
+from toolkit.models import checkpoint
+from toolkit.models.embed import ReadParts, TorchEmbedder, embed_all, pick_device
+from toolkit.training.recipe import Part, Recipe
+from toolkit.vmf.precision import unit
+from toolkit.vmf.sampling import sample
+
+TEST = "test.npz"  # what a run's test measured, in its folder
+_SEED = 0  # of what a test draws: equal for every model
+
+
+class Model(NamedTuple):
+    """A trained model with what tests need: its loss, whose class vectors predict, and the classes (C,) in the order of its labels."""
+
+    embedder: TorchEmbedder
+    loss: nn.Module
+    classes: Sequence[str]
+    read: Read | ReadParts
+    similarity: str
+    workers: int = 0
+
+    def embed(self, items: Sequence[Item]) -> Floats:
+        """(N, D) raw embeddings. All processes share the work and get the same rows. ValueError counts the items that cannot be read."""
+        check_unique(items, "test items")
+        return embed_all(self.embedder, items, self.read, what="test", workers=self.workers).matrix.astype(np.float64)
+
+
+def load_model(path: Path, recipe: Recipe) -> Model:
+    """The model that a run of `recipe` (one with a `test`) left in its folder or file, with its loss. ValueError where the file holds no loss."""
+    path = checkpoint.find_model(path)
+    loaded = checkpoint.load_model(path)
+    loss, classes = checkpoint.load_loss(path, recipe.loss, cast(int, loaded.embedder.backbone.dim))
+    device = pick_device()
+    return Model(loaded.embedder.to(device), loss.to(device), classes, loaded.read, loaded.similarity, recipe.workers)
+
+
+def metrics_of(recipe: Recipe, measured: PerItem, *, only: str = "") -> dict[str, float]:
+    """The recipe's metrics, or one of them, of what its test or validation measured. ValueError for a metric of a column that was not measured."""
+    found: dict[str, float] = {}
+    for name, metric in recipe.metrics.items():
+        if only in ("", name):
+            try:
+                found[name] = float(metric(measured.columns))
+            except KeyError as error:
+                there = ", ".join(measured.columns)
+                raise ValueError(
+                    f"metric {name!r} needs the column {error}, but measured are {there}; give test and validation what it takes (calibrate_on, clusters, ks)"
+                ) from None
+    return found
+
+
+def listed(part: Part | None, data: Path) -> dict[str, list[Item]]:
+    """The items that a test or validation takes, by the argument that lists them: "items", and "calibrate_on" where it is given. Errors are the listing's."""
+    given = {name: one for name, one in getattr(part, "keywords", {}).items() if name in ("items", "calibrate_on") and one is not None}
+    return {name: list(one(data)) for name, one in given.items()}
+
+
+def check_part(part: Part | None, data: Path, classes: Sequence[str]) -> None:
+    """What a test or validation would refuse after hours of training on `classes`, refused before: missing or damaged split files, labels, a similarity."""
+    for items in listed(part, data).values():
+        check_unique(items, "test items")
+        if isinstance(part, partial) and part.func is classification:
+            _numbers(items, classes)
+        if isinstance(part, partial) and part.func is retrieval:
+            _check_similarity(part.keywords.get("similarity") or "cosine")
+            _disjoint_labels(items, classes, part.keywords.get("disjoint", True))
+
+
+def classification(model: Model, data: Path, *, items: Part, calibrate_on: Part | None = None) -> PerItem:
+    """Closed-set classification of items(data), whose labels are the training classes; a group is an item.
+
+    Probabilities are the loss's own: its posterior(z) where it has one (VMF: the Monte-Carlo mean over draws of z and of the class vectors, vMF paper
+    Sec. 2.3), else softmax(logits(z)), without any margin. Columns: correct, confidence (of the predicted class), norm, label, predicted; with calibrate_on,
+    items that the model was not trained on: scaled_confidence after temperature scaling fitted there (Guo et al. 2017; of the log posterior where there is
+    one) and temperature, 1 where none helps (every held-out item is right, say). ValueError: labels that are no training class, a loss without class vectors.
+    """
+    tested = items(data)
+    labels = _numbers(tested, model.classes)
+    z = model.embed(tested)
+    logits = _logits(model, z)
+    columns = {"correct": (logits.argmax(axis=1) == labels).astype(np.float64), "confidence": softmax(logits).max(axis=1)}
+    columns |= {"norm": np.linalg.norm(z, axis=1), "label": labels.astype(np.float64), "predicted": logits.argmax(axis=1).astype(np.float64)}
+    if calibrate_on is not None:
+        held_out = calibrate_on(data)
+        held_out_labels, held_out_logits = _numbers(held_out, model.classes), _logits(model, model.embed(held_out))
+        try:
+            temperature = fit_temperature(held_out_logits, held_out_labels)
+        except ValueError:
+            temperature = 1.0
+        columns |= {"scaled_confidence": softmax(logits, temperature).max(axis=1), "temperature": np.full(len(tested), temperature)}
+    return _per_item(model, tested, columns, None, "items", z, model.classes)
+
+
+def retrieval(
+    model: Model,
+    data: Path,
+    *,
+    items: Part,
+    ks: tuple[int, ...] = (1, 2, 4, 8),
+    clusters: bool = False,
+    diversity: bool = False,
+    num_samples: int = 0,
+    similarity: str = "",
+    disjoint: bool = True,
+) -> PerItem:
+    """Retrieval among items(data) by `similarity`, "" = the model's, each item a query against all others; a group is a class.
+
+    Columns: recall@K, precision@1, r_precision, map@r, map@1000 (eval.retrieval; NaN for a query alone in its class), norm, label; with `clusters` k-means's
+    cluster of each, as many as classes, for NMI; with `diversity` (nivMF paper, Supp. L) cluster_diversity, a class's on its first item and NaN elsewhere, so
+    that per_item.mean is the mean over classes, and feature_diversity, which belongs to all items together: its interval has no width. num_samples=S > 0: of
+    embeddings that are distributions (VMF) the expected metrics of the vMF paper, Sec. 3.2, the mean over S draws of every embedding from
+    vMF(z/|z|, |alpha z|), by cosine; of any other loss, whose embeddings are points, the same as S=0, so that
+    variants share one test. disjoint: refuse labels that were trained on (ValueError): retrieval is of unseen classes.
+    ValueError also for a similarity that eval.similarity does not know, or another than cosine with draws.
+    """
+    drawn = isinstance(model.loss, VMF) and num_samples > 0
+    if drawn and similarity not in ("", "cosine"):
+        raise ValueError(f"similarity is {similarity!r}, but draws are unit vectors and are compared by cosine; leave it out, or set num_samples to 0")
+    compared = "cosine" if drawn else similarity or model.similarity
+    _check_similarity(compared)
+    tested = items(data)
+    names = _disjoint_labels(tested, model.classes, disjoint)
+    labels = _numbers(tested, names)
+    z = model.embed(tested)
+    columns: dict[str, Floats] = {}
+    for rows in _draws(model.loss, z, num_samples) if drawn else [z]:
+        values = query_metrics(rows, labels, ks=ks, similarity=compared)
+        for name, one in values.items():
+            columns[name] = columns.get(name, 0.0) + one / (num_samples if drawn else 1)
+    columns |= {"norm": np.linalg.norm(z, axis=1), "label": labels.astype(np.float64)}
+    if clusters:
+        columns["cluster"] = find_clusters(z, len(names), seed=_SEED).astype(np.float64)
+    if diversity:
+        columns["feature_diversity"] = np.full(len(tested), feature_diversity(z))
+        columns["cluster_diversity"] = np.full(len(tested), np.nan)
+        for number in np.flatnonzero(np.bincount(labels) >= 3):  # one value a class, on its first item: their mean is eval.diversity's
+            members = np.flatnonzero(labels == number)
+            columns["cluster_diversity"][members[0]] = cluster_diversity(z[members], labels[members])
+    return _per_item(model, tested, columns, labels.astype(np.int32), "classes", z, names)
+
+
+def _check_similarity(similarity: str) -> None:
+    """ValueError, before anything is embedded, for a name that eval.similarity does not know."""
+    matrix(np.ones((1, 2)), np.ones((1, 2)), similarity)
+
+
+def _disjoint_labels(items: Sequence[Item], classes: Sequence[str], disjoint: bool) -> list[str]:
+    """The sorted labels of the items. ValueError, if they are to be disjoint, for those among `classes`, which were trained on."""
+    names = sorted({str(one.label) for one in items})
+    both = sorted(set(names) & set(classes))
+    if disjoint and both:
+        raise ValueError(f"{len(both)} classes are both trained and tested on ({name_first(both)}); give `items` and `test` disjoint classes")
+    return names
+
+
+def run_test(recipe: Recipe, out: Path, data: Path) -> PerItem:
+    """Apply the recipe's test to the model in `out`, a finished run, and keep what it measured as out/test.npz."""
+    assert recipe.test is not None
+    measured: PerItem = recipe.test(load_model(out, recipe), data)
+    per_item.write(out / TEST, measured)
+    return measured
+
+
+def _per_item(
+    model: Model, items: Sequence[Item], columns: dict[str, Floats], groups: NDArray[np.int32] | None, over: str, z: Floats, classes: Sequence[str]
+) -> PerItem:
+    """With what a report shows of the items."""
+    where = {one.id: one for one in items}
+
+    def show(id: str) -> Path | NDArray[np.uint8] | None:
+        item = where.get(id)
+        if item is None or item.span is None:
+            return None if item is None else item.path
+        pixels = model.read(item)
+        if not isinstance(pixels, np.ndarray) or pixels.ndim != 3 or pixels.shape[0] not in (1, 3):
+            return None
+        levels = np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
+        return levels[0] if len(levels) == 1 else np.ascontiguousarray(levels.transpose(1, 2, 0))
+
+    return PerItem(tuple(one.id for one in items), columns, groups, over, embeddings=z, classes=tuple(classes), show=show)
+
+
+@torch.no_grad()
+def _logits(model: Model, z: Floats) -> Floats:
+    """(N, C) logits, or the log of the posterior where the loss has one, in float64."""
+    if not hasattr(model.loss, "logits"):
+        raise ValueError(f"classification: {type(model.loss).__name__} has no class vectors to predict by; measure retrieval instead")
+    device = next(model.loss.parameters()).device
+    was_training = model.loss.training
+    model.loss.eval()
+    rows = torch.from_numpy(z).float().to(device)
+    loss: Any = model.loss
+    try:
+        found: Tensor = loss.posterior(rows, generator=_generator(device)).clamp(min=1e-30).log() if hasattr(loss, "posterior") else loss.logits(rows)
+    finally:
+        model.loss.train(was_training)
+    return found.double().cpu().numpy()
+
+
+def _draws(loss: nn.Module, z: Floats, num_samples: int) -> Iterator[Floats]:
+    """num_samples times (N, D) unit vectors, one draw of each embedding; one after the other, which bounds the memory."""
+    nu = torch.from_numpy(z) * float(cast(Tensor, loss.alpha))
+    mu, kappa, generator = unit(nu), nu.norm(dim=1), _generator(nu.device)
+    for _ in range(num_samples):
+        yield sample(mu, kappa, 1, generator=generator, family=cast(Any, loss).family)[0].numpy()
+
+
+def _generator(device: torch.device) -> torch.Generator:
+    return torch.Generator(device).manual_seed(_SEED)
+
+
+def _numbers(items: Sequence[Item], classes: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    number = {name: i for i, name in enumerate(classes)}
+    unknown = [one.id for one in items if str(one.label) not in number]
+    if unknown:
+        raise ValueError(f"{len(unknown)} of {len(items)} items have labels that the model was not trained on ({name_first(unknown)}); test its own classes")
+    return np.array([number[str(one.label)] for one in items], dtype=np.int64)

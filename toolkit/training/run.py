@@ -1,0 +1,293 @@
+"""A run while it trains: its state, saved and restored bit for bit by PyTorch's distributed checkpointing in safetensors files, and its folder."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
+from torch.distributed.tensor import DTensor
+
+from eval.formats.files import atomic_path
+from eval.formats.provenance import digest
+from eval.formats.writing import remove_abandoned, sync, sync_names
+from toolkit.models import checkpoint
+from toolkit.models.embed import TorchEmbedder
+from toolkit.parallel import distributed, spread
+from toolkit.training.log import LOG
+
+RECIPE = "recipe.json"
+RESUME = "resume"
+STATE = "state.json"
+FORMAT = "likeness.resume/3"
+_BEGUN = re.compile(r"\.(best-\d+\.safetensors)\.[0-9a-f]{12}\.part")  # what eval.formats.writing makes beside the file
+
+
+@dataclass
+class Plateau:
+    """Halving of the rate and early stop on the watched metric; `kept` are the best evaluations so far, (value, step), best first."""
+
+    best: float | None = None
+    since_best: int = 0
+    since_halving: int = 0
+    halvings: int = 0
+    kept: list[tuple[float, int]] = field(default_factory=list)
+
+    def update(self, value: float, higher_is_better: bool, halve_after: int) -> bool:
+        """Take one evaluation's value; True if it is the best so far, which NaN never is."""
+        if not math.isnan(value) and (self.best is None or (value > self.best if higher_is_better else value < self.best)):
+            self.best, self.since_best, self.since_halving = value, 0, 0
+            return True
+        self.since_best += 1
+        self.since_halving += 1
+        if halve_after and self.since_halving >= halve_after:
+            self.halvings, self.since_halving = self.halvings + 1, 0
+        return False
+
+    def keep(self, value: float, step: int, higher_is_better: bool, num: int) -> bool:
+        """Whether this evaluation is among the `num` best; of equal values the earlier goes first."""
+        if math.isnan(value):
+            return False
+        ranked = sorted([*self.kept, (value, step)], key=lambda one: (-one[0] if higher_is_better else one[0], one[1]))
+        self.kept = ranked[:num]
+        return (value, step) in self.kept
+
+
+@dataclass
+class Run:
+    """All that changes while a recipe trains (what the resume folder stores), and the network as DDP and torch.compile see it."""
+
+    embedder: TorchEmbedder
+    loss: nn.Module
+    encoder: TorchEmbedder | None
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    network: nn.Module  # (features, frames) -> z: the embedder's backbone, in pieces, perhaps compiled, perhaps in DDP
+    layout: spread.Layout | None = None  # the classes that this process holds, if they are sharded
+    plateau: Plateau = field(default_factory=Plateau)
+    step: int = 0
+    owed: bool = False  # the evaluation after `step` failed, and is made up when the run goes on
+
+    @property
+    def modules(self) -> dict[str, nn.Module]:
+        named = {"embedder": self.embedder, "loss": self.loss, "encoder": self.encoder}
+        return {name: module for name, module in named.items() if module is not None}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor of modules and optimiser under its name in a checkpoint, sharing memory; those with sharded classes as DTensors of the whole."""
+        found: dict[str, Tensor] = {}
+        held: set[int] = set()
+        for name, module in self.modules.items():
+            for key, value in module.state_dict().items():
+                if value.numel() and value.data_ptr() in held:  # a joint loss holds one tensor under two names
+                    continue
+                held.add(value.data_ptr())
+                found[f"{name}.{key}"] = self._whole(value, key) if name == "loss" else value
+        axes = self._sharded_parameters()
+        for index, values in self.optimizer.state_dict()["state"].items():  # of SGD and Adam all are tensors; rates are set anew at every step
+            for key, value in values.items():
+                found[f"optimizer.{index}.{key}"] = self._whole(value, axes[index]) if index in axes and value.ndim else value
+        return found
+
+    def _whole(self, value: Tensor, key: str) -> Tensor:
+        if self.layout is None or key not in self.layout.axes:
+            return value
+        return spread.as_dtensor(value, self.layout.axes[key], self.layout.num_classes)
+
+    def _sharded_parameters(self) -> dict[int, str]:
+        """The place in the optimiser and the name of every parameter whose classes are sharded."""
+        if self.layout is None:
+            return {}
+        names = {id(parameter): name for name, parameter in self.loss.named_parameters() if name in self.layout.axes}
+        places = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        return {index: names[id(parameter)] for index, parameter in enumerate(places) if id(parameter) in names}
+
+
+def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
+    """Write out/resume/STEP, then remove the one before; all ranks call it. It counts once its state.json is there: a kill at any moment leaves a whole one.
+
+    items: a digest of what is trained on, which load_run compares.
+
+    Raises:
+        OSError: it cannot be written (a full disk, say); nothing of it is left, and the one before is kept.
+    """
+    folder = out / RESUME / f"{run.step:09d}"
+    main = distributed.is_main()
+    if main:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    distributed.wait()
+    tensors = {name: value if isinstance(value, DTensor) else value.contiguous() for name, value in run.tensors().items()}  # channels_last weights are not
+    tensors[f"random.cpu.{distributed.rank()}"] = torch.get_rng_state()
+    if torch.cuda.is_available():
+        tensors[f"random.cuda.{distributed.rank()}"] = torch.cuda.get_rng_state()
+    many = distributed.world() > 1
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # "torch.distributed is uninitialized, assuming a single process"
+            dcp_save(tensors, storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=many), no_dist=not many)
+    except (Exception, CheckpointException) as error:  # the latter is a BaseException
+        raise _unwritten(folder, error) from error
+    state = {
+        "format": FORMAT,
+        "step": run.step,
+        "owed": run.owed,
+        "plateau": vars(run.plateau),
+        "scaler": run.scaler.state_dict(),
+        "num_classes": len(classes),
+        "classes": digest(classes),
+        "items": items,
+    }
+    distributed.wait()
+    if main:
+        try:
+            sync(folder)
+            with atomic_path(folder / STATE) as partial_path:
+                partial_path.write_text(json.dumps(state) + "\n", encoding="utf-8")
+            for one in (out / RESUME, out):  # the new folder is on the disk before the one before it goes
+                sync_names(one)
+        except OSError as error:
+            raise _unwritten(folder, error) from error
+        for other in (out / RESUME).iterdir():
+            if other != folder:
+                shutil.rmtree(other, ignore_errors=True)
+    distributed.wait()
+
+
+def _unwritten(folder: Path, error: BaseException) -> OSError:
+    """Remove what there is of a checkpoint, and say why it could not be written."""
+    if distributed.is_main():
+        shutil.rmtree(folder, ignore_errors=True)
+    cause = next((one[0] for one in error.failures.values()), error) if isinstance(error, CheckpointException) else error
+    reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0][:200]
+    return OSError(f"writing {folder} failed, and the checkpoint before it is kept ({reason}); make room and go on with --resume")
+
+
+def latest(out: Path) -> tuple[Path, dict[str, Any]] | None:
+    """The newest whole resume folder of a run and its state, or None."""
+    whole = sorted(one.parent for one in (out / RESUME).glob(f"*/{STATE}"))
+    if not whole:
+        return None
+    state = json.loads((whole[-1] / STATE).read_text(encoding="utf-8"))
+    if state.get("format") != FORMAT:
+        raise ValueError(f"{whole[-1]} is a checkpoint of format {state.get('format')!r}; this version of Likeness reads {FORMAT!r}")
+    return whole[-1], state
+
+
+def is_finished(out: Path, steps: int, stop_after: int) -> bool:
+    """Whether nothing is left to do for the run in `out`: no step, and no evaluation."""
+    newest = latest(out)
+    if newest is None or newest[1]["owed"]:
+        return False
+    return bool(newest[1]["step"] >= steps or (stop_after and newest[1]["plateau"]["since_best"] >= stop_after))
+
+
+def load_run(out: Path, run: Run, classes: Sequence[str], items: str) -> bool:
+    """Go on from the newest whole checkpoint in `out`, False if there is none; all ranks call it. Another number of ranks deals sharded classes out anew."""
+    newest = latest(out)
+    if newest is None:
+        return False
+    folder, state = newest
+    if state["classes"] != digest(classes):
+        raise ValueError(
+            f"{out} was trained on {state['num_classes']} classes, the data now has {len(classes)} or others; start a new run in another folder "
+            f"(init={out} takes the network's weights along)"
+        )
+    if state["items"] != items:
+        raise ValueError(f"{out} was trained on other items of the same classes; resume with the same data and lists, or start a new run in another folder")
+    stored = read_metadata(folder)
+    _make_optimizer_state(run, stored)
+    wanted = run.tensors()
+    kept = {name: size for name, size in stored.items() if not name.startswith("random.")}
+    if found := checkpoint.misfits({name: value.shape for name, value in wanted.items()}, kept):
+        raise ValueError(f"{folder}: the state does not fit: {found}; resume with the same recipe and version of Likeness")
+    random = {f"random.{kind}.{distributed.rank()}": value for kind, value in _random_states().items()}
+    wanted |= {name: value for name, value in random.items() if name in stored}
+    read(folder, wanted)
+    for name in ("random.cpu", "random.cuda"):
+        if (key := f"{name}.{distributed.rank()}") in wanted:
+            (torch.set_rng_state if name == "random.cpu" else torch.cuda.set_rng_state)(wanted[key])
+    run.scaler.load_state_dict(state["scaler"])
+    best = [(float(value), int(step)) for value, step in state["plateau"].pop("kept")]
+    run.plateau, run.step, run.owed = Plateau(**state["plateau"], kept=best), int(state["step"]), bool(state["owed"])
+    return True
+
+
+def read(folder: Path, tensors: dict[str, Tensor]) -> None:
+    """Fill the tensors in place from a resume folder; DTensors take their part. Nothing in the folder is executed: the files are safetensors."""
+    many = distributed.world() > 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        dcp_load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=not many)
+
+
+def read_metadata(folder: Path) -> dict[str, torch.Size]:
+    """Names and whole shapes of the tensors in a resume folder."""
+    try:
+        metadata = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+    except Exception as error:
+        raise ValueError(f"{folder} cannot be read as a checkpoint: {error}") from None
+    return {name: getattr(one, "size", torch.Size()) for name, one in metadata.items()}
+
+
+def _random_states() -> dict[str, Tensor]:
+    return {"cpu": torch.get_rng_state()} | ({"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {})
+
+
+def _make_optimizer_state(run: Run, stored: Mapping[str, torch.Size]) -> None:
+    """Empty tensors for what the optimiser will be given: it makes its own only at its first step."""
+    places = [parameter for group in run.optimizer.param_groups for parameter in group["params"]]
+    for name in stored:
+        kind, _, rest = name.partition(".")
+        if kind == "optimizer":
+            index, _, key = rest.partition(".")
+            if int(index) < len(places):
+                parameter = places[int(index)]
+                alone = key == "step"  # fused optimisers want it, too, where the parameter is
+                run.optimizer.state[parameter][key] = torch.zeros((), device=parameter.device) if alone else torch.zeros_like(parameter)
+
+
+def check_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
+    """Refuse to mix two runs in one folder; nothing is written. ValueError if another run is there, or this one without `resume`."""
+    recipe_file = out / RECIPE
+    holds_run = recipe_file.is_file() or (out / RESUME).is_dir()
+    if resume and holds_run:
+        if recipe_file.is_file():
+            before = json.loads(recipe_file.read_text(encoding="utf-8"))
+            changed = sorted(key for key in description.keys() | before.keys() if before.get(key) != json.loads(json.dumps(description)).get(key))
+            if changed:
+                differ = "differs" if len(changed) == 1 else "differ"
+                raise ValueError(
+                    f"{out} holds a run of another recipe: {', '.join(changed)} {differ}; resume with the same recipe and overrides, or choose another --out"
+                )
+    elif holds_run:
+        raise ValueError(f"{out} already holds a run; add --resume to go on with it, or choose another --out")
+
+
+def prepare_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
+    """Make the run's folder, after `check_folder`. What a killed run left half-written is removed. The main process calls it."""
+    check_folder(out, description, resume)
+    recipe_file = out / RECIPE
+    out.mkdir(parents=True, exist_ok=True)
+    names = {RECIPE, LOG, checkpoint.BEST, checkpoint.LAST, *(one[1] for one in map(_BEGUN.fullmatch, os.listdir(out)) if one)}
+    for name in names:  # also of the best checkpoints of steps that are not written again
+        remove_abandoned(out / name)
+    if (out / RESUME).is_dir():
+        for folder in (out / RESUME).iterdir():
+            if not (folder / STATE).is_file():
+                shutil.rmtree(folder, ignore_errors=True)
+    with atomic_path(recipe_file) as partial_path:
+        partial_path.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")

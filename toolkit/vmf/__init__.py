@@ -1,0 +1,1 @@
+"""The von Mises-Fisher distribution and its relatives in torch: densities, distances, draws."""
