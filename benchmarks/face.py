@@ -38,7 +38,7 @@ from eval.formats import embeddings
 from eval.protocols.ijb_files import meta_files, read_detector_scores, read_faces, read_side, read_template_pairs
 from eval.types import Embeddings
 from modalities import synthetic_faces
-from modalities.face import align, images, recordio
+from modalities.face import align, images, recordio, recordio_writer
 from modalities.face.augment import ADAFACE_VIEW
 from toolkit.data.batch import Item
 from toolkit.data.images import decode_bytes, encode, to_floats
@@ -130,7 +130,7 @@ def recordio_rows(num: int, repeats: int) -> None:
             path = Path(folder) / f"{k}.jpg"
             path.write_bytes(encode(synthetic_faces.face(k % 50, k // 50).image, ".jpg"))
             listed.append(Item(str(k), path, str(k % 50)))
-        rec = recordio.write(listed, folder)
+        rec = recordio_writer.write(listed, folder)
         found = recordio.items(rec)
         order = np.random.default_rng(0).permutation(num).tolist()
 

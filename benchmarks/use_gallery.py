@@ -71,8 +71,9 @@ def run_part(part: str, size: int, probes: int, repeats: int) -> None:
             return index.search(asked, K)
 
     else:
-        from toolkit.gallery.exact import ExactGallery, recall
+        from toolkit.gallery.exact import ExactGallery
         from toolkit.gallery.faiss import FaissGallery
+        from toolkit.gallery.open import recall
 
         gallery = ExactGallery(None, META) if part == "ours" else FaissGallery(None, META)
         given = embeddings(rows)

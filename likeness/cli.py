@@ -74,7 +74,7 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder's last checkpoint.")] = False,
     log: Annotated[list[str] | None, typer.Option(help="Beside log.jsonl: tensorboard or wandb; give it once for each.")] = None,
 ) -> None:
-    """Train a recipe's variant. Many processes: torchrun --nproc-per-node N -m likeness.cli train ..."""
+    """Train a recipe's variant. Many processes: torchrun --nproc-per-node N -m likeness train ..."""
     from toolkit.parallel import distributed
     from toolkit.training import recipe as recipes
     from toolkit.training.train import fit
@@ -191,7 +191,3 @@ def main(arguments: list[str] | None = None) -> None:
             error.show()
             sys.exit(2)
     sys.exit(0)
-
-
-if __name__ == "__main__":
-    main()

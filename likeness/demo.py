@@ -15,12 +15,13 @@ from eval.formats import embeddings
 from eval.formats import trials as trial_lists
 from eval.types import Embeddings
 from likeness.commands.evaluate import evaluate_files
+from likeness.models.run import load_model
 from toolkit.data.batch import Item, read_items, write_items
-from toolkit.models.checkpoint import load_model
 from toolkit.models.embed import embed
+from toolkit.models.parts import Part
 from toolkit.printing import say
 from toolkit.training.lock import under_lock
-from toolkit.training.recipe import Part, Recipe
+from toolkit.training.recipe import Recipe
 from toolkit.training.train import fit
 
 Baseline = Callable[[list[Item]], Embeddings]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import cast, get_args
+from typing import get_args
 
 import numpy as np
 
@@ -18,13 +18,13 @@ from eval.formats.files import atomic_path
 from eval.formats.provenance import digest
 from eval.types import Embeddings
 from likeness.models.load import aligned_size
+from modalities.face import ijb
 from toolkit.console import console
-from toolkit.data.batch import Bad, Item, Read, check_unique
+from toolkit.data.batch import Bad, Item, check_unique
 from toolkit.models.checkpoint import Loaded
 from toolkit.models.embed import NO_NUMBERS, Flip, TorchEmbedder, embed_where_readable, refuse_diverged
 from toolkit.parallel import distributed
 from toolkit.training.lock import Busy, empty, only_writer
-from toolkit.training.recipe import restore
 
 SHARD_ITEMS = 8192
 _CLEAR = 1000  # embeddings that are no numbers: enough to stop for, if they are most of those so far
@@ -109,9 +109,8 @@ def ijb_pack(model: Loaded, root: Path) -> tuple[Loaded, list[Item]]:
     if model.modality != "face":
         raise ValueError(f"--ijb is for models of faces; this is one of modality {model.modality!r}")
     height, width = aligned_size(model)
-    pack = importlib.import_module("modalities.face.ijb").pack(root)  # at run time only: toolkit imports no modality
-    arguments = {"landmarks": str(pack.landmarks), "size": height, "width": width}
-    read = cast(Read, restore({"call": "modalities.face.ijb.read", "args": arguments}, "read", kind="read"))
+    pack = ijb.pack(root)
+    read = partial(ijb.read, landmarks=str(pack.landmarks), size=height, width=width)
     return replace(model, read=read, settings={**model.settings, "faces": f"aligned to {height} x {width} by the pack's 5 landmarks"}), list(pack.items)
 
 

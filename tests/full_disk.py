@@ -23,7 +23,7 @@ from eval import results as report
 from eval.formats import embeddings, trials
 from eval.reports import verification
 from eval.types import Embeddings, Scores, Trials
-from modalities.face import recordio
+from modalities.face import recordio, recordio_writer
 from toolkit.data import shards
 from toolkit.data.batch import Item, write_items
 from toolkit.gallery.exact import ExactGallery
@@ -161,7 +161,7 @@ def read_shards(folder: Path) -> object:
 
 
 def write_records(folder: Path, packed: list[Item], version: int) -> None:
-    recordio.write(packed[: 1 + version], folder)
+    recordio_writer.write(packed[: 1 + version], folder)
 
 
 def read_records(folder: Path) -> object:

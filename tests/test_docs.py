@@ -162,7 +162,7 @@ def problem(arguments: list[str], folder: Path) -> str:
 def test_what_is_shown_names_what_exists(block: Block, line: str, tmp_path: Path) -> None:
     name, *arguments = shlex.split(line, comments=True)
     if name == "torchrun":
-        name, arguments = "likeness", arguments[arguments.index("likeness.cli") + 1 :]
+        name, arguments = "likeness", arguments[arguments.index("likeness") + 1 :]
     if name == "likeness":
         (tmp_path / "clone").mkdir()
         assert not problem(arguments, tmp_path / "clone")

@@ -36,7 +36,7 @@ from eval.calibration import Calibration, load_calibration
 from eval.formats import embeddings, subjects, trials
 from eval.protocols import ijb_files
 from eval.types import Embeddings, Trials
-from modalities.face import ijb, pairs, pickled, recordio
+from modalities.face import ijb, pairs, pickled, recordio, recordio_writer
 from modalities.image import cifar, mnist, omniglot
 from modalities.speaker import audio, folders
 from modalities.speaker.features import KaldiFbank
@@ -202,7 +202,7 @@ def images(folder: Path) -> list[Item]:
 
 @cache
 def record(suffix: str) -> bytes:
-    return written(lambda path: recordio.write(images(path.parent), path.parent, name="t"), f"t{suffix}")
+    return written(lambda path: recordio_writer.write(images(path.parent), path.parent, name="t"), f"t{suffix}")
 
 
 def place_record(suffix: str, folder: Path, payload: bytes) -> Path:

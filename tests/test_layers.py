@@ -8,37 +8,32 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-VMF = [f"toolkit.{path.stem}" for path in sorted((ROOT / "toolkit").glob("vmf*.py"))]
 SYNTHETIC = [f"modalities.{path.stem}" for path in sorted((ROOT / "modalities").glob("synthetic*.py"))]
+METRICS = {"numpy", "scipy", "sklearn"}
 EXTERNAL = {
-    "eval": {
-        "numpy",
-        "scipy",
-        "sklearn",
-        "matplotlib",
-        "kaldiio",
-        "PIL",
-        "soundfile",
-        "pyarrow",
-        "h5py",
-        "lancedb",
-    },  # from matplotlib on inside functions only: see test_eval_is_light
+    "eval": METRICS,
+    # What reads foreign formats is imported inside functions only: see test_eval_is_light.
+    "eval.formats": METRICS | {"kaldiio", "soundfile", "pyarrow", "h5py", "lancedb"},
+    "eval.reports": METRICS | {"matplotlib", "PIL", "soundfile"},
     "toolkit.losses": {"torch"},
-    **{name: {"torch", "numpy"} for name in VMF},
+    "toolkit.vmf": {"torch", "numpy"},
     "toolkit.backbones": {"torch", "speechbrain", "safetensors"},
 }
 INTERNAL = {
     "eval": {"eval"},
-    "toolkit.losses": {"toolkit.losses", *VMF, "eval.directional"},
-    **{name: {*VMF, "eval.directional"} for name in VMF},
-    "toolkit.backbones": {"toolkit.backbones", "toolkit.backbones.torchaudio_cpu"},
+    "eval.formats": {"eval"},
+    "eval.reports": {"eval"},
+    "toolkit.losses": {"toolkit.losses", "toolkit.vmf", "eval.directional"},
+    "toolkit.vmf": {"toolkit.vmf", "eval.directional"},
+    "toolkit.backbones": {"toolkit.backbones"},
     "toolkit": {"toolkit", "eval"},
-    **{f"modalities.{one}": {f"modalities.{one}", *SYNTHETIC, "toolkit", "eval"} for one in ("speaker", "face", "image")},
-    **{one: {"toolkit", "eval"} for one in SYNTHETIC},
-    "recipes": {"modalities", "toolkit", "eval"},
+    **{f"modalities.{name}": {f"modalities.{name}", *SYNTHETIC, "toolkit", "eval"} for name in ("speaker", "face", "image")},
+    **{name: {"toolkit", "eval"} for name in SYNTHETIC},
+    "likeness": {"likeness", "modalities", "toolkit", "eval"},
+    "recipes": {"likeness", "modalities", "toolkit", "eval"},
 }
-OURS = ("eval", "toolkit", "modalities", "recipes", "tests")
-FILES = [path for top in OURS[:4] for path in sorted((ROOT / top).rglob("*.py"))]
+OURS = ("eval", "toolkit", "modalities", "likeness", "recipes", "tests")
+FILES = [path for top in OURS[:5] for path in sorted((ROOT / top).rglob("*.py"))]
 
 
 def imports(path: Path) -> set[str]:
@@ -81,12 +76,37 @@ def test_nobody_imports_recipes_or_tests() -> None:
         assert not any(name.split(".")[0] in ("recipes", "tests") for name in imports(path)), path
 
 
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if path.relative_to(ROOT).parts[0] in ("eval", "toolkit")], ids=lambda path: path.relative_to(ROOT).as_posix()
+)
+def test_no_floor_names_a_higher_one_in_a_string(path: Path) -> None:
+    higher = ("modalities.", "likeness.", "recipes.")
+    texts = {node.value for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    assert not [
+        text for text in texts if text.startswith(higher) and " " not in text and "/" not in text and text != "likeness."
+    ]  # formats are likeness.NAME/N
+
+
+def test_only_checkpoints_import_by_name() -> None:
+    """A module is imported by a name that is data where a checkpoint's parts are restored.
+
+    Beside it, classes of an allowed list, optional packages and what a reading process is asked for are imported by names that stand in the code.
+    """
+    by_name = {path.relative_to(ROOT).as_posix() for path in FILES if "importlib.import_module(" in path.read_text(encoding="utf-8")}
+    optional = {"likeness/models/speechbrain.py", "toolkit/backbones/torchaudio_cpu.py", "eval/formats/tables.py", "eval/formats/boundary.py"}
+    assert by_name == {"likeness/models/parts.py", *optional}
+
+
 def test_the_table_is_not_vacuous() -> None:
     assert {layer(path) for path in FILES if path.name != "__init__.py"} >= {
         "eval",
         "toolkit",
         "toolkit.losses",
         "toolkit.backbones",
+        "toolkit.vmf",
+        "eval.formats",
+        "eval.reports",
+        "likeness",
         "modalities.speaker",
         "modalities.image",
         "recipes",

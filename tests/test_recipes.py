@@ -18,9 +18,11 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 from eval.formats.trials import read_trials
 from likeness.cli import main
+from likeness.models.parts import restore
+from likeness.models.run import load_model
 from modalities import synthetic, synthetic_faces
 from toolkit.data.batch import read_items
-from toolkit.models.checkpoint import load_model
+from toolkit.models.parts import describe
 from toolkit.training import recipe as recipes
 from toolkit.training.recipe import Recipe
 from toolkit.training.train import fit
@@ -117,7 +119,7 @@ def write_voice(path: Path, speaker: int, utterance: int) -> None:
 
 def small_vox(folder: Path, recipe: Recipe) -> list[str]:
     """What makes a recipe of voxceleb.py run on the miniature."""
-    noisy = recipes.describe(recipe)["augment"]["args"].get("corrupt")
+    noisy = describe(recipe)["augment"]["args"].get("corrupt")
     noise = [f"augment.corrupt.musan={folder / 'musan'}", f"augment.corrupt.rirs={folder / 'rirs'}"] if noisy else []
     return ["trials.file=trials.txt", "augment.seconds=0.3,0.4", *noise]
 
@@ -125,11 +127,11 @@ def small_vox(folder: Path, recipe: Recipe) -> list[str]:
 @pytest.mark.parametrize(("path", "variant"), VARIANTS, ids=IDS)
 def test_describes_and_restores(path: Path, variant: str) -> None:
     recipe, _ = recipes.load(f"{path}:{variant}")
-    described = json.loads(json.dumps(recipes.describe(recipe)))
-    frontend = recipes.restore(described["frontend"], "frontend", kind="module")()
-    backbone = recipes.restore(described["backbone"], "backbone", kind="module")(frontend.dim)
+    described = json.loads(json.dumps(describe(recipe)))
+    frontend = restore(described["frontend"], "frontend", kind="module")()
+    backbone = restore(described["backbone"], "backbone", kind="module")(frontend.dim)
     assert sum(p.numel() for p in backbone.parameters()) == sum(p.numel() for p in recipe.backbone(recipe.frontend().dim).parameters())
-    recipes.restore(described["read"], "read", kind="read")
+    restore(described["read"], "read", kind="read")
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ def test_describes_and_restores(path: Path, variant: str) -> None:
 def test_trains_and_embeds(path: Path, variant: str, data: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     recipe, _ = recipes.load(f"{path}:{variant}")
     steps = ["schedule.steps=3", "schedule.warmup_steps=1", "schedule.eval_every=0", "sampling.batch_size=4", "workers=0", "threads=1"]
-    small: Recipe = recipes.override(recipe, [*SMALL[recipes.describe(recipe)["backbone"]["call"].rpartition(".")[2]], *steps])
+    small: Recipe = recipes.override(recipe, [*SMALL[describe(recipe)["backbone"]["call"].rpartition(".")[2]], *steps])
     where = data / "an4" / "wav" if path.stem in ("folders", "demo") else data
     if path.parent.name == "face":
         folder: Path = request.getfixturevalue("faces")
@@ -188,7 +190,7 @@ def test_orl_starts_from_the_network_of_the_demo() -> None:
     """`init` takes the demo's weights only as long as both have one network and read images alike."""
     demo, orl = (module(ROOT / "recipes" / "face" / f"{name}.py").RECIPES[variant] for name, variant in (("demo", "arcface"), ("orl", "deep_arcface")))
     for part in ("frontend", "backbone", "read"):
-        assert recipes.describe(getattr(demo, part)) == recipes.describe(getattr(orl, part))
+        assert describe(getattr(demo, part)) == describe(getattr(orl, part))
 
 
 def test_orl_baselines_agree_with_a_second_calculation(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,14 +16,16 @@ import pytest
 from torch import nn
 
 from eval.types import Trials
+from likeness.models.parts import restore
 from modalities import synthetic_faces
-from modalities.face import pickled, recordio
+from modalities.face import pickled, recordio_writer
 from modalities.face.augment import FLIP_VIEW
 from toolkit.data.batch import Item
 from toolkit.data.images import encode
 from toolkit.models.embed import TorchEmbedder
+from toolkit.models.parts import describe
 from toolkit.training import recipe as recipes
-from toolkit.training.recipe import Recipe, describe
+from toolkit.training.recipe import Recipe
 from toolkit.training.train import fit
 
 NAMES = ("vggface2", "ms1mv2", "webface")
@@ -51,7 +53,7 @@ VARIANTS = [(name, one) for name in NAMES for one in MODULES[name].RECIPES if "s
 
 
 def tiny(recipe: Recipe) -> Recipe:
-    kind = recipes.describe(recipe)["backbone"]["call"].rpartition(".")[2]
+    kind = describe(recipe)["backbone"]["call"].rpartition(".")[2]
     small = recipes.override(recipe, [*TINY, *SMALL[kind]])
     return replace(small, memory=replace(small.memory, size=16) if small.memory else None)
 
@@ -62,7 +64,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("faces")
     folders, packed = root / "vggface2", root / "faces_emore"
     train = [_draw(folders / f"n{subject:06d}" / f"{shot:04d}_01.jpg", subject, shot) for subject in range(6) for shot in range(4)]
-    recordio.write(train, packed)
+    recordio_writer.write(train, packed)
     tested = [_draw(root / "tested" / f"{subject}_{shot}.jpg", subject, shot) for subject in (6, 7) for shot in range(2)]
     ids = tuple(item.id for item in tested)
     first, second = (np.array(one, dtype=np.int32) for one in ([0, 2, 0, 1], [1, 3, 2, 3]))
@@ -83,10 +85,10 @@ def test_describes_and_restores(name: str, variant: str) -> None:
     recipe: Recipe = MODULES[name].RECIPES[variant]
     recipes.check(recipe)
     assert recipe.modality == "face"
-    described = json.loads(json.dumps(recipes.describe(recipe)))
+    described = json.loads(json.dumps(describe(recipe)))
     for part in ("frontend", "backbone"):
-        recipes.restore(described[part], part, kind="module")
-    recipes.restore(described["read"], "read", kind="read")
+        restore(described[part], part, kind="module")
+    restore(described["read"], "read", kind="read")
 
 
 def to_train() -> Iterator[Any]:

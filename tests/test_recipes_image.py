@@ -18,15 +18,17 @@ import pytest
 import torch
 from scipy.io import savemat
 
+from likeness.models.parts import restore
 from modalities import synthetic_glyphs
 from modalities.image import digits as digits_as_files
 from modalities.image.splits import Protocol, divide_classes
 from toolkit.backbones.image_resnet import ImageResNet
 from toolkit.data.batch import label_numbers, read_items
 from toolkit.data.sampling import check as check_sampling
+from toolkit.models.parts import Part, describe
 from toolkit.training import recipe as recipes
 from toolkit.training.measure import metrics_of, run_test
-from toolkit.training.recipe import Part, Recipe
+from toolkit.training.recipe import Recipe
 from toolkit.training.train import fit
 
 FOLDER = Path(__file__).parents[1] / "recipes" / "image"
@@ -69,7 +71,7 @@ def parts_of(recipe: Recipe) -> dict[str, dict[str, Any]]:
             for key, one in value["args"].items():
                 look(one, f"{name}.{key}")
 
-    for name, value in recipes.describe(recipe).items():
+    for name, value in describe(recipe).items():
         look(value, name)
     return found
 
@@ -196,13 +198,13 @@ def test_describes_and_restores(name: str, variant: str) -> None:
     recipe: Recipe = MODULES[name].RECIPES[variant]
     recipes.check(recipe)
     assert recipe.modality == "image"
-    described = json.loads(json.dumps(recipes.describe(recipe)))
-    frontend = recipes.restore(described["frontend"], "frontend", kind="module")()
-    backbone = recipes.restore(described["backbone"], "backbone", kind="module")
+    described = json.loads(json.dumps(describe(recipe)))
+    frontend = restore(described["frontend"], "frontend", kind="module")()
+    backbone = restore(described["backbone"], "backbone", kind="module")
     if (key := (frontend.dim, json.dumps(described["backbone"]))) not in BUILT:  # equal networks once
         BUILT.add(key)
         assert shapes(backbone, frontend.dim) == shapes(recipe.backbone, recipe.frontend().dim)
-    recipes.restore(described["read"], "read", kind="read")
+    restore(described["read"], "read", kind="read")
     loss: Any = recipe.loss(8, 12)
     groups = loss.param_groups(recipe.optim)
     assert sum(len(group["params"]) for group in groups) == sum(one.requires_grad for one in loss.parameters())

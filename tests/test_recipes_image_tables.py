@@ -18,6 +18,7 @@ from eval import per_item
 from eval.diversity import cluster_diversity, feature_diversity
 from toolkit.backbones.image_resnet import ImageResNet
 from toolkit.losses.probabilistic import Joint, ProbabilisticNCA
+from toolkit.models.parts import describe
 from toolkit.training import compare, measure
 from toolkit.training import recipe as recipes
 from toolkit.training.log import read_log
@@ -216,7 +217,7 @@ def test_what_is_compared_differs_in_method_alone() -> None:
         for table in ("TABLE_1", "TABLE_2", "FIGURE_4", "FIGURE_5", "TABLE_5"):
             listed = list(getattr(module, table, {}).values())
             for name in ("items", "test", "read", "train_read", "augment", "sampling", "metrics"):
-                described = [recipes.describe({"one": getattr(one, name)} if name != "sampling" else one.sampling) for one in listed]
+                described = [describe({"one": getattr(one, name)} if name != "sampling" else one.sampling) for one in listed]
                 assert all(one == described[0] for one in described), (table, name)
             assert len({one.schedule.steps for one in listed}) <= 1
 

@@ -15,8 +15,8 @@ import torch
 
 from modalities.image.splits import divide_classes
 from toolkit.losses.vmf import VMF
+from toolkit.models.parts import describe
 from toolkit.training import compare
-from toolkit.training import recipe as recipes
 from toolkit.training.recipe import Recipe
 
 LOSSES = ("standard", "hyperbolic", "cosine", "arcface", "vmf")
@@ -104,9 +104,9 @@ def test_cosine_at_test_changes_the_similarity_of_the_test_alone(name: str) -> N
     listed = MODULES[name].RECIPES
     for loss, own in (("standard", "euclidean"), ("hyperbolic", "")):
         assert listed[loss].similarity == own
-        by_cosine, own_test = listed[f"{loss}_cosine"], recipes.describe(listed[loss].test)
+        by_cosine, own_test = listed[f"{loss}_cosine"], describe(listed[loss].test)
         assert replace(by_cosine, test=listed[loss].test) == listed[loss]
-        assert recipes.describe(by_cosine.test) == {**own_test, "args": {**own_test["args"], "similarity": "cosine"}}
+        assert describe(by_cosine.test) == {**own_test, "args": {**own_test["args"], "similarity": "cosine"}}
     assert listed["hyperbolic"].loss(4, 3).similarity == "poincare:1e-05"
     assert listed["vmf"].test.keywords["num_samples"] == 10  # the expected metrics
 
@@ -164,7 +164,7 @@ def test_splits_and_batches_are_those_of_appendix_d() -> None:
     for division, (train, validation) in (((200, 100), (85, 15)), ((196, 98), (83, 15)), ((22_634, 11_318), (9_620, 1_698))):
         parts = divide_classes(*division, protocol="vmf")
         assert (len(parts.train), len(parts.validation)) == (train, validation)
-    described = {name: recipes.describe(module.RECIPES["vmf"]) for name, module in MODULES.items()}
+    described = {name: describe(module.RECIPES["vmf"]) for name, module in MODULES.items()}
     listed = {
         name: [one[field] if field == "items" else one[field]["args"]["items"] for field in ("items", "validation", "test")] for name, one in described.items()
     }

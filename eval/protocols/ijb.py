@@ -19,13 +19,13 @@ from numpy.typing import ArrayLike, NDArray
 from eval.bootstrap import Bounds, Metric, bounds_of
 from eval.identification import Protocol
 from eval.protocols.ijb_files import Faces, Side
+from eval.protocols.search import Identified, identified
 from eval.results import Result, with_bounds
 from eval.similarity import pairs as score_pairs
 from eval.similarity import refuse_missing
 from eval.templates import Method, pool
 from eval.types import Embeddings, Floats, Floats32, Scores, Trials
 from eval.verification import TarRule, eer, num_allowed, tar_at_far, verification_metrics
-from likeness.commands.identify import Identified, identified
 
 Flip = Literal["sum", "mean", "none", "included"]
 MediaPooling = Literal["mean", "none"]

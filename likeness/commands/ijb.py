@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from eval import results as report
 from eval.formats import embeddings
 from eval.formats.provenance import sha256
+from eval.protocols import search
 from eval.protocols.ijb import FARS, Switches, identification_1_n, templates, verification_1_1
 from eval.protocols.ijb_files import MetaFiles, Side, meta_files, read_detector_scores, read_faces, read_side, read_template_pairs
 from eval.results import Result
 from eval.types import Embeddings, Trials, name_first
-from likeness.commands import identify
 
 NO_INTERVALS = "Intervals over the subjects of the 1:N lists: --resamples 200."
 
@@ -68,7 +68,7 @@ def identify_files(
     for system, switches, pooled in _pooled([features], files, presets):
         found = identification_1_n(system, pooled, galleries, probes, switches, fpirs=fpirs, ranks=ranks, num_resamples=num_resamples)
         results += found.results
-        tables.append((f"{system}\n\n" if len(presets) > 1 else "") + identify.table(found))
+        tables.append((f"{system}\n\n" if len(presets) > 1 else "") + search.table(found))
     _write(json_file, results, [features, *_read(files, presets), *files.galleries, files.probes])
     return "\n".join(tables) + _notes(presets)
 

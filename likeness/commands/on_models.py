@@ -50,7 +50,7 @@ def embed(
 ) -> None:
     """Embed every item of a list; raw vectors with their norms, ready for `score` or another system.
 
-    Long lists are embedded in shards: the same command goes on where it was stopped. Many processes: torchrun --nproc-per-node N -m likeness.cli embed ...
+    Long lists are embedded in shards: the same command goes on where it was stopped. Many processes: torchrun --nproc-per-node N -m likeness embed ...
     """
     from eval.formats import embeddings
     from likeness import extract

@@ -15,7 +15,6 @@ by toolkit.backbones.pickled. Front-ends come from the modality by name, as with
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -30,17 +29,21 @@ from torch import Tensor, nn
 from eval.formats.provenance import digest, sha256
 from eval.types import name_first
 from likeness.models import insightface, speechbrain
+from likeness.models import onnx as exported
+from likeness.models.run import load_model
+from modalities.face import align, images
+from modalities.speaker import audio, long
+from modalities.speaker.features import KaldiFbank, RawWave
+from modalities.speaker.speechbrain_fbank import SpeechBrainFbank
 from toolkit.backbones.campplus import CAMPPlus
 from toolkit.backbones.ecapa import WeSpeakerECAPA
 from toolkit.backbones.resnet import ResNet
 from toolkit.backbones.weights import load_wespeaker, read_weights
 from toolkit.backbones.xvector import XVector
-from toolkit.data.batch import Read
 from toolkit.data.pixels import PixelScale
 from toolkit.models import onnx
-from toolkit.models.checkpoint import Loaded, load_model
+from toolkit.models.checkpoint import Loaded
 from toolkit.models.embed import TorchEmbedder
-from toolkit.training.recipe import restore
 
 Frontend = Literal["wespeaker", "3dspeaker"]
 _MAX_MELS = 1024
@@ -73,7 +76,7 @@ def load(model: str, *, frontend: Frontend = "wespeaker") -> Loaded:
             " directory"
         )
     if Path(model).suffix.lower() == ".onnx":
-        return onnx.load(Path(model)) or _load_onnx(Path(model), frontend)
+        return exported.load(Path(model)) or _load_onnx(Path(model), frontend)
     return load_model(Path(model))
 
 
@@ -92,8 +95,7 @@ def in_parts(model: Loaded, *, crops: int = 0, crop_seconds: float = 4.0, chunk_
         raise ValueError(f"--crop-seconds {crop_seconds:g}, --chunk-seconds {chunk_seconds:g}: crops of at least 0.1 s and chunks of at least 1 s are allowed")
     given = model.read.keywords if isinstance(model.read, partial) else {}
     known = {key: value for key, value in given.items() if key in ("rate_hz", "min_seconds")}
-    arguments = {"crops": crops, "crop_seconds": crop_seconds, "chunk_seconds": chunk_seconds, "only_speech": only_speech}
-    read = cast(Read, restore({"call": "modalities.speaker.long.read", "args": {**arguments, **known}}, "read", kind="read"))
+    read = partial(long.read, crops=crops, crop_seconds=crop_seconds, chunk_seconds=chunk_seconds, only_speech=only_speech, **known)
     said = {"crops": f"{crops} x {crop_seconds:g} s, mean" if crops else "", "chunks": f"at most {chunk_seconds:g} s, mean by length" if chunk_seconds else ""}
     said["pauses"] = "left out by energy" if only_speech else ""
     settings = {key: value for key, value in said.items() if value}
@@ -112,7 +114,7 @@ def aligned_size(model: Loaded) -> tuple[int, int]:
     size = given.get("size", (112, 112))  # images.read's own default
     height, width = (size, given.get("width") or size) if isinstance(size, int) else size  # a height alone is what modalities.face.align.read takes
     try:
-        importlib.import_module("modalities.face.align").check(height, width)  # at run time only: toolkit imports no modality
+        align.check(height, width)
     except ValueError:
         raise ValueError(
             f"the model takes faces of {height} x {width}, but they are aligned to heights that are multiples of 112 or 128, and to widths at most as large and"
@@ -133,19 +135,13 @@ def with_detector(model: Loaded, detector: Path | None) -> Loaded:
         raise ValueError(f"--detector {detector} finds faces, but this is a model of modality {model.modality!r}: leave it out")
     insightface.check_detector(detector)
     height, width = aligned_size(model)
-    arguments = {"detector": str(detector), "size": height, "width": width, "choose": "central"}
-    read = cast(Read, restore({"call": "modalities.face.align.read", "args": arguments}, "read", kind="read"))
+    read = partial(align.read, detector=str(detector), size=height, width=width, choose="central")
     return replace(model, read=read, settings={**model.settings, "faces": f"central, aligned to {height} x {width}, detector {sha256(detector)[:16]}"})
 
 
 def _speaker(frontend: nn.Module, backbone: nn.Module, summed: str, *, rate_hz: int = 16_000) -> Loaded:
-    read = restore({"call": "modalities.speaker.audio.read", "args": {"rate_hz": rate_hz}}, "read", kind="read")
+    read = partial(audio.read, rate_hz=rate_hz)
     return Loaded(TorchEmbedder(frontend, backbone).eval(), read, "speaker", "cosine", summed, 0)
-
-
-def _frontend(name: str, **arguments: Any) -> nn.Module:
-    """A front-end by its name within modalities, as a checkpoint holds it."""
-    return cast(nn.Module, restore({"call": f"modalities.{name}", "args": arguments}, "front-end", kind="module")())
 
 
 def _summed(path: Path, frontend: Frontend) -> str:
@@ -164,7 +160,7 @@ def _load_speechbrain(source: str) -> Loaded:
     yaml, weights = speechbrain.find_files(source)
     settings, backbone = speechbrain.read_settings(yaml)
     speechbrain.fill(backbone.network, _load_state(weights), str(weights))
-    frontend = _frontend("speaker.speechbrain_fbank.SpeechBrainFbank", **settings)
+    frontend = SpeechBrainFbank(**settings)
     return _speaker(frontend, backbone, digest([sha256(yaml), sha256(weights)]), rate_hz=settings.get("rate_hz", 16_000))
 
 
@@ -190,7 +186,7 @@ def _load_wespeaker(path: Path, frontend: Frontend) -> Loaded:
         load_wespeaker(backbone, state)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
-    return _speaker(_frontend("speaker.features.KaldiFbank", num_mels=num_mels, **_KALDI[frontend]), backbone, _summed(file, frontend))
+    return _speaker(KaldiFbank(num_mels=num_mels, **_KALDI[frontend]), backbone, _summed(file, frontend))
 
 
 def _wespeaker_network(shapes: Mapping[str, tuple[int, ...]]) -> tuple[nn.Module, int]:
@@ -280,7 +276,7 @@ def _load_insightface(source: str) -> Loaded:
     if one.type != "tensor(float)" and not (one.type == "tensor(uint8)" and pack.stated and (mean, std) == (0.0, 1.0)):
         raise ValueError(f"{path}: its input is {one.name} {one.type} {one.shape}; floats are needed")
     network = OnnxNetwork(session, 3, _try_out(session, path, (1, 3, size, size)).size)
-    read = restore({"call": "modalities.face.images.read", "args": {"size": [size, size]}}, "read", kind="read")
+    read = partial(images.read, size=(size, size))
     summed = digest([sha256(path), f"{mean} {std}"]) if pack.stated else sha256(path)  # unless a manifest says it, the scale follows from the file
     insightface.say(pack)
     return Loaded(TorchEmbedder(PixelScale((mean,) * 3, (std,) * 3, scale=1.0), network).eval(), read, "face", "cosine", summed, 0)
@@ -289,16 +285,17 @@ def _load_insightface(source: str) -> Loaded:
 def _load_onnx(path: Path, frontend: Frontend) -> Loaded:
     session, summed = _session(path), sha256(path)
     probe: tuple[int, ...]
+    front: nn.Module
     inputs, outputs = session.get_inputs(), session.get_outputs()
     stated = "; ".join(f"{one.name} {one.type} {one.shape}" for one in inputs)
     if len(inputs) != 1 or inputs[0].type != "tensor(float)" or len(inputs[0].shape) not in (2, 3) or not outputs:
         image = ": a network over images is given as insightface:FILE.onnx" if len(inputs) == 1 and len(inputs[0].shape) == 4 else ""
         raise ValueError(f"{path}: its inputs are {stated}; one of floats is needed, filterbanks (B, T, F) or waves (B, S){image}")
     if len(inputs[0].shape) == 2:
-        front, in_dim, probe = _frontend("speaker.features.RawWave"), 1, (1, 16_000)
+        front, in_dim, probe = RawWave(), 1, (1, 16_000)
     else:
         in_dim = inputs[0].shape[2] if isinstance(inputs[0].shape[2], int) else 80
-        front, probe = _frontend("speaker.features.KaldiFbank", num_mels=in_dim, **_KALDI[frontend]), (1, 200, in_dim)
+        front, probe = KaldiFbank(num_mels=in_dim, **_KALDI[frontend]), (1, 200, in_dim)
         summed = _summed(path, frontend)
     if isinstance(inputs[0].shape[1], int):
         raise ValueError(f"{path}: its input {stated} has a fixed length; export it with a dynamic one, for recordings of any length")

@@ -7,7 +7,6 @@ final name at any time, and what was interrupted goes on. The data sets: likenes
 
 from __future__ import annotations
 
-import importlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -19,8 +18,8 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingCo
 from eval.formats.writing import move, sync_names
 from eval.types import name_first
 from likeness.prepare.fetch import differs, download, is_archive, unpack
-from likeness.prepare.sources import Archive, Count, Dataset
 from toolkit.console import bar
+from toolkit.data.source import Archive, Count, Dataset
 from toolkit.training.lock import only_writer
 
 Say = Callable[[str], None]
@@ -47,9 +46,8 @@ def prepare(dataset: Dataset, data: Path, *, keep: bool = False, say: Say = prin
                 say(f"not fetched: {error}")  # lists may be there elsewhere: counting will tell
     counts = [Count(f"files in {one.folder}", _files(data / one.folder, one.suffixes), one.files) for one in dataset.holds]
     if dataset.check:
-        module, _, function = dataset.check.rpartition(".")
         try:
-            counts += getattr(importlib.import_module(module), function)(data)  # by name: toolkit imports no modality
+            counts += dataset.check(data)
         except (FileNotFoundError, ValueError) as error:  # a list that is missing or damaged: nothing can be counted
             made = name_first(one.makes for one in dataset.archives)
             todo = dataset.by_hand or f"to have it all anew, remove {made} from DATA and run the command again"

@@ -34,7 +34,7 @@ from eval.calibration import Calibration
 from eval.formats.provenance import likeness_version
 from likeness.service.guard import Guard, Limits, Metrics
 from likeness.service.work import Service
-from toolkit.gallery.exact import open_gallery
+from toolkit.gallery.open import open_gallery
 from toolkit.models.checkpoint import Loaded
 
 PAGE = Path(__file__).with_name("serve_page.html")

@@ -15,28 +15,23 @@ import gc
 import os
 import re
 import struct
-import warnings
-from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.formats.files import atomic_path
-from eval.formats.writing import remove
 from eval.types import name_first
-from toolkit.data.batch import MAX_SPAN, Item, check_unique, label_numbers
+from toolkit.data.batch import MAX_SPAN, Item
 
 RECORD_SUFFIX = ".recparts"  # the ending of an item whose image lies in several parts: its span holds them all, with their headers
 MAGIC = 0xCED7230A
-_MAGIC_BYTES = struct.pack("<I", MAGIC)
-_PART = struct.Struct("<II")
+MAGIC_BYTES = struct.pack("<I", MAGIC)
+PART = struct.Struct("<II")
 _BEGIN = 40  # bytes of a record, up to its first label
-_HEADER = struct.Struct("<IfQQ")
-_MAX_PART = 2**29 - 1
+HEADER = struct.Struct("<IfQQ")
+MAX_PART = 2**29 - 1
 _MAX_LABELS = 1024  # of one record
-_EXACT = 2**24  # float32 holds every integer up to here
+EXACT = 2**24  # float32 holds every integer up to here
 _BLOCK = 2**18  # records whose headers are looked at together
 _MAX_INDEX = 2**32
 _INDEX_LINES = re.compile(rb"(?:[ \t]*[0-9]{1,18}[ \t]+[0-9]{1,18}[ \t]*\r?\n|[ \t]*\r?\n)*+")
@@ -54,7 +49,7 @@ def items(rec: str | Path, *, idx: str | Path | None = None, prefix: str = "") -
     index = rec.with_suffix(".idx") if idx is None else Path(idx)
     if not rec.is_file() or (idx is not None and not index.is_file()):
         raise FileNotFoundError(f"{index if rec.is_file() else rec}: no such file; a .rec file and its .idx are needed")
-    if rec.stat().st_size < _PART.size:
+    if rec.stat().st_size < PART.size:
         raise ValueError(f"{rec}: {rec.stat().st_size} bytes are less than one record; fetch the file again")
     with _Content(rec) as content:
         return _items(rec, index, content, prefix)
@@ -89,84 +84,20 @@ def join_parts(parts: bytes) -> bytes:
     """A record's image from all its parts with their headers. ValueError if they do not fit together."""
     payload, place, last = bytearray(), 0, False
     while not last:
-        if place + _PART.size > len(parts):
+        if place + PART.size > len(parts):
             raise ValueError("a part of its record is missing; fetch the .rec file again")
-        magic, word = _PART.unpack_from(parts, place)
-        kind, length = word >> 29, word & _MAX_PART
-        place += _PART.size
-        if magic != MAGIC or kind not in ((0, 1) if not payload and place == _PART.size else (2, 3)) or place + length > len(parts):
+        magic, word = PART.unpack_from(parts, place)
+        kind, length = word >> 29, word & MAX_PART
+        place += PART.size
+        if magic != MAGIC or kind not in ((0, 1) if not payload and place == PART.size else (2, 3)) or place + length > len(parts):
             raise ValueError("the parts of its record do not fit together; fetch the .rec file again")
         if kind > 1:
-            payload += _MAGIC_BYTES
+            payload += MAGIC_BYTES
         payload += parts[place : place + length]
         place += length + -length % 4
         last = kind in (0, 3)
     start = _image_start(payload)
     return bytes(payload[start:])
-
-
-def write(items: Sequence[Item], folder: str | Path, *, name: str = "train", size: tuple[int, int] = (112, 112)) -> Path:
-    """Writes NAME.rec, NAME.idx and `property` in InsightFace's layout, the images as they are, and returns the .rec file.
-
-    Classes are numbered by sorted label; images take the keys 1, 2, ... class by class, then the identities follow, and record 0 is written last. size: what
-    `property` states. `property` is written as InsightFace's loaders expect it: "num_classes,height,width".
-    ValueError: unlabelled items, repeated ids, an empty image; nothing is left behind.
-    """
-    from modalities.face.images import encoded
-
-    items, folder = list(items), Path(folder)
-    check_unique(items, "items")
-    names, numbers = label_numbers(items)
-    if not items:
-        raise ValueError("there are no items to write")
-    order = np.argsort(numbers, kind="stable").tolist()
-    ends = np.cumsum(np.bincount(numbers, minlength=len(names))) + 1  # key after the last image of each class
-    if len(items) + len(names) + 1 >= _EXACT:
-        warnings.warn(f"{len(items)} images: the keys in record 0 pass 2^24 and are rounded to float32; Likeness does not need them, others may", stacklevel=2)
-    folder.mkdir(parents=True, exist_ok=True)
-    with (
-        atomic_path(folder / f"{name}.idx") as index_path,
-        atomic_path(folder / f"{name}.rec") as rec_path,
-        index_path.open("w", encoding="ascii") as index,
-        rec_path.open("wb") as rec,
-    ):
-        for key, place in enumerate(order, 1):
-            image = encoded(items[place])
-            if not image:
-                raise ValueError(f"{items[place].name}: empty; every record needs an image")
-            _write_record(rec, index, key, _HEADER.pack(0, float(numbers[place]), key, 0) + image)
-        first_identity = len(items) + 1
-        for number, end in enumerate(ends.tolist()):
-            begin = int(ends[number - 1]) if number else 1
-            _write_record(rec, index, first_identity + number, _empty(first_identity + number, 0, begin, end))
-        _write_record(rec, index, 0, _empty(0, 1, first_identity, first_identity + len(names)))
-        for file in (index, rec):
-            file.flush()  # what a full disk refuses it refuses here
-        remove(folder / f"{name}.idx")  # an old index may not stand beside the new images; without one they are gone through
-    with atomic_path(folder / "property") as temporary:
-        temporary.write_text(f"{len(names)},{size[0]},{size[1]}\n", encoding="ascii")
-    return folder / f"{name}.rec"
-
-
-def _empty(key: int, id2: int, begin: int, end: int) -> bytes:
-    return _HEADER.pack(2, 0.0, key, id2) + struct.pack("<ff", float(begin), float(end))
-
-
-def _write_record(rec: BinaryIO, index: TextIO, key: int, payload: bytes) -> None:
-    if len(payload) > _MAX_PART:
-        raise ValueError(f"record {key}: {len(payload)} bytes; at most {_MAX_PART} fit into a record; shrink the image")
-    index.write(f"{key}\t{rec.tell()}\n")
-    begin = 0
-    cut = payload.find(_MAGIC_BYTES)
-    while cut >= 0:
-        if cut % 4:
-            cut = payload.find(_MAGIC_BYTES, cut + 1)
-            continue
-        rec.write(_PART.pack(MAGIC, (2 if begin else 1) << 29 | cut - begin) + payload[begin:cut])
-        begin = cut + 4
-        cut = payload.find(_MAGIC_BYTES, begin)
-    rest = payload[begin:]
-    rec.write(_PART.pack(MAGIC, (3 if begin else 0) << 29 | len(rest)) + rest + b"\0" * (-len(rest) % 4))
 
 
 class _Content:
@@ -198,25 +129,25 @@ class _Records:
     def __init__(self, rec: Path, held: _Content, keys: NDArray[np.int64], offsets: NDArray[np.int64]) -> None:
         self.rec, self.keys, self.offsets = rec, keys, offsets
         self._held = held
-        self._refuse(offsets > held.size - _PART.size, "begin past the end of the file")
+        self._refuse(offsets > held.size - PART.size, "begin past the end of the file")
         self._begin = held.rows(offsets, _BEGIN)
         part = self._words(offsets, 2)
-        kind, length = part[:, 1] >> 29, (part[:, 1] & _MAX_PART).astype(np.int64)
+        kind, length = part[:, 1] >> 29, (part[:, 1] & MAX_PART).astype(np.int64)
         self._refuse((part[:, 0] != MAGIC) | (kind > 1) | (offsets % 4 != 0), "do not begin with the magic number of a record")
-        start = offsets + _PART.size
+        start = offsets + PART.size
         self._refuse(start + length > held.size, "reach past the end of the file")
-        self._refuse(length < _HEADER.size, "are shorter than their header of 24 bytes")
+        self._refuse(length < HEADER.size, "are shorter than their header of 24 bytes")
         header = self._words(start, 2)
         flag = header[:, 0].astype(np.int64)
-        self._refuse((flag > _MAX_LABELS) | (_HEADER.size + 4 * flag > length), f"state more labels than they hold (at most {_MAX_LABELS})")
-        first = np.where(flag > 0, start + _HEADER.size, start + 4)  # of the labels: behind the header if there are several, else inside
-        self.start = start + _HEADER.size + 4 * flag
-        self.size = np.where(kind == 1, 1, length - _HEADER.size - 4 * flag)  # of several parts: found out one by one
+        self._refuse((flag > _MAX_LABELS) | (HEADER.size + 4 * flag > length), f"state more labels than they hold (at most {_MAX_LABELS})")
+        first = np.where(flag > 0, start + HEADER.size, start + 4)  # of the labels: behind the header if there are several, else inside
+        self.start = start + HEADER.size + 4 * flag
+        self.size = np.where(kind == 1, 1, length - HEADER.size - 4 * flag)  # of several parts: found out one by one
         self.label = self._words(first, 1)[:, 0].astype("<u4").view("<f4").astype(np.float64)
         self._parts = kind == 1
         image = self.size > 0
         whole = (
-            np.isfinite(self.label) & (self.label >= 0) & (self.label < _EXACT) & (self.label == np.floor(np.where(np.isfinite(self.label), self.label, 0.5)))
+            np.isfinite(self.label) & (self.label >= 0) & (self.label < EXACT) & (self.label == np.floor(np.where(np.isfinite(self.label), self.label, 0.5)))
         )
         self._refuse(image & ~whole, "have a label that is no whole number from 0 to 16777215, up to which float32 tells classes apart")
         zero = np.flatnonzero((keys == 0) & ~image & (flag == 2))
@@ -244,13 +175,13 @@ class _Records:
         """From the first to the last part of a record."""
         place, kind = offset, 1
         while kind not in (0, 3):
-            if place + _PART.size > self._held.size:
+            if place + PART.size > self._held.size:
                 raise ValueError(f"{self.rec}: record {id} reaches past the end of the file; fetch it again")
-            magic, word = _PART.unpack(self._held.at(place, _PART.size))
-            kind, length = word >> 29, word & _MAX_PART
-            if magic != MAGIC or kind not in ((1,) if place == offset else (2, 3)) or place + _PART.size + length > self._held.size:
+            magic, word = PART.unpack(self._held.at(place, PART.size))
+            kind, length = word >> 29, word & MAX_PART
+            if magic != MAGIC or kind not in ((1,) if place == offset else (2, 3)) or place + PART.size + length > self._held.size:
                 raise ValueError(f"{self.rec}: the parts of record {id} do not fit together, or reach past the end of the file; fetch it again")
-            place += _PART.size + length + -length % 4
+            place += PART.size + length + -length % 4
         return offset, min(place, self._held.size) - offset
 
     def _words(self, at: NDArray[np.int64], count: int) -> NDArray[np.uint32]:
@@ -297,26 +228,26 @@ def _scan(rec: Path, held: _Content) -> tuple[NDArray[np.int64], NDArray[np.int6
     offsets: list[int] = []
     place, size = 0, held.size
     while place < size:
-        if place + _PART.size > size:
+        if place + PART.size > size:
             raise ValueError(f"{rec}: {size - place} bytes are left after record {len(offsets)}; the file is cut short, fetch it again")
-        magic, word = _PART.unpack(held.at(place, _PART.size))
-        kind, length = word >> 29, word & _MAX_PART
-        if magic != MAGIC or place + _PART.size + length > size:
+        magic, word = PART.unpack(held.at(place, PART.size))
+        kind, length = word >> 29, word & MAX_PART
+        if magic != MAGIC or place + PART.size + length > size:
             raise ValueError(f"{rec}: damaged or cut short at byte {place}, after {len(offsets)} records; fetch it again")
         if kind < 2:
             offsets.append(place)
         elif not offsets:
             raise ValueError(f"{rec}: begins in the middle of a record; fetch it again")
-        place += _PART.size + length + -length % 4
-    start = offsets[-1] + _PART.size
-    zero_is_last = start + _HEADER.size <= size and (header := _HEADER.unpack(held.at(start, _HEADER.size)))[0] == 2 and header[2:] == (0, 1)
+        place += PART.size + length + -length % 4
+    start = offsets[-1] + PART.size
+    zero_is_last = start + HEADER.size <= size and (header := HEADER.unpack(held.at(start, HEADER.size)))[0] == 2 and header[2:] == (0, 1)
     return np.arange(len(offsets), dtype=np.int64), np.roll(np.array(offsets, dtype=np.int64), int(zero_is_last))
 
 
 def _image_start(payload: bytes | bytearray) -> int:
-    if len(payload) < _HEADER.size:
+    if len(payload) < HEADER.size:
         raise ValueError("its record is shorter than the header of 24 bytes; fetch the .rec file again")
-    flag = _HEADER.unpack_from(payload)[0]
-    if flag > _MAX_LABELS or _HEADER.size + 4 * flag > len(payload):
+    flag = HEADER.unpack_from(payload)[0]
+    if flag > _MAX_LABELS or HEADER.size + 4 * flag > len(payload):
         raise ValueError("its record states more labels than it holds; fetch the .rec file again")
-    return int(_HEADER.size + 4 * flag)
+    return int(HEADER.size + 4 * flag)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from eval.formats.mat import cars_annotations
-from likeness.prepare.sources import Count
 from modalities.image import packed
 from modalities.image.lists import check_whole, inside
 from modalities.image.splits import Protocol, Split, of_classes
 from toolkit.data.batch import Item
+from toolkit.data.source import Count
 
 FETCH = "fetch car_ims.tgz and cars_annos.mat (non-commercial research; its site is gone, mirrors carry it) and unpack them in DATA"
 # pytorch-metric-learning, datasets/cars196.py; torchvision, datasets/stanford_cars.py

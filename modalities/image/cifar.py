@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from eval.types import name_first
-from likeness.prepare.sources import Count
 from modalities.image import packed, pickled
 from modalities.image.images import raw_ending
 from modalities.image.splits import Split, check_split, stratified
 from toolkit.data.batch import Item
+from toolkit.data.source import Count
 
 _PIXELS, _ENDING = 3072, raw_ending(3, 32, 32)
 # name -> members of the python and of the binary distribution: folder, training files, test file, names of the classes

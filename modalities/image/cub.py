@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from likeness.prepare.sources import Count
 from modalities.image import packed
 from modalities.image.lists import check_whole, rows
 from modalities.image.splits import Protocol, Split, of_classes
 from toolkit.data.batch import Item
+from toolkit.data.source import Count
 
 FETCH = "fetch CUB_200_2011.tgz (non-commercial research) from https://data.caltech.edu/records/65de6-vp158 and unpack it in DATA"
 MD5 = {"CUB_200_2011.tgz": "97eceeb196236b17998738112f37df78"}  # torchvision-style loaders and Caltech's record agree

@@ -12,11 +12,11 @@ from typing import Literal
 
 import numpy as np
 
-from likeness.prepare.sources import Count
 from modalities.image import packed
 from modalities.image.images import raw_ending
 from modalities.image.splits import Split, check_split, stratified
 from toolkit.data.batch import Item
+from toolkit.data.source import Count
 
 Name = Literal["mnist", "fashion_mnist"]
 _FOLDERS = {"mnist": ("mnist", "MNIST/raw"), "fashion_mnist": ("fashion_mnist", "FashionMNIST/raw", "fashion-mnist")}

@@ -17,11 +17,11 @@ from PIL import Image
 
 from eval.formats import npz
 from eval.types import name_first
-from likeness.prepare.sources import Count
 from modalities.image import images, packed
 from modalities.image.splits import Split, check_split
 from toolkit.data.batch import Floats, Item
 from toolkit.data.images import BadImage, to_floats
+from toolkit.data.source import Count
 
 FETCH = "fetch images_background.zip and images_evaluation.zip (MIT) from https://github.com/brendenlake/omniglot (python) and unpack them in DATA/omniglot"
 EDGE, NUM_TRAIN_ALPHABETS = 105, 20

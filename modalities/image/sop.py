@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from likeness.prepare.sources import Count
 from modalities.image import packed
 from modalities.image.lists import check_whole, rows
 from modalities.image.splits import Protocol, Split, of_classes
 from toolkit.data.batch import Item
+from toolkit.data.source import Count
 
 FETCH = "fetch Stanford_Online_Products.zip from https://cvgl.stanford.edu/projects/lifted_struct and unpack it in DATA"
 MD5 = {"Stanford_Online_Products.zip": "7f73d41a2f44250d4779881525aea32e"}  # pytorch-metric-learning, datasets/sop.py

@@ -19,10 +19,10 @@ from eval.formats.files import atomic_path, text_lines
 from eval.formats.trials import read_trials, write_trials
 from eval.templates import read_enrolment
 from eval.types import Trials, name_first
-from likeness.prepare.sources import Count
 from modalities.speaker.audio import AV_SUFFIXES, SUFFIXES
 from modalities.speaker.lists import find, matched, stem
 from toolkit.data.batch import Item, write_items
+from toolkit.data.source import Count
 
 FETCH = "`likeness prepare cnceleb --data DATA` fetches it"
 _ROOTS = ("CN-Celeb_flac", "CN-Celeb", "CN-Celeb_wav", ".")

@@ -6,7 +6,7 @@
 DATA: InsightFace's faces_emore, unpacked: train.rec and train.idx, 5,822,653 images of 85,742 subjects, and the .bin sets.
 Watched on LFW, AgeDB-30, CALFW and CPLFW together while it trains, from DATA/lfw.bin, agedb_30.bin, calfw.bin, cplfw.bin, or from a folder of that name with
 its list of pairs; with others by trials.sets=lfw,cfp_fp, without any by trials=none schedule.watch= . The best on them is the model: report IJB instead.
-Many GPUs: torchrun --nproc-per-node N -m likeness.cli train ...; batch sizes are those of all processes together.
+Many GPUs: torchrun --nproc-per-node N -m likeness train ...; batch sizes are those of all processes together.
 
 Nothing here has been trained by us: docs/results.md has what was measured. Published, %, IJB-C TAR@FAR 1e-6 / 1e-5 / 1e-4; top 1 / TPIR@FPIR 1e-2 / 1e-1
 (the closed-set rule of eval.protocols.ijb). Table 4, SFNet-64:
@@ -58,8 +58,9 @@ from toolkit.losses.simple import SimPLE
 from toolkit.losses.softmax import NormFace
 from toolkit.losses.sphereface import SphereFace2, SphereFaceR
 from toolkit.losses.vmf import SCF
+from toolkit.models.parts import Part
 from toolkit.training.memory import Memory
-from toolkit.training.recipe import Optim, Part, Recipe, Schedule
+from toolkit.training.recipe import Optim, Recipe, Schedule
 from toolkit.training.schedules import multistep, polynomial
 
 LOSSES: dict[str, Part] = {

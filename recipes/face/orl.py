@@ -27,6 +27,7 @@ from eval.similarity import score_trials
 from eval.types import Embeddings, Scores
 from eval.verification import eer, tar_at_far
 from likeness.failures import one_sentence
+from likeness.models.run import load_model
 from modalities.face import images, orl
 from modalities.face.augment import geometric_view
 from toolkit.backbones.gradients import GradientHistograms
@@ -36,7 +37,6 @@ from toolkit.data.pixels import INSIGHTFACE
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.simple import SimPLE
-from toolkit.models.checkpoint import load_model
 from toolkit.models.embed import embed
 from toolkit.printing import argument_parser, say
 from toolkit.training.memory import Memory

@@ -7,7 +7,7 @@ DATA: aligned crops of 112 x 112 (`python recipes/face/folders.py --align`), DAT
 training part; or DATA/train.rec with train.idx.
 Watched on LFW, AgeDB-30, CALFW and CPLFW together while it trains, from DATA/lfw.bin, agedb_30.bin, calfw.bin, cplfw.bin, or from a folder of that name with
 its list of pairs; with others by trials.sets=lfw,cfp_fp, without any by trials=none schedule.watch= . The best on them is the model: report IJB instead.
-Many GPUs: torchrun --nproc-per-node N -m likeness.cli train ...; batch sizes are those of all processes together.
+Many GPUs: torchrun --nproc-per-node N -m likeness train ...; batch sizes are those of all processes together.
 
 Nothing here has been trained by us: docs/results.md has what was measured. Published, hours not.
 Table 3, %, IJB-C TAR@FAR 1e-6 / 1e-5 / 1e-4; top 1 / TPIR@FPIR 1e-2 / 1e-1 (the closed-set rule of eval.protocols.ijb):

@@ -1,7 +1,7 @@
 """WebFace4M, 12M, 42M (WebFace260M, Zhu et al. 2021) and Glint360K (An et al. 2021) with CosFace and Partial FC (An et al. 2022): InsightFace's arcface_torch.
 
     likeness train recipes/face/webface.py:webface4m_r100 --data DATA --out runs/wf4m                                                          one GPU
-    torchrun --nproc-per-node 8 -m likeness.cli train recipes/face/webface.py:webface42m_r100_pfc02 --data DATA --out runs/wf42m
+    torchrun --nproc-per-node 8 -m likeness train recipes/face/webface.py:webface42m_r100_pfc02 --data DATA --out runs/wf42m
 DATA: one of the sets as InsightFace packs it: train.rec and train.idx, and the .bin sets; or tar shards with
 sampling.open_shards=64.
 Watched on LFW, CFP-FP and AgeDB-30 together while it trains, from DATA/lfw.bin, cfp_fp.bin, agedb_30.bin, or from a folder of that name with its list; with

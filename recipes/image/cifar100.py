@@ -37,8 +37,9 @@ from toolkit.losses.hyperbolic import Hyperbolic
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.softmax import Cosine, Softmax
 from toolkit.losses.vmf import VMF
+from toolkit.models.parts import Part
 from toolkit.training.measure import classification
-from toolkit.training.recipe import Optim, Part, Recipe, Schedule
+from toolkit.training.recipe import Optim, Recipe, Schedule
 from toolkit.training.schedules import constant
 
 EPOCH = 250  # steps

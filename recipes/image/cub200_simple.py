@@ -55,10 +55,11 @@ from toolkit.losses.simple import SimPLE
 from toolkit.losses.softmax import NormFace
 from toolkit.losses.triplet import MarginLoss, Triplet
 from toolkit.losses.weighted import MultiSimilarity
+from toolkit.models.parts import Part
 from toolkit.printing import argument_parser, say
 from toolkit.training.measure import load_model, retrieval
 from toolkit.training.memory import Memory
-from toolkit.training.recipe import Optim, Part, Recipe, Schedule, override
+from toolkit.training.recipe import Optim, Recipe, Schedule, override
 from toolkit.training.schedules import constant
 from toolkit.training.train import fit
 

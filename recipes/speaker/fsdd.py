@@ -24,6 +24,7 @@ from eval.similarity import score_trials
 from eval.types import Embeddings
 from eval.verification import eer, min_dcf
 from likeness.failures import one_sentence
+from likeness.models.run import load_model
 from modalities.speaker import audio, fsdd
 from modalities.speaker.augment import train_view
 from modalities.speaker.features import KaldiFbank
@@ -33,7 +34,6 @@ from toolkit.data.batch import Item
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.simple import SimPLE
-from toolkit.models.checkpoint import load_model
 from toolkit.models.embed import embed
 from toolkit.printing import say
 from toolkit.training.memory import Memory

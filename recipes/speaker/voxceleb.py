@@ -7,7 +7,7 @@
     likeness train recipes/speaker/voxceleb.py:wespeaker_resnet34_lm (the same folders) init=runs/wespeaker_resnet34 --data DATA --out runs/resnet34_lm
     python recipes/speaker/voxceleb.py DATA OUT E_cleaned         items and trials for `embed` and `score`; O, E, H, O_cleaned, E_cleaned, H_cleaned
 Tests during training are on VoxCeleb1-O cleaned; on -E and -H with trials.protocol=E_cleaned, for which DATA must hold VoxCeleb1's dev AND test audio.
-Many GPUs: torchrun --nproc-per-node N -m likeness.cli train ...; batch sizes are those of all processes together.
+Many GPUs: torchrun --nproc-per-node N -m likeness train ...; batch sizes are those of all processes together.
 
 Nothing here has been trained by us: docs/results.md has what was measured. Published, EER % on VoxCeleb1-O / E / H:
     softmax 2.11 / 2.05 / 3.76, a_softmax 2.11 / 2.11 / 3.47, am_softmax 2.17 / 2.16 / 3.49, aam_softmax 2.22 / 2.21 / 3.55, simple 1.85 / 1.80 / 3.23

@@ -19,6 +19,8 @@ from eval.groups import evaluate_groups
 from eval.groups import table as group_table
 from eval.per_item import PerItem
 from eval.protocols.ijb import PRESETS, verification_1_1
+from eval.protocols.search import identified
+from eval.protocols.search import table as identified_table
 from eval.reports.comparison import forest_figure, table, to_json
 from eval.reports.items import html as items_html
 from eval.results import Switches, ends_text, evaluate_scores
@@ -26,8 +28,6 @@ from eval.results import table as result_table
 from eval.types import Embeddings, Scores, Trials
 from eval.verification import eer
 from likeness.commands.evaluate import evaluate_files
-from likeness.commands.identify import identified
-from likeness.commands.identify import table as identified_table
 from likeness.commands.retrieve import retrieve_files
 
 FAST = Switches(num_resamples=60)

@@ -285,7 +285,7 @@ def test_unreadable_items_are_skipped_or_refused(voices: Path, trained: Path, tm
 @pytest.mark.slow  # a process that trains; test_writes.py has all writers on a full disk
 def test_a_full_disk_leaves_the_last_checkpoint(voices: Path, tmp_path: Path) -> None:
     """A file size limit stands in for the full disk: the write fails half-way with an operating system error."""
-    command = [sys.executable, "-m", "likeness.cli", "train", f"{TINY}:arcface", "--data", str(voices), "--out", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "likeness", "train", f"{TINY}:arcface", "--data", str(voices), "--out", str(tmp_path / "run")]
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))

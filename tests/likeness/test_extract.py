@@ -14,6 +14,7 @@ import pytest
 
 from eval.formats import embeddings as files
 from likeness import extract
+from likeness.models.run import load_model
 from modalities.speaker import audio, folders
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.resnet import ResNet34
@@ -53,7 +54,7 @@ def items(voices: Path, tmp_path: Path) -> list[Item]:
 
 
 def test_shards_join_in_order_and_go_on_where_they_stopped(model: Path, items: list[Item], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded, out = checkpoint.load_model(model), tmp_path / "out.npz"
+    loaded, out = load_model(model), tmp_path / "out.npz"
     whole = extract.extract(loaded, items, tmp_path / "whole.npz")
     assert whole is not None
     reads: list[str] = []
@@ -82,7 +83,7 @@ def test_shards_join_in_order_and_go_on_where_they_stopped(model: Path, items: l
 
 
 def test_nobody_else_writes_into_the_shards_of_an_extraction(model: Path, items: list[Item], tmp_path: Path) -> None:
-    loaded, refused = checkpoint.load_model(model), list[str]()
+    loaded, refused = load_model(model), list[str]()
 
     def read(item: Item) -> np.ndarray:  # type: ignore[type-arg]
         with pytest.raises(Busy), only_writer(tmp_path / "out.npz.shards"):
@@ -96,12 +97,12 @@ def test_nobody_else_writes_into_the_shards_of_an_extraction(model: Path, items:
 
 def test_a_shard_of_unreadable_items_is_empty(model: Path, items: list[Item], tmp_path: Path) -> None:
     broken = [items[7]._replace(id=f"b{i}") for i in range(3)]
-    made = extract.extract(checkpoint.load_model(model), [*broken, *items[:2]], tmp_path / "out.npz", shard_items=2)
+    made = extract.extract(load_model(model), [*broken, *items[:2]], tmp_path / "out.npz", shard_items=2)
     assert made is not None
     assert made[0].ids == tuple(item.id for item in items[:2])
     assert [one.id for one in made[1]] == ["b0", "b1", "b2"]
     with pytest.raises(ValueError, match="none of 3 items could be read; the first: b0"):
-        extract.extract(checkpoint.load_model(model), broken, tmp_path / "none.npz", shard_items=2)
+        extract.extract(load_model(model), broken, tmp_path / "none.npz", shard_items=2)
 
 
 @pytest.mark.slow  # three processes that import torch
@@ -131,7 +132,7 @@ def test_two_processes_write_the_same_file_as_one(model: Path, items: list[Item]
 
 def test_shards_of_another_extraction_are_never_taken_for_a_short_list(model: Path, items: list[Item], tmp_path: Path) -> None:
     """A short list needs no shards of its own; those that a killed, longer one left behind at the same place hold other items."""
-    loaded, out = checkpoint.load_model(model), tmp_path / "out.npz"
+    loaded, out = load_model(model), tmp_path / "out.npz"
 
     def stopping(item: Item) -> np.ndarray:  # type: ignore[type-arg]
         if item.id == items[5].id:
@@ -146,7 +147,7 @@ def test_shards_of_another_extraction_are_never_taken_for_a_short_list(model: Pa
 
 def test_shards_without_their_plan_are_not_gone_on_from(model: Path, items: list[Item], tmp_path: Path) -> None:
     """What a kill leaves while the folder of shards is removed: nobody knows of which model they are."""
-    loaded, out = checkpoint.load_model(model), tmp_path / "out.npz"
+    loaded, out = load_model(model), tmp_path / "out.npz"
     left = tmp_path / "out.npz.shards"
     left.mkdir()
     files.write(left / "000000.npz", files.Embeddings(("other",), np.ones((1, 3), np.float32), {"bad": "[]"}))

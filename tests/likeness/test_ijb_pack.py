@@ -25,6 +25,7 @@ from eval.protocols.ijb_files import meta_files, read_faces
 from eval.types import Embeddings
 from likeness import extract
 from likeness.cli import main
+from likeness.models.run import load_model
 from modalities import synthetic_faces
 from modalities.face import folders, images
 from toolkit.backbones.sfnet import SFNet
@@ -130,7 +131,7 @@ def features(small: Small, model: Path, tmp_path_factory: pytest.TempPathFactory
 
 def test_faces_are_aligned_and_both_views_embedded(small: Small, model: Path, features: Path, tmp_path: Path) -> None:
     held = files.read(features)
-    network = checkpoint.load_model(model).embedder
+    network = load_model(model).embedder
     rows = []
     for name, points in zip(small.names, small.points, strict=True):
         aligned = face_align.norm_crop(cv2.imread(str(small.root / "loose_crop" / name)), points)[..., ::-1]
@@ -141,7 +142,7 @@ def test_faces_are_aligned_and_both_views_embedded(small: Small, model: Path, fe
     np.testing.assert_allclose(held.matrix, np.stack(rows), rtol=1e-3, atol=1e-4 * np.abs(rows).max())
     assert held.meta["flip"] == "concat"
     assert held.meta["faces"] == "aligned to 112 x 112 by the pack's 5 landmarks"
-    loaded, listed = extract.ijb_pack(checkpoint.load_model(model), small.root)
+    loaded, listed = extract.ijb_pack(load_model(model), small.root)
     for flip, expected in (("none", held.matrix[:, :12]), ("sum", held.matrix[:, :12] + held.matrix[:, 12:])):
         found = extract.extract(extract.with_flip(loaded, flip), listed[:4], tmp_path / "few.npz")  # type: ignore[arg-type]
         assert found is not None
@@ -278,7 +279,7 @@ def test_what_the_features_hold_decides_which_switches_they_serve(small: Small, 
 
 
 def test_packs_and_models_that_do_not_fit(small: Small, model: Path, tmp_path: Path) -> None:
-    loaded = checkpoint.load_model(model)
+    loaded = load_model(model)
     copied = tmp_path / "copied"
     shutil.copytree(small.root, copied)
     (copied / "loose_crop" / "2.png").unlink()

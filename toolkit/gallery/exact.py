@@ -1,8 +1,8 @@
 """Galleries: enrol subjects, search 1:N for the k most similar, reject who is not enrolled. Three stores, the same methods:
 
     ExactGallery   every subject is compared: one matrix product, block by block, with partial selection (this file)
-    FaissGallery   an ExactGallery searched by way of a FAISS index: for millions of subjects, approximate (gallery_faiss.py)
-    LanceGallery   a LanceDB table, which need not fit into memory (gallery_lance.py)
+    FaissGallery   an ExactGallery searched by way of a FAISS index: for millions of subjects, approximate (faiss.py)
+    LanceGallery   a LanceDB table, which need not fit into memory (lance.py)
 
     enrol(embeddings, subjects)      one raw embedding per entry of subjects, in addition to what a subject has
     update(embeddings, subjects)     the same in place of what they have
@@ -22,43 +22,20 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from threading import RLock
-from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eval.similarity import matrix, pairs
-from eval.templates import pool
-from eval.types import Embeddings, Floats32, name_first, nfc
+from eval.types import Embeddings, Floats32, nfc
+from toolkit.gallery.rules import Entry, Match, pooled, refuse_names, refuse_other, refuse_unknown, stated
 from toolkit.gallery.search import PRODUCTS, angular_bias, as_asked, as_searched, top
-from toolkit.gallery.store import MAX_SUBJECT, Enrolments, contradictions
+from toolkit.gallery.store import Enrolments
 
 _CELLS = 1 << 21  # scores held at once, 8 MB: what the product writes is still in the cache when it is compared
 _QUERIES = 256
 _WIDTH = (1 << 12, 1 << 16)
 _EXTRA = 8  # candidates beside k: rounding of the product must not decide who is among the best
-
-
-class Match(NamedTuple):
-    """score: higher = more similar. norm: of the subject's template, a measure of its quality where the loss made it one."""
-
-    subject: str
-    score: float
-    norm: float
-
-
-class Entry(NamedTuple):
-    """A subject with its number of enrolments and its template's norm."""
-
-    subject: str
-    enrolments: int
-    norm: float
-
-
-class Searchable(Protocol):
-    """What every store can do that a comparison of them needs."""
-
-    def search(self, probes: Embeddings, k: int = 5, threshold: float | None = None) -> list[tuple[Match, ...]]: ...
 
 
 class ExactGallery:
@@ -215,77 +192,3 @@ class ExactGallery:
         self._norms[places] = templates.norms
         for place, one in zip(places, templates.ids, strict=True):
             self.names[place], self._counts[place] = one, counted[one]
-
-
-def pooled(subjects: Sequence[str], rows: Floats32, pooling: str) -> Embeddings:
-    """One template per subject, by eval.templates.pool."""
-    if len(set(subjects)) == len(subjects):  # one enrolment each is its own template; of a million, pooling's float64 sums would take gigabytes
-        return Embeddings(tuple(subjects), rows)
-    return pool(Embeddings(tuple(map(str, range(len(rows)))), rows), np.array(subjects, dtype=object), method=pooling)  # type: ignore[arg-type]
-
-
-def stated(meta: Mapping[str, str] | None, similarity: str | None, pooling: str, new: bool) -> tuple[dict[str, str] | None, dict[str, str]]:
-    """What a gallery has to agree with (None: whatever it holds), and what it says else where it is new."""
-    if pooling not in ("mean", "norm_weighted"):
-        raise ValueError(f"gallery: pooling {pooling!r} must be mean or norm_weighted")
-    usual = similarity or (meta or {}).get("similarity", "cosine")
-    angular_bias(usual)
-    agreed = {key: value for key, value in (meta or {}).items() if key != "similarity"} | ({"similarity": similarity} if similarity else {})
-    return (None if meta is None and not similarity and not new else agreed), {"similarity": usual, "pooling": pooling}
-
-
-def refuse_other(meta: Mapping[str, str], dim: int, embeddings: Embeddings, k: int = 1) -> None:
-    """ValueError for embeddings of another model, other settings (crops, flip, detector) or another size than the gallery's."""
-    mine, theirs = meta.get("model"), embeddings.meta.get("model")
-    if mine != theirs:
-        said = "do not say which model made them" if theirs is None else f"are of model {theirs[:16]}"
-        raise ValueError(f"these embeddings {said}, but the gallery is of {'no known model' if mine is None else f'model {mine[:16]}'}; use one model for both")
-    made = [{key: value for key, value in one.items() if key not in ("modality", "similarity")} for one in (meta, embeddings.meta)]
-    wrong = contradictions(*made)
-    if wrong:
-        raise ValueError(f"the gallery was made with {'; '.join(wrong)}, as these embeddings were; make both with the same settings")
-    if dim and embeddings.matrix.shape[1] != dim:
-        raise ValueError(f"these embeddings have {embeddings.matrix.shape[1]} dimensions, but the gallery has {dim}; use one model for both")
-    if k < 1:
-        raise ValueError(f"k = {k}: at least one match must be asked for")
-
-
-def refuse_names(subjects: Sequence[str], rows: int) -> None:
-    """ValueError unless there is one usable name for each row."""
-    if len(subjects) != rows:
-        raise ValueError(f"{len(subjects)} subjects for {rows} embeddings; one each is needed")
-    bad = [one for one in dict.fromkeys(subjects) if not 0 < len(one) <= MAX_SUBJECT or not one.isprintable() or one != one.strip()]
-    if bad:
-        raise ValueError(
-            f"{len(bad)} subjects have unusable names ({name_first(one[:40] for one in bad)}); 1 to {MAX_SUBJECT} printable characters, no blanks at the ends"
-        )
-
-
-def refuse_unknown(wanted: Mapping[str, Any] | Sequence[str], known: Mapping[str, int]) -> None:
-    """KeyError for subjects that are not enrolled."""
-    absent = [one for one in wanted if one not in known]
-    if absent:
-        raise KeyError(f"{len(absent)} of {len(wanted)} subjects are not enrolled ({name_first(absent)}); check the names")
-
-
-def recall(gallery: Searchable, exact: Searchable, probes: Embeddings, k: int = 10) -> float:
-    """Recall@k against exact search: the share of the k best subjects by `exact` whom `gallery` finds too, mean over the probes; tied scores count as found.
-
-    ValueError: k below 1, no probes, an empty exact gallery.
-    """
-    shares = []
-    for mine, best in zip(gallery.search(probes, k), exact.search(probes, k), strict=True):
-        if not best:
-            raise ValueError("recall: the exact gallery is empty; enrol the same subjects in both")
-        least = best[-1].score - 1e-6 * max(1.0, abs(best[-1].score))
-        shares.append(sum(one.score >= least for one in mine) / len(best))
-    if not shares:
-        raise ValueError("recall: no probes; give at least one")
-    return float(np.mean(shares))
-
-
-def open_gallery(folder: str | Path, meta: Mapping[str, str] | None = None) -> Any:
-    """The gallery that a folder holds, LanceGallery or ExactGallery; an empty or new folder becomes an ExactGallery of `meta`."""
-    from toolkit.gallery import lance
-
-    return lance.LanceGallery(folder, meta) if lance.holds(Path(folder)) else ExactGallery(folder, meta)

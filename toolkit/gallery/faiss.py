@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from eval.types import Embeddings, nfc
-from toolkit.gallery.exact import Entry, ExactGallery, Match, refuse_other
+from toolkit.gallery.exact import ExactGallery
+from toolkit.gallery.rules import Entry, Match, refuse_other
 from toolkit.gallery.search import PRODUCTS, as_asked
 
 _SMALL = 20_000  # templates up to which the index is flat: exact, and fast enough

@@ -20,7 +20,7 @@ from eval.formats.tables import create_lance, has_version
 from eval.formats.writing import added
 from eval.similarity import pairs
 from eval.types import Embeddings, Floats32, name_first, nfc
-from toolkit.gallery.exact import Entry, Match, pooled, refuse_names, refuse_other, refuse_unknown, stated
+from toolkit.gallery.rules import Entry, Match, pooled, refuse_names, refuse_other, refuse_unknown, stated
 from toolkit.gallery.search import PRODUCTS, angular_bias, as_asked, as_searched
 from toolkit.gallery.store import refuse_contradictions
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,16 +24,13 @@ from eval.formats.provenance import likeness_version
 from toolkit.backbones.weights import first_names
 from toolkit.data.batch import Read
 from toolkit.models.embed import ReadParts, TorchEmbedder
-from toolkit.training.recipe import Part, Recipe, describe, restore
+from toolkit.models.parts import Part, Parts, describe
 
 FORMAT = "likeness.checkpoint/1"
 BEST, LAST = "best.safetensors", "last.safetensors"
 _HEADER_LIMIT = 16 * 2**20
-_MAX_NAME = 256  # characters
-_FREE_SIZE = 2**18  # sampling rates, lengths of windows and such are below
 _QUALITY_LOSSES = frozenset({"SimPLE", "VMF", "SCF", "ProbabilisticNCA", "MagFace", "AdaFace"})
-_LOSS = "loss."  # tensors of the loss beside "frontend." and "backbone."
-_DAMAGED = "they are not those of its own description: copy or train it again"
+LOSS = "loss."  # tensors of the loss beside "frontend." and "backbone."
 _FOREIGN = "weights of another project start an image network by backbone.weights=FILE"
 
 
@@ -64,7 +59,7 @@ class Loaded:
 def save_model(
     path: Path,
     embedder: TorchEmbedder,
-    recipe: Recipe,
+    recipe: Parts,
     *,
     similarity: str,
     step: int,
@@ -89,7 +84,7 @@ def save_model(
     if loss is not None:
         description["classes"] = list(classes)
         # copies, since a joint loss holds one tensor under two names, which safetensors refuses
-        tensors |= {f"{_LOSS}{name}": value.clone() for name, value in loss.state_dict().items() if not name.startswith("bank.")}
+        tensors |= {f"{LOSS}{name}": value.clone() for name, value in loss.state_dict().items() if not name.startswith("bank.")}
     save(path, tensors, description, FORMAT)
 
 
@@ -100,37 +95,13 @@ def load_loss(path: Path, part: Part, dim: int) -> tuple[nn.Module, list[str]]:
         raise ValueError(f"{path} keeps no class vectors: it was trained by a recipe without a test of classification or retrieval; train it again with one")
     classes = [str(one) for one in description["classes"]]
     loss: nn.Module = part(dim, len(classes))
-    put(loss, {name.removeprefix(_LOSS): value for name, value in tensors.items() if name.startswith(_LOSS)}, f"{path}: loss")
+    put(loss, {name.removeprefix(LOSS): value for name, value in tensors.items() if name.startswith(LOSS)}, f"{path}: loss")
     return loss, classes
 
 
-def load_model(path: Path) -> Loaded:
-    """The embedder of a checkpoint file or a run directory (its best checkpoint where the run kept one, else its last).
-
-    ValueError for a file of another kind or version, or whose weights do not fit its description. Nothing in the file is executed.
-    """
-    path = find_model(path)
-    tensors, description, digest = _load(path, FORMAT)
-    _refuse_description(description, sum(one.numel() for one in tensors.values()), path)
-    try:
-        parts = [restore(description[name], name, kind="module", untrusted=True) for name in ("frontend", "backbone")]
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}; use the version of Likeness that wrote it ({description.get('version', 'unknown')}), or train it again") from None
-    # The file that training started from: what became of it is here, and no checkpoint chooses a file to be opened.
-    frontend_part, network = (partial(one, weights="") if "weights" in getattr(one, "keywords", {}) else one for one in parts)
-    try:
-        frontend = frontend_part()
-        _refuse_larger(network, frontend.dim, tensors, path)
-        embedder = TorchEmbedder(frontend, network(frontend.dim), features=description["features"])
-    except (ImportError, ValueError):
-        raise
-    except Exception as error:  # arguments of other types than a part takes lead to errors of any kind
-        raise ValueError(f"{path}: its description cannot be built ({type(error).__name__}: {str(error)[:200]}); it is damaged, copy it again") from None
-    put(embedder, {name: value for name, value in tensors.items() if not name.startswith(_LOSS)}, str(path), _DAMAGED)
-    read = restore(description["read"], f"{path}: read", kind="read", untrusted=True)
-    step = int(description["step"])
-    quality = norm_is_quality(description)
-    return Loaded(embedder.eval(), read, description["modality"], description["similarity"], digest, step, norm_is_quality=quality)
+def without_loss(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a model file that are the embedder's."""
+    return {name: value for name, value in tensors.items() if not name.startswith(LOSS)}
 
 
 def norm_is_quality(description: Mapping[str, Any]) -> bool:
@@ -152,38 +123,6 @@ def norm_is_quality(description: Mapping[str, Any]) -> bool:
         elif isinstance(value, list):
             values += value
     return False
-
-
-def _refuse_description(description: dict[str, Any], num_weights: int, path: Path) -> None:
-    """ValueError unless it says what load_model needs, with no size beyond what the file's weights can be those of: parts allocate what they are told."""
-    kinds = {"frontend": dict, "backbone": dict, "read": dict, "features": str, "modality": str, "similarity": str, "step": int}
-    wrong = [name for name, kind in kinds.items() if not isinstance(description.get(name), kind) or isinstance(description[name], bool)]
-    wrong += [name for name in ("modality", "similarity") if name not in wrong and len(description[name]) > _MAX_NAME]
-    if wrong or description["features"] not in ("raw", "polarlike"):
-        raise ValueError(f"{path}: its description lacks {', '.join(wrong) or 'known features'}, or has it of another type; it is damaged: copy it again")
-    largest = max(num_weights, _FREE_SIZE)
-    asked: float = 0
-    values: list[Any] = [description["frontend"], description["backbone"]]
-    while values:
-        one = values.pop()
-        if isinstance(one, dict | list):
-            values += one.values() if isinstance(one, dict) else one
-        elif isinstance(one, int | float):
-            asked = max(asked, abs(one)) if abs(one) < float("inf") else largest + 1
-    if not 0 <= description["step"] < 2**53:
-        raise ValueError(f"{path}: its description states step {str(description['step'])[:40]}, which no training has; it is damaged: copy it again")
-    if asked > largest:
-        raise ValueError(f"{path}: its description states {asked}, beyond any size of its {num_weights} weights; it is damaged or hostile")
-
-
-def _refuse_larger(network: Part, dim: int, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """ValueError if the network that is described has more weights than the file, before it takes their memory."""
-    asked = 0
-    with suppress(Exception), torch.device("meta"):  # one that cannot be made without memory is not judged
-        asked = sum(one.numel() for one in network(dim).parameters())
-    held = sum(one.numel() for one in tensors.values())
-    if asked > held:
-        raise ValueError(f"{path}: weights do not fit: its description is of a network with {asked} weights, and the file has {held}")
 
 
 def find_model(path: Path) -> Path:
@@ -230,11 +169,11 @@ def _sort_metadata(path: Path) -> None:
 
 def load(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and JSON of a file written by `save`. ValueError says what the file is instead."""
-    tensors, state, _ = _load(path, kind)
+    tensors, state, _ = read(path, kind)
     return tensors, state
 
 
-def _load(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any], str]:
+def read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any], str]:
     """As `load`, and the file's SHA-256. All three are of the same bytes: the file may change or shrink while it is read, which ends a process that maps it."""
     try:
         with path.open("rb") as file:

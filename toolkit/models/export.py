@@ -20,7 +20,8 @@ from eval.formats.files import atomic_path
 from eval.formats.provenance import likeness_version
 from toolkit.models import onnx, onnx_process
 from toolkit.models.checkpoint import Loaded
-from toolkit.training.recipe import describe
+from toolkit.models.embed import TorchEmbedder
+from toolkit.models.parts import describe
 
 MAX_DISTANCE = 1e-4  # cosine distance between the embeddings of one item on torch and on ONNX Runtime
 MAX_NORM_ERROR = 1e-3  # relative difference of their norms
@@ -72,9 +73,9 @@ def export(model: Loaded, path: Path, *, size: tuple[int, int] | None = None) ->
         raise ValueError(f"{path}: the model has {proto.ByteSize()} bytes; an .onnx file holds at most {onnx.MAX_BYTES}: export a smaller network")
     with atomic_path(path) as temporary:
         temporary.write_bytes(proto.SerializeToString())
-        made = onnx.load(temporary)
-        assert made is not None
-        found = compare(model, made, batches)
+        written = onnx.read(temporary)
+        assert written is not None
+        found = compare(model.embedder, written[0], batches)
         if not (found.distance <= MAX_DISTANCE and found.norm_error <= MAX_NORM_ERROR):  # so written, NaN is refused too
             raise ValueError(
                 f"{path}: on ONNX Runtime the embeddings differ from torch's by a cosine distance of {found.distance:.1e} and a norm of {found.norm_error:.1e};"
@@ -84,11 +85,11 @@ def export(model: Loaded, path: Path, *, size: tuple[int, int] | None = None) ->
 
 
 @torch.no_grad()
-def compare(model: Loaded, other: Loaded, batches: list[Tensor]) -> Parity:
-    """Both models on the same batches."""
+def compare(embedder: TorchEmbedder, other: TorchEmbedder, batches: list[Tensor]) -> Parity:
+    """Both embedders on the same batches."""
     distance = norm_error = 0.0
     for batch in batches:
-        a, b = (one.embedder(batch).double().numpy() for one in (model, other))
+        a, b = (one(batch).double().numpy() for one in (embedder, other))
         norms = np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1)
         either = np.maximum(*norms)
         distances = 1 - (a * b).sum(axis=1) / np.maximum(norms[0] * norms[1], 1e-300)

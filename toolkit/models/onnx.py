@@ -12,18 +12,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from eval.formats.boundary import Ended, Limits, Process
-from toolkit.data.batch import Read
 from toolkit.models import onnx_process
-from toolkit.models.checkpoint import Loaded
 from toolkit.models.embed import TorchEmbedder
-from toolkit.training.recipe import restore
 
 FORMAT, KEY = "likeness.onnx/1", "likeness"
 MAX_BYTES = 2**31 - 1  # protobuf's own limit
@@ -73,10 +70,12 @@ class OnnxEmbedder(nn.Module):
         return torch.cat(rows).to(inputs.device)
 
 
-def load(path: Path) -> Loaded | None:
-    """The model of a file of `likeness export`; None for an .onnx file from elsewhere.
+def read(path: Path) -> tuple[TorchEmbedder, dict[str, Any]] | None:
+    """The embedder of a file of `likeness export` and what the file says of it; None for an .onnx file from elsewhere.
 
-    ValueError: damaged, too large, outside tensors, foreign operators, a description that is not one. ImportError names the extra to install.
+    Raises:
+        ValueError: Damaged, too large, tensors outside, foreign operators, a description that is not one.
+        ImportError: Names the extra to install.
     """
     session = open_session(path)
     text = session.text
@@ -95,14 +94,11 @@ def load(path: Path) -> Loaded | None:
         raise ValueError(f"{path}: its description does not fit its {len(inputs)} inputs and {len(outputs)} outputs; export it anew")
     if not isinstance(stated.get("dim"), int) or outputs[0].shape[1:] != [stated["dim"]] or len(inputs[0].shape) != 1 + len(shape):
         raise ValueError(f"{path}: its description says {stated.get('dim')} dims of {shape}, the graph {outputs[0].shape} of {inputs[0].shape}; export it anew")
-    read = cast(Read, restore(stated.get("read"), f"{path}: read", kind="read", untrusted=True))
-    embedder = TorchEmbedder(Whole(shape[0] or 1), OnnxEmbedder(session, stated["dim"], tuple(shape))).eval()
-    quality = stated.get("norm_is_quality") is True
-    return Loaded(embedder, read, stated["modality"], stated["similarity"], stated["digest"], 0, norm_is_quality=quality)
+    return TorchEmbedder(Whole(shape[0] or 1), OnnxEmbedder(session, stated["dim"], tuple(shape))).eval(), stated
 
 
 def open_session(path: Path) -> Session:
-    """A model of a file from anywhere: on CUDA where onnxruntime has it, with as many threads as torch. Errors as in `load`."""
+    """A model of a file from anywhere: on CUDA where onnxruntime has it, with as many threads as torch. Errors as in `read`."""
     return Session(path)
 
 

@@ -190,9 +190,9 @@ def start_from(recipe: Recipe, run: Run, classes: tuple[str, ...]) -> bool:
             anew = f"{state['num_classes']} classes before, {len(classes)} (or others) now"
         elif {name: value.shape for name, value in tensors.items()} != stored:
             anew = "that run's loss was another one"
-    loaded = checkpoint.load_model(path)
-    checkpoint.put(run.embedder, dict(loaded.embedder.state_dict()), f"init={path}")
-    told = f"init: network weights of {path} ({loaded.digest[:12]}, step {loaded.step})"
+    weights, stated, digest_of_file = checkpoint.read(checkpoint.find_model(path), checkpoint.FORMAT)
+    checkpoint.put(run.embedder, checkpoint.without_loss(weights), f"init={path}")
+    told = f"init: network weights of {path} ({digest_of_file[:12]}, step {int(stated['step'])})"
     if found is not None and not anew:
         runs.read(found[0], tensors | {name: value for name, value in run.tensors().items() if name.startswith("embedder.")})
         told = f"init: network weights of {path} (step {found[1]['step']})"

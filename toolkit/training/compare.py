@@ -31,13 +31,13 @@ from eval.similarity import score_trials
 from eval.types import Floats, Scores, Trials, name_first
 from toolkit.console import Interrupted
 from toolkit.data.batch import Item
-from toolkit.models.checkpoint import load_model
 from toolkit.models.embed import embed_all, pick_device
+from toolkit.models.parts import describe
 from toolkit.training import recipe as recipes
 from toolkit.training.lock import under_lock
 from toolkit.training.log import read_log
-from toolkit.training.measure import TEST, listed, metrics_of, run_test
-from toolkit.training.recipe import Recipe, Schedule, describe
+from toolkit.training.measure import TEST, listed, load_embedder, metrics_of, run_test
+from toolkit.training.recipe import Recipe, Schedule
 from toolkit.training.train import fit
 from toolkit.training.tune import Ranges, check_ranges, on_validation_classes, tune
 
@@ -152,11 +152,11 @@ def _first_scores(variant: str, runs: Sequence[Run], measured: Mapping[str, Data
     return Scores(values, listed.target)
 
 
-def score_model(model: Path, items: Sequence[Item], trials: Trials, *, workers: int = 0) -> Floats:
-    """(P,) scores of the trials by a run's model and the similarity that it was trained for. ValueError if trial items cannot be read."""
-    loaded = load_model(model)
+def score_model(model: Path, recipe: Recipe, items: Sequence[Item], trials: Trials) -> Floats:
+    """(P,) scores of the trials by the model of a run of `recipe` and the similarity that it was trained for. ValueError if trial items cannot be read."""
+    loaded = load_embedder(model, recipe)
     loaded.embedder.to(pick_device())
-    embeddings = embed_all(loaded.embedder, items, loaded.read, what="trial", workers=workers)
+    embeddings = embed_all(loaded.embedder, items, loaded.read, what="trial", workers=recipe.workers)
     return score_trials(trials, embeddings, similarity=loaded.similarity)
 
 
@@ -263,7 +263,7 @@ def _run(run: Run, recipe: Recipe, measured: Data, data: Path, folder: Path, tel
         if measured.trials is None:
             values = _finite(metrics_of(recipe, run_test(recipe, folder, data)))
         else:
-            scores = score_model(model, measured.items, measured.trials, workers=recipe.workers)
+            scores = score_model(model, recipe, measured.items, measured.trials)
             values = _values(recipe, scores, measured.trials)
             write_scores(scores_file, measured.trials, scores)
     except _FAILURES as error:
@@ -303,7 +303,7 @@ def _score(recipe: Recipe, folder: Path, *, data: Path) -> float:
             name = next(iter(recipe.metrics))
             return _finite(metrics_of(recipe, run_test(recipe, folder, data), only=name))[name]
         items, trials = recipe.trials(data)
-        scores = score_model(model, items, trials, workers=recipe.workers)
+        scores = score_model(model, recipe, items, trials)
     finally:
         torch.set_num_threads(threads)
     return next(iter(_values(recipe, scores, trials).values()))

@@ -23,8 +23,10 @@ from eval.types import Floats, name_first
 from toolkit.data.batch import Item, Read, check_unique
 from toolkit.losses.vmf import VMF
 from toolkit.models import checkpoint
+from toolkit.models.checkpoint import Loaded
 from toolkit.models.embed import ReadParts, TorchEmbedder, embed_all, pick_device
-from toolkit.training.recipe import Part, Recipe
+from toolkit.models.parts import Part
+from toolkit.training.recipe import Recipe
 from toolkit.vmf.precision import unit
 from toolkit.vmf.sampling import sample
 
@@ -51,10 +53,28 @@ class Model(NamedTuple):
 def load_model(path: Path, recipe: Recipe) -> Model:
     """The model that a run of `recipe` (one with a `test`) left in its folder or file, with its loss. ValueError where the file holds no loss."""
     path = checkpoint.find_model(path)
-    loaded = checkpoint.load_model(path)
+    loaded = load_embedder(path, recipe)
     loss, classes = checkpoint.load_loss(path, recipe.loss, cast(int, loaded.embedder.backbone.dim))
     device = pick_device()
     return Model(loaded.embedder.to(device), loss.to(device), classes, loaded.read, loaded.similarity, recipe.workers)
+
+
+def load_embedder(path: Path, recipe: Recipe) -> Loaded:
+    """The embedder that a run of `recipe` left in its folder or file, made of the recipe's own parts.
+
+    Raises:
+        ValueError: The file is no checkpoint, or its weights are not those of the recipe's network.
+    """
+    path = checkpoint.find_model(path)
+    tensors, stated, digest = checkpoint.read(path, checkpoint.FORMAT)
+    backbone = recipe.backbone
+    if "weights" in getattr(backbone, "keywords", {}):  # training started from that file; what became of it is here
+        backbone = partial(backbone, weights="")
+    frontend = recipe.frontend()
+    embedder = TorchEmbedder(frontend, backbone(frontend.dim), features=stated["features"])
+    checkpoint.put(embedder, checkpoint.without_loss(tensors), str(path))
+    quality = checkpoint.norm_is_quality(stated)
+    return Loaded(embedder.eval(), recipe.read, recipe.modality, stated["similarity"], digest, int(stated["step"]), norm_is_quality=quality)
 
 
 def metrics_of(recipe: Recipe, measured: PerItem, *, only: str = "") -> dict[str, float]:

@@ -7,7 +7,6 @@ import difflib
 import importlib
 import importlib.util
 import inspect
-import json
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -16,16 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import nn
-
 from toolkit.data.sampling import Sampling
 from toolkit.losses.common import unknown_settings
-from toolkit.models.described import check_arguments
+from toolkit.models.parts import Part
 from toolkit.training.memory import Memory
 from toolkit.training.schedules import cosine
-
-Part = Callable[..., Any]  # a class or function of toolkit, modalities or eval, usually in functools.partial
-_HOMES = ("toolkit.", "modalities.", "eval.")
 
 
 @dataclass(frozen=True)
@@ -237,67 +231,6 @@ def _parse(text: str, hint: Any, name: str) -> Any:
     if hint is str:
         return text
     raise ValueError(f"override {name}={text!r}: this field is no number, text, true/false or list of them; change it in the recipe file")
-
-
-def describe(value: Any, name: str = "recipe") -> Any:
-    """A recipe or a part as JSON values. Parts become {"call": "toolkit.module.Name", "args": {...}}; lambdas and recipe-local functions are refused."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {one.name: describe(getattr(value, one.name), one.name) for one in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): describe(one, f"{name}.{key}") for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [describe(one, name) for one in value]
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    func, keywords = (value.func, value.keywords) if isinstance(value, partial) else (value, {})
-    if isinstance(value, partial) and value.args:
-        raise ValueError(f"{name}: {func.__qualname__} is given positional arguments; name them, so that they can be described")
-    module, qualname = getattr(func, "__module__", ""), getattr(func, "__qualname__", repr(func))
-    if not f"{module}.".startswith(_HOMES) or "<" in qualname:
-        raise ValueError(
-            f"{name}: {module}.{qualname} cannot be stored in a checkpoint; only classes and functions of toolkit, modalities and eval can "
-            "(no lambdas, nothing defined in the recipe file): move it there and name it"
-        )
-    return {"call": f"{module}.{qualname}", "args": {key: describe(one, f"{name}.{key}") for key, one in keywords.items()}}
-
-
-def restore(description: Any, name: str, *, kind: Literal["module", "read"], untrusted: bool = False) -> Part:
-    """A part from its description: a class of nn.Module ("module") or a modality's function `read` ("read"), nothing else.
-
-    Descriptions come with checkpoints from anywhere: only names inside toolkit and modalities are imported, and only these two kinds are returned.
-    untrusted: the description is a file's, which may not choose another file to be opened, and whose arguments are checked (toolkit/models/described.py).
-    """
-    if not isinstance(description, dict) or set(description) != {"call", "args"} or not isinstance(description["args"], dict):
-        raise ValueError(f"{name}: a part must be described as {{'call': ..., 'args': ...}}, but is {json.dumps(description)[:80]}")
-    module_name, _, attribute = str(description["call"]).rpartition(".")
-    if not f"{module_name}.".startswith(_HOMES[:2]) or not all(one.isidentifier() and not one.startswith("_") for one in module_name.split(".")):
-        raise ValueError(f"{name}: {description['call']!r} is not in toolkit or modalities")
-    try:
-        found = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError):
-        raise ValueError(f"{name}: {description['call']!r} does not exist in this version of Likeness") from None
-    if kind == "module" and not (inspect.isclass(found) and issubclass(found, nn.Module)):
-        raise ValueError(f"{name}: {description['call']!r} is no network module")
-    if kind == "read" and not (inspect.isfunction(found) and attribute == "read" and module_name.startswith("modalities.")):
-        raise ValueError(f"{name}: {description['call']!r} is no modality's read function")
-    arguments: dict[str, Any] = {
-        key: restore(one, f"{name}.{key}", kind="module", untrusted=untrusted) if isinstance(one, dict) and "call" in one else _tuples(one)
-        for key, one in description["args"].items()
-    }
-    files = sorted({"detector", "landmarks"} & arguments.keys())
-    if untrusted and files:
-        raise ValueError(f"{name}: it names {' and '.join(files)} files, and no model chooses a file to be opened; give them by --detector or --ijb instead")
-    part = partial(found, **arguments)
-    unknown = set(arguments) - set(inspect.signature(found).parameters)
-    if unknown:
-        raise ValueError(f"{name}: {attribute} does not accept {sorted(unknown)} in this version of Likeness")
-    if untrusted:
-        check_arguments(found, arguments, name)
-    return part
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(one) for one in value) if isinstance(value, list) else value
 
 
 def _parts(value: Any, name: str = "") -> list[tuple[str, Any]]:

@@ -26,6 +26,7 @@ from eval.formats.provenance import digest
 from eval.formats.writing import remove_abandoned, sync, sync_names
 from toolkit.models import checkpoint
 from toolkit.models.embed import TorchEmbedder
+from toolkit.models.parts import renamed
 from toolkit.parallel import distributed, spread
 from toolkit.training.log import LOG
 
@@ -266,7 +267,7 @@ def check_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
     holds_run = recipe_file.is_file() or (out / RESUME).is_dir()
     if resume and holds_run:
         if recipe_file.is_file():
-            before = json.loads(recipe_file.read_text(encoding="utf-8"))
+            before = renamed(json.loads(recipe_file.read_text(encoding="utf-8")))
             changed = sorted(key for key in description.keys() | before.keys() if before.get(key) != json.loads(json.dumps(description)).get(key))
             if changed:
                 differ = "differs" if len(changed) == 1 else "differ"

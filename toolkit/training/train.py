@@ -21,6 +21,7 @@ from toolkit.data.sampling import draws
 from toolkit.data.shards import shard_numbers
 from toolkit.models import checkpoint
 from toolkit.models.embed import Diverged, TorchEmbedder, embed_all, pick_device
+from toolkit.models.parts import describe
 from toolkit.parallel import distributed, spread
 from toolkit.training import measure
 from toolkit.training.build import build, half, least_rows, start_from
@@ -29,7 +30,7 @@ from toolkit.training.loading import check_held_out, estimate, held_out, loader_
 from toolkit.training.lock import only_writer
 from toolkit.training.log import Clock, Log, check_loggers
 from toolkit.training.memory import update_encoder
-from toolkit.training.recipe import Recipe, check, describe
+from toolkit.training.recipe import Recipe, check
 from toolkit.training.run import Run, check_folder, is_finished, load_run, prepare_folder, save_run
 from toolkit.vmf.precision import full
 

@@ -26,8 +26,9 @@ from eval.formats.provenance import digest
 from eval.types import Trials
 from toolkit.data.batch import Item
 from toolkit.data.pairs import draw_pairs
+from toolkit.models.parts import describe
 from toolkit.training import measure
-from toolkit.training.recipe import Recipe, describe, override
+from toolkit.training.recipe import Recipe, override
 
 VALIDATION_SHARE, LEAST_CLASSES, MOST_PAIRS = 0.25, 4, 20_000
 MOST_POINTS = 1 << 16  # of a grid that is laid out

@@ -20,7 +20,8 @@ from tests.toolkit.serving import Server, packed, serving, zipped
 from likeness.cli import main
 from likeness.prepare.fetch import _Joined, differs, download, unpack
 from likeness.prepare.prepare import prepare
-from likeness.prepare.sources import DATASETS, Archive, Dataset, Holds, named
+from likeness.prepare.sources import DATASETS, named
+from toolkit.data.source import Archive, Dataset, Holds
 
 
 @pytest.fixture

@@ -14,8 +14,9 @@ import pytest
 from tests.toolkit.serving import Server, packed, serving, zipped
 
 from likeness.prepare.prepare import prepare
-from likeness.prepare.sources import Dataset, named
+from likeness.prepare.sources import named
 from modalities.image import cars, cifar, mnist, omniglot
+from toolkit.data.source import Dataset
 
 
 @pytest.fixture

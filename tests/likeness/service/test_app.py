@@ -61,7 +61,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def serving(model: Path, folder: Path, *more: object) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """A server on a free port: its address and its process. Its temporary files go to `folder`/tmp, its log to `folder`/log."""
     (folder / "tmp").mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "likeness.cli", "serve", "--model", model, "--port", 0, "--token", TOKEN, *more]
+    command = [sys.executable, "-m", "likeness", "serve", "--model", model, "--port", 0, "--token", TOKEN, *more]
     environment = {**os.environ, "TMPDIR": str(folder / "tmp"), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     with (folder / "log").open("w") as log:
         process = subprocess.Popen([str(one) for one in command], cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)

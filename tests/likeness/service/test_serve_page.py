@@ -18,12 +18,13 @@ import pytest
 import torch
 
 from eval.calibration import Calibration
+from likeness.models.run import load_model
 from modalities import synthetic_faces
 from modalities.face import images
 from toolkit.backbones.sfnet import SFNet
 from toolkit.data.pixels import INSIGHTFACE
 from toolkit.gallery.exact import ExactGallery
-from toolkit.models.checkpoint import Loaded, load_model, save_model
+from toolkit.models.checkpoint import Loaded, save_model
 from toolkit.models.embed import TorchEmbedder
 from toolkit.training import recipe
 

@@ -14,7 +14,7 @@ from scipy.stats import binom
 from modalities.face import augment, images
 from toolkit.data.batch import Draw, Item, Views
 from toolkit.data.images import encode, to_floats
-from toolkit.training import recipe
+from toolkit.models.parts import describe
 
 RNG = np.random.default_rng(3)
 FACE = cv2.GaussianBlur(RNG.integers(0, 256, (112, 112, 3), dtype=np.uint8), (0, 0), 3)
@@ -168,5 +168,5 @@ def test_bad_settings_are_refused() -> None:
 
 
 def test_views_can_be_described() -> None:
-    described = recipe.describe(augment.ADAFACE_VIEW, "augment")
+    described = describe(augment.ADAFACE_VIEW, "augment")
     assert described == {"call": "modalities.face.augment.train_view", "args": {"crop_prob": 0.2, "low_res_prob": 0.2, "photo_prob": 0.2}}

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from likeness.models.parts import restore
 from modalities.face import images
 from toolkit.data import pixels
 from toolkit.data.batch import Item
 from toolkit.data.images import BadImage, encode, to_floats
 from toolkit.models.embed import TorchEmbedder, embed
-from toolkit.training import recipe
 
 RNG = np.random.default_rng(0)
 SMOOTH = cv2.GaussianBlur(RNG.integers(0, 256, (40, 56, 3), dtype=np.uint8), (0, 0), 4)
@@ -69,5 +69,5 @@ def test_embedding_images_through_the_core(shared: Path) -> None:
 
 
 def test_a_checkpoint_can_restore_the_reading() -> None:
-    read = recipe.restore({"call": "modalities.face.images.read", "args": {"size": [8, 8], "fit": "pad"}}, "read", kind="read")
+    read = restore({"call": "modalities.face.images.read", "args": {"size": [8, 8], "fit": "pad"}}, "read", kind="read")
     assert read.keywords == {"size": (8, 8), "fit": "pad"}

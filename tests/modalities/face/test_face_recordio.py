@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modalities.face import folders, images, recordio
+from modalities.face import folders, images, recordio, recordio_writer
 from toolkit.data.batch import Item
 
 MAGIC = struct.pack("<I", 0xCED7230A)
@@ -56,7 +56,7 @@ def image_record(label: float, image: bytes = b"\xff\xd8image", key: int = 1) ->
 def test_round_trip_and_layout(tmp_path: Path) -> None:
     contents = {"b": [b"\xff\xd8one", b"\x89Ptwo+"], "a": [b"\xff\xd8" + bytes(range(50))]}
     items = write_items(tmp_path / "in", contents)
-    rec = recordio.write(items, tmp_path / "out")
+    rec = recordio_writer.write(items, tmp_path / "out")
     found = recordio.items(rec)
     assert [(one.id, one.label, one.suffix) for one in found] == [("1", "0", ".jpg"), ("2", "1", ".jpg"), ("3", "1", ".png")]
     assert [images.encoded(one) for one in found] == [*contents["a"], *contents["b"]]
@@ -72,7 +72,7 @@ def test_round_trip_and_layout(tmp_path: Path) -> None:
 
 
 def test_without_an_index_the_records_are_gone_through(tmp_path: Path) -> None:
-    rec = recordio.write(write_items(tmp_path / "in", {"a": [b"\xff\xd81", b"\xff\xd822"], "b": [MAGIC * 3]}), tmp_path / "out")
+    rec = recordio_writer.write(write_items(tmp_path / "in", {"a": [b"\xff\xd81", b"\xff\xd822"], "b": [MAGIC * 3]}), tmp_path / "out")
     with_index = recordio.items(rec)
     rec.with_suffix(".idx").unlink()
     assert recordio.items(rec) == with_index
@@ -83,7 +83,7 @@ def test_without_an_index_the_records_are_gone_through(tmp_path: Path) -> None:
 @given(st.lists(st.lists(st.sampled_from([MAGIC, b"\xff\xd8", b"a", b"bcd", bytes(4)]), min_size=1, max_size=8).map(b"".join), min_size=1, max_size=6))
 def test_images_that_hold_the_magic_number_are_cut_and_joined(tmp_path_factory: pytest.TempPathFactory, contents: list[bytes]) -> None:
     folder = tmp_path_factory.mktemp("rec")
-    rec = recordio.write(write_items(folder / "in", {"a": contents}), folder / "out")
+    rec = recordio_writer.write(write_items(folder / "in", {"a": contents}), folder / "out")
     assert [payload[24:] for _, payload in loop(rec.read_bytes())][: len(contents)] == contents
     assert [images.encoded(one) for one in recordio.items(rec)] == contents
 
@@ -117,7 +117,7 @@ def test_labels_that_float32_cannot_tell_apart_are_refused(tmp_path: Path, label
 
 
 def test_damage_is_counted_and_named(tmp_path: Path) -> None:
-    rec = recordio.write(write_items(tmp_path / "in", {"a": [b"\xff\xd8" + bytes(100)] * 2, "b": [b"\xff\xd8"] * 2}), tmp_path / "out")
+    rec = recordio_writer.write(write_items(tmp_path / "in", {"a": [b"\xff\xd8" + bytes(100)] * 2, "b": [b"\xff\xd8"] * 2}), tmp_path / "out")
     whole, index = rec.read_bytes(), rec.with_suffix(".idx")
     lines = index.read_text()
     rec.write_bytes(whole[:150])
@@ -144,14 +144,14 @@ def test_damage_is_counted_and_named(tmp_path: Path) -> None:
 def test_nothing_half_written(tmp_path: Path) -> None:
     items = write_items(tmp_path / "in", {"a": [b"\xff\xd8"], "b": [b""]})
     with pytest.raises(ValueError, match="empty"):
-        recordio.write(items, tmp_path / "out")
+        recordio_writer.write(items, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole")
-    recordio.write(write_items(folder / "in", {"a": [b"\xff\xd8abc", MAGIC + b"x" + MAGIC], "b": [b"d" * 9]}), folder)
+    recordio_writer.write(write_items(folder / "in", {"a": [b"\xff\xd8abc", MAGIC + b"x" + MAGIC], "b": [b"d" * 9]}), folder)
     return folder
 
 

@@ -15,7 +15,7 @@ from PIL import Image
 from modalities.image import transforms
 from toolkit.data import pixels
 from toolkit.data.batch import Floats
-from toolkit.training.recipe import describe
+from toolkit.models.parts import describe
 
 
 def smooth_image(height: int, width: int) -> Floats:

@@ -19,7 +19,7 @@ from modalities.speaker.audio import BadAudio, Wave
 from modalities.speaker.augment import THREED_SPEAKER_VIEW, VOXCELEB_TRAINER_VIEW, WESPEAKER_VIEW, train_view
 from modalities.speaker.noise import corrupt, impulse_response, kinds, listing, mix, reverberate, stretch
 from modalities.synthetic import voice
-from toolkit.training.recipe import describe
+from toolkit.models.parts import describe
 
 VOICE = voice(0, 0)[:32000]
 TONES_HZ = {"noise/a.wav": 500, "noise/free/b.wav": 1000, "music/c.flac": 1500, **{f"speech/us/{i}.wav": 2000 + 500 * i for i in range(4)}}

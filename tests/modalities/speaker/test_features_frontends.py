@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from likeness.models.parts import restore
 from modalities.speaker.audio import read
 from modalities.speaker.cmn import normalise
 from modalities.speaker.features import MFCC, THREED_SPEAKER_FBANK, WESPEAKER_FBANK, KaldiFbank, RawWave
@@ -22,7 +23,7 @@ from modalities.speaker.speechbrain_fbank import SpeechBrainFbank
 from modalities.synthetic import voice
 from toolkit.backbones.torchaudio_cpu import import_torchaudio
 from toolkit.data.batch import Item
-from toolkit.training.recipe import describe, restore
+from toolkit.models.parts import describe
 
 torchaudio = import_torchaudio()
 from torchaudio.compliance import kaldi  # noqa: E402  (only importable after the line above)

@@ -20,7 +20,7 @@ from toolkit.console import BadItems
 from toolkit.data import shards
 from toolkit.data.batch import Bad, Draw, Item, Views, label_numbers
 from toolkit.data.sampling import Sampling, draws
-from toolkit.training.recipe import describe
+from toolkit.models.parts import describe
 from toolkit.training.train import fit
 
 Members = list[tuple[str, bytes]]

@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 
 from eval.similarity import pairs
 from eval.types import Embeddings
-from toolkit.gallery.exact import ExactGallery, open_gallery, recall
+from toolkit.gallery.exact import ExactGallery
 from toolkit.gallery.faiss import FaissGallery
 from toolkit.gallery.lance import LanceGallery
+from toolkit.gallery.open import open_gallery, recall
 from toolkit.gallery.search import top
 from toolkit.gallery.store import FILE
 

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from eval.formats.provenance import sha256
+from likeness.models.run import load_model
 from modalities.speaker import audio
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.resnet import ResNet34
@@ -36,7 +37,7 @@ def embedder() -> TorchEmbedder:
 def test_a_checkpoint_needs_no_recipe(tmp_path: Path) -> None:
     model = embedder()
     checkpoint.save_model(tmp_path / "last.safetensors", model, RECIPE, similarity="simple:0.3", step=7, metrics={"eer": 0.1})
-    loaded = checkpoint.load_model(tmp_path)
+    loaded = load_model(tmp_path)
     wave = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 16000)).astype(np.float32))
     with torch.no_grad():
         assert torch.equal(loaded.embedder(wave), model(wave))
@@ -55,20 +56,20 @@ def test_files_of_another_kind_get_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     path.write_bytes(b"not a checkpoint at all")
     with pytest.raises(ValueError, match="no safetensors file"):
-        checkpoint.load_model(path)
+        load_model(path)
     save_file({"a": torch.zeros(1)}, path)
     with pytest.raises(ValueError, match="without a description by Likeness"):
-        checkpoint.load_model(path)
+        load_model(path)
     save_file({"a": torch.zeros(1)}, path, metadata={"format": "likeness.checkpoint/99", "state": "{}"})
     with pytest.raises(ValueError, match=r"of version 'likeness\.checkpoint/99'"):
-        checkpoint.load_model(path)
+        load_model(path)
     checkpoint.save(path, {"a": torch.zeros(1)}, {}, "likeness.other/1")
     with pytest.raises(ValueError, match="of another kind"):
-        checkpoint.load_model(path)
+        load_model(path)
     with pytest.raises(ValueError, match="does not exist"):
-        checkpoint.load_model(tmp_path / "nothing")
+        load_model(tmp_path / "nothing")
     with pytest.raises(ValueError, match="holds no checkpoint"):
-        checkpoint.load_model(tmp_path)
+        load_model(tmp_path)
 
 
 def test_truncated_and_foreign_weights_are_refused(tmp_path: Path) -> None:
@@ -77,14 +78,14 @@ def test_truncated_and_foreign_weights_are_refused(tmp_path: Path) -> None:
     whole = path.read_bytes()
     path.write_bytes(whole[:-100])
     with pytest.raises(ValueError, match="no whole safetensors file"):
-        checkpoint.load_model(path)
+        load_model(path)
     path.write_bytes(whole)
     tensors, description = checkpoint.load(path, checkpoint.FORMAT)
     tensors.pop("backbone.conv1.weight")
     tensors["backbone.seg_1.bias"] = torch.zeros(9)
     checkpoint.save(path, tensors, description, checkpoint.FORMAT)
     with pytest.raises(ValueError, match=r"1 missing \(backbone.conv1.weight\), 1 of another shape \(backbone.seg_1.bias \(9,\) for \(8,\)\); .*copy or train"):
-        checkpoint.load_model(path)
+        load_model(path)
 
 
 def test_weights_of_another_architecture_are_counted_and_named_with_what_to_do() -> None:
@@ -116,7 +117,7 @@ def test_weights_of_other_projects_are_told_where_they_go(name: str, metadata: d
     else:
         save_file(state, tmp_path / name, metadata=metadata)
     with pytest.raises(ValueError, match=rf"{said}.*; weights of another project start an image network by backbone.weights=FILE$"):
-        checkpoint.load_model(tmp_path / name)
+        load_model(tmp_path / name)
 
 
 def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
@@ -126,7 +127,7 @@ def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
     description["backbone"] = {"call": "os.system", "args": {"command": "true"}}
     checkpoint.save(path, tensors, description, checkpoint.FORMAT)
     with pytest.raises(ValueError, match="not in toolkit or modalities"):
-        checkpoint.load_model(path)
+        load_model(path)
 
 
 @pytest.mark.parametrize(("call", "name"), [("modalities.face.align.read", "detector"), ("modalities.face.ijb.read", "landmarks")])
@@ -137,7 +138,7 @@ def test_a_checkpoint_chooses_no_file_to_be_opened(call: str, name: str, tmp_pat
     description["read"] = {"call": call, "args": {name: "/etc/passwd"}}
     checkpoint.save(path, tensors, description, checkpoint.FORMAT)
     with pytest.raises(ValueError, match=rf"last\.safetensors: read: it names {name} files, and no model chooses a file to be opened"):
-        checkpoint.load_model(path)
+        load_model(path)
 
 
 def test_a_failed_write_leaves_the_file_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

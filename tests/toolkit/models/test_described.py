@@ -16,8 +16,8 @@ import modalities.face
 import modalities.image
 import modalities.speaker
 import toolkit.backbones
+from likeness.models.parts import restore
 from toolkit.models.described import check_arguments
-from toolkit.training.recipe import restore
 
 
 def parts() -> Iterator[Any]:

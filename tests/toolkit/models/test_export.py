@@ -13,6 +13,7 @@ import torch
 
 from eval.formats import embeddings
 from likeness.cli import main
+from likeness.models.run import load_model
 from modalities.face import images as faces
 from modalities.image import images
 from modalities.speaker import audio, folders
@@ -72,7 +73,7 @@ def test_a_checkpoint_s_export_embeds_as_it_does(voices: Path, tmp_path: Path, c
     said = capsys.readouterr()
     assert not stopped.value.code, said.err
     assert "8 dimensions" in said.out
-    torch_model, onnx_model = checkpoint.load_model(path), onnx_models.load(out)
+    torch_model, onnx_model = load_model(path), onnx_models.load(out)
     assert onnx_model is not None
     assert onnx_model.meta == torch_model.meta
     items = folders.items(voices, split="all")[:7]

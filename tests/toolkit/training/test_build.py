@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from likeness.models.run import load_model
 from modalities.speaker import audio
 from modalities.speaker.features import KaldiFbank
 from modalities.speaker.spec_augment import SpecAugment
@@ -165,7 +166,7 @@ def test_several_best_checkpoints_are_kept(voices: Path, tmp_path: Path) -> None
     values = [(one["eer"], one["step"]) for one in log_of(tmp_path / "run") if "eer" in one]
     wanted = sorted(values)[:3]
     assert sorted(one.name for one in (tmp_path / "run").glob("best-*")) == sorted(checkpoint.best_of(step) for _, step in wanted)
-    assert checkpoint.load_model(tmp_path / "run").step == min(wanted)[1]
+    assert load_model(tmp_path / "run").step == min(wanted)[1]
     with pytest.raises(ValueError, match="keep_best=0 must be at least 1"):
         fit(recipe("arcface", "schedule.keep_best=0"), data=voices, out=tmp_path / "none")
 

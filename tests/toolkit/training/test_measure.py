@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from eval import per_item
+from likeness.models.run import load_model as load_embedder
 from modalities.image import digits
 from toolkit.backbones.small import SmallCNN
 from toolkit.data.batch import Item
@@ -24,7 +25,6 @@ from toolkit.data.sampling import Sampling
 from toolkit.losses.softmax import Cosine, Softmax
 from toolkit.losses.triplet import Triplet
 from toolkit.losses.vmf import VMF
-from toolkit.models.checkpoint import load_model as load_embedder
 from toolkit.training import compare, measure
 from toolkit.training.measure import Model, classification, metrics_of, retrieval, run_test
 from toolkit.training.recipe import Optim, Recipe, Schedule

@@ -13,6 +13,7 @@ import pytest
 
 import modalities
 from eval.verification import eer, min_dcf
+from likeness.models.parts import restore
 from modalities.image import folders as images
 from modalities.speaker import audio, folders
 from modalities.speaker.augment import train_view
@@ -21,8 +22,9 @@ from toolkit.backbones.resnet import ResNet34
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.simple import SimPLE
 from toolkit.losses.sphereface import SphereFaceR
+from toolkit.models.parts import describe
 from toolkit.training.memory import Memory
-from toolkit.training.recipe import Recipe, check, describe, load, override, restore
+from toolkit.training.recipe import Recipe, check, load, override
 from toolkit.training.schedules import cosine, multistep
 
 BASE = Recipe(

@@ -19,10 +19,11 @@ from torch import Tensor, nn
 
 from likeness import demo, extract
 from likeness.cli import main
+from likeness.models.run import load_model
 from likeness.prepare import prepare
-from likeness.prepare.sources import Dataset
 from modalities.speaker import folders
 from toolkit.data.batch import Batch, Item
+from toolkit.data.source import Dataset
 from toolkit.models import checkpoint
 from toolkit.models.embed import TorchEmbedder
 from toolkit.models.onnx import Whole
@@ -180,12 +181,12 @@ def test_two_trainings_in_one_folder(voices: Path, tmp_path: Path) -> None:
                     fit(recipe(), data=voices, out=out, resume=resume)
                 refused += 1
             assert files(out) == before
-            assert checkpoint.load_model(out).step == 1  # reading needs no lock
+            assert load_model(out).step == 1  # reading needs no lock
         return step(run, batch, made)
 
     fit(recipe(), data=voices, out=out, step=begins_another)
     assert refused == 2
-    assert checkpoint.load_model(out).step == 2
+    assert load_model(out).step == 2
     assert sorted(one.name for one in out.iterdir()) == ["last.safetensors", "log.jsonl", "recipe.json", "resume"]
     fit(recipe(), data=voices, out=out, resume=True)
 

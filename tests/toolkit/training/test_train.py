@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from likeness.cli import main
+from likeness.models.run import load_model
 from modalities.speaker import folders
 from toolkit.data.batch import Item
 from toolkit.models import checkpoint
@@ -121,7 +122,7 @@ def test_ctrl_c_saves_the_step_and_exits_130(
         main(["train", f"{TINY}:arcface", "--data", str(voices), "--out", str(out)])
     assert stopped.value.code == 130
     assert "go on with --resume" in " ".join(capsys.readouterr().err.split())
-    checkpoint.load_model(out)
+    load_model(out)
     found = latest(out)
     assert found is not None
     assert found[1]["step"] == 5
@@ -166,7 +167,7 @@ def test_a_loss_that_is_nan_stops_with_the_step_and_keeps_the_checkpoint(voices:
 
     with pytest.raises(ValueError, match="step 5: the loss is nan at lr"):
         fit(recipe(), data=voices, out=tmp_path / "run", step=nan_at_5)
-    loaded = checkpoint.load_model(tmp_path / "run")
+    loaded = load_model(tmp_path / "run")
     assert loaded.step == 3
     assert all(bool(torch.isfinite(p).all()) for p in loaded.embedder.parameters())
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from eval.types import Trials
+from likeness.models.run import load_model
 from modalities.image import digits, mnist
 from modalities.speaker import folders
 from toolkit.backbones.small import SmallCNN
@@ -80,7 +81,7 @@ def test_a_network_that_diverged_overwrites_no_checkpoint(voices: Path, tmp_path
     found = run.latest(tmp_path / "run")
     assert found is not None
     assert found[1]["step"] == 4
-    assert checkpoint.load_model(tmp_path / "run").step == 4
+    assert load_model(tmp_path / "run").step == 4
 
 
 def blind(data: Path) -> tuple[list[Item], Trials]:
@@ -123,7 +124,7 @@ def test_ctrl_c_during_the_last_evaluation_is_heard(voices: Path, tmp_path: Path
     monkeypatch.setattr("toolkit.training.train.evaluate", interrupted)
     with pytest.raises(Interrupted, match=r"stopped after the last step; .* is whole"):
         fit(recipe(schedule=Schedule(steps=2)), data=voices, out=tmp_path / "run")
-    assert checkpoint.load_model(tmp_path / "run").step == 2
+    assert load_model(tmp_path / "run").step == 2
 
 
 def test_fine_tuning_keeps_the_constants_of_a_loss_that_came_along(voices: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from likeness.models.run import load_model
 from modalities.speaker import folders
 from toolkit.data.batch import Batch, Item, Views, collate_views
 from toolkit.losses.margin import ArcFace
@@ -54,7 +55,7 @@ def tensors(out: Path) -> dict[str, Tensor]:
 
 def check_stopped(out: Path, at: int, saved: int) -> None:
     """The run was stopped after step `at`, whose items are named, and what was saved after `saved` steps is there and finite."""
-    assert checkpoint.load_model(out).step == saved
+    assert load_model(out).step == saved
     found = run.latest(out)
     assert found is not None
     assert found[1]["step"] == saved
@@ -212,7 +213,7 @@ def test_an_absurd_recording_is_named_and_left_out(voices: Path, tmp_path: Path,
     said = " ".join(capsys.readouterr().err.split())
     assert f"skipped {items[5].id}" in said
     assert "absurd" in said
-    assert checkpoint.load_model(tmp_path / "run").step == 6
+    assert load_model(tmp_path / "run").step == 6
     assert not not_finite(load_file(tmp_path / "run" / checkpoint.LAST))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from likeness.models.run import load_model
 from modalities.image import digits, images
 from modalities.speaker import audio, folders
 from toolkit.backbones.small import SmallCNN
@@ -18,7 +19,6 @@ from toolkit.data.batch import Batch, Item
 from toolkit.data.pixels import PixelScale
 from toolkit.data.sampling import Sampling
 from toolkit.losses.softmax import Softmax
-from toolkit.models import checkpoint
 from toolkit.training import loading, run
 from toolkit.training import recipe as recipes
 from toolkit.training.loading import check_held_out
@@ -93,10 +93,10 @@ def test_a_file_that_is_damaged_meanwhile_costs_no_training(at: int, steps: int,
 
     with pytest.raises(ValueError, match=rf"after step {steps} of 4 failed: 1 of 8 trial items cannot be read \('{item.id}'\).* is whole.*--resume"):
         fit(recipe(), data=data, out=out, step=damages)
-    assert checkpoint.load_model(out).step == steps
+    assert load_model(out).step == steps
     with pytest.raises(ValueError, match="1 of 8 held-out items"):
         fit(recipe(), data=data, out=out, resume=True, step=never)
-    assert checkpoint.load_model(out).step == steps
+    assert load_model(out).step == steps
     item.path.write_bytes(whole)
     fit(recipe(), data=data, out=out, resume=True)
     assert [one["step"] for one in read_log(out) if "eer" in one] == [2, 4]  # what failed is made up

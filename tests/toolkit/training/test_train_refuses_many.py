@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.models import checkpoint
+from likeness.models.run import load_model
 
 ROOT = Path(__file__).parents[3]
 
@@ -31,6 +31,6 @@ def test_all_processes_refuse_what_one_of_them_finds(voices: Path, tmp_path: Pat
         assert locked.startswith("locked: ")
     assert "Busy" in ends[0][1]
     assert "first process has refused" in ends[1][1]
-    assert checkpoint.load_model(tmp_path / "statistics").step == 2
+    assert load_model(tmp_path / "statistics").step == 2
     assert not (tmp_path / "locked").exists()
     assert not (tmp_path / "unreadable").exists()

@@ -21,10 +21,11 @@ from modalities.speaker import folders
 from modalities.speaker.audio import speed_copies
 from toolkit.console import Interrupted
 from toolkit.data.batch import Item
+from toolkit.models.parts import describe
 from toolkit.training import compare, measure
 from toolkit.training import recipe as recipes
 from toolkit.training import tune as tuning
-from toolkit.training.recipe import Recipe, describe
+from toolkit.training.recipe import Recipe
 from toolkit.training.tune import Choice, Range, Search, check_ranges, divide, fit_items, held_out_items, on_validation_classes, tune, validation_trials
 
 TINY = Path(__file__).with_name("tiny.py")

@@ -1,0 +1,5 @@
+"""`python -m likeness ...` is `likeness ...`; `torchrun -m likeness train ...` starts many processes."""
+
+from likeness.cli import main
+
+main()
