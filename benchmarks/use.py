@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from likeness.models import onnx as exported_models
 from modalities.face import images as faces
 from modalities.image import images
 from modalities.speaker import audio
@@ -46,7 +47,6 @@ from toolkit.backbones.vit import FaceViT, ViT
 from toolkit.backbones.xvector import XVector
 from toolkit.data.pixels import IMAGENET, INSIGHTFACE, PixelScale
 from toolkit.models import export
-from toolkit.models import onnx as onnx_models
 from toolkit.models.checkpoint import Loaded
 from toolkit.models.embed import TorchEmbedder
 
@@ -115,7 +115,7 @@ def onnx(repeats: int, only: str) -> None:
         model = Loaded(TorchEmbedder(frontend, kind.network(frontend.dim)).eval(), kind.read, "speaker" if spoken else "image", "cosine", "", 0)
         with tempfile.TemporaryDirectory() as folder:
             found = export.export(model, Path(folder) / "model.onnx")
-            other = onnx_models.load(Path(folder) / "model.onnx")
+            other = exported_models.load(Path(folder) / "model.onnx")
         assert other is not None
         shape = (round(SECONDS * 16_000),) if spoken else other.embedder.backbone.shape
         inputs = torch.randn(BATCH, *shape) * 0.1 if spoken else torch.rand(BATCH, *shape) * 255

@@ -36,6 +36,8 @@ from eval.calibration import Calibration, load_calibration
 from eval.formats import embeddings, subjects, trials
 from eval.protocols import ijb_files
 from eval.types import Embeddings, Trials
+from likeness.models import onnx as exported_models
+from likeness.models.run import load_model
 from modalities.face import ijb, pairs, pickled, recordio, recordio_writer
 from modalities.image import cifar, mnist, omniglot
 from modalities.speaker import audio, folders
@@ -434,9 +436,9 @@ CASES = {
     "two lines": Case(lambda: TWO_LINES, partial(plain, "pairs.txt"), partial(pairs.read_two_lines, num_folds=1)),
     "calibration": Case(partial(written, Calibration(2.0, -1.0, (0.5,), ("snr",)).save, "c.json"), partial(plain, "c.json"), load_calibration, json=True),
     "plda": Case(partial(written, WHITENED.save, "p.json"), partial(plain, "p.json"), plda.load_plda, json=True),
-    "checkpoint": Case(model_file, partial(plain, "m.safetensors"), checkpoint.load_model),
-    "checkpoint header": Case(lambda: header_of(model_file()), partial(place_header, model_file), checkpoint.load_model, json=True),
-    "checkpoint state": Case(model_state, place_state, checkpoint.load_model, json=True),
+    "checkpoint": Case(model_file, partial(plain, "m.safetensors"), load_model),
+    "checkpoint header": Case(lambda: header_of(model_file()), partial(place_header, model_file), load_model, json=True),
+    "checkpoint state": Case(model_state, place_state, load_model, json=True),
     "tar": Case(partial(tar_shard, "t-000000.tar"), partial(plain, "t-000000.tar"), read_shard),
     "tar index": Case(partial(tar_shard, "t-000000.tar.index"), place_index, read_shard),
     "weights safetensors": Case(partial(state_dict, "safetensors"), partial(plain, "w.safetensors"), read_weights),
@@ -445,8 +447,8 @@ CASES = {
         partial(member, partial(state_dict, "zip"), "data.pkl"), partial(put_member, partial(state_dict, "zip"), "data.pkl", "w.pt"), read_weights
     ),
     "weights legacy": Case(partial(state_dict, "legacy"), partial(plain, "w.pt"), read_weights),
-    "onnx": Case(onnx_model, partial(plain, "m.onnx"), onnx_models.load),
-    "onnx description": Case(onnx_description, place_onnx_description, onnx_models.load, json=True),
+    "onnx": Case(onnx_model, partial(plain, "m.onnx"), exported_models.load),
+    "onnx description": Case(onnx_description, place_onnx_description, exported_models.load, json=True),
 }
 
 

@@ -19,7 +19,7 @@ from modalities.speaker import folders
 from toolkit.training.train import fit
 
 ROOT = Path(__file__).parents[2]
-TINY = ROOT / "tests" / "toolkit" / "tiny.py"
+TINY = ROOT / "tests" / "tiny.py"
 
 
 def likeness(*arguments: object) -> int:

@@ -20,7 +20,7 @@ from toolkit.models.embed import embed
 from toolkit.training import recipe
 from toolkit.training.train import fit
 
-TINY = Path(__file__).parent / "tiny.py"
+TINY = Path(__file__).parents[1] / "tiny.py"
 
 
 def likeness(*arguments: object) -> int:

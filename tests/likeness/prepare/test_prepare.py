@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.toolkit.serving import Server, packed, serving, zipped
 
 from likeness.cli import main
 from likeness.prepare.fetch import _Joined, differs, download, unpack
 from likeness.prepare.prepare import prepare
 from likeness.prepare.sources import DATASETS, named
+from tests.likeness.prepare.serving import Server, packed, serving, zipped
 from toolkit.data.source import Archive, Dataset, Holds
 
 

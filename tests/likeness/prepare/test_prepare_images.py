@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.toolkit.serving import Server, packed, serving, zipped
 
 from likeness.prepare.prepare import prepare
 from likeness.prepare.sources import named
 from modalities.image import cars, cifar, mnist, omniglot
+from tests.likeness.prepare.serving import Server, packed, serving, zipped
 from toolkit.data.source import Dataset
 
 

@@ -39,7 +39,7 @@ for needed in ("fastapi", "uvicorn", "python_multipart"):
     pytest.importorskip(needed)
 
 ROOT = Path(__file__).parents[3]
-TINY = Path(__file__).parent / "tiny.py"
+TINY = Path(__file__).parents[2] / "tiny.py"
 TOKEN = "a-token-for-the-tests"
 WRITE = {"Authorization": f"Bearer {TOKEN}"}
 TIMEOUT_SECONDS = 600  # httpx gives up after 5, which a busy machine may need

@@ -24,7 +24,7 @@ from toolkit.training.recipe import Recipe, load, override
 from toolkit.training.train import fit
 from toolkit.training.train import step as default_step
 
-TINY = Path(__file__).parents[2] / "toolkit" / "tiny.py"
+TINY = Path(__file__).parents[2] / "tiny.py"
 
 
 @pytest.fixture(scope="module")

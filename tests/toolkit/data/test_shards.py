@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from modalities.speaker import audio, folders
-from tests.toolkit import tiny
+from tests import tiny
 from toolkit.console import BadItems
 from toolkit.data import shards
 from toolkit.data.batch import Bad, Draw, Item, Views, label_numbers

@@ -17,7 +17,7 @@ from eval.formats import embeddings as files
 from likeness import extract
 from likeness.cli import main
 from modalities.speaker import audio, folders, long
-from tests.toolkit import tiny
+from tests import tiny
 from toolkit.data.batch import Item
 from toolkit.models import checkpoint
 from toolkit.models.embed import NO_NUMBERS, Diverged, TorchEmbedder, embed, embed_where_readable

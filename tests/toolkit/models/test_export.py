@@ -13,13 +13,14 @@ import torch
 
 from eval.formats import embeddings
 from likeness.cli import main
+from likeness.models import onnx as exported_models
 from likeness.models.run import load_model
 from modalities.face import images as faces
 from modalities.image import images
 from modalities.speaker import audio, folders
 from modalities.speaker.features import MFCC, KaldiFbank, RawWave
 from modalities.speaker.speechbrain_fbank import SpeechBrainFbank
-from tests.toolkit import tiny
+from tests import tiny
 from tests.toolkit.backbones import test_contract as speech
 from tests.toolkit.backbones import test_image_contract as pictures
 from toolkit.backbones.image_resnet import ImageResNet
@@ -73,7 +74,7 @@ def test_a_checkpoint_s_export_embeds_as_it_does(voices: Path, tmp_path: Path, c
     said = capsys.readouterr()
     assert not stopped.value.code, said.err
     assert "8 dimensions" in said.out
-    torch_model, onnx_model = load_model(path), onnx_models.load(out)
+    torch_model, onnx_model = load_model(path), exported_models.load(out)
     assert onnx_model is not None
     assert onnx_model.meta == torch_model.meta
     items = folders.items(voices, split="all")[:7]
@@ -105,7 +106,7 @@ def test_front_ends_are_in_the_graph(frontend: Any, network: Any, tmp_path: Path
     assert found.distance < 1e-6
     assert found.norm_error < 1e-4
     assert found.num_items == 15
-    other = onnx_models.load(out)
+    other = exported_models.load(out)
     assert other is not None
     waves = torch.randn(3, 10_000) * 0.1
     lengths = torch.tensor([1.0, 0.5, 0.9])  # other systems may pad: what is past the end changes nothing
@@ -121,7 +122,7 @@ def test_pixel_scaling_crop_and_polarlike_features_are_in_the_graph(tmp_path: Pa
     found = export.export(mnist, tmp_path / "mnist.onnx")
     assert found.distance < 1e-6
     assert found.num_items == 13
-    made = onnx_models.load(tmp_path / "mnist.onnx")
+    made = exported_models.load(tmp_path / "mnist.onnx")
     assert made is not None
     assert made.embedder.dim == 8
     with pytest.raises(ValueError, match=r"inputs of 1 x 28 x 30; this \.onnx model takes 1 x 28 x 28"):
@@ -142,7 +143,7 @@ def test_a_front_end_s_crop_moves_into_the_reading(tmp_path: Path) -> None:
 
     model = picture_model(PixelScale((0.5,) * 3, (0.5,) * 3, crop=28), partial(SmallCNN, dim=8), partial(images.read, short_edge=36))
     export.export(model, tmp_path / "m.onnx")
-    other = onnx_models.load(tmp_path / "m.onnx")
+    other = exported_models.load(tmp_path / "m.onnx")
     assert other is not None
     items = []
     for k, (height, width) in enumerate(((50, 60), (71, 40), (36, 36))):
@@ -193,10 +194,10 @@ def test_parity_counts_what_it_should() -> None:
     """Against the definition, and NaN never passes."""
     rows = torch.tensor([[3.0, 4.0], [0.0, 0.0], [1.0, 0.0]])
 
-    def fake(z: torch.Tensor) -> Loaded:
-        model = voice_model(RawWave(), partial(XVector, dim=2, channels=2, pooled=2))
-        model.embedder.forward = lambda *_: z  # type: ignore[method-assign]
-        return model
+    def fake(z: torch.Tensor) -> TorchEmbedder:
+        embedder = voice_model(RawWave(), partial(XVector, dim=2, channels=2, pooled=2)).embedder
+        embedder.forward = lambda *_: z  # type: ignore[method-assign]
+        return embedder
 
     assert export.compare(fake(rows), fake(rows), [rows]) == (pytest.approx(0, abs=1e-15), 0.0, 3)
     turned = torch.tensor([[4.0, 3.0], [0.0, 0.0], [1.1, 0.0]])
@@ -263,27 +264,27 @@ def test_hostile_files_are_refused_before_they_run(exported: Path, tmp_path: Pat
     ]
     for change, says in cases:
         with pytest.raises(ValueError, match=says):
-            onnx_models.load(changed(exported, tmp_path / "bad.onnx", change))
+            exported_models.load(changed(exported, tmp_path / "bad.onnx", change))
     held = exported.read_bytes()
     for length in (0, 1, 100, len(held) // 2, len(held) - 1):
         (tmp_path / "cut.onnx").write_bytes(held[:length])
         with pytest.raises(ValueError, match=r"cut\.onnx"):
-            onnx_models.load(tmp_path / "cut.onnx")
+            exported_models.load(tmp_path / "cut.onnx")
     monkeypatch.setattr(onnx_models, "MAX_BYTES", 1000)
     with pytest.raises(ValueError, match=r"an \.onnx file has at most 1000"):
-        onnx_models.load(exported)
+        exported_models.load(exported)
 
 
 def test_files_from_elsewhere_have_no_description(exported: Path, tmp_path: Path) -> None:
-    assert onnx_models.load(changed(exported, tmp_path / "plain.onnx", lambda model: model.ClearField("metadata_props"))) is None
+    assert exported_models.load(changed(exported, tmp_path / "plain.onnx", lambda model: model.ClearField("metadata_props"))) is None
     with pytest.raises(ValueError, match="does not exist"):
-        onnx_models.load(tmp_path / "none.onnx")
+        exported_models.load(tmp_path / "none.onnx")
 
 
 def test_embeddings_of_an_export_are_written_with_its_model_s_digest(exported: Path, tmp_path: Path) -> None:
     from PIL import Image
 
-    loaded = onnx_models.load(exported)
+    loaded = exported_models.load(exported)
     assert loaded is not None
     Image.fromarray(np.arange(784, dtype=np.uint8).reshape(28, 28)).save(tmp_path / "a.png")
     found, _ = embed(loaded.embedder, [Item("a", tmp_path / "a.png")], loaded.read, meta=loaded.meta)

@@ -32,7 +32,7 @@ from toolkit.training.run import Run
 from toolkit.training.schedules import constant
 from toolkit.training.train import fit, step
 
-_spec = importlib.util.spec_from_file_location("tiny", Path(__file__).with_name("tiny.py"))
+_spec = importlib.util.spec_from_file_location("tiny", Path(__file__).parents[2] / "tiny.py")
 assert _spec is not None and _spec.loader is not None  # noqa: PT018
 tiny: Any = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(tiny)

@@ -28,7 +28,7 @@ from toolkit.training.recipe import Recipe, Schedule
 from toolkit.training.schedules import constant
 from toolkit.training.train import fit
 
-TINY = Path(__file__).with_name("tiny.py")
+TINY = Path(__file__).parents[2] / "tiny.py"
 
 
 def recipe(variant: str = "arcface", *overrides: str, **changes: Any) -> Recipe:

@@ -34,7 +34,7 @@ from toolkit.training import recipe as recipes
 from toolkit.training.recipe import Recipe
 
 ROOT = Path(__file__).parents[3]
-TINY = Path(__file__).with_name("tiny.py")
+TINY = Path(__file__).parents[2] / "tiny.py"
 METRICS: dict[str, Any] = {"eer": eer, "min_dcf(.1)": partial(min_dcf, p_target=0.1)}
 STEPS = 6
 SHORT = [f"schedule.steps={STEPS}", "schedule.save_every=2", "schedule.eval_every=3"]

@@ -30,7 +30,7 @@ from toolkit.training.schedules import constant, multistep
 from toolkit.training.train import fit
 from toolkit.training.train import step as default_step
 
-TINY = Path(__file__).with_name("tiny.py")
+TINY = Path(__file__).parents[2] / "tiny.py"
 ROOT = Path(__file__).parents[3]
 
 

@@ -36,7 +36,7 @@ from toolkit.training.recipe import Optim, Recipe, Schedule
 from toolkit.training.run import Plateau, Run
 from toolkit.training.train import evaluate, fit, step
 
-TINY = Path(__file__).with_name("tiny.py")
+TINY = Path(__file__).parents[2] / "tiny.py"
 CPU = torch.device("cpu")
 
 

@@ -28,7 +28,7 @@ from toolkit.training.recipe import Recipe, Schedule
 from toolkit.training.run import Run
 from toolkit.training.train import fit, step
 
-TINY = Path(__file__).with_name("tiny.py")
+TINY = Path(__file__).parents[2] / "tiny.py"
 
 
 def recipe(**changes: Any) -> Recipe:

@@ -28,7 +28,7 @@ from toolkit.training import tune as tuning
 from toolkit.training.recipe import Recipe
 from toolkit.training.tune import Choice, Range, Search, check_ranges, divide, fit_items, held_out_items, on_validation_classes, tune, validation_trials
 
-TINY = Path(__file__).with_name("tiny.py")
+TINY = Path(__file__).parents[2] / "tiny.py"
 RANGES: dict[str, Range | Choice] = {
     "loss.margin": Range(0.0, 0.5),
     "optim.lr": Range(1e-3, 1e-1, log=True),
