@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from eval.writing import atomic_path
-from tests.full_disk import State
+from tests.full_disk import LIMIT, State, limited, read_resume
 from toolkit import run
 
 
@@ -55,6 +55,19 @@ def test_a_checkpoint_is_on_the_disk_before_the_one_before_it_goes(tmp_path: Pat
     order = [weights, places["replace", f"{new}/state.json"], places["fsync", new], places["fsync", "resume"], places["rmtree", "resume/000000001"]]
     assert order == sorted(order)
     assert [one.name for one in (tmp_path / "resume").iterdir()] == ["000000002"]
+
+
+def test_a_checkpoint_of_the_same_step_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    """An evaluation that failed is made up before the next step, and what then is saved is of the step before it."""
+    run.save_run(tmp_path, State(1), ["x"], "y")
+    made_up = State(1)
+    made_up.kept["a"].fill_(2.0)
+    with limited(LIMIT), pytest.raises(OSError, match="is kept"):
+        run.save_run(tmp_path, made_up, ["x"], "y")
+    assert read_resume(tmp_path) == [1, [1.0]]
+    run.save_run(tmp_path, made_up, ["x"], "y")
+    assert read_resume(tmp_path) == [1, [2.0]]
+    assert len([*(tmp_path / "resume").iterdir()]) == 1
 
 
 def test_only_remains_of_the_run_s_own_files_are_removed(tmp_path: Path) -> None:
