@@ -162,7 +162,7 @@ def write_records(folder: Path, packed: list[Item], version: int) -> None:
 
 
 def read_records(folder: Path) -> object:
-    return [one.id for one in recordio.items(folder / "train.rec")]
+    return [[one.id for one in recordio.items(folder / "train.rec")], (folder / "train.idx").read_text()]
 
 
 def kinds(folder: Path) -> dict[str, tuple[Write, Read]]:

@@ -228,6 +228,14 @@ def test_removed_rows_leave_the_disk(store: Callable[..., Any], tmp_path: Path) 
     gallery.close()
 
 
+def test_what_is_enrolled_is_on_the_disk_before_the_answer(tmp_path: Path) -> None:
+    """SQLite synchronises inside of its library, so that its settings are all that a test sees."""
+    gallery = exact(tmp_path / "g")
+    names = ("synchronous", "secure_delete", "journal_mode", "locking_mode")
+    assert [gallery._store._db.execute(f"PRAGMA {name}").fetchone()[0] for name in names] == [2, 1, "truncate", "exclusive"]
+    gallery.close()
+
+
 def test_one_process_holds_a_folder(tmp_path: Path) -> None:
     gallery = exact(tmp_path)
     with pytest.raises(ValueError, match="used by another process"):

@@ -10,12 +10,14 @@ import stat
 import tarfile
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.disk_calls import come_in_order, recorded
 from tests.toolkit.serving import Server, packed, serving, zipped
 from toolkit.cli import main
 from toolkit.datasets import DATASETS, Archive, Dataset, Holds, named
@@ -59,6 +61,18 @@ def test_fetches_verifies_unpacks_counts_and_does_it_once(server: Server, tmp_pa
     assert said[-1] == "ok       files in set/wav: 5 of 5"
     assert "set/wav is there already; unpacked files are counted, not summed" in run(one, tmp_path)
     assert len(server.requests) == 1
+
+
+def test_an_archive_goes_when_what_it_held_is_on_the_disk(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = dataset(server, packed(WAVS))
+    server.files["list.txt"] = b"a b"
+    listed = Archive(makes="meta/list.txt", urls=(server.url("list.txt"),))
+    calls = recorded(monkeypatch, tmp_path)
+    run(replace(one, archives=(*one.archives, listed)), tmp_path)
+    for name, made in (("set.tar.gz", ["sync", "replace set/wav", "fsync set"]), ("list.txt", ["replace meta/list.txt", "fsync meta"])):
+        fetched = [f"fsync downloads/{name}.part", f"replace downloads/{name}", "fsync downloads"]
+        assert come_in_order([*fetched, *made, f"unlink downloads/{name}"], calls)
+    assert come_in_order(["fsync downloads/.unpacking-list.txt/file", "replace meta/list.txt"], calls)
 
 
 @pytest.mark.parametrize("folder", ["", "downloads"])
