@@ -7,16 +7,14 @@ kill leaves the version before. Removing erases the older versions too. LanceDB 
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from pathlib import Path
 from threading import RLock
 from typing import Any
 
 import numpy as np
 
-from eval.embeddings_tables import create_lance, has_version
+from eval.embeddings_tables import create_lance, has_version, remove_older_versions
 from eval.similarity import pairs
 from eval.types import Embeddings, Floats32, name_first, nfc
 from eval.writing import added
@@ -90,7 +88,7 @@ class LanceGallery:
         with self._lock:
             refuse_unknown(list(dict.fromkeys(subjects)), dict.fromkeys(self._enrolments(subjects), 0))
             self._write(embeddings, subjects, replace=True)
-            self._erase()
+            remove_older_versions(self._path, self._table)
 
     def remove(self, subjects: Sequence[str]) -> None:
         """As ExactGallery.remove."""
@@ -100,7 +98,7 @@ class LanceGallery:
             if wanted:
                 with added(self._path):
                     self._table.delete(_among(wanted))
-                self._erase()
+                remove_older_versions(self._path, self._table)
 
     def search(self, probes: Embeddings, k: int = 5, threshold: float | None = None) -> list[tuple[Match, ...]]:
         """As ExactGallery.search."""
@@ -189,11 +187,6 @@ class LanceGallery:
         blobs = pa.array([block.astype("<f4").tobytes() for block in blocks], pa.large_binary())
         table = pa.table({"subject": pa.array(names, pa.string()), "enrolments": blobs, "vector": vector})
         return table.replace_schema_metadata({"likeness": json.dumps(held)})
-
-    def _erase(self) -> None:
-        """Older versions, with the embeddings that were removed or replaced, from the disk."""
-        with warnings.catch_warnings(action="ignore"):  # that a reader of an older version may fail: it asks again
-            self._table.optimize(cleanup_older_than=timedelta(0), delete_unverified=True)
 
 
 def _among(subjects: Sequence[str]) -> str:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from eval.similarity import pairs
 from eval.types import Embeddings
+from tests.disk_calls import recorded
 from toolkit.gallery import ExactGallery, open_gallery, recall
 from toolkit.gallery_faiss import FaissGallery
 from toolkit.gallery_lance import LanceGallery
@@ -234,6 +235,25 @@ def test_what_is_enrolled_is_on_the_disk_before_the_answer(tmp_path: Path) -> No
     names = ("synchronous", "secure_delete", "journal_mode", "locking_mode")
     assert [gallery._store._db.execute(f"PRAGMA {name}").fetchone()[0] for name in names] == [2, 1, "truncate", "exclusive"]
     gallery.close()
+
+
+def test_what_lancedb_writes_is_on_the_disk_before_older_versions_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.random.default_rng(3).normal(size=(4, 8)).astype(np.float32)
+    gallery = lance(tmp_path)
+    calls = recorded(monkeypatch, tmp_path)
+    changes: list[Callable[[], None]] = [
+        lambda: gallery.enrol(embeddings(rows), ["ann", "bob", "cy", "dot"]),  # makes the table
+        lambda: gallery.enrol(embeddings(rows[:1]), ["eve"]),
+        lambda: gallery.update(embeddings(rows[3:] + 1), ["dot"]),
+        lambda: gallery.remove(["bob"]),
+    ]
+    left: set[str] = set()
+    for change in changes:
+        change()
+        before, left = left, {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*") if path.suffix in (".lance", ".manifest", ".arrow")}
+        assert left - before
+        assert {f"fsync {name}" for name in left - before} <= {call.replace("new ", "") for call in calls}
+    assert sum(name.endswith(".manifest") for name in left) == 1
 
 
 def test_one_process_holds_a_folder(tmp_path: Path) -> None:

@@ -92,6 +92,19 @@ def test_connections_on_which_nothing_happens_lock_nobody_out(begun: bytes) -> N
         assert verify(port).status_code == 200
 
 
+def test_who_opens_many_connections_loses_one_of_its_own() -> None:
+    with serving(connections=20) as port, ExitStack() as stack:
+        mine = stack.enter_context(connect(port))  # waits longer than all that come
+        try:
+            for _ in range(60):
+                stack.enter_context(socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0)))
+        except OSError:
+            pytest.skip("this machine has one loopback address")
+        assert verify(port).status_code == 200
+        mine.sendall(b"GET / HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
+        assert read_all(mine).startswith(b"HTTP/1.1 200 ")
+
+
 def test_slow_bodies_take_no_place() -> None:
     with serving(workers=1, waiting=1) as port, ExitStack() as stack:
         opened = [stack.enter_context(connect(port)) for _ in range(10)]
