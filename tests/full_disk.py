@@ -161,7 +161,7 @@ def write_records(folder: Path, version: int) -> None:
     """So little that Python's buffer holds all of it, and a full disk is noticed only when that is written."""
     path = folder.parent / f"{folder.name}.jpg"
     path.write_bytes(b"\xff\xd8" + bytes(1_000))
-    recordio.write([Item(f"i{k}", path, "a") for k in range(1 + 3 * version)], folder)
+    recordio.write([Item(f"i{k}", path, "a") for k in range(1 + 2 * version)], folder)
 
 
 def read_records(folder: Path) -> object:

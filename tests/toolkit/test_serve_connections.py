@@ -78,6 +78,8 @@ def test_a_client_chooses_no_encoding_of_the_form_s_texts(charset: str) -> None:
         answer = verify(port, files=None, content=text, headers={"Content-Type": f"multipart/form-data; {charset}; boundary=x"})
         assert answer.status_code == 415
         assert "UTF-8" in answer.json()["error"]
+        plain = ("Content-Type", "multipart/form-data; boundary=x")
+        assert verify(port, files=None, content=text, headers=[plain, plain]).status_code == 415  # which of them counts?
         body = httpx.Request("POST", "http://127.0.0.1", files=FILES)
         kind = body.headers["content-type"].replace(";", "; charset=UTF-8;")
         assert verify(port, files=None, content=body.read(), headers={"Content-Type": kind}).json() == {"first": 1000, "second": 1}
@@ -232,8 +234,9 @@ def test_who_asks_before_sending_is_told_not_to() -> None:
 def test_what_is_no_request_is_answered_too() -> None:
     with serving() as port, connect(port) as raw:
         raw.sendall(b"GET / HTTP/1.1\r\nX: " + b"a" * 200_000)
-        assert read_until_answer(raw).startswith(b"HTTP/1.1 400 Bad Request\r\n")
-        for _ in range(8):  # closing the connection would reset it here, and an answer that was not read yet would be lost
+        assert read_all(raw).startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        for _ in range(3):  # what is still sent is read: a closed connection would be reset, and a slower reader would lose the answer
+            assert httpx.get(f"http://127.0.0.1:{port}/", trust_env=False, timeout=60).status_code == 200
             raw.sendall(bytes(65536))
 
 
