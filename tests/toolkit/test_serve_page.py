@@ -253,6 +253,19 @@ def test_a_verdict_goes_with_the_files_that_were_compared(browser: Any, photos: 
         assert page.is_disabled("#compare")
 
 
+def test_another_name_or_tab_clears_what_was_said(browser: Any, photos: list[str], tmp_path: Path) -> None:
+    with serving(untrained(FACE, tmp_path / "m.safetensors")) as url, page_of(browser, url) as page:
+        page.click("[data-tab=gallery]")
+        for leave in (lambda: page.fill("#subject", "Bob"), lambda: page.click("[data-tab=verify]")):
+            page.set_input_files("#file-enrolment", photos[0])
+            page.fill("#subject", "Ada")
+            page.click("#enrol:not([disabled])")
+            page.wait_for_selector("#answer:has-text('Ada is enrolled')")
+            assert page.is_disabled("#enrol")  # what was enrolled is not sent again
+            leave()
+            assert page.is_hidden("#answer")
+
+
 def test_an_answer_that_comes_late_is_not_shown_for_other_files(browser: Any, photos: list[str], tmp_path: Path) -> None:
     model = untrained(FACE, tmp_path / "m.safetensors")
     gate = Gate(model.read)
