@@ -35,6 +35,9 @@ import test_fuzz  # noqa: E402
 from eval import boundary, embeddings_tables  # noqa: E402
 from toolkit import backends_onnx  # noqa: E402
 
+APART = boundary.Process
+USERS = (boundary, embeddings_tables, backends_onnx)  # the modules that start one by this name
+
 SECONDS, MEMORY, CHUNK = 10.0, 1 << 30, 2_000
 THROUGH = 300  # of each reader behind the boundary, the first so many are read through it
 
@@ -48,7 +51,7 @@ class Here:
         pass
 
     def ask(self, function: Callable[..., Any], *arguments: Any, arrays: Any = (), about: object = "", limits: Any = None) -> Any:
-        return function(*arguments, *arrays)
+        return boundary._ask_here(function, [*arguments, *arrays], about)
 
     def close(self) -> None:
         pass
@@ -60,8 +63,10 @@ class Here:
         pass
 
 
-def behind_boundary(name: str) -> bool:
-    return name in ("parquet", "h5") or name.startswith("onnx")
+def use(process: Any) -> None:
+    """Let the readers behind the boundary start this kind of process."""
+    for module in USERS:
+        module.Process = process  # type: ignore[attr-defined]
 
 
 def payload_of(name: str, number: int, valid: bytes) -> bytes:
@@ -104,15 +109,13 @@ def read(name: str, payload: bytes, folder: Path) -> str:
 
 def work(name: str, start: int, end: int, place: mmap.mmap, out: Path) -> None:
     """In the worker. place: the number of the mutation and the time at which it began."""
-    native = behind_boundary(name)
+    native = test_fuzz.CASES[name].apart
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
         valid = test_fuzz.CASES[name].make()
         read(name, valid, Path(folder))  # imports, whose memory is not the file's
         peak = base = _peak()
         for number in range(start, end):
-            here = native and number >= THROUGH
-            for module in (embeddings_tables, backends_onnx):
-                module.Process = Here if here else boundary.Process  # type: ignore[attr-defined]
+            use(Here if native and number >= THROUGH else APART)
             place[:24] = json.dumps([number, int(time.monotonic())]).encode().ljust(24)
             found = read(name, payload_of(name, number, valid), Path(folder))
             peak, before = _peak(), peak
@@ -161,8 +164,7 @@ def contained(name: str, number: int) -> bool:
     """Whether the boundary makes one ValueError of it, in time."""
     with tempfile.TemporaryDirectory() as folder:
         begin = time.monotonic()
-        for module in (embeddings_tables, backends_onnx):
-            module.Process = boundary.Process  # type: ignore[attr-defined]
+        use(APART)
         wrong = read(name, payload_of(name, number, test_fuzz.CASES[name].make()), Path(folder))
     return not wrong and time.monotonic() - begin < 3 * SECONDS
 
@@ -189,7 +191,7 @@ def main() -> None:
                 continue
             done, found = chunk(name, mine["done"], min(mine["done"] + CHUNK, given.count), given.folder)
             for number, what in found:
-                if behind_boundary(name) and contained(name, number):
+                if test_fuzz.CASES[name].apart and contained(name, number):
                     mine["contained"] += 1
                     continue
                 mine["failed"] += 1
