@@ -66,11 +66,12 @@ class LanceGallery:
         try:
             with self._readable():
                 table = self._db.open_table(TABLE)
-            held = json.loads((table.schema.metadata or {})[b"likeness"])
+                schema = table.schema
+            held = json.loads((schema.metadata or {})[b"likeness"])
             dim = int(held.pop("dim"))
             meta = {str(key): str(value) for key, value in held.items()}
             pooling = meta.pop("pooling")
-            if "similarity" not in meta or table.schema.names != ["subject", "enrolments", "vector"]:
+            if "similarity" not in meta or schema.names != ["subject", "enrolments", "vector"]:
                 raise ValueError("columns or meta are missing")
         except (KeyError, ValueError, TypeError, AttributeError, OSError, RuntimeError) as error:
             raise ValueError(f"{self._folder}: no gallery of Likeness ({str(error)[:120]}); choose another folder") from None
