@@ -1145,6 +1145,12 @@ def test_names_that_no_system_has_are_refused(name: str, tmp_path: Path) -> None
         CASES[name].read(CASES[name].place(tmp_path, LONG_NAMES[name]))
 
 
+@pytest.mark.parametrize(("name", "payload"), [("voxceleb", b"a" * 200_000), ("oml", b'"' + b"a\n" * 100_000), ("csv", b'"' + b"a\n" * 100_000)])
+def test_fields_longer_than_the_csv_module_takes_are_refused(name: str, payload: bytes, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="field limit"):
+        CASES[name].read(CASES[name].place(tmp_path, payload))
+
+
 def test_a_table_that_claims_a_terabyte_is_refused(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "e.h5", "w") as file:

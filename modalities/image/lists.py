@@ -59,13 +59,13 @@ def _table(data: Path, split: str, root: str | Path | None) -> Retrieval:
     malformed: list[str] = []
     with path.open(encoding="utf-8-sig", newline="") as file:
         table = csv.reader(_bounded(file, path))
-        header = next(table, [])
-        missing = [one for one in _NEEDED if one not in header]
-        if missing or len(set(header)) < len(header):
-            raise ValueError(
-                f"{path}: {f'no column {name_first(missing)}' if missing else 'a column occurs twice'} in its first line; {', '.join(_NEEDED)} are needed"
-            )
         try:
+            header = next(table, [])
+            missing = [one for one in _NEEDED if one not in header]
+            if missing or len(set(header)) < len(header):
+                raise ValueError(
+                    f"{path}: {f'no column {name_first(missing)}' if missing else 'a column occurs twice'} in its first line; {', '.join(_NEEDED)} are needed"
+                )
             for row in table:
                 if not row:
                     continue
