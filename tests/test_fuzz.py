@@ -13,6 +13,7 @@ import io
 import json
 import os
 import pickle
+import re
 import shutil
 import struct
 import sys
@@ -64,7 +65,7 @@ class Case(NamedTuple):
     """make() -> the payload; place(folder, payload) writes the file or files and says what to read; read(path) reads. json: the payload is JSON text.
 
     needs: the package without which it is skipped. apart: it is read in a process of eval.boundary, so that fewer examples have to do;
-    fuzz_long.py reads without one. slow: importing what it needs takes seconds.
+    fuzz_long.py reads without one.
     """
 
     make: Callable[[], bytes]
@@ -73,7 +74,6 @@ class Case(NamedTuple):
     json: bool = False
     needs: str = ""
     apart: bool = False
-    slow: bool = False
 
 
 # Mutations ------------------------------------------------------------------------------------------------------------------------------------------------
@@ -896,7 +896,7 @@ CASES = {
     "gallery": Case(gallery, place_gallery, read_gallery),
     "gallery journal": Case(journal, place_journal, read_gallery),
     **{
-        f"lance {kind} {part}": Case(partial(lance_part, kind, part), partial(place_lance, kind, part), read, needs="lancedb", apart=apart, slow=True)
+        f"lance {kind} {part}": Case(partial(lance_part, kind, part), partial(place_lance, kind, part), read, needs="lancedb", apart=apart)
         for kind, read, apart in (("table", embeddings.read, True), ("gallery", read_gallery, False))
         for part in ("data", "versions", "transactions")
     },
@@ -926,7 +926,12 @@ CASES = {
     "voxceleb": Case(lambda: META, partial(plain, "vox1_meta.csv"), lambda path: voxceleb.metadata(path.parent)),
     **{f"cnceleb {name.rpartition('/')[2]}": Case(partial(CELEBS.__getitem__, name), partial(place_celebs, name), read_celebs) for name in CELEBS},
 }
-PARAMETERS = [pytest.param(name, marks=[pytest.mark.slow] if case.slow else []) for name, case in CASES.items()]
+# What they need takes seconds to import, or they are read by code that another case reaches too.
+SLOW = re.compile(
+    r"lance .*|speechbrain|insightface manifest|gallery journal|cfp list|cnceleb (enroll|trials).*"
+    r"|image (jpeg cmyk|png .*|webp lossless|bmp palette|tiff|tiff jpeg|tiff fax|ppm text)|audio (wav .*|opus|sph)|unpack (tar|tar gnu|tar.gz file)"
+)
+PARAMETERS = [pytest.param(name, marks=[pytest.mark.slow] if SLOW.fullmatch(name) else []) for name in CASES]
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
