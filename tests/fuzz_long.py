@@ -197,20 +197,20 @@ def main() -> None:
     while any(state.get(name, {}).get("done", 0) < given.count for name in names):
         for name in names:
             mine = state.setdefault(name, {"done": 0, "contained": 0, "failed": 0})
-            if mine["done"] >= given.count:
-                continue
-            done, found = chunk(name, mine["done"], min(mine["done"] + CHUNK, given.count), given.folder)
-            for number, what in found:
-                if contained(name, number, given.folder):
-                    mine["contained"] += 1
-                    continue
-                mine["failed"] += 1
-                print("FAILED", name, number, what, flush=True)
-            mine["done"] = done
-            temporary = state_file.with_suffix(".new")
-            temporary.write_text(json.dumps(state, indent=1))
-            os.replace(temporary, state_file)
-            print(f"{time.strftime('%H:%M:%S')} {name} {mine}", flush=True)
+            end = min(mine["done"] + CHUNK, given.count)
+            while mine["done"] < end:  # a crash ends a worker
+                done, found = chunk(name, mine["done"], end, given.folder)
+                for number, what in found:
+                    if contained(name, number, given.folder):
+                        mine["contained"] += 1
+                        continue
+                    mine["failed"] += 1
+                    print("FAILED", name, number, what, flush=True)
+                mine["done"] = done
+                temporary = state_file.with_suffix(".new")
+                temporary.write_text(json.dumps(state, indent=1))
+                os.replace(temporary, state_file)
+                print(f"{time.strftime('%H:%M:%S')} {name} {mine}", flush=True)
 
 
 if __name__ == "__main__":
