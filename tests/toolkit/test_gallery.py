@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import sqlite3
@@ -285,6 +286,16 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         ExactGallery(tmp_path)
     with pytest.raises(ValueError, match="holds no gallery"):
         ExactGallery(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(("part", "cut"), [("data/*.lance", True), ("_versions/*.manifest", False)])
+def test_a_damaged_lance_table_is_refused(part: str, cut: bool, tmp_path: Path) -> None:
+    """LanceDB raises RuntimeError, or its Rust panics: one ValueError that names the folder."""
+    lance(tmp_path / "g").enrol(embeddings(np.eye(3)), ["ann", "bob", "zoe"])
+    for path in (tmp_path / "g" / "gallery.lance").glob(part):
+        path.write_bytes(b"\xff" * 4 + (b"" if cut else path.read_bytes()[4:]))
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path / "g"))):
+        open_gallery(tmp_path / "g").search(embeddings(np.eye(3)))
 
 
 @pytest.mark.parametrize("kind", ["ExactGallery", "LanceGallery"])

@@ -7,6 +7,7 @@ import hashlib
 import io
 import os
 import stat
+import struct
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -211,6 +212,42 @@ def test_members_outside_the_folder_are_refused(server: Server, tmp_path: Path) 
         with pytest.raises(ValueError, match=rf"{name}: .*nothing of it was unpacked; it is not the archive that was published"):
             run(dataset(server, body, name), tmp_path / "data")
     assert left(tmp_path) == [f"data/downloads/{name}" for name in cases]
+
+
+def nameless_zip() -> bytes:
+    """Its only member has no name."""
+    held = zipped({"a": b"x"})
+    start = held.index(b"PK\1\2")
+    end = held.index(b"PK\5\6")
+    member, listed = held[:start], held[start:end]
+    member = member[:26] + bytes(2) + member[28:30] + member[31:]
+    listed = listed[:28] + bytes(2) + listed[30:46] + listed[47:]
+    return member + listed + held[end : end + 12] + struct.pack("<IIH", len(listed), len(member), 0)
+
+
+def bzipped() -> bytes:
+    """A member in bzip2 with a changed byte: bz2 raises OSError."""
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("a", b"x" * 100)
+    return held.getvalue().replace(b"BZh9", b"BZh0")
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("a.zip", nameless_zip()),
+        ("b.zip", bzipped()),
+        ("c.tar.gz", packed({".": b"x"})),
+        ("d.tar.gz", packed({"a": b"x", "a/b": b"x"})),
+        ("e.zip", zipped({"a/b": b"x", "a": b"x"})),
+    ],
+)
+def test_members_without_a_place_are_refused(name: str, body: bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(body)
+    with pytest.raises(ValueError, match=rf"{name}: .*nothing of it was unpacked"):
+        unpack(name, [tmp_path / name], tmp_path / "into")
+    assert left(tmp_path) == [name]
 
 
 def test_expanding_archives_are_refused(tmp_path: Path) -> None:
