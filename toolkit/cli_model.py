@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from toolkit.cli_options import EXISTING, PACK, placed
-from toolkit.printing import say
+from toolkit.printing import one_line, say
 
 app = typer.Typer()
 
@@ -83,7 +83,7 @@ def embed(
         return
     found, bad = made
     for one in bad[:20]:
-        say(f"skipped {one.id}: {one.reason}", error=True)
+        say(one_line(f"skipped {one.id}: {one.reason}"), error=True)
     if len(bad) > 20:
         say(f"skipped {len(bad) - 20} more items; `embed` names the first 20", error=True)
     if bad and bad_items == "refuse":
