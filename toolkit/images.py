@@ -63,7 +63,8 @@ def check_size(held: bytes, name: str, max_pixels: int) -> None:
 def decode_bytes(held: bytes, name: str) -> Pixels:
     """The bytes of an image file -> (H, W, 3) uint8 RGB, upright as its EXIF orientation says; `name` is what errors call it.
 
-    Grey, palette and CMYK become RGB; transparency is dropped, as OpenCV does; 16 bits become 8 (grey: rounded; colour: the upper 8); floats and 32 bits, whose range is not known, are refused.
+    Grey, palette and CMYK become RGB; transparency is dropped, as OpenCV does; 16 bits become 8 (grey: rounded; colour: the upper 8).
+    Floats and 32 bits, whose range is not known, are refused.
     Raises BadImage for another format, damaged or truncated data, and more than 67 megapixels (seen before decoding).
     Memory is 4 bytes for each pixel, twice where EXIF turns the image, and 3 for the result.
     """

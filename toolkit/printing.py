@@ -1,7 +1,9 @@
 """The one place that prints: text goes out as it is, whatever the width, the encoding or the reader.
 
 Control characters are written as their escapes: the names of files are the work of others, and must
-not clear a screen, change its colours or turn a line around. Nothing here wraps or cuts a line. `toolkit.console` adds progress bars where the output is a terminal. tests/test_prints.py finds what prints elsewhere.
+not clear a screen, change its colours or turn a line around. Nothing here wraps or cuts a line.
+`toolkit.console` adds progress bars where the output is a terminal. tests/test_prints.py finds what
+prints elsewhere.
 """
 
 from __future__ import annotations
@@ -40,8 +42,9 @@ def one_line(text: str) -> str:
 def say(text: str, *, error: bool = False) -> None:
     """Print `text` and a line end, unwrapped and uncut, to stdout, or with error=True to stderr.
 
-    A control character, or one that the stream cannot encode, is written as its escape. A reader that has gone (`likeness evaluate ... | head`) ends the printing,
-    not the work: whatever is still to be written to files is written.
+    A control character, or one that the stream cannot encode, is written as its escape. A reader
+    that has gone (`likeness evaluate ... | head`) ends the printing, not the work: whatever is still
+    to be written to files is written.
     """
     stream = sys.stderr if error else sys.stdout
     text = visible(text)
