@@ -195,9 +195,9 @@ def unpack(name: str, paths: Sequence[Path], into: Path) -> None:
         shutil.rmtree(into, ignore_errors=True)
         if isinstance(error, _Refused):
             raise ValueError(f"{name}: {error}; nothing of it was unpacked; it is not the archive that was published") from None
-        if isinstance(
-            error, tarfile.TarError | zipfile.BadZipFile | gzip.BadGzipFile | lzma.LZMAError | EOFError | zlib.error | NotImplementedError | RuntimeError
-        ):
+        if isinstance(error, FileExistsError | IsADirectoryError | NotADirectoryError):
+            raise ValueError(f"{name}: two of its members have one name, or one has none; nothing of it was unpacked; remove it and fetch it again") from None
+        if isinstance(error, _DAMAGED) or (isinstance(error, OSError) and error.errno is None):  # bz2 has no exception of its own
             raise ValueError(f"{name}: damaged or cut short ({error}); nothing of it was unpacked; remove it and fetch it again") from None
         if isinstance(error, FileExistsError | IsADirectoryError | NotADirectoryError):
             raise ValueError(f"{name}: a member lies where another one is ({error.strerror}); nothing of it was unpacked; fetch it again") from None
@@ -206,6 +206,13 @@ def unpack(name: str, paths: Sequence[Path], into: Path) -> None:
         if isinstance(error, OSError):
             raise OSError(f"{name}: cannot be unpacked ({error.strerror}); nothing of it was kept; make room and run the command again") from None
         raise
+
+
+# tarfile raises ValueError too, for numbers in a header that are none, and the system OverflowError for a time of change that it cannot store.
+_DAMAGED = (
+    *(tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, lzma.LZMAError, zlib.error),
+    *(EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError),
+)
 
 
 class _Refused(Exception):

@@ -389,3 +389,44 @@ def test_speakers_of_no_split_are_said_and_their_metadata_are_fetched(tmp_path: 
         prepare(named("voxceleb2"), tmp_path, say=said.append)
     assert "DIFFERS  audio files of voxceleb2 dev: 1 of 1,092,009" in said
     assert "DIFFERS  speakers of voxceleb2 test: 1 of 118" in said
+
+
+def archive(path: Path, *members: tuple[str, dict[str, object]]) -> Path:
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
+        for name, fields in members:
+            info = tarfile.TarInfo(name)
+            info.size = 1
+            for field, value in fields.items():
+                setattr(info, field, value)
+            tar.addfile(info, io.BytesIO(b"x"))
+    return path
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [("a", {"mtime": 1e300})],
+        [("a", {"pax_headers": {"mtime": "inf"}})],
+        [("a", {"pax_headers": {"mtime": "nan"}})],
+        [("a", {"pax_headers": {"GNU.sparse.map": "0,x,1", "GNU.sparse.size": "5"}})],
+        [("a", {}), ("a/b", {})],
+        [("a/b", {}), ("a", {})],
+        [(".", {})],
+    ],
+)
+def test_odd_numbers_and_names_in_an_archive_are_one_sentence(members: list[tuple[str, dict[str, object]]], tmp_path: Path) -> None:
+    file = archive(tmp_path / "odd.tar", *members)
+    with pytest.raises(ValueError, match=r"odd\.tar.*fetch it again") as caught:
+        unpack("odd.tar", [file], tmp_path / "out")
+    assert "room" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_bzip2_member_is_one_sentence(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_BZIP2) as file:
+        file.writestr("a", bytes(1000))
+    held = bytearray((tmp_path / "a.zip").read_bytes())
+    held[35:45] = b"\xff" * 10
+    (tmp_path / "a.zip").write_bytes(held)
+    with pytest.raises(ValueError, match=r"a\.zip.*fetch it again"):
+        unpack("a.zip", [tmp_path / "a.zip"], tmp_path / "out")
