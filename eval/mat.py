@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from eval.boundary import Answer, Limits, ask_once
 
@@ -55,7 +55,7 @@ def _load(path: str, name: str, *, squeeze: bool) -> Any:
 
     with open(path, "rb") as file:
         try:
-            return loadmat(file, variable_names=[name], squeeze_me=squeeze)[name]
+            return loadmat(cast(Any, file), variable_names=[name], squeeze_me=squeeze)[name]
         except MemoryError:
             raise
         except Exception as error:  # of many kinds for a damaged file, OSError among them

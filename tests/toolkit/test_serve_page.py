@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import socket
 import threading
 import time
@@ -68,21 +67,6 @@ def serving(model: Loaded, **rules: Any) -> Iterator[str]:
         server.should_exit = True
         thread.join()
         listener.close()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if path is None:
-        pytest.skip("no Chromium on this machine")
-    media = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]  # a beeping microphone
-    with playwright.sync_playwright() as running:
-        try:
-            started = running.chromium.launch(executable_path=path, args=["--no-sandbox", *media])
-        except playwright.Error as error:
-            pytest.skip(f"Chromium does not start: {str(error)[:200]}")
-        yield started
-        started.close()
 
 
 @contextmanager
