@@ -113,7 +113,7 @@ def alone(model: Path, files: list[Path]) -> float:
     script = f"""
 import time, torch
 from pathlib import Path
-from toolkit import backends
+from likeness.models import load as backends
 from likeness.verify import verify
 torch.set_num_threads(1)
 model, files = backends.load({str(model)!r}), [Path(one) for one in {[str(one) for one in files]!r}]

@@ -123,7 +123,7 @@ def evaluate_groups(name: str, scores: Scores, subjects: Ints, sides: Ints, name
 def _row(
     group: str, scores: Scores, subjects: Ints, chosen: Bools, thresholds: Mapping[str, float], switches: Switches, seed: int, *, own: bool = True
 ) -> tuple[Row, dict[str, Floats]]:
-    """A row of the trials `chosen`, and the resampled values (R,) of each rate that rests on enough subjects."""
+    """A row of the trials `chosen`, and the resampled values (R,) of each rate; those that rest on too few subjects are NaN or left out."""
     part, pairs = Scores(scores.values[chosen], scores.target[chosen]), subjects[chosen]
     target, nontarget = part.targets, part.nontargets
     values: dict[str, float | None] = {}
@@ -136,8 +136,7 @@ def _row(
         values |= {metric: function(target, nontarget) if both else None for metric, function in metrics.items()}
         if both and switches.num_resamples:
             found, made = bounds_of(metrics, part, pairs, num_resamples=switches.num_resamples, level=switches.level, seed=seed)
-            if drawn_from(part.target, pairs).number >= MIN_DRAWN:
-                draws |= made.values
+            draws |= made.values  # NaN of fewer than 5 subjects, which no ratio takes
     for at, threshold in thresholds.items():
         values[f"global_tar({at})"] = float(np.mean(target >= threshold)) if target.size else None
         values[f"global_far({at})"] = float(np.mean(nontarget >= threshold)) if nontarget.size else None

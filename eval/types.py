@@ -36,10 +36,20 @@ def nfc(text: str) -> str:
     name in a list is mostly NFC. Text becomes a key through this function only: in `read_table`,
     Embeddings, Trials, Item and the galleries. A path keeps the form that the file system has.
 
+    Raises:
+        ValueError: the text is the name of a file that is not UTF-8, as archives of other systems
+            leave them, which no list and no archive of embeddings could hold.
+
     >>> nfc("Zoe\u0308") == "Zo\u00eb"
     True
     """
-    return text if text.isascii() else normalize("NFC", text)
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"the name {text!a} is not UTF-8 text, as names from archives of other systems may be; rename it") from None
+    return normalize("NFC", text)
 
 
 def nfc_mapping(mapping: Mapping[str, str]) -> Mapping[str, str]:

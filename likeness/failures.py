@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
-from toolkit.printing import say, silence
+from toolkit.printing import one_line, say, silence
 
 _PACKAGES = ("eval", "toolkit", "modalities", "recipes")
 _OF_OTHERS = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -57,7 +57,7 @@ def explain(error: BaseException) -> str:
         text = " ".join(in_worker["text"].split())
         return text if last.strip().startswith("raise ") else _doubtful(in_worker["kind"], text)
     if _is_ours(error):
-        return text
+        return one_line(text)
     text = " ".join(text.split())
     if isinstance(error, MemoryError) or any(one in text for one in _NO_MEMORY):
         return f"there is not enough memory{f' ({text})' if text else ''}: {_LESS}"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -62,6 +64,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     """Bytes get no name of their own: compressed ones hold the time, so that each process would name the test otherwise."""
     return argname if isinstance(val, bytes) else None
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Headless Chromium with a microphone that beeps; what asks for it is skipped where there is none."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright, for pages in a browser")
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if path is None:
+        pytest.skip("no Chromium: apt-get install chromium")
+    arguments = ["--no-sandbox", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
+    # Chromium makes a socket among the temporary files, and the system limits the length of its path.
+    environment = {**os.environ, "TMPDIR": "/tmp"}
+    with playwright.sync_playwright() as running:
+        started = running.chromium.launch(executable_path=path, args=arguments, env=environment)
+        yield started
+        started.close()
 
 
 _cleaned = {"modules": 0}  # how many modules there were when the lazy ones were last removed

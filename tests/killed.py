@@ -40,7 +40,8 @@ def embedded(version: int, num: int = 40) -> Embeddings:
     """Ids in another order, and of another model, in each version."""
     ids = tuple(f"i{k}" for k in range(num))
     rows = np.arange(num * 4, dtype=np.float32).reshape(num, 4) + 1000 * version
-    return Embeddings(ids[version:] + ids[:version], rows, {"model": str(version)})
+    first = version % num
+    return Embeddings(ids[first:] + ids[:first], rows, {"model": str(version)})
 
 
 def write_table(suffix: str) -> Write:

@@ -13,11 +13,15 @@ import io
 import json
 import os
 import pickle
+import re
+import shutil
 import struct
+import sys
 import tarfile
 import tracemalloc
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
@@ -26,26 +30,39 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from safetensors.torch import save_file
+from scipy.io import savemat
 
-from eval import per_item, plda
+from eval import per_item, plda, templates
 from eval.calibration import Calibration, load_calibration
 from eval.formats import embeddings, subjects, trials
 from eval.protocols import ijb_files
+from eval.reports import media as report_media
 from eval.types import Embeddings, Trials
+from likeness.models import insightface as backends_insightface
 from likeness.models import onnx as exported_models
+from likeness.models import speechbrain as backends_speechbrain
 from likeness.models.run import load_model
+from likeness.prepare import fetch
+from modalities.face import folders as face_folders
 from modalities.face import ijb, pairs, pickled, recordio, recordio_writer
-from modalities.image import cifar, mnist, omniglot
-from modalities.speaker import audio, folders
+from modalities.image import cars, cifar, cub, lists, mnist, omniglot, sop
+from modalities.speaker import audio, cnceleb, folders, long, noise, voxceleb
+from modalities.speaker import lists as speaker_lists
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.resnet import ResNet34
 from toolkit.backbones.weights import read_weights
+from toolkit.data import images as decoded
 from toolkit.data import shards
 from toolkit.data.batch import Item, read_items
+from toolkit.gallery.exact import ExactGallery, open_gallery
+from toolkit.gallery.exact import store as gallery_store
+from toolkit.gallery.lance import LanceGallery
 from toolkit.losses.margin import ArcFace
 from toolkit.models import checkpoint
 from toolkit.models import onnx as onnx_models
@@ -56,12 +73,18 @@ EXAMPLES = int(os.environ.get("LIKENESS_FUZZ_EXAMPLES", "40"))
 
 
 class Case(NamedTuple):
-    """make() -> the payload; place(folder, payload) writes the file or files and says what to read; read(path) reads. json: the payload is JSON text."""
+    """make() -> the payload; place(folder, payload) writes the file or files and says what to read; read(path) reads. json: the payload is JSON text.
+
+    needs: the package without which it is skipped. apart: it is read in a process of eval.formats.boundary, so that fewer examples have to do;
+    fuzz_long.py reads without one.
+    """
 
     make: Callable[[], bytes]
     place: Callable[[Path, bytes], Path]
     read: Callable[[Path], object]
     json: bool = False
+    needs: str = ""
+    apart: bool = False
 
 
 # Mutations ------------------------------------------------------------------------------------------------------------------------------------------------
@@ -389,6 +412,399 @@ def place_onnx_description(folder: Path, payload: bytes) -> Path:
     return plain("m.onnx", folder, model.SerializeToString())
 
 
+def read_by(*reads: Callable[[Path], object]) -> Callable[[Path], None]:
+    """Read by each of them; what the last of those that refused it said is raised after all."""
+
+    def read(path: Path) -> None:
+        refusal: Exception | None = None
+        for one in reads:
+            try:
+                one(path)
+            except (ValueError, FileNotFoundError) as error:
+                refusal = error
+        if refusal is not None:
+            raise refusal
+
+    return read
+
+
+@cache
+def image(kind: str, mode: str = "RGB", **how: Any) -> bytes:
+    rng = np.random.default_rng(0)
+    grey = mode in ("L", "I;16")
+    pixels = rng.integers(0, 2**16 if mode == "I;16" else 2**8, (12, 16) if grey else (12, 16, 3), dtype=np.uint16 if mode == "I;16" else np.uint8)
+    held, drawn = io.BytesIO(), Image.fromarray(pixels)
+    drawn = drawn if grey or mode == "RGB" else drawn.convert(mode)
+    drawn.save(held, kind, **how)
+    return held.getvalue()
+
+
+def turned_jpeg() -> bytes:
+    told = Image.Exif()
+    told[0x112] = 6  # the orientation
+    return image("JPEG", exif=told.tobytes(), progressive=True)
+
+
+def place_png(folder: Path, payload: bytes) -> Path:
+    """The checksums of its chunks are made anew."""
+    held, start = bytearray(payload), 8
+    while (end := start + 8 + int.from_bytes(held[start : start + 4], "big")) + 4 <= len(held):
+        held[end : end + 4] = zlib.crc32(held[start + 4 : end]).to_bytes(4, "big")
+        start = end + 4
+    return plain("i.png", folder, bytes(held))
+
+
+def check_pixels(path: Path) -> None:
+    """What the service asks before it decodes an upload."""
+    decoded.check_size(path.read_bytes(), path.name, 10_000)
+
+
+read_image = read_by(check_pixels, lambda path: decoded.decode_bytes(decoded.file_bytes(Item("a/1", path, "a")), path.name), report_media.thumbnail)
+
+
+@cache
+def sound(kind: str, subtype: str) -> bytes:
+    held = io.BytesIO()
+    soundfile.write(held, 0.5 * np.sin(np.arange(900) / 5), 8000, format=kind, subtype=subtype)
+    return held.getvalue()
+
+
+@cache
+def _crc_table(width: int, polynomial: int) -> list[int]:
+    table = []
+    for byte in range(256):
+        register = byte << (width - 8)
+        for _ in range(8):
+            register = register << 1 ^ (polynomial | 1 << width if register >> (width - 1) else 0)
+        table.append(register)
+    return table
+
+
+def crc(held: bytes, width: int, polynomial: int) -> bytes:
+    """The checksum of FLAC and Ogg: not reflected, from 0."""
+    table, register = _crc_table(width, polynomial), 0
+    for byte in held:
+        register = (register << 8) & (1 << width) - 1 ^ table[register >> (width - 8) ^ byte]
+    return register.to_bytes(width // 8, "big")
+
+
+def place_flac(folder: Path, payload: bytes) -> Path:
+    """The checksums of its only frame are made anew."""
+    held, start, last = bytearray(payload), 4, False
+    while not last and start + 4 <= len(held):
+        last = bool(held[start] & 0x80)
+        start += 4 + int.from_bytes(held[start + 1 : start + 4], "big")
+    if start + 8 < len(held):
+        size = {6: 1, 7: 2}.get(held[start + 2] >> 4, 0) + {12: 1, 13: 2, 14: 2}.get(held[start + 2] & 15, 0)  # of what the header states at its end
+        leading = next((bit for bit in range(8) if not held[start + 4] << bit & 0x80), 8)  # the frame's number, coded like a letter in UTF-8
+        end = start + 4 + max(1, leading) + size
+        held[end : end + 1] = crc(held[start:end], 8, 0x07)
+        held[-2:] = crc(held[start:-2], 16, 0x8005)
+    return plain("a.flac", folder, bytes(held))
+
+
+def place_ogg(folder: Path, payload: bytes) -> Path:
+    """The checksums of its pages are made anew."""
+    held, start = bytearray(payload), 0
+    while start + 27 <= len(held):
+        body = start + 27 + held[start + 26]
+        end = body + sum(held[start + 27 : body])
+        held[start + 22 : start + 26] = bytes(4)
+        held[start + 22 : start + 26] = crc(held[start:end], 32, 0x04C11DB7)[::-1]
+        start = end
+    return plain("a.ogg", folder, bytes(held))
+
+
+def read_in_shard(path: Path) -> object:
+    """As it is read inside a tar shard: from memory."""
+    return audio.read(Item("a/1", path, "a", (0, path.stat().st_size), path.suffix))
+
+
+read_audio = read_by(
+    lambda path: audio.read(Item("a/1", path, "a"), max_values=2**24),
+    read_in_shard,
+    lambda path: sum(len(part) for part in long.read(Item("a/1", path, "a"), chunk_seconds=1.0, max_seconds=3600.0, max_values=2**24)),
+    report_media.clip,
+    lambda path: noise.stretch(path, 16_000, np.random.default_rng(0)),
+    noise.impulse_response,
+)  # fmt: skip
+
+
+@cache
+def matlab(kind: str) -> bytes:
+    if kind == "cars":
+        cells: Any = np.array([("car_ims/000001.jpg", 1)], dtype=[("relative_im_path", "O"), ("class", "O")])
+        return written(lambda path: savemat(path, {"annotations": cells}), "cars_annos.mat")
+    splits = np.empty((2, 1), dtype=object)
+    for number in range(2):
+        sides = np.array([[{"name": f"{side}_{i}"} for i in range(2)] for side in range(2)], dtype=object)
+        splits[number, 0] = {"pairs": sides, "labels": np.array([[1, -1]])}
+    return written(lambda path: savemat(path, {"splits": splits}), "p.mat")
+
+
+def place_cars(folder: Path, payload: bytes) -> Path:
+    (folder / "car_ims").mkdir(exist_ok=True)
+    plain("000001.jpg", folder / "car_ims", JPEG)
+    return plain("cars_annos.mat", folder, payload).parent
+
+
+def place_packed_mat(folder: Path, payload: bytes) -> Path:
+    """As version 7 writes it, each variable compressed."""
+    packed = zlib.compress(payload, 1)
+    return plain("p.mat", folder, matlab("agedb")[:128] + struct.pack("<II", 15, len(packed)) + packed)
+
+
+GALLERY = {"similarity": "cosine", "model": "m"}
+
+
+@cache
+def gallery() -> bytes:
+    def make(path: Path) -> None:
+        held = open_gallery(path.parent, GALLERY)
+        held.enrol(Embeddings(IDS, EMBEDDED.matrix, GALLERY), ["ann", "ann", "bob", "zoë"])
+        held.close()
+
+    return written(make, gallery_store.FILE)
+
+
+def place_gallery(folder: Path, payload: bytes) -> Path:
+    journal = folder / f"{gallery_store.FILE}-journal"
+    journal.unlink(missing_ok=True)
+    plain(gallery_store.FILE, folder, payload)
+    return folder
+
+
+def journal() -> bytes:
+    """What a change leaves that was killed: the pages of before."""
+    page_size, nonce = 4096, 7
+    pages = [gallery()[at : at + page_size] for at in range(0, len(gallery()), page_size)]
+    head = bytes.fromhex("d9d505f920a163d7") + struct.pack(">IIIII", 2, nonce, len(pages), 512, page_size)
+    held = [head.ljust(512, b"\0")]
+    for number in (1, 3):
+        page = pages[number - 1]
+        held += [struct.pack(">I", number), page, struct.pack(">I", (nonce + sum(page[i] for i in range(page_size - 200, 0, -200))) % 2**32)]
+    return b"".join(held)
+
+
+def place_journal(folder: Path, payload: bytes) -> Path:
+    place_gallery(folder, gallery())
+    plain(f"{gallery_store.FILE}-journal", folder, payload)
+    return folder
+
+
+def read_gallery(folder: Path) -> None:
+    """List and search it; one in SQLite is changed too (a change of a LanceDB table takes 50 ms)."""
+    held = open_gallery(folder)
+    try:
+        subjects = [one.subject for one in held.entries()]
+        if held.dim:
+            probe = Embeddings(("p",), np.ones((1, held.dim), np.float32), held.meta)
+            held.search(probe)
+            if isinstance(held, ExactGallery):
+                held.enrol(probe, ["new"])
+                held.remove(subjects[:1])
+    finally:
+        held.close()
+
+
+@cache
+def lance(kind: str) -> dict[str, bytes]:
+    """The files of a LanceDB table by their places below its folder: of embeddings, or of a gallery."""
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / ("gallery.lance" if kind == "gallery" else "e.lance")
+        if kind == "gallery":
+            LanceGallery(folder, GALLERY).enrol(Embeddings(IDS, EMBEDDED.matrix, GALLERY), ["ann", "ann", "bob", "zoë"])
+        else:
+            embeddings.write(path, EMBEDDED)
+        return {one.relative_to(path).as_posix(): one.read_bytes() for one in sorted(path.rglob("*")) if one.is_file()}
+
+
+def lance_part(kind: str, part: str) -> bytes:
+    """The file of a table in one of its folders, or with one ending."""
+    return next(held for name, held in lance(kind).items() if part in name)
+
+
+def place_lance(kind: str, part: str, folder: Path, payload: bytes) -> Path:
+    table = folder / ("gallery.lance" if kind == "gallery" else "e.lance")
+    shutil.rmtree(table, ignore_errors=True)
+    for name, held in lance(kind).items():
+        (table / name).parent.mkdir(parents=True, exist_ok=True)
+        (table / name).write_bytes(payload if part in name else held)
+    return folder if kind == "gallery" else table
+
+
+_WRITES = ("os.mkdir", "os.rename", "os.link", "os.symlink", "os.chmod", "os.utime", "os.truncate")
+_writes_into: list[Path] = []  # at most one: the folder outside which nothing may be written
+
+
+def _watch(event: str, arguments: tuple[Any, ...]) -> None:
+    """Stop whatever would write outside, before it does."""
+    if not _writes_into or (event != "open" and event not in _WRITES):
+        return
+    if event == "open" and (not isinstance(arguments[0], str | bytes) or not arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)):
+        return
+    paths = arguments[:2] if event in ("os.rename", "os.link", "os.symlink") else arguments[:1]
+    for path in paths:
+        if not isinstance(path, int) and not Path(os.path.realpath(os.fsdecode(path))).is_relative_to(_writes_into[0]):
+            raise AssertionError(f"{event} outside the folder: {path!r}")
+
+
+@cache
+def _start_watching() -> None:
+    sys.addaudithook(_watch)
+
+
+def unpack(path: Path) -> None:
+    """Unpack it into a folder outside which nothing is written, and in which there are only files and folders afterwards."""
+    into = path.parent / "unpacked"
+    shutil.rmtree(into, ignore_errors=True)
+    _start_watching()
+    _writes_into[:] = [into.parent.resolve() / into.name]
+    try:
+        fetch.unpack(path.name, [path], into)
+    except ValueError:
+        assert not into.exists()
+        raise
+    finally:
+        _writes_into.clear()
+    assert not any(one.is_symlink() for one in into.rglob("*"))
+
+
+@cache
+def tar_archive(form: int) -> bytes:
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w", format=form) as tar:
+        for name, content in (("a/1.txt", b"one"), (f"a/{'long' * (10 if form == tarfile.USTAR_FORMAT else 40)}/2.txt", b"two" * 100), ("c/3.txt", b"")):
+            one = tarfile.TarInfo(name)
+            one.size = len(content)
+            tar.addfile(one, io.BytesIO(content))
+        end = tar.offset
+    return held.getvalue()[: end + 1024]  # without the zeros that fill the last record
+
+
+@cache
+def zip_archive() -> bytes:
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w") as archive:
+        archive.writestr("a/1.txt", b"one")
+        archive.writestr("a/b/2.txt", b"two" * 100, zipfile.ZIP_DEFLATED)
+        archive.writestr("c/3.txt", b"bz" * 50, zipfile.ZIP_BZIP2)
+        archive.writestr("c/4.txt", b"xz" * 50, zipfile.ZIP_LZMA)
+    return held.getvalue()
+
+
+@cache
+def hyperparams() -> bytes:
+    return b"""# a speaker model
+sample_rate: 16000
+n_mels: 16
+lin_neurons: 8
+compute_features: !new:speechbrain.lobes.features.Fbank
+    n_mels: !ref <n_mels>
+    sample_rate: !ref <sample_rate>
+mean_var_norm: !new:speechbrain.processing.features.InputNormalization
+    norm_type: sentence
+    std_norm: False
+embedding_model: !new:speechbrain.lobes.models.ECAPA_TDNN.ECAPA_TDNN
+    input_size: !ref <n_mels>
+    channels: [8, 8, 8, 8, 24]
+    kernel_sizes: [5, 3, 3, 3, 1]
+    dilations: [1, 2, 3, 4, 1]
+    attention_channels: 4
+    lin_neurons: !ref <lin_neurons>
+    groups: [1, 1, 1, 1, 1]
+"""
+
+
+def read_settings(path: Path) -> None:
+    """Without the modules that speechbrain leaves, whose attributes raise ImportError when hypothesis looks at them."""
+    try:
+        backends_speechbrain.read_settings(path)
+    finally:
+        for name, module in list(sys.modules.items()):
+            if name.startswith("speechbrain.") and type(module).__name__ in ("LazyModule", "DeprecatedModuleRedirect"):
+                del sys.modules[name]
+
+
+@cache
+def face_model() -> bytes:
+    """What InsightFace takes for a recognition network, by its inputs and nodes; it has no weights."""
+    onnx = pytest.importorskip("onnx")
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    nodes = [helper.make_node("Sub", ["data", "mean"], ["x"], name="Sub_0"), helper.make_node("Mul", ["x", "scale"], ["y"], name="Mul_0")]
+    nodes.append(helper.make_node("GlobalAveragePool", ["y"], ["z"]))
+    sides = [helper.make_tensor_value_info("data", kind, ["batch", 3, 112, 112]), helper.make_tensor_value_info("z", kind, ["batch", 3, 1, 1])]
+    fixed = [helper.make_tensor(name, kind, [1], [2.0]) for name in ("mean", "scale")]
+    model = helper.make_model(helper.make_graph(nodes, "g", sides[:1], sides[1:], fixed), opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return bytes(model.SerializeToString())
+
+
+def place_manifest(folder: Path, payload: bytes) -> Path:
+    plain("a.onnx", folder, face_model())
+    plain("manifest.json", folder, payload)
+    return folder
+
+
+MANIFEST = {"manifest_version": 2, "model_id": "tiny", "license": "MODEL.LICENSE", "tasks": {"recognition": {"file": "a.onnx"}}}
+MANIFEST["tasks"]["recognition"]["preprocessing"] = {"mean": 127.5, "std": 127.5}  # type: ignore[index]
+
+
+def place_beside_images(name: str, folder: Path, payload: bytes) -> Path:
+    """A list beside what it names."""
+    for one in IDS:
+        (folder / one).parent.mkdir(exist_ok=True)
+        plain(f"{one}.jpg", folder, JPEG)
+    return plain(name, folder, payload)
+
+
+OML = b"label,path,split,is_query,is_gallery\nann,ann/1.jpg,train,,\nbob,bob/1.jpg,validation,True,False\nbob,bob/2.jpg,validation,False,True\n"
+META = b"VoxCeleb1 ID\tVGGFace1 ID\tGender\tNationality\tSet\nid10001\tA.J._Buckley\tm\tIreland\tdev\nid10270\tB\tf\tUSA\ttest\n"
+CFP = {"Pair_list_F.txt": b"1 ../a/1.jpg\n2 ../b/1.jpg\n", "Pair_list_P.txt": b"1 ../a/2.jpg\n2 ../b/2.jpg\n"}
+CFP |= {f"Split/FP/{fold}/{kind}.txt": pair for fold in ("01", "02") for kind, pair in (("same", b"1,1\n2,2\n"), ("diff", b"1,2\n2,1\n"))}
+
+
+def place_cfp(name: str, folder: Path, payload: bytes) -> Path:
+    for one, held in CFP.items():
+        (folder / one).parent.mkdir(parents=True, exist_ok=True)
+        plain(one, folder, payload if one == name else held)
+    return folder
+
+
+def place_cub(folder: Path, payload: bytes) -> Path:
+    (folder / "images" / "001.Bird").mkdir(parents=True, exist_ok=True)
+    plain("a.jpg", folder / "images" / "001.Bird", JPEG)
+    return plain("images.txt", folder, payload).parent
+
+
+SOP = b"image_id class_id super_class_id path\n1 1 1 bicycle/1.JPG\n2 2 1 bicycle/2.JPG\n"
+
+
+def place_sop(folder: Path, payload: bytes) -> Path:
+    (folder / "bicycle").mkdir(exist_ok=True)
+    plain("1.JPG", folder / "bicycle", JPEG)
+    plain("Ebay_train.txt", folder, payload)
+    plain("Ebay_test.txt", folder, SOP[:38] + b"3 11319 1 bicycle/3.JPG\n")
+    return folder
+
+
+CELEBS = {"dev/dev.lst": b"id00001\n", "eval/lists/enroll.lst": b"id00800-enroll enroll/id00800-enroll.wav\n"}
+CELEBS["eval/lists/trials.lst"] = b"id00800-enroll test/id00800-singing-01-001.wav 1\nid00800-enroll test/id00801-singing-01-001.wav 0\n"
+CELEBS["eval/lists/enroll.map"] = b"id00800-enroll id00001/singing-01-002.wav\n"
+
+
+def place_celebs(name: str, folder: Path, payload: bytes) -> Path:
+    recorded = ("data/id00001/singing-01-002", "eval/enroll/id00800-enroll", "eval/test/id00800-singing-01-001", "eval/test/id00801-singing-01-001")
+    for one, held in {**CELEBS, **{f"{name}.flac": b"" for name in recorded}}.items():
+        (folder / one).parent.mkdir(parents=True, exist_ok=True)
+        plain(one, folder, payload if one == name else held)
+    return folder
+
+
+read_celebs = read_by(cnceleb.items, cnceleb.trials, cnceleb.enrolment, cnceleb.check)
+
+
 CASES = {
     "trials": Case(partial(written, lambda path: trials.write_trials(path, LISTED), "t.txt"), partial(plain, "t.txt"), trials.read_trials),
     "trials.gz": Case(lambda: b"1 a b\n0 a c\n", partial(zipped, "t.gz"), trials.read_trials),
@@ -407,8 +823,8 @@ CASES = {
     "npz matrix": Case(
         partial(member, partial(table, ".npz"), "matrix.npy"), partial(put_member, partial(table, ".npz"), "matrix.npy", "e.npz"), embeddings.read
     ),
-    "parquet": Case(partial(table, ".parquet"), partial(plain, "e.parquet"), embeddings.read),
-    "h5": Case(partial(table, ".h5"), partial(plain, "e.h5"), embeddings.read),
+    "parquet": Case(partial(table, ".parquet"), partial(plain, "e.parquet"), embeddings.read, needs="pyarrow", apart=True),
+    "h5": Case(partial(table, ".h5"), partial(plain, "e.h5"), embeddings.read, needs="h5py", apart=True),
     "per item": Case(per_items, partial(plain, "t.npz"), per_item.read),
     "per item ids": Case(partial(member, per_items, "ids.npy"), partial(put_member, per_items, "ids.npy", "t.npz"), per_item.read),
     "rec": Case(partial(record, ".rec"), partial(place_record, ".rec"), read_record),
@@ -447,18 +863,93 @@ CASES = {
         partial(member, partial(state_dict, "zip"), "data.pkl"), partial(put_member, partial(state_dict, "zip"), "data.pkl", "w.pt"), read_weights
     ),
     "weights legacy": Case(partial(state_dict, "legacy"), partial(plain, "w.pt"), read_weights),
-    "onnx": Case(onnx_model, partial(plain, "m.onnx"), exported_models.load),
-    "onnx description": Case(onnx_description, place_onnx_description, exported_models.load, json=True),
+    "onnx": Case(onnx_model, partial(plain, "m.onnx"), exported_models.load, needs="onnxruntime", apart=True),
+    "onnx description": Case(onnx_description, place_onnx_description, exported_models.load, json=True, needs="onnxruntime", apart=True),
+    **{
+        f"image {name}": Case(partial(image, *how, **more), place_png if how[0] == "PNG" else partial(plain, f"i.{name.split()[0]}"), read_image)
+        for name, how, more in (
+            ("jpeg", ("JPEG",), {}),
+            ("jpeg cmyk", ("JPEG", "CMYK"), {}),
+            ("png", ("PNG",), {}),
+            ("png palette", ("PNG", "P"), {}),
+            ("png 16 bits", ("PNG", "I;16"), {}),
+            ("webp", ("WEBP",), {}),
+            ("webp lossless", ("WEBP", "RGBA"), {"lossless": True}),
+            ("bmp", ("BMP",), {}),
+            ("bmp palette", ("BMP", "P"), {}),
+            ("gif", ("GIF", "P"), {}),
+            ("tiff", ("TIFF",), {}),
+            ("tiff lzw", ("TIFF",), {"compression": "tiff_lzw"}),
+            ("tiff jpeg", ("TIFF",), {"compression": "jpeg"}),
+            ("tiff fax", ("TIFF", "1"), {"compression": "group4"}),
+            ("ppm", ("PPM",), {}),
+        )
+    },
+    "image jpeg turned": Case(turned_jpeg, partial(plain, "i.jpg"), read_image),
+    "image ppm text": Case(lambda: b"P3\n# c\n2 2\n255\n" + b"1 2 3 " * 4, partial(plain, "i.ppm"), read_image),
+    **{
+        f"audio {name}": Case(partial(sound, kind, subtype), place or partial(plain, f"a.{name.split()[0]}"), read_audio)
+        for name, kind, subtype, place in (
+            ("wav", "WAV", "PCM_16", None),
+            ("wav floats", "WAV", "FLOAT", None),
+            ("wav adpcm", "WAV", "MS_ADPCM", None),
+            ("flac", "FLAC", "PCM_16", place_flac),
+            ("mp3", "MP3", "MPEG_LAYER_III", None),
+            ("ogg", "OGG", "VORBIS", place_ogg),
+            ("opus", "OGG", "OPUS", place_ogg),
+            ("aiff", "AIFF", "PCM_16", None),
+            ("sph", "NIST", "PCM_16", None),
+        )
+    },
+    "mat": Case(partial(matlab, "agedb"), partial(plain, "p.mat"), pairs.read_agedb, apart=True),
+    "mat packed": Case(lambda: matlab("agedb")[128:], place_packed_mat, pairs.read_agedb, apart=True),
+    "mat cars": Case(partial(matlab, "cars"), place_cars, partial(cars.items, whole=False), apart=True),
+    "gallery": Case(gallery, place_gallery, read_gallery),
+    "gallery journal": Case(journal, place_journal, read_gallery),
+    **{
+        f"lance {kind} {part}": Case(partial(lance_part, kind, part), partial(place_lance, kind, part), read, needs="lancedb", apart=apart)
+        for kind, read, apart in (("table", embeddings.read, True), ("gallery", read_gallery, False))
+        for part in ("data", "versions", "transactions")
+    },
+    "unpack tar": Case(partial(tar_archive, tarfile.USTAR_FORMAT), partial(plain, "a.tar"), unpack),
+    "unpack tar gnu": Case(partial(tar_archive, tarfile.GNU_FORMAT), partial(zipped, "a.tar.gz"), unpack),
+    "unpack tar pax": Case(partial(tar_archive, tarfile.PAX_FORMAT), partial(zipped, "a.tgz"), unpack),
+    "unpack tar.gz file": Case(lambda: gzip.compress(tar_archive(tarfile.USTAR_FORMAT)), partial(plain, "a.tar.gz"), unpack),
+    "unpack zip": Case(zip_archive, partial(plain, "a.zip"), unpack),
+    "speechbrain": Case(hyperparams, partial(plain, "hyperparams.yaml"), read_settings),
+    "insightface": Case(face_model, partial(plain, "m.onnx"), backends_insightface.read_pixels, needs="onnx", apart=True),
+    "insightface manifest": Case(
+        lambda: json.dumps(MANIFEST).encode(), place_manifest, lambda path: backends_insightface.find(str(path)), json=True, needs="onnx", apart=True
+    ),
+    "enrolment": Case(lambda: b"m1 ann/1 ann/2\nm2 bob/1\n", partial(plain, "e.txt"), templates.read_enrolment),
+    "media": Case(lambda: b"ann/1\ta.jpg\tann\nb.jpg\n", partial(plain, "m.txt"), report_media.media_of),
+    "face list": Case(lambda: b"0 ann/1.jpg\n1 bob/1.jpg\n", partial(place_beside_images, "l.txt"), lambda path: face_folders.read_list(path, path.parent)),
+    "cfp list": Case(lambda: CFP["Pair_list_F.txt"], partial(place_cfp, "Pair_list_F.txt"), pairs.read_cfp),
+    "cfp fold": Case(lambda: CFP["Split/FP/01/same.txt"], partial(place_cfp, "Split/FP/01/same.txt"), pairs.read_cfp),
+    "oml": Case(lambda: OML, partial(place_beside_images, "df.csv"), lists.oml_retrieval),
+    "cub": Case(lambda: b"1 001.Bird/a.jpg\n", place_cub, partial(cub.items, whole=False)),
+    "sop": Case(lambda: SOP, place_sop, partial(sop.items, whole=False)),
+    "csv": Case(
+        lambda: b'path;label;part\nann/1.jpg;ann;"dev"\nbob/1.jpg;bob;dev\n',
+        partial(place_beside_images, "items.csv"),
+        lambda path: speaker_lists.items(path.parent, split_column="part", split="dev"),
+    ),
+    "voxceleb": Case(lambda: META, partial(plain, "vox1_meta.csv"), lambda path: voxceleb.metadata(path.parent)),
+    **{f"cnceleb {name.rpartition('/')[2]}": Case(partial(CELEBS.__getitem__, name), partial(place_celebs, name), read_celebs) for name in CELEBS},
 }
+# What they need takes seconds to import, or they are read by code that another case reaches too.
+SLOW = re.compile(
+    r"lance .*|speechbrain|insightface manifest|gallery journal|cfp list|cnceleb (enroll|trials).*"
+    r"|image (jpeg cmyk|png .*|webp lossless|bmp palette|tiff|tiff jpeg|tiff fax|ppm text)|audio (wav .*|opus|sph)|unpack (tar|tar gnu|tar.gz file)"
+)
+PARAMETERS = [pytest.param(name, marks=[pytest.mark.slow] if SLOW.fullmatch(name) else []) for name in CASES]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", PARAMETERS)
 def test_a_damaged_file_is_read_or_refused(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    if name in ("parquet", "h5"):
-        pytest.importorskip("pyarrow" if name == "parquet" else "h5py")
-    if name.startswith("onnx"):
-        pytest.importorskip("onnxruntime")
+    if case.needs:
+        pytest.importorskip(case.needs)
     valid = case.make()
     if name not in ("lfw",):  # whose images are not there
         case.read(case.place(tmp_path, valid))
@@ -466,8 +957,7 @@ def test_a_damaged_file_is_read_or_refused(name: str, tmp_path: Path) -> None:
     if case.json:
         changes = st.one_of(st.tuples(_WHERE, _JSON), changes)
 
-    apart = name in ("parquet", "h5") or name.startswith("onnx")  # in a process for each example; fuzz_long.py feeds these without one
-    examples = max(5, EXAMPLES // 8) if apart else EXAMPLES
+    examples = max(5, EXAMPLES // 8) if case.apart else EXAMPLES
 
     @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(change=changes)
@@ -502,10 +992,10 @@ def objects(payload: Any) -> bytes:
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
-@pytest.mark.parametrize("name", [one for one in CASES if one not in ("npz ids", "per item ids", "omniglot names")])
+@pytest.mark.parametrize("name", [one for one in PARAMETERS if one.values[0] not in ("npz ids", "per item ids", "omniglot names")])
 def test_a_pickle_in_any_place_does_not_run(name: str, protocol: int, tmp_path: Path) -> None:
-    if name.startswith("onnx"):
-        pytest.importorskip("onnxruntime")
+    if CASES[name].needs:
+        pytest.importorskip(CASES[name].needs)
     canary = tmp_path / "canary"
     payload = pickle.dumps(Canary(canary), protocol=protocol)
     with warnings.catch_warnings(), suppress(ValueError, FileNotFoundError):  # protocol 0 is lines of text, and a list of items may hold any
@@ -654,11 +1144,27 @@ def resident_peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-@pytest.mark.parametrize("name", ["lfw", "scp"])
+LONG_NAMES = {
+    "lfw": LFW.replace(b"ann", b"a" * 300),
+    "scp": b"ann/1 " + b"a" * 300 + b".ark:6\n",
+    "face list": b"ann/" + b"a" * 300 + b".jpg\n",
+    "cub": b"1 001.Bird/" + b"a" * 300 + b".jpg\n",
+    "csv": b"path;label;part\n" + b"a" * 300 + b".jpg;ann;dev\n",
+    "cnceleb dev.lst": b"a" * 300,
+    "cnceleb enroll.map": b"id00800-enroll " + b"a" * 300 + b"/1.wav\n",
+}
+
+
+@pytest.mark.parametrize("name", LONG_NAMES)
 def test_names_that_no_system_has_are_refused(name: str, tmp_path: Path) -> None:
-    held = {"lfw": LFW.replace(b"ann", b"a" * 300), "scp": b"ann/1 " + b"a" * 300 + b".ark:6\n"}
-    with pytest.raises(ValueError, match=r"there is no file|are not there"):
-        CASES[name].read(CASES[name].place(tmp_path, held[name]))
+    with pytest.raises(ValueError, match=r"there is no file|not there|not in|is there|do not exist|no folder|no items"):
+        CASES[name].read(CASES[name].place(tmp_path, LONG_NAMES[name]))
+
+
+@pytest.mark.parametrize(("name", "payload"), [("voxceleb", b"a" * 200_000), ("oml", b'"' + b"a\n" * 100_000), ("csv", b'"' + b"a\n" * 100_000)])
+def test_fields_longer_than_the_csv_module_takes_are_refused(name: str, payload: bytes, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="field limit"):
+        CASES[name].read(CASES[name].place(tmp_path, payload))
 
 
 def test_a_table_that_claims_a_terabyte_is_refused(tmp_path: Path) -> None:

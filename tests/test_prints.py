@@ -99,6 +99,24 @@ def test_lines_stay_whole_where_there_is_no_terminal(columns: str, forced: str, 
     assert err == f"{LONG}\nskipped name: {LONG}\n{LONG}\nstep 10/10  loss 0.5000  lr 1.00e-01\n"
 
 
+HOSTILE = "a\x1b[2Jb\x1b]0;title\x07c\rd\x9b31me\u202ef\u2028g\x7f"
+
+
+def test_names_of_files_do_not_steer_the_terminal(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    say(f"{HOSTILE}\tz")
+    console.print(HOSTILE)
+    BadItems(0.9).count([Bad(f"{HOSTILE}\nskipped b", "no\nsuch file")], 10)
+    shown = io.StringIO()
+    monkeypatch.setattr(shown, "isatty", lambda: True)
+    monkeypatch.setattr(console, "_file", shown)  # rich itself lets escapes pass
+    console.print(HOSTILE)
+    out, err = capfd.readouterr()
+    whole = r"a\x1b[2Jb\x1b]0;title\x07c\rd\x9b31me\u202ef\u2028g\x7f"
+    assert out == f"{whole}\tz\n"
+    assert err == f"{whole}\nskipped {whole}\\nskipped b: no\\nsuch file\n"
+    assert shown.getvalue() == f"{whole}\n"
+
+
 @WIDTHS
 def test_help_and_usage_are_whole_where_there_is_no_terminal(columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", columns)

@@ -49,12 +49,12 @@ FIRST = {path: next(name for here, name in VARIANTS if here == path) for path, _
 
 # What makes a variant small enough for a test; its parts stay what they are.
 SMALL = {
-    "ResNet34": ["backbone.width=4", "backbone.dim=16"],
+    "ResNet34": ["backbone.width=8", "backbone.dim=16"],
     "ECAPA": ["backbone.channels=16", "backbone.dim=16", "backbone.attention_channels=8", "backbone.se_channels=8"],
     "OrderStatistics": [],
     "GradientHistograms": [],
-    "SFNet": ["backbone.depth=4", "backbone.width=4", "backbone.dim=8"],
-    "IResNet": ["backbone.depth=18", "backbone.width=4", "backbone.dim=8"],
+    "SFNet": ["backbone.depth=4", "backbone.width=8", "backbone.dim=8"],
+    "IResNet": ["backbone.depth=18", "backbone.width=8", "backbone.dim=8"],
     "WeSpeakerECAPA": ["backbone.channels=16", "backbone.pooled=24", "backbone.dim=16", "backbone.se_channels=8"],
 }
 
@@ -166,7 +166,7 @@ def test_trains_and_embeds(path: Path, variant: str, data: Path, tmp_path: Path,
 def test_voxceleb_in_two_stages_from_the_command_line(vox: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The commands of the recipe's head: the class vectors of the first stage, sped-up speakers included, go on in the second."""
     recipe = ROOT / "recipes" / "speaker" / "voxceleb.py"
-    tiny = ["backbone.width=4", "backbone.dim=8", "sampling.batch_size=4", "schedule.warmup_steps=1", "workers=0", "threads=1"]
+    tiny = ["backbone.width=8", "backbone.dim=8", "sampling.batch_size=4", "schedule.warmup_steps=1", "workers=0", "threads=1"]
     tiny += ["schedule.eval_every=0", *small_vox(vox, recipes.load(f"{recipe}:wespeaker_resnet34")[0])]
     first, second = tmp_path / "first", tmp_path / "second"
     for variant, out, more in (("wespeaker_resnet34", first, []), ("wespeaker_resnet34_lm", second, [f"init={first}"])):

@@ -19,7 +19,7 @@ from eval.types import Trials
 from likeness.models.parts import restore
 from modalities import synthetic_faces
 from modalities.face import pickled, recordio_writer
-from modalities.face.augment import FLIP_VIEW
+from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW
 from toolkit.data.batch import Item
 from toolkit.data.images import encode
 from toolkit.models.embed import TorchEmbedder
@@ -29,9 +29,11 @@ from toolkit.training.recipe import Recipe
 from toolkit.training.train import fit
 
 NAMES = ("vggface2", "ms1mv2", "webface")
+# At least 8 channels: torch 2.13 writes beyond its memory in the weight gradient of a strided 1 x 1 convolution
+# of fewer in channels-last, on processors with AVX2 and without AVX-512.
 SMALL = {
-    "SFNet": ["backbone.depth=4", "backbone.width=4"],
-    "IResNet": ["backbone.depth=18", "backbone.blocks=1,1,1,1", "backbone.width=4"],
+    "SFNet": ["backbone.depth=4", "backbone.width=8"],
+    "IResNet": ["backbone.depth=18", "backbone.blocks=1,1,1,1", "backbone.width=8"],
     "FaceViT": ["backbone.width=16", "backbone.depth=1", "backbone.heads=2"],
 }
 TINY = ["schedule.steps=2", "schedule.warmup_steps=1", "schedule.eval_every=0", "schedule.save_every=2", "sampling.batch_size=8", "workers=0", "threads=1"]
@@ -134,12 +136,14 @@ def test_ablation_is_table_9_of_the_paper(shared: Path) -> None:
 
 def test_losses_of_tables_3_to_5_differ_in_augmentation_only_by_name() -> None:
     """The SimPLE paper says that the setups are the same; flips alone for the rivals are its release's."""
+    probabilities = {"crop_prob": 0.2, "low_res_prob": 0.2, "photo_prob": 0.2}  # Sec. 5.1, beside flips with .5
+    assert ADAFACE_VIEW.keywords == probabilities
     for name, rivals in (("vggface2", {"arcface", "cosface", "sphereface2"}), ("ms1mv2", {"b_arcface", "c_arcface", "c_magface", "c_adaface"})):
         found: dict[str, Recipe] = MODULES[name].RECIPES
         plain = {one: recipe for one, recipe in found.items() if not one.endswith("_released") and one != "insightface_r100"}
         assert plain.keys() >= rivals
         simple = next(recipe for one, recipe in plain.items() if one.endswith("simple"))
-        assert all(describe(recipe.augment) == describe(simple.augment) for recipe in plain.values())
+        assert all(describe(recipe.augment) == describe(ADAFACE_VIEW) for recipe in plain.values())
         released = {one: recipe for one, recipe in found.items() if one.endswith("_released") and "simple" not in one}
         assert {one.removesuffix("_released") for one in released} >= rivals - {"c_adaface"}
         for one, recipe in released.items():

@@ -34,9 +34,9 @@ from toolkit.training.train import fit
 FOLDER = Path(__file__).parents[1] / "recipes" / "image"
 EDGE = 32
 SMALL = {
-    "ImageResNet": ["backbone.blocks=1,1,1,1", "backbone.width=4", "backbone.dim=8"],
+    "ImageResNet": ["backbone.blocks=1,1,1,1", "backbone.width=8", "backbone.dim=8"],
     "BNInception": ["backbone.dim=8"],
-    "SFNet": ["backbone.width=4", "backbone.dim=8"],
+    "SFNet": ["backbone.width=8", "backbone.dim=8"],
 }
 TINY = ["schedule.steps=2", "schedule.warmup_steps=0", "schedule.eval_every=2", "schedule.save_every=2", "workers=0", "threads=1", "sampling.batch_size=8"]
 # whose classes there have to be: (classes, of them to train, protocols)

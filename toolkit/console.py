@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
 from eval.types import name_first
-from toolkit.printing import is_terminal, say
+from toolkit.printing import is_terminal, one_line, say, visible
 
 if TYPE_CHECKING:
     from toolkit.data.batch import Bad
@@ -33,7 +33,7 @@ class _Stderr(Console):
         if not all(isinstance(one, str) for one in objects):  # a bar, drawn by rich itself
             super().print(*objects, **options)
         elif self.is_terminal:
-            super().print(*objects, soft_wrap=True, markup=False, highlight=False, emoji=False)
+            super().print(*map(visible, objects), soft_wrap=True, markup=False, highlight=False, emoji=False)
         else:
             say(" ".join(objects), error=True)
 
@@ -94,7 +94,7 @@ class BadItems:
         for one in unreadable:
             if one.id not in self.seen:
                 self.seen[one.id] = one.reason
-                console.print(f"skipped {one.id}: {one.reason}")
+                console.print(one_line(f"skipped {one.id}: {one.reason}"))
         if self.failed > self.max_share * self.drawn + (1 if self.max_share else 0):
             raise ValueError(
                 f"{self.failed} of {self.drawn} items drawn so far cannot be read ({name_first(self.seen)}), more than max_bad_share={self.max_share}; "

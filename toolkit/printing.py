@@ -1,6 +1,9 @@
 """The one place that prints: text goes out as it is, whatever the width, the encoding or the reader.
 
-Nothing here wraps or cuts a line. `toolkit.console` adds progress bars where the output is a terminal. tests/test_prints.py finds what prints elsewhere.
+Control characters are written as their escapes: the names of files are the work of others, and must
+not clear a screen, change its colours or turn a line around. Nothing here wraps or cuts a line.
+`toolkit.console` adds progress bars where the output is a terminal. tests/test_prints.py finds what
+prints elsewhere.
 """
 
 from __future__ import annotations
@@ -14,14 +17,37 @@ if TYPE_CHECKING:
 
 _UNLIMITED = 100_000  # columns: more than any line of help holds
 
+_TURNING = (0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))  # line ends, and marks that turn the order of what follows
+_ESCAPES = {code: ascii(chr(code))[1:-1] for code in (*range(32), *range(127, 160), *_TURNING) if chr(code) not in "\n\t"}
+
+
+def visible(text: str) -> str:
+    """The text with its control characters as escapes; line ends and tabs stay.
+
+    >>> visible("a\x1b[2Jb")
+    'a\\\\x1b[2Jb'
+    """
+    return text if text.isprintable() else text.translate(_ESCAPES)
+
+
+def one_line(text: str) -> str:
+    """The text, in which the name of a file may hold a line end, on one line.
+
+    >>> one_line("a\\nb")
+    'a\\\\nb'
+    """
+    return text.replace("\n", "\\n")
+
 
 def say(text: str, *, error: bool = False) -> None:
     """Print `text` and a line end, unwrapped and uncut, to stdout, or with error=True to stderr.
 
-    A character that the stream cannot encode is written as its escape. A reader that has gone (`likeness evaluate ... | head`) ends the printing,
-    not the work: whatever is still to be written to files is written.
+    A control character, or one that the stream cannot encode, is written as its escape. A reader
+    that has gone (`likeness evaluate ... | head`) ends the printing, not the work: whatever is still
+    to be written to files is written.
     """
     stream = sys.stderr if error else sys.stdout
+    text = visible(text)
     if stream is None:  # pythonw on Windows has no streams
         return
     try:

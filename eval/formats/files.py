@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import IO, NamedTuple, cast
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,7 +91,7 @@ def as_stored(root: Path, name: str) -> Path:
     for part in Path(name).parts:
         if not os.path.lexists(place / part):
             try:
-                part = next(one for one in sorted(os.listdir(place)) if nfc(one) == nfc(part))
+                part = next(one for one in sorted(os.listdir(place)) if normalize("NFC", one) == normalize("NFC", part))
             except (OSError, StopIteration):
                 return whole
         place = place / part

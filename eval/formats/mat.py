@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from eval.formats.boundary import Answer, Limits, ask_once
 
@@ -53,4 +53,10 @@ def _cars(path: str, field: str) -> Answer:
 def _load(path: str, name: str, *, squeeze: bool) -> Any:
     from scipy.io import loadmat
 
-    return loadmat(path, variable_names=[name], squeeze_me=squeeze)[name]
+    with open(path, "rb") as file:
+        try:
+            return loadmat(cast(Any, file), variable_names=[name], squeeze_me=squeeze)[name]
+        except MemoryError:
+            raise
+        except Exception as error:  # of many kinds for a damaged file, OSError among them
+            raise ValueError(f"it cannot be read ({type(error).__name__}: {str(error)[:200]})") from None

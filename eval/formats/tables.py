@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from eval.formats.boundary import Answer, Ended, Limits, Process
 from eval.formats.files import EXPANSION, atomic_path
 from eval.formats.kaldi import MAX_DIM, MAX_META
-from eval.formats.writing import added, move, remove_abandoned, staged
+from eval.formats.writing import added, move, remove_abandoned, staged, sync
 from eval.types import Embeddings
 
 Read = tuple[tuple[str, ...], NDArray[Any], str]  # ids (N,), matrix (N, D) of floats, meta as JSON text
@@ -255,8 +255,22 @@ def _write_lance(path: Path, embeddings: Embeddings, meta: str) -> None:
     remove_abandoned(path)
     with added(path):
         table = database.create_table(name, rows, mode="overwrite")
+    remove_older_versions(path, table)
+
+
+def remove_older_versions(path: Path, table: Any) -> None:
+    """Remove from the disk all versions of a LanceDB table but the latest, with the rows that only they hold.
+
+    LanceDB first writes what is left into fewer files. These are on the disk before the older ones go.
+
+    Args:
+        path: the table's folder.
+        table: the table, opened by lancedb.
+    """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that readers of the old version may fail: they would read what is replaced
+        warnings.simplefilter("ignore", UserWarning)  # that readers of an older version may fail: they would read what is replaced
+        table.optimize()
+        sync(path)
         table.optimize(cleanup_older_than=datetime.timedelta(0), delete_unverified=True)
 
 

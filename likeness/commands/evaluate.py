@@ -70,6 +70,9 @@ def evaluate_files(
         if listed.target is None:
             neither = f"neither {path} nor {trial_list} holds labels; give a trial list that has them with --trials"
             raise ValueError(neither if trial_list else f"{path} holds no labels; give the trial list that has them with --trials")
+        if listed.target.all() or not listed.target.any():
+            kind = "target" if listed.target.all() else "nontarget"
+            raise ValueError(f"{path}: all {len(listed)} trials are {kind} trials; verification metrics need at least one of each kind")
         scores[name], lists[name] = Scores(values, listed.target), listed
         if of_each:
             from eval.reports.scores import embedded_sides  # slow to import, needed here only

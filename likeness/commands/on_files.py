@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from likeness.commands.options import EMBEDDINGS, EXISTING, PACK, is_default, refuse_idle
+from likeness.commands.options import EMBEDDINGS, EXISTING, PACK, is_default, refuse_idle, refuse_input_as_output
 from toolkit.printing import say
 
 app = typer.Typer()
@@ -44,6 +44,7 @@ def score(
     """Score a verification trial list, with models of several utterances, score normalisation and calibration where asked for."""
     from likeness.commands.score import calibrate_files, score_files
 
+    refuse_input_as_output(context, "out")
     refuse_idle(context, ("cohort_subjects", "norm", "top_n"), "--cohort", cohort)
     refuse_idle(context, ("top_n",), "--norm as", norm == "as")
     refuse_idle(context, ("pooling",), "--enrolment", enrolment)
@@ -113,6 +114,7 @@ def evaluate(
     resamples: Annotated[int, typer.Option(min=0, help="Bootstrap resamples of the intervals; 0 = no intervals (default with --ijb).")] = 1000,
 ) -> None:
     """EER, minDCF and TAR@FAR with intervals resampled over subjects; of several score files on the same trials the paired differences too."""
+    refuse_input_as_output(context, "json_file")
     refuse_beside_ijb(
         context,
         ijb,
@@ -179,6 +181,7 @@ def identify(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the results as JSON.")] = None,
 ) -> None:
     """Search every probe in a gallery: rank-K and open-set TPIR@FPIR."""
+    refuse_input_as_output(context, "json_file")
     if (gallery is None) == (ijb is None):
         raise ValueError("identify needs --gallery FILE or --ijb FOLDER, one of them")
     refuse_beside_ijb(context, ijb, ("gallery_subjects", "probe_subjects", "second_gallery", "similarity", "protocol"))
@@ -211,6 +214,7 @@ def identify(
 
 @app.command(epilog="Example: likeness retrieve --embeddings embeddings.npz --labels labels.txt --json results.json")
 def retrieve(
+    context: typer.Context,
     embeddings: Annotated[Path, typer.Option(help="Embeddings of the queries; each searches all others, or --gallery.", **EMBEDDINGS)],
     labels: Annotated[Path | None, typer.Option(help="`id label` list (default: the ids' first folder).", **EXISTING)] = None,
     gallery: Annotated[Path | None, typer.Option(help="Embeddings to search in.", **EMBEDDINGS)] = None,
@@ -224,6 +228,7 @@ def retrieve(
     """Recall@K, R-precision and MAP@R of image or voice retrieval, with intervals over classes."""
     from likeness.commands.retrieve import retrieve_files
 
+    refuse_input_as_output(context, "json_file")
     text = retrieve_files(
         embeddings,
         labels,
@@ -240,6 +245,7 @@ def retrieve(
 
 @app.command(epilog="Example: likeness plda --embeddings train.npz --labels utt2spk --lda-dim 150 --out plda.json")
 def plda(
+    context: typer.Context,
     embeddings: Annotated[Path, typer.Option(help="Embeddings of other subjects than those to be scored.", **EMBEDDINGS)],
     out: Annotated[Path, typer.Option(help="FILE.json for `likeness score --plda`.")],
     labels: Annotated[Path | None, typer.Option(help="`id class` list (default: the ids' first folder).", **EXISTING)] = None,
@@ -254,6 +260,7 @@ def plda(
     """Fit a two-covariance PLDA (Kaldi's conventions) on labelled embeddings."""
     from eval.plda import fit_files
 
+    refuse_input_as_output(context, "out")
     say(fit_files(embeddings, out, labels=labels, lda_dim=lda_dim, length_norm=length_norm, iterations=iterations, scoring_length=scoring_length))
 
 

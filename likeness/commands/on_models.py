@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from likeness.commands.options import EXISTING, PACK, placed
-from toolkit.printing import say
+from likeness.commands.options import EXISTING, PACK, placed, refuse_input_as_output
+from toolkit.printing import one_line, say
 
 app = typer.Typer()
 
@@ -83,7 +83,7 @@ def embed(
         return
     found, bad = made
     for one in bad[:20]:
-        say(f"skipped {one.id}: {one.reason}", error=True)
+        say(one_line(f"skipped {one.id}: {one.reason}"), error=True)
     if len(bad) > 20:
         say(f"skipped {len(bad) - 20} more items; `embed` names the first 20", error=True)
     if bad and bad_items == "refuse":
@@ -97,6 +97,7 @@ def embed(
 
 @app.command(epilog="Examples: likeness verify a.wav b.wav --model runs/an4 --threshold 0.4; likeness verify a.jpg b.jpg --model insightface:buffalo_l")
 def verify(
+    context: typer.Context,
     first: Annotated[Path, typer.Argument(metavar="A", help="A file of the model's modality.")],
     second: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
     model: Annotated[
@@ -129,6 +130,7 @@ def verify(
     from likeness.models import load
     from toolkit.models.embed import pick_device
 
+    refuse_input_as_output(context, "json_file")
     fitted = verify.find_calibration(model, calibration)
     loaded = load.with_detector(load.load(model, frontend=frontend), detector or load.find_detector(model))
     loaded.embedder.to(pick_device())

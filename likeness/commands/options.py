@@ -41,3 +41,14 @@ def refuse_idle(context: typer.Context, names: Sequence[str], other: str, given:
     idle = [f"--{name.replace('_', '-')}" for name in names if not is_default(context, name)]
     if idle and not given:
         raise ValueError(f"{' and '.join(idle)} without {other} would change nothing; give that too, or leave {'it' if len(idle) == 1 else 'them'} out")
+
+
+def refuse_input_as_output(context: typer.Context, output: str) -> None:
+    """ValueError where the file that the option `output` names is one of the files that the command reads, which it would replace."""
+    out = context.params.get(output)
+    if not isinstance(out, Path) or not out.is_file():
+        return
+    for name, value in context.params.items():
+        for read in value if isinstance(value, list | tuple) else [value]:
+            if name != output and isinstance(read, Path) and read.is_file() and read.samefile(out):
+                raise ValueError(f"{out} is to be read and to be replaced by the output; name another file for the output")

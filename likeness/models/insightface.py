@@ -201,7 +201,7 @@ def _read_manifest(folder: Path) -> Pack:
     try:
         tasks = manifests.load_model_package(folder).tasks
         files = {name: manifests.verify_model_artifact(tasks[name]) for name in ("recognition", "detection") if name in tasks}
-    except (ValueError, TypeError, OSError, RuntimeError) as error:
+    except (ValueError, TypeError, OSError, RuntimeError, OverflowError) as error:
         raise ValueError(f"insightface:{folder}: its manifest.json does not fit the folder: {error}") from None
     if "recognition" not in files:
         raise ValueError(f"insightface:{folder}: its manifest.json states no recognition model, but {', '.join(tasks) or 'nothing'}; give another pack")

@@ -195,13 +195,24 @@ def unpack(name: str, paths: Sequence[Path], into: Path) -> None:
         shutil.rmtree(into, ignore_errors=True)
         if isinstance(error, _Refused):
             raise ValueError(f"{name}: {error}; nothing of it was unpacked; it is not the archive that was published") from None
-        if isinstance(
-            error, tarfile.TarError | zipfile.BadZipFile | gzip.BadGzipFile | lzma.LZMAError | EOFError | zlib.error | NotImplementedError | RuntimeError
-        ):
+        if isinstance(error, FileExistsError | IsADirectoryError | NotADirectoryError):
+            raise ValueError(f"{name}: two of its members have one name, or one has none; nothing of it was unpacked; remove it and fetch it again") from None
+        if isinstance(error, _DAMAGED) or (isinstance(error, OSError) and error.errno is None):  # bz2 has no exception of its own
             raise ValueError(f"{name}: damaged or cut short ({error}); nothing of it was unpacked; remove it and fetch it again") from None
-        if isinstance(error, OSError) and error.strerror:
+        if isinstance(error, FileExistsError | IsADirectoryError | NotADirectoryError):
+            raise ValueError(f"{name}: a member lies where another one is ({error.strerror}); nothing of it was unpacked; fetch it again") from None
+        if isinstance(error, OSError) and not error.strerror:  # of bz2, which has no error of its own
+            raise ValueError(f"{name}: damaged or cut short ({error}); nothing of it was unpacked; remove it and fetch it again") from None
+        if isinstance(error, OSError):
             raise OSError(f"{name}: cannot be unpacked ({error.strerror}); nothing of it was kept; make room and run the command again") from None
         raise
+
+
+# tarfile raises ValueError too, for numbers in a header that are none, and the system OverflowError for a time of change that it cannot store.
+_DAMAGED = (
+    *(tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, lzma.LZMAError, zlib.error),
+    *(EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError),
+)
 
 
 class _Refused(Exception):
@@ -226,7 +237,7 @@ def _untar(stream: BinaryIO, into: Path, limit: int) -> None:
                 place.mkdir(parents=True, exist_ok=True)
             elif member.isreg():
                 with cast(IO[bytes], tar.extractfile(member)) as content:
-                    _put(content, place)
+                    _put(content, place, into)
                 place.chmod(0o755 if member.mode & 0o100 else 0o644)
                 os.utime(place, (member.mtime, member.mtime))
             else:
@@ -244,11 +255,11 @@ def _unzip(stream: BinaryIO, into: Path, limit: int) -> None:
                 raise _Refused(f"its member {one.filename[:100]!r} is a link")
         for one in members:
             place = _place(one.filename, into)
-            if one.is_dir():
+            if one.filename.endswith("/"):  # is_dir() fails where there is no name
                 place.mkdir(parents=True, exist_ok=True)
             else:
                 with archive.open(one) as content:
-                    _put(content, place)
+                    _put(content, place, into)
 
 
 def _place(name: str, into: Path) -> Path:
@@ -261,7 +272,9 @@ def _place(name: str, into: Path) -> Path:
     return into / inner
 
 
-def _put(content: IO[bytes], place: Path) -> None:
+def _put(content: IO[bytes], place: Path, into: Path) -> None:
+    if place == into:
+        raise _Refused("one of its members is a file without a name")
     place.parent.mkdir(parents=True, exist_ok=True)
     with place.open("wb") as file:
         shutil.copyfileobj(content, file, _BLOCK)

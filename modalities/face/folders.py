@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -77,7 +78,7 @@ def read_list(path: str | Path, root: str | Path) -> list[Item]:
             bad.append(str(number))
             continue
         found.append(Item(name, root / name, place.parent.as_posix()))
-        if not found[-1].path.is_file():
+        if not os.path.isfile(found[-1].path):  # Path.is_file raises where a name is too long
             missing.append(name)
     if bad or not found:
         raise ValueError(f"{path}: {len(bad)} lines are not `subject/image.jpg` below the images' folder (first: line {bad[0] if bad else 1})")

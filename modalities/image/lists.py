@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
@@ -58,13 +59,13 @@ def _table(data: Path, split: str, root: str | Path | None) -> Retrieval:
     malformed: list[str] = []
     with path.open(encoding="utf-8-sig", newline="") as file:
         table = csv.reader(_bounded(file, path))
-        header = next(table, [])
-        missing = [one for one in _NEEDED if one not in header]
-        if missing or len(set(header)) < len(header):
-            raise ValueError(
-                f"{path}: {f'no column {name_first(missing)}' if missing else 'a column occurs twice'} in its first line; {', '.join(_NEEDED)} are needed"
-            )
         try:
+            header = next(table, [])
+            missing = [one for one in _NEEDED if one not in header]
+            if missing or len(set(header)) < len(header):
+                raise ValueError(
+                    f"{path}: {f'no column {name_first(missing)}' if missing else 'a column occurs twice'} in its first line; {', '.join(_NEEDED)} are needed"
+                )
             for row in table:
                 if not row:
                     continue
@@ -117,7 +118,7 @@ def inside(path: str) -> bool:
 def check_whole(found: Sequence[Item], root: Path, num_images: int, whole: bool, fetch: str) -> list[Item]:
     """The items, all of them if `whole`; else those whose files exist. ValueError for repeated ids, another number than the data set has, and missing files."""
     check_unique(found, str(root))
-    there = [one for one in found if one.path.is_file()]
+    there = [one for one in found if os.path.isfile(one.path)]  # Path.is_file raises where a name is too long
     if not whole:
         if not there:
             raise ValueError(f"{root}: none of the {len(found)} listed images is there; {fetch}")

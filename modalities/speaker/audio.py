@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -148,7 +149,7 @@ class _Bytes(io.BytesIO):
 
 def _source(item: Item) -> Path | _Bytes:
     """What the decoders open: the path of a file, which they read faster by themselves, or the bytes of a span."""
-    if not item.path.is_file():
+    if not os.path.isfile(item.path):  # Path.is_file raises where a name is too long
         raise BadAudio(f"{item.name}: no such file; check the list of items and its root folder")
     if item.span is None:
         return item.path

@@ -10,6 +10,7 @@ eval/lists/enroll.map names (`likeness score --enrolment`); WeSpeaker calls them
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -71,7 +72,7 @@ def enrolment(data: str | Path) -> tuple[list[Item], dict[str, tuple[str, ...]],
     models = read_enrolment(where)
     named = tuple(dict.fromkeys(one for listed in models.values() for one in listed))
     speakers = sorted({one.split("/", 1)[0] for one in named})
-    pool = [one for speaker in speakers if (root / "data" / speaker).is_dir() for one in _files(root / "data" / speaker, f"{speaker}/")]
+    pool = [one for speaker in speakers if os.path.isdir(root / "data" / speaker) for one in _files(root / "data" / speaker, f"{speaker}/")]
     same = np.arange(len(named), dtype=np.int32)
     utterances, found = matched(Trials(named, named, same, same), pool, where=str(where), hint=FETCH)
     id_of = {one: found.enrol_ids[i] for one, i in zip(named, found.enrol.tolist(), strict=True)}
@@ -117,7 +118,7 @@ def check(data: Path) -> list[Count]:
         ("CN-Celeb2", next((data / one for one in _SECOND if (data / one).is_dir()), None), "spk.lst"),
     ):
         wanted = _names(folder / listing) if folder is not None and (folder / listing).is_file() else []
-        there = sum(folder is not None and (folder / "data" / one).is_dir() for one in wanted)
+        there = sum(folder is not None and os.path.isdir(folder / "data" / one) for one in wanted)
         counts.append(Count(f"training speakers of {name} ({listing})", there, len(wanted) or 1))
     where = find(root, ["trials.lst"], ["eval/lists"]) if root is not None else None
     listed = read_trials(where) if where else None
@@ -152,7 +153,7 @@ def _names(path: Path) -> list[str]:
 
 def _listed(folder: Path, listing: Path) -> list[Item]:
     speakers = sorted(set(_names(listing)))
-    absent = [one for one in speakers if not (folder / one).is_dir()]
+    absent = [one for one in speakers if not os.path.isdir(folder / one)]  # Path.is_dir raises where a name is too long
     if absent:
         raise ValueError(f"{listing}: {len(absent)} of {len(speakers)} speakers have no folder in {folder} ({name_first(absent)}); {FETCH}")
     return [one._replace(label=speaker) for speaker in speakers for one in _files(folder / speaker, f"{speaker}/")]

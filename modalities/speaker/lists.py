@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -48,7 +49,7 @@ def items(
             bad.append(f"line {number}")
         elif not split or fields[column["split_column"]] == split:
             where = data / fields[column["path"]]
-            if not where.is_file():
+            if not os.path.isfile(where):  # Path.is_file raises where a name is too long
                 missing.append(fields[column["path"]])
             text = fields[column["id"]] if id else PurePosixPath(fields[column["path"]]).as_posix()
             chosen.append(Item(text, where, (fields[column["label"]] or None) if label else None))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -48,7 +49,7 @@ def read(
             f"crops {crops} of {crop_seconds:g} s, chunks of {chunk_seconds:g} s: crops must be 0 or more of {min_seconds:g} s or more,"
             f" and chunks 0 (none) or {2 * min_seconds:g} s or more"
         )
-    streamed = chunk_seconds > 0 and item.span is None and item.suffix not in AV_SUFFIXES and item.path.is_file()
+    streamed = chunk_seconds > 0 and item.span is None and item.suffix not in AV_SUFFIXES and os.path.isfile(item.path)
     if streamed:
         parts = _stream(item, chunk_seconds, rate_hz, max_seconds or MAX_SECONDS, max_values or MAX_VALUES)
     else:

@@ -229,7 +229,10 @@ def _vox2_people(data: Path) -> dict[str, Speaker]:
 def _read_meta(path: Path) -> list[Speaker]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         lines = file.read(1 << 22).splitlines()  # the real ones have 60 and 180 KB
-    rows = [[one.strip() for one in row] for row in csv.reader(lines, delimiter="\t" if lines and "\t" in lines[0] else ",") if any(row)]
+    try:
+        rows = [[one.strip() for one in row] for row in csv.reader(lines, delimiter="\t" if lines and "\t" in lines[0] else ",") if any(row)]
+    except csv.Error as error:
+        raise ValueError(f"{path}: no table of speakers ({error}); fetch the file again") from None
     header = [re.sub(r"[^a-z0-9]", "", one.lower()) for one in rows[0]] if rows else []
     place = {role: next((i for i, one in enumerate(header) if re.fullmatch(name, one)), -1) for role, name in _META.items()}
     if min(place[role] for role in ("id", "gender", "split")) < 0:

@@ -16,6 +16,8 @@ from eval.formats.files import bounded
 from eval.plda import load_plda
 from eval.protocols import lfw
 from eval.types import Embeddings
+from toolkit.data.batch import Item
+from toolkit.data.images import BadImage, file_bytes
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo") or not Path("/dev/zero").exists(), reason="no pipes or devices here")
 
@@ -27,6 +29,16 @@ def test_embeddings_are_read_of_files_only(name: str, kind: str, tmp_path: Path)
     os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
     with pytest.raises(ValueError, match="pipe"):
         embeddings.read(path)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_an_item_is_read_of_a_file_only(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
+    with pytest.raises(ValueError, match="pipe"):
+        Item("a", path).open()
+    with pytest.raises(BadImage, match="pipe"):
+        file_bytes(Item("a", path))
 
 
 @pytest.mark.parametrize("read", [load_calibration, load_plda, lfw.read_pairs])

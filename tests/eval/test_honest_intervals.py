@@ -68,6 +68,12 @@ def test_subjects_without_target_trials_do_not_count() -> None:
         assert bounds_of({"eer": eer}, scores, behind, num_resamples=20)[0]["eer"].ends is None
 
 
+def test_subjects_without_nontarget_trials_do_not_count() -> None:
+    own = np.stack([np.arange(30)] * 2, axis=1)
+    others = np.array([[0, 1], [1, 2], [2, 0]])
+    assert drawn_from(np.arange(33) < 30, np.concatenate([own, others])) == Drawn(3, "subjects in nontarget trials")
+
+
 def test_resamples_that_lose_a_class_mark_the_interval() -> None:
     """All nontarget trials have subject 0 on one side: (1 - 1/n)^n of the draws have none, and are drawn again."""
     num = 30
@@ -126,6 +132,27 @@ def test_groups_have_intervals_of_their_own_subjects() -> None:
     assert len(trials) == scores.values.size
 
 
+def test_a_ratio_of_rates_that_do_not_vary_has_no_interval() -> None:
+    """All subjects of a group have the same scores, so that every resample has the group's EER."""
+    target_scores, pair_scores = ((0.0, 1.0, 1.0), (0.0, 1.0, 1.0, 1.0)), ((0.5, 0.0, 0.0), (0.5, 0.0, 0.0, 0.0))
+    rows = [
+        (value, enrol, probe, group)
+        for group in (0, 1)
+        for enrol in range(6 * group, 6 * group + 6)
+        for probe in range(6 * group, 6 * group + 6)
+        for value in (target_scores if enrol == probe else pair_scores)[group]
+    ]
+    values, enrol, probe, group = (np.array(column) for column in zip(*rows, strict=True))
+    scores = Scores(values, enrol == probe)
+    pairs, sides = (np.stack([one, other], axis=1).astype(np.int32) for one, other in ((enrol, probe), (group, group)))
+    made = evaluate_groups("x", scores, pairs, sides, ("a", "b"), switches=FAST)
+    ratio = made.ratios["eer"]
+    assert ratio.value == pytest.approx((1 / 3) / (1 / 4))
+    assert ratio.interval is None
+    assert "give the same value" in ratio.note
+    assert "[1.33, 1.33]" not in group_table([made])
+
+
 def test_identification_ijb_and_retrieval(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for num in (3, 8):
@@ -164,6 +191,17 @@ def test_the_page_of_a_test_on_items(tmp_path: Path) -> None:
 def compared(outcomes: dict[str, dict[int, Outcome]], metric: str, counts: dict[str, int | None]) -> Comparison:
     cells, reference = summarise(outcomes, [metric], reference="a")
     return Comparison(list(outcomes), [metric], [0], [], cells, reference, False, counts, "ids", num_resamples=60, varied=(), allowed=())
+
+
+def test_seeds_that_all_differ_alike_have_no_interval_over_seeds() -> None:
+    drawn = Drawn(40, "subjects")
+    for gaps, has in (((0.125, 0.125), False), ((0.125, 0.25), True)):
+        first = {seed: Outcome({"eer": 0.5 + seed}, {"eer": np.arange(4.0)}, "list", drawn) for seed in (0, 1)}
+        second = {seed: Outcome({"eer": 0.5 + seed + gaps[seed]}, {"eer": np.arange(4.0) + 1}, "list", drawn) for seed in (0, 1)}
+        cells, _ = summarise({"a": first, "b": second}, ["eer"], reference="a")
+        difference = cells[1].difference
+        assert difference is not None
+        assert (difference.seed_interval is not None) == has
 
 
 @pytest.mark.parametrize(("number", "has", "marked"), [(2, False, False), (6, True, True), (24, True, False)])

@@ -82,9 +82,18 @@ def test_other_calls_are_refused() -> None:
         actual_dcf(np.where(np.arange(40) == 3, np.nan, scores), labels=labels, p_target=0.1)
 
 
+@pytest.mark.parametrize("wrong", [[True, False], [True, True], [False], np.ones(30, dtype=bool)])
+def test_booleans_are_never_scores(wrong: Any) -> None:
+    """Also where numbers would pass: few of them, all the same, or of another count."""
+    for given in ((wrong, [3.0, 2.0]), ([3.0, 2.0], wrong)):
+        with pytest.raises(ValueError, match="labels="):
+            eer(*given)
+
+
 def test_decisions_and_scores_that_labels_have_split_pass() -> None:
     """Two arrays of 0 and 1 are decisions; of unequal length or constant they cannot be labels; few whole numbers are no sign of them."""
-    assert eer([1, 1, 0, 1], [0, 1, 0, 0]) == 0.25
+    for repeats in (1, 3):
+        assert eer([1, 1, 0, 1] * repeats, [0, 1, 0, 0] * repeats) == 0.25
     assert eer([0.9, 0.8, 0.5], [0, 1]) == pytest.approx(eer([0.9, 0.8, 0.5], [0.0, 1.0 + 1e-9]))
     assert eer([1.0, 1.0], [0.5, 0.25]) == 0
     assert eer([3.0, 2.0], [0.0, 1.0]) == 0

@@ -15,9 +15,10 @@ from scipy.stats import multivariate_normal
 
 from eval.formats import embeddings as files
 from eval.formats.trials import read_scores
-from eval.plda import Plda, ScoringLength, _em, fit_plda, load_plda
+from eval.plda import Plda, ScoringLength, _em, fit_files, fit_plda, load_plda
 from eval.types import Embeddings
 from likeness.cli import main
+from likeness.commands.score import calibrate_files, score_files
 
 
 def draw(num: int, each: int, dim: int, seed: int = 0, spread: float = 1.0) -> tuple[np.ndarray, list[str], np.ndarray, np.ndarray]:
@@ -261,6 +262,28 @@ def test_a_file_of_the_format_before_scores_as_it_did(tmp_path: Path) -> None:
         (tmp_path / "p.json").write_text(json.dumps(mixed), encoding="utf-8")
         with pytest.raises(ValueError, match="format"):
             load_plda(tmp_path / "p.json")
+
+
+def test_a_calibration_refuses_scores_of_another_length(tmp_path: Path) -> None:
+    rows, labels, _, _ = draw(30, 5, 4, seed=2)
+    ids = tuple(f"{label}/{k}" for k, label in enumerate(labels))
+    files.write(tmp_path / "e.npz", Embeddings(ids, rows.astype(np.float32), {"model": "m1"}))
+    fit_files(tmp_path / "e.npz", tmp_path / "p.json")
+    assert load_plda(tmp_path / "p.json").scoring_length == "kaldi"
+    lines = [f"{ids[i]} {ids[j]} {int(labels[i] == labels[j])}" for i in range(30) for j in range(i)]
+    (tmp_path / "t.txt").write_text("\n".join(lines))
+    calibrate_files(tmp_path / "t.txt", tmp_path / "e.npz", tmp_path / "c.json", plda=tmp_path / "p.json")
+
+    def score(length: ScoringLength | None) -> str:
+        return score_files(
+            tmp_path / "t.txt", tmp_path / "e.npz", tmp_path / "s.txt", plda=tmp_path / "p.json", scoring_length=length, calibration=tmp_path / "c.json"
+        )
+
+    for same in (None, "kaldi"):
+        assert "scoring length kaldi, calibrated" in score(same)  # type: ignore[arg-type]
+    for other in ("simple", "none"):
+        with pytest.raises(ValueError, match="fitted for"):
+            score(other)  # type: ignore[arg-type]
 
 
 def likeness(*arguments: object) -> int:

@@ -50,7 +50,7 @@ RECIPE = Recipe(
 # The shards of a real extraction are thousands of faces long; these have ten, and the process is killed before it writes the third.
 KILLED = """
 import os, signal, sys
-from toolkit import cli, extract
+from likeness import cli, extract
 extract.extract.__kwdefaults__["shard_items"] = 10
 write, calls = extract._write, []
 def write_twice(*arguments):

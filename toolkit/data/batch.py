@@ -16,10 +16,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eval.formats.files import atomic_path
+from eval.formats.files import atomic_path, refuse_device
 from eval.types import name_first, nfc
 
 Floats = NDArray[np.float32]
+_MAX_LINE = 8192  # characters of a list
 MAX_SPAN = 2**30  # bytes of one item in a shard: it is read into memory whole
 
 
@@ -61,8 +62,12 @@ class Item(_Fields):
         return str(self.path) if self.span is None else f"{self.path}[{self.id}]"
 
     def open(self) -> BinaryIO:
-        """Its bytes, to be read and closed: the file, or the span in memory. OSError as open(); ValueError for a span over 1 GiB or past the shard's end."""
+        """Its bytes, to be read and closed: the file, or the span in memory.
+
+        OSError as open(); ValueError for a pipe or a device, and for a span over 1 GiB or past the shard's end.
+        """
         if self.span is None:
+            refuse_device(self.path)
             return self.path.open("rb")
         offset, size = self.span
         if offset < 0 or not 0 <= size <= MAX_SPAN:
@@ -204,16 +209,21 @@ def read_items(path: Path, root: Path | None = None) -> list[Item]:
 def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> None:
     """A LIST that `read_items` reads, `id path` parted by a tab, replaced in one step. Paths are relative to `root`, below which they lie, or as they are.
 
-    ValueError counts items in tar shards, which a list of paths cannot name.
+    ValueError counts items in tar shards, which a list of paths cannot name, and items whose names would be read back as others.
     """
     if inside := [item.id for item in items if item.span is not None]:
         raise ValueError(
             f"{path}: {len(inside)} of {len(items)} items lie inside tar shards ({name_first(inside)}), and a list names files only; unpack the shards, and"
             " make the list of the folder of their files"
         )
+    rows = [[item.id, (item.path if root is None else item.path.relative_to(root)).as_posix()] for item in items]
+    if bad := [row[0] for row in rows if row[0].startswith("\ufeff") or _line_fields("\t".join(row)) != row]:
+        raise ValueError(
+            f"{path}: {len(bad)} of {len(items)} items have names that a list cannot hold ({name_first(bad)}): they begin with # or a quotation mark,"
+            " begin or end with a blank, hold tabs, line ends or bytes that are not UTF-8, or are too long; rename their files"
+        )
     with atomic_path(path) as temporary:
-        lines = (f"{item.id}\t{(item.path if root is None else item.path.relative_to(root)).as_posix()}\n" for item in items)
-        temporary.write_text("".join(lines), encoding="utf-8")
+        temporary.write_text("".join(f"{id}\t{place}\n" for id, place in rows), encoding="utf-8")
 
 
 _SOCKET_PATH = 100  # bytes; systems allow 103 or 107
@@ -248,12 +258,25 @@ def check_unique(items: Sequence[Item], where: str) -> None:
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     with path.open(encoding="utf-8-sig", errors="strict") as lines:
         for number, line in enumerate(lines, 1):
-            if len(line) > 8192 or "\0" in line:
-                raise ValueError(f"{path}: line {number} is no text line of at most 8192 characters; is this a list of files?")
-            stripped = line.strip()
-            if not stripped or stripped.startswith("#"):
-                continue
-            if "\t" in stripped or "," in stripped:
-                yield number, [field.strip() for field in next(csv.reader([stripped], delimiter="\t" if "\t" in stripped else ","))]
-            else:
-                yield number, stripped.split()
+            if not _is_text(line):
+                raise ValueError(f"{path}: line {number} is no text line of at most {_MAX_LINE} characters; is this a list of files?")
+            if fields := _line_fields(line):
+                yield number, fields
+
+
+def _is_text(line: str) -> bool:
+    return len(line) <= _MAX_LINE and "\0" not in line
+
+
+def _line_fields(line: str) -> list[str]:
+    """The fields of one line of a list; none of a blank line, a comment, or what is more than one line or no UTF-8 text."""
+    stripped = line.strip()
+    try:
+        stripped.encode()
+    except UnicodeEncodeError:
+        return []
+    if not stripped or stripped.startswith("#") or "\n" in stripped or "\r" in stripped or not _is_text(stripped):
+        return []
+    if "\t" in stripped or "," in stripped:
+        return [field.strip() for field in next(csv.reader([stripped], delimiter="\t" if "\t" in stripped else ","))]
+    return stripped.split()

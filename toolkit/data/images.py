@@ -21,6 +21,7 @@ Pixels = NDArray[np.uint8]  # (H, W, 3) RGB; where a function says so also (H, W
 SUFFIXES = IMAGES
 _FIRST_BYTES = 2**16  # most aligned crops are smaller
 _MAX_SCANS = 500  # of a JPEG: encoders write about ten, and each costs a pass over all pixels
+_TIFF_BITS = 258  # the tag of a TIFF with the bits of each channel
 _STRIP_PIXELS = 2**20  # converted at once
 
 
@@ -63,6 +64,7 @@ def decode_bytes(held: bytes, name: str) -> Pixels:
     """The bytes of an image file -> (H, W, 3) uint8 RGB, upright as its EXIF orientation says; `name` is what errors call it.
 
     Grey, palette and CMYK become RGB; transparency is dropped, as OpenCV does; 16 bits become 8 (grey: rounded; colour: the upper 8).
+    Floats and 32 bits, whose range is not known, are refused.
     Raises BadImage for another format, damaged or truncated data, and more than 67 megapixels (seen before decoding).
     Memory is 4 bytes for each pixel, twice where EXIF turns the image, and 3 for the result.
     """
@@ -106,8 +108,9 @@ def to_floats(pixels: Pixels) -> Floats:
 
 def _to_rgb(image: Image.Image, name: str) -> Pixels:
     """In strips, so that nothing but the result is as large as the image."""
-    if image.mode == "F":
-        raise BadImage(f"{name}: floating-point pixels, whose range is not known; convert it to 8 bits")
+    wide = image.mode == "I" and image.format == "TIFF" and max(image.tag_v2.get(_TIFF_BITS, (1,))) > 16  # type: ignore[attr-defined]
+    if image.mode == "F" or wide:  # levels of 0 to 255 in 32 bits would become nearly black
+        raise BadImage(f"{name}: {'32-bit' if wide else 'floating-point'} pixels, whose range is not known; convert it to 8 bits")
     pixels = np.empty((image.height, image.width, 3), np.uint8)
     rows = max(1, _STRIP_PIXELS // image.width)
     for top in range(0, image.height, rows):

@@ -7,16 +7,15 @@ kill leaves the version before. Removing erases the older versions too. LanceDB 
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
 from typing import Any
 
 import numpy as np
 
-from eval.formats.tables import create_lance, has_version
+from eval.formats.tables import create_lance, has_version, remove_older_versions
 from eval.formats.writing import added
 from eval.similarity import pairs
 from eval.types import Embeddings, Floats32, name_first, nfc
@@ -63,12 +62,14 @@ class LanceGallery:
 
     def _open(self, agreed: Mapping[str, str] | None) -> None:
         try:
-            table = self._db.open_table(TABLE)
-            held = json.loads((table.schema.metadata or {})[b"likeness"])
+            with self._readable():
+                table = self._db.open_table(TABLE)
+                schema = table.schema
+            held = json.loads((schema.metadata or {})[b"likeness"])
             dim = int(held.pop("dim"))
             meta = {str(key): str(value) for key, value in held.items()}
             pooling = meta.pop("pooling")
-            if "similarity" not in meta or table.schema.names != ["subject", "enrolments", "vector"]:
+            if "similarity" not in meta or schema.names != ["subject", "enrolments", "vector"]:
                 raise ValueError("columns or meta are missing")
         except (KeyError, ValueError, TypeError, AttributeError, OSError, RuntimeError) as error:
             raise ValueError(f"{self._folder}: no gallery of Likeness ({str(error)[:120]}); choose another folder") from None
@@ -77,30 +78,31 @@ class LanceGallery:
 
     def __len__(self) -> int:
         table = self._latest()
-        return 0 if table is None else int(table.count_rows())
+        with self._readable():
+            return 0 if table is None else int(table.count_rows())
 
     def enrol(self, embeddings: Embeddings, subjects: Sequence[str]) -> None:
         """As ExactGallery.enrol."""
-        with self._lock:
+        with self._lock, self._readable():
             self._write(embeddings, list(map(nfc, subjects)), replace=False)
 
     def update(self, embeddings: Embeddings, subjects: Sequence[str]) -> None:
         """As ExactGallery.update."""
         subjects = list(map(nfc, subjects))
-        with self._lock:
+        with self._lock, self._readable():
             refuse_unknown(list(dict.fromkeys(subjects)), dict.fromkeys(self._enrolments(subjects), 0))
             self._write(embeddings, subjects, replace=True)
-            self._erase()
+            remove_older_versions(self._path, self._table)
 
     def remove(self, subjects: Sequence[str]) -> None:
         """As ExactGallery.remove."""
         wanted = list(dict.fromkeys(map(nfc, subjects)))
-        with self._lock:
+        with self._lock, self._readable():
             refuse_unknown(wanted, dict.fromkeys(self._enrolments(wanted), 0))
             if wanted:
                 with added(self._path):
                     self._table.delete(_among(wanted))
-                self._erase()
+                remove_older_versions(self._path, self._table)
 
     def search(self, probes: Embeddings, k: int = 5, threshold: float | None = None) -> list[tuple[Match, ...]]:
         """As ExactGallery.search."""
@@ -109,18 +111,20 @@ class LanceGallery:
         if not count:
             return [()] * len(probes.ids)
         asked = as_asked(probes.matrix, self.b_theta, self.similarity)
-        return [self._nearest(row, probe, min(k + _EXTRA, count), k, threshold) for row, probe in zip(asked, probes.matrix, strict=True)]
+        with self._readable():
+            return [self._nearest(row, probe, min(k + _EXTRA, count), k, threshold) for row, probe in zip(asked, probes.matrix, strict=True)]
 
     def entries(self) -> list[Entry]:
         """Who is enrolled, in no particular order."""
         table = self._latest()
         if table is None:
             return []
-        found = table.search().select(["subject", "enrolments"]).limit(len(self)).to_arrow()
-        return [
-            Entry(one, len(rows), float(pooled([one] * len(rows), rows, self.pooling).norms[0]))
-            for one, rows in zip(found["subject"].to_pylist(), map(self._matrix, found["enrolments"].to_pylist()), strict=True)
-        ]
+        with self._readable():
+            found = table.search().select(["subject", "enrolments"]).limit(len(self)).to_arrow()
+            return [
+                Entry(one, len(rows), float(pooled([one] * len(rows), rows, self.pooling).norms[0]))
+                for one, rows in zip(found["subject"].to_pylist(), map(self._matrix, found["enrolments"].to_pylist()), strict=True)
+            ]
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -128,10 +132,24 @@ class LanceGallery:
     def _latest(self) -> Any:
         """The table as it is now, None before the first enrolment: another process may have written it, or made it."""
         if self._table is not None:
-            self._table.checkout_latest()
+            with self._readable():
+                self._table.checkout_latest()
         elif holds(self._folder):
             self._open(self.meta)
         return self._table
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """What LanceDB raises on a damaged table, panics of its Rust among it, as one sentence that names the folder."""
+        try:
+            yield
+        except (ValueError, KeyError, OSError, ImportError, MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:  # a panic is no Exception
+            reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+            raise ValueError(
+                f"{self._folder}: its table cannot be read or changed ({reason}); if it is damaged, restore a copy or use another folder"
+            ) from None
 
     def _nearest(self, asked: Floats32, probe: Floats32, wanted: int, k: int, threshold: float | None) -> tuple[Match, ...]:
         query = self._table.search(asked, vector_column_name="vector").distance_type("dot").limit(wanted)
@@ -189,11 +207,6 @@ class LanceGallery:
         blobs = pa.array([block.astype("<f4").tobytes() for block in blocks], pa.large_binary())
         table = pa.table({"subject": pa.array(names, pa.string()), "enrolments": blobs, "vector": vector})
         return table.replace_schema_metadata({"likeness": json.dumps(held)})
-
-    def _erase(self) -> None:
-        """Older versions, with the embeddings that were removed or replaced, from the disk."""
-        with warnings.catch_warnings(action="ignore"):  # that a reader of an older version may fail: it asks again
-            self._table.optimize(cleanup_older_than=timedelta(0), delete_unverified=True)
 
 
 def _among(subjects: Sequence[str]) -> str:

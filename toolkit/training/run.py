@@ -120,12 +120,16 @@ class Run:
 def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
     """Write out/resume/STEP, then remove the one before; all ranks call it. It counts once its state.json is there: a kill at any moment leaves a whole one.
 
+    The one before may be of the same step, where an evaluation that failed was made up; the new one is then called STEP.again.
+
     items: a digest of what is trained on, which load_run compares.
 
     Raises:
         OSError: it cannot be written (a full disk, say); nothing of it is left, and the one before is kept.
     """
     folder = out / RESUME / f"{run.step:09d}"
+    if (folder / STATE).is_file():
+        folder = folder.with_name(f"{folder.name}.again")  # sorts behind it, see `latest`
     main = distributed.is_main()
     if main:
         shutil.rmtree(folder, ignore_errors=True)

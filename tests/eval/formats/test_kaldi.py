@@ -15,6 +15,7 @@ from eval.formats import kaldi, writing
 from eval.formats.embeddings import read, write
 from eval.types import Embeddings
 from likeness.commands.score import score_files
+from tests.disk_calls import come_in_order, recorded
 
 OLD = Embeddings(("a", "b"), np.array([[1, 0], [1, 1]], dtype=np.float32), {"similarity": "simple:0.3", "model": "old"})
 NEW = Embeddings(("b", "a"), np.array([[0, 2], [2, 3]], dtype=np.float32), {"similarity": "dot", "model": "new"})
@@ -70,6 +71,17 @@ def test_a_stop_after_each_rename_leaves_one_version(tmp_path: Path, monkeypatch
     write(path, OLD)
     assert known(path) == known(tmp_path / "e.scp") == "old"
     assert sorted(json.loads((tmp_path / "e.meta.json").read_text())) == ["archive_sha256", "model", "similarity"]
+
+
+def test_what_a_full_disk_refuses_is_refused_before_any_name_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk may notice only when it synchronises that it has no room."""
+    write(tmp_path / "e.ark", OLD)
+    calls = recorded(monkeypatch, tmp_path)
+    write(tmp_path / "e.ark", NEW)
+    first = next(place for place, call in enumerate(calls) if call.startswith(("replace", "unlink")))
+    assert {f"fsync new e.{ending}" for ending in ("ark", "scp", "meta.json")} <= set(calls[:first])
+    names = ["replace e.meta.json", "unlink e.scp", "fsync .", "replace e.ark", "fsync .", "replace e.scp", "fsync .", "replace e.meta.json"]
+    assert come_in_order(names, calls)
 
 
 @pytest.mark.parametrize("name", ["e.ark", "e.scp"])

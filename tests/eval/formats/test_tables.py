@@ -78,7 +78,10 @@ def test_a_lance_table_by_its_other_name(tmp_path):
     assert len(table.list_versions()) == 1
     nearest = table.search([1.4, 0.1]).limit(1).to_list()[0]
     assert (nearest["id"], nearest["vector"], nearest["norm"]) == ("", [1.5, 0.0], 1.5)
+    abandoned = tmp_path / ".voices.lance.0123456789ab.part"
+    abandoned.mkdir()  # by a first writer that was killed
     write(f"lancedb:{tmp_path}/voices", SMALL)
+    assert not abandoned.exists()
     assert len(lancedb.connect(str(tmp_path)).open_table("voices").list_versions()) == 1  # the vectors that were replaced are gone
     for name, says in (("lancedb:", "names no table"), (f"{tmp_path}/a b.lance", "letters, digits")):
         with pytest.raises(ValueError, match=says):

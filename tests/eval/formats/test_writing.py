@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from eval.formats.writing import added, atomic_path, full_disk, move, remove_abandoned, staged
+from eval.formats.writing import added, atomic_path, full_disk, move, remove, remove_abandoned, staged
+from tests.disk_calls import recorded
 
 NEEDS_FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -77,38 +76,26 @@ def test_writers_in_many_processes_each_write_a_whole_file(tmp_path: Path) -> No
     assert hidden(tmp_path) == []
 
 
-def recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """The calls that bring something to the disk or remove it from there, in order, with the inode that they are about."""
-    calls: list[tuple[str, int]] = []
-
-    def record(name: str, number: Callable[..., int]) -> None:
-        real = getattr(os, name)
-
-        def call(*arguments: Any, **more: Any) -> Any:
-            calls.append((name, number(*arguments)))
-            return real(*arguments, **more)
-
-        monkeypatch.setattr(os, name, call)
-
-    record("fsync", lambda handle: os.fstat(handle).st_ino)
-    record("replace", lambda source, _: os.stat(source).st_ino)
-    return calls
-
-
 def test_content_and_name_reach_the_disk_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path.stat().st_ino
-    calls = recorded(monkeypatch)
+    calls = recorded(monkeypatch, tmp_path)
     with atomic_path(tmp_path / "a") as temporary:
         temporary.write_text("new")
-        number = temporary.stat().st_ino
-    assert calls == [("fsync", number), ("replace", number), ("fsync", folder)]
+    assert calls[:3] == ["fsync new a", "replace a", "fsync ."]
     calls.clear()
     with staged(tmp_path / "b") as temporary:
         (temporary / "inner").mkdir(parents=True)
         (temporary / "inner" / "file").write_text("new")
-        numbers = [one.stat().st_ino for one in (temporary / "inner" / "file", temporary / "inner", temporary)]
         move(temporary, tmp_path / "b")
-    assert calls == [*(("fsync", number) for number in numbers), ("replace", numbers[-1]), ("fsync", folder)]
+    assert calls[:5] == ["fsync new b/inner/file", "fsync new b/inner", "fsync new b", "replace b", "fsync ."]
+    calls.clear()
+    remove(tmp_path / "a")
+    assert calls == ["unlink a", "fsync ."]
+    calls.clear()
+    with added(tmp_path / "b"):
+        (tmp_path / "b" / "more").mkdir()
+        (tmp_path / "b" / "more" / "file").write_text("new")
+    assert calls[0] == "fsync b/more/file"
+    assert sorted(calls[1:]) == ["fsync b", "fsync b/more"]
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), OSError(errno.EDQUOT, "quota"), RuntimeError("lance error: IO (os error 28), writer.rs")])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +14,6 @@ from eval.formats.trials import write_scores
 from eval.results import Switches
 from eval.types import Embeddings, Trials
 from likeness.commands.evaluate import evaluate_files
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytest.importorskip("playwright.sync_api", reason="pip install playwright, for the reports in a browser")
-if CHROMIUM is None:
-    pytest.skip("no Chromium: apt-get install chromium", allow_module_level=True)
 
 
 @pytest.fixture(scope="module")
@@ -53,16 +45,6 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         command="likeness evaluate " + "x" * 300,
     )
     return folder / "out" / "index.html"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[object]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"] if os.geteuid() == 0 else [])
-        yield started
-        started.close()
 
 
 def luminance(colour: str) -> float:

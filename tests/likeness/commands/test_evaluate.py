@@ -93,3 +93,11 @@ def test_wrong_input_is_refused_first(folder: Path) -> None:
         evaluate_files(scores[:1], switches=FAST, embeddings=[folder / "few.npz"], report_folder=folder / "out", json_file=folder / "x.json")
     assert not (folder / "out").exists()
     assert not (folder / "x.json").exists()
+
+
+def test_the_file_whose_trials_are_of_one_kind_is_named(tmp_path: Path) -> None:
+    (tmp_path / "good.txt").write_text("a b 0.5 1\na c 0.25 0\n")
+    for label, kind in (("1", "target"), ("0", "nontarget")):
+        (tmp_path / "one.txt").write_text(f"a b 0.5 {label}\na c 0.25 {label}\n")
+        with pytest.raises(ValueError, match=rf"one\.txt.*2 .*{kind}"):
+            evaluate_files([tmp_path / "good.txt", tmp_path / "one.txt"])

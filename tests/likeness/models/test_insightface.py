@@ -215,6 +215,7 @@ def test_a_manifest_of_version_2_says_the_scale(crops: list[Path], tmp_path: Pat
         ({"recognition": {"file": "b.onnx", "sha256": "0" * 64}}, "SHA-256 mismatch"),
         ({"recognition": {"file": "u8.onnx", "preprocessing": {"mean": 1.0, "std": 2.0}}}, "floats are needed"),
         ({"recognition": {"file": "none.onnx"}}, "does not fit the folder"),
+        ({"recognition": {"file": "b.onnx", "preprocessing": {"mean": 10**400, "std": 1.0}}}, "does not fit the folder"),
         ({"detection": {"file": "d.onnx"}}, "states no recognition model, but detection"),
     ]
     for tasks, says in refused:

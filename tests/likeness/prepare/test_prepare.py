@@ -7,9 +7,11 @@ import hashlib
 import io
 import os
 import stat
+import struct
 import tarfile
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from likeness.cli import main
 from likeness.prepare.fetch import _Joined, differs, download, unpack
 from likeness.prepare.prepare import prepare
 from likeness.prepare.sources import DATASETS, named
+from tests.disk_calls import come_in_order, recorded
 from tests.likeness.prepare.serving import Server, packed, serving, zipped
 from toolkit.data.source import Archive, Dataset, Holds
 
@@ -60,6 +63,18 @@ def test_fetches_verifies_unpacks_counts_and_does_it_once(server: Server, tmp_pa
     assert said[-1] == "ok       files in set/wav: 5 of 5"
     assert "set/wav is there already; unpacked files are counted, not summed" in run(one, tmp_path)
     assert len(server.requests) == 1
+
+
+def test_an_archive_goes_when_what_it_held_is_on_the_disk(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = dataset(server, packed(WAVS))
+    server.files["list.txt"] = b"a b"
+    listed = Archive(makes="meta/list.txt", urls=(server.url("list.txt"),))
+    calls = recorded(monkeypatch, tmp_path)
+    run(replace(one, archives=(*one.archives, listed)), tmp_path)
+    for name, made in (("set.tar.gz", ["sync", "replace set/wav", "fsync set"]), ("list.txt", ["replace meta/list.txt", "fsync meta"])):
+        fetched = [f"fsync downloads/{name}.part", f"replace downloads/{name}", "fsync downloads"]
+        assert come_in_order([*fetched, *made, f"unlink downloads/{name}"], calls)
+    assert come_in_order(["fsync downloads/.unpacking-list.txt/file", "replace meta/list.txt"], calls)
 
 
 @pytest.mark.parametrize("folder", ["", "downloads"])
@@ -198,6 +213,42 @@ def test_members_outside_the_folder_are_refused(server: Server, tmp_path: Path) 
         with pytest.raises(ValueError, match=rf"{name}: .*nothing of it was unpacked; it is not the archive that was published"):
             run(dataset(server, body, name), tmp_path / "data")
     assert left(tmp_path) == [f"data/downloads/{name}" for name in cases]
+
+
+def nameless_zip() -> bytes:
+    """Its only member has no name."""
+    held = zipped({"a": b"x"})
+    start = held.index(b"PK\1\2")
+    end = held.index(b"PK\5\6")
+    member, listed = held[:start], held[start:end]
+    member = member[:26] + bytes(2) + member[28:30] + member[31:]
+    listed = listed[:28] + bytes(2) + listed[30:46] + listed[47:]
+    return member + listed + held[end : end + 12] + struct.pack("<IIH", len(listed), len(member), 0)
+
+
+def bzipped() -> bytes:
+    """A member in bzip2 with a changed byte: bz2 raises OSError."""
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("a", b"x" * 100)
+    return held.getvalue().replace(b"BZh9", b"BZh0")
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("a.zip", nameless_zip()),
+        ("b.zip", bzipped()),
+        ("c.tar.gz", packed({".": b"x"})),
+        ("d.tar.gz", packed({"a": b"x", "a/b": b"x"})),
+        ("e.zip", zipped({"a/b": b"x", "a": b"x"})),
+    ],
+)
+def test_members_without_a_place_are_refused(name: str, body: bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(body)
+    with pytest.raises(ValueError, match=rf"{name}: .*nothing of it was unpacked"):
+        unpack(name, [tmp_path / name], tmp_path / "into")
+    assert left(tmp_path) == [name]
 
 
 def test_expanding_archives_are_refused(tmp_path: Path) -> None:
@@ -339,3 +390,44 @@ def test_speakers_of_no_split_are_said_and_their_metadata_are_fetched(tmp_path: 
         prepare(named("voxceleb2"), tmp_path, say=said.append)
     assert "DIFFERS  audio files of voxceleb2 dev: 1 of 1,092,009" in said
     assert "DIFFERS  speakers of voxceleb2 test: 1 of 118" in said
+
+
+def archive(path: Path, *members: tuple[str, dict[str, object]]) -> Path:
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
+        for name, fields in members:
+            info = tarfile.TarInfo(name)
+            info.size = 1
+            for field, value in fields.items():
+                setattr(info, field, value)
+            tar.addfile(info, io.BytesIO(b"x"))
+    return path
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [("a", {"mtime": 1e300})],
+        [("a", {"pax_headers": {"mtime": "inf"}})],
+        [("a", {"pax_headers": {"mtime": "nan"}})],
+        [("a", {"pax_headers": {"GNU.sparse.map": "0,x,1", "GNU.sparse.size": "5"}})],
+        [("a", {}), ("a/b", {})],
+        [("a/b", {}), ("a", {})],
+        [(".", {})],
+    ],
+)
+def test_odd_numbers_and_names_in_an_archive_are_one_sentence(members: list[tuple[str, dict[str, object]]], tmp_path: Path) -> None:
+    file = archive(tmp_path / "odd.tar", *members)
+    with pytest.raises(ValueError, match=r"odd\.tar.*fetch it again") as caught:
+        unpack("odd.tar", [file], tmp_path / "out")
+    assert "room" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_bzip2_member_is_one_sentence(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_BZIP2) as file:
+        file.writestr("a", bytes(1000))
+    held = bytearray((tmp_path / "a.zip").read_bytes())
+    held[35:45] = b"\xff" * 10
+    (tmp_path / "a.zip").write_bytes(held)
+    with pytest.raises(ValueError, match=r"a\.zip.*fetch it again"):
+        unpack("a.zip", [tmp_path / "a.zip"], tmp_path / "out")

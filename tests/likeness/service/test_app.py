@@ -315,6 +315,50 @@ def test_what_cannot_be_served_is_said_at_the_start(model: Path, tmp_path: Path,
             assert shown.count("\n") == 1
 
 
+def test_the_server_closes_connections_on_which_nothing_comes(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bounds of toolkit/serve_connections.py, whose own tests start servers by themselves, are those of `serve`."""
+    import uvicorn
+
+    from likeness.service.app import serve
+    from likeness.service.guard import Limits
+
+    real, answers, threads = uvicorn.Server.run, list[bytes](), torch.get_num_threads()
+
+    def run(server: uvicorn.Server, sockets: list[socket.socket]) -> None:
+        def ask() -> None:
+            try:
+                with socket.create_connection(sockets[0].getsockname()) as silent:
+                    silent.settimeout(20)
+                    answers.append(silent.recv(1))
+            finally:
+                server.should_exit = True
+
+        client = threading.Thread(target=ask)
+        client.start()
+        real(server, sockets)
+        client.join()
+
+    monkeypatch.setattr(uvicorn.Server, "run", run)
+    try:
+        serve(load.load(str(model)), port=0, token=TOKEN, limits=Limits(head_seconds=0.1), say=lambda _: None)
+    finally:
+        torch.set_num_threads(threads)
+    assert answers == [b""]
+
+
+def test_a_recording_of_many_channels_is_refused_by_its_header(model: Path) -> None:
+    from likeness.service.guard import Limits
+    from likeness.service.work import Service
+
+    held = io.BytesIO()
+    soundfile.write(held, np.random.default_rng(0).normal(0, 0.1, (2_000, 8)), 16_000, format="FLAC")
+    recordings = [held.getvalue()] * 2
+    loaded = load.load(str(model))
+    assert Service(loaded, limits=Limits(max_values=16_000)).verify(*recordings)["same"] is None
+    with pytest.raises(ValueError, match="too large"):
+        Service(loaded, limits=Limits(max_values=15_999)).verify(*recordings)
+
+
 def ask_guard(requests: int = 1, *, chunks: tuple[bytes, ...] = (b"x",), pause: float = 0.0, **settings: Any) -> list[int]:
     """Statuses of requests at once to a Guard before an application that reads the body and waits a little. tokens: one for each request."""
     from likeness.service.guard import Guard, Limits, Metrics

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+import selectors
 import socket
 import threading
 from collections.abc import Iterator
@@ -75,6 +78,8 @@ def test_a_client_chooses_no_encoding_of_the_form_s_texts(charset: str) -> None:
         answer = verify(port, files=None, content=text, headers={"Content-Type": f"multipart/form-data; {charset}; boundary=x"})
         assert answer.status_code == 415
         assert "UTF-8" in answer.json()["error"]
+        plain = ("Content-Type", "multipart/form-data; boundary=x")
+        assert verify(port, files=None, content=text, headers=[plain, plain]).status_code == 415  # which of them counts?
         body = httpx.Request("POST", "http://127.0.0.1", files=FILES)
         kind = body.headers["content-type"].replace(";", "; charset=UTF-8;")
         assert verify(port, files=None, content=body.read(), headers={"Content-Type": kind}).json() == {"first": 1000, "second": 1}
@@ -90,6 +95,69 @@ def test_connections_on_which_nothing_happens_lock_nobody_out(begun: bytes) -> N
             except OSError:  # one that was closed already
                 continue
         assert verify(port).status_code == 200
+
+
+def test_no_more_connections_are_open_than_are_allowed() -> None:
+    with serving(connections=20) as port, ExitStack() as stack, selectors.DefaultSelector() as waiting:
+        for _ in range(60):
+            waiting.register(stack.enter_context(connect(port)), selectors.EVENT_READ)
+        ended = 0
+        while ended < 40 and (ready := waiting.select(60)):  # to read: their end
+            for key, _ in ready:
+                waiting.unregister(key.fileobj)
+                ended += 1
+        assert ended == 40
+
+
+def exchange(sent: bytes, app: Any, *, head_seconds: float) -> bytes:
+    """All that one connection answers to what lay there when it was opened. No time passes before that is read."""
+    import uvicorn
+    from uvicorn.server import ServerState
+
+    from likeness.service.connections import protocol
+
+    async def run() -> bytes:
+        config = uvicorn.Config(app, log_level="critical", lifespan="off")
+        config.load()
+        theirs, ours = socket.socketpair()
+        with ours:
+            ours.sendall(sent)
+            ours.setblocking(False)
+            kind: Any = protocol(connections=10, head_seconds=head_seconds)
+            loop = asyncio.get_running_loop()
+            await loop.connect_accepted_socket(lambda: kind(config=config, server_state=ServerState(), app_state={}), theirs)
+            got = b""
+            async with asyncio.timeout(60):
+                while part := await loop.sock_recv(ours, 65536):
+                    got += part
+            return got
+
+    return asyncio.run(run())
+
+
+def test_the_time_for_headers_ends_with_the_headers_and_begins_again_after_the_answer() -> None:
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(0.15)  # three times as long as headers may take
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    whole = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    for requests in (1, 2):  # the second was sent before the first was answered
+        got = exchange(whole * requests + b"GET / HT", slow, head_seconds=0.05)
+        assert re.findall(rb"HTTP/1\.1 (\d+)", got) == [b"200"] * requests + [b"408"]
+
+
+def test_who_opens_many_connections_loses_one_of_its_own() -> None:
+    with serving(connections=20) as port, ExitStack() as stack:
+        mine = stack.enter_context(connect(port))  # waits longer than all that come
+        try:
+            for _ in range(60):
+                stack.enter_context(socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0)))
+        except OSError:
+            pytest.skip("this machine has one loopback address")
+        assert verify(port).status_code == 200
+        mine.sendall(b"GET / HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
+        assert read_all(mine).startswith(b"HTTP/1.1 200 ")
 
 
 def test_slow_bodies_take_no_place() -> None:
@@ -109,6 +177,11 @@ def test_the_body_that_has_been_arriving_longest_gives_way() -> None:
         assert read_until_answer(first).startswith(b"HTTP/1.1 503 ")
         second.sendall(bytes(997))
         assert read_until_answer(second).startswith(b"HTTP/1.1 400 ")  # it was read to its end, and is no form
+
+
+def test_the_room_of_a_body_is_free_again_after_its_answer() -> None:
+    with serving(max_bytes=2_000, max_held=1) as port:  # room for two of the largest
+        assert [verify(port).status_code for _ in range(6)] == [200] * 6
 
 
 def read_until_answer(opened: socket.socket) -> bytes:
@@ -160,8 +233,11 @@ def test_who_asks_before_sending_is_told_not_to() -> None:
 
 def test_what_is_no_request_is_answered_too() -> None:
     with serving() as port, connect(port) as raw:
-        raw.sendall(b"GET / HTTP/1.1\r\nX: " + b"a" * 500_000)
+        raw.sendall(b"GET / HTTP/1.1\r\nX: " + b"a" * 200_000)
         assert read_all(raw).startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        for _ in range(3):  # what is still sent is read: a closed connection would be reset, and a slower reader would lose the answer
+            assert httpx.get(f"http://127.0.0.1:{port}/", trust_env=False, timeout=60).status_code == 200
+            raw.sendall(bytes(65536))
 
 
 def test_several_requests_on_one_connection() -> None:

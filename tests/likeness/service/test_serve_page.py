@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import socket
 import threading
 import time
@@ -69,21 +68,6 @@ def serving(model: Loaded, **rules: Any) -> Iterator[str]:
         server.should_exit = True
         thread.join()
         listener.close()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if path is None:
-        pytest.skip("no Chromium on this machine")
-    media = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]  # a beeping microphone
-    with playwright.sync_playwright() as running:
-        try:
-            started = running.chromium.launch(executable_path=path, args=["--no-sandbox", *media])
-        except playwright.Error as error:
-            pytest.skip(f"Chromium does not start: {str(error)[:200]}")
-        yield started
-        started.close()
 
 
 @contextmanager
@@ -254,6 +238,19 @@ def test_a_verdict_goes_with_the_files_that_were_compared(browser: Any, photos: 
         assert page.is_disabled("#compare")
 
 
+def test_another_name_or_tab_clears_what_was_said(browser: Any, photos: list[str], tmp_path: Path) -> None:
+    with serving(untrained(FACE, tmp_path / "m.safetensors")) as url, page_of(browser, url) as page:
+        page.click("[data-tab=gallery]")
+        for leave in (lambda: page.fill("#subject", "Bob"), lambda: page.click("[data-tab=verify]")):
+            page.set_input_files("#file-enrolment", photos[0])
+            page.fill("#subject", "Ada")
+            page.click("#enrol:not([disabled])")
+            page.wait_for_selector("#answer:has-text('Ada is enrolled')")
+            assert page.is_disabled("#enrol")  # what was enrolled is not sent again
+            leave()
+            assert page.is_hidden("#answer")
+
+
 def test_an_answer_that_comes_late_is_not_shown_for_other_files(browser: Any, photos: list[str], tmp_path: Path) -> None:
     model = untrained(FACE, tmp_path / "m.safetensors")
     gate = Gate(model.read)
@@ -299,7 +296,43 @@ def test_a_file_that_is_too_large_is_never_sent(browser: Any, photos: list[str],
             page.set_input_files(f"#file-{place}", str(half))
         page.click("#compare:not([disabled])")
         assert page.inner_text("#answer .error").startswith("Together these are 0.3")
+        just = tmp_path / "just.png"
+        just.write_bytes(Path(photos[0]).read_bytes().ljust(2**18 - 4096 + 1, b"\0"))  # both sizes round to 0.25 MB
+        page.set_input_files("#file-enrolment", str(just))
+        page.wait_for_selector("#answer .error:has-text(', 1 kB too much')")
         assert asked == []
+
+
+def test_what_was_chosen_is_what_is_compared(browser: Any, photos: list[str], tmp_path: Path) -> None:
+    """The files are deleted and changed on the disk between the choice and the click."""
+    files = [tmp_path / "first.png", tmp_path / "second.png"]
+    for path, photo in zip(files, photos, strict=False):
+        path.write_bytes(Path(photo).read_bytes())
+    with serving(untrained(FACE, tmp_path / "m.safetensors"), threshold=-1.0) as url, page_of(browser, url) as page:
+        page.set_input_files("#file-first", str(files[0]))
+        page.set_input_files("#file-second", str(files[1]))
+        page.wait_for_selector("#compare:not([disabled])")
+        files[0].unlink()
+        files[1].write_bytes(b"another")
+        page.click("#compare")
+        page.wait_for_selector("#answer:not([aria-busy]) p")
+        assert page.inner_text(".verdict") == "The same face"
+
+
+def test_an_enrolment_is_told_though_the_name_was_changed_meanwhile(browser: Any, photos: list[str], tmp_path: Path) -> None:
+    model = untrained(FACE, tmp_path / "m.safetensors")
+    gate = Gate(model.read)
+    with serving(replace(model, read=gate)) as url, page_of(browser, url) as page:
+        page.click("[data-tab=gallery]")
+        page.set_input_files("#file-enrolment", photos[0])
+        page.fill("#subject", "Ada")
+        gate.open.clear()
+        page.click("#enrol:not([disabled])")
+        page.fill("#subject", "Alan")
+        assert page.is_hidden("#answer")
+        gate.open.set()
+        page.wait_for_selector("#answer:has-text('Ada is enrolled')")
+        assert page.input_value("#subject") == "Alan"
 
 
 def test_quality_is_what_a_loss_made_of_the_norm(browser: Any, photos: list[str], tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -122,7 +124,9 @@ def test_agedb(tmp_path: Path) -> None:
     assert [row[3] for row in found] == [0, 0, 0, 1, 1, 1]
     savemat(tmp_path / "other.mat", {"splits": np.eye(2)})
     (tmp_path / "no.mat").write_bytes(b"no mat")
-    for name in ("other.mat", "no.mat"):
+    packed = zlib.compress(b"")
+    (tmp_path / "empty.mat").write_bytes((tmp_path / "other.mat").read_bytes()[:128] + struct.pack("<II", 15, len(packed)) + packed)  # scipy raises OSError
+    for name in ("other.mat", "no.mat", "empty.mat"):
         with pytest.raises(ValueError, match="no protocol of AgeDB"):
             pairs.read_agedb(tmp_path / name)
 

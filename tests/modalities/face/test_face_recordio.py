@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modalities.face import folders, images, recordio, recordio_writer
+from tests.disk_calls import come_in_order, recorded
 from toolkit.data.batch import Item
 
 MAGIC = struct.pack("<I", 0xCED7230A)
@@ -51,6 +52,14 @@ def record(payload: bytes, kind: int = 0) -> bytes:
 
 def image_record(label: float, image: bytes = b"\xff\xd8image", key: int = 1) -> bytes:
     return record(struct.pack("<IfQQ", 0, label, key, 0) + image)
+
+
+def test_an_old_index_goes_before_the_new_images_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    items = write_items(tmp_path / "in", {"a": [b"\xff\xd8one", b"\xff\xd8two"]})
+    recordio_writer.write(items[:1], tmp_path / "out")
+    calls = recorded(monkeypatch, tmp_path / "out")
+    recordio_writer.write(items, tmp_path / "out")
+    assert come_in_order(["unlink train.idx", "fsync .", "fsync new train.rec", "replace train.rec", "fsync .", "replace train.idx"], calls)
 
 
 def test_round_trip_and_layout(tmp_path: Path) -> None:

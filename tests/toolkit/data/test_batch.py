@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eval.types import nfc
 from toolkit.data.batch import MAX_SPAN, Item, read_items, write_items
 
 
@@ -47,3 +48,32 @@ def test_items_of_shards_are_not_written_as_their_shard(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"list.txt: 2 of 4 items lie inside tar shards \('s/0', 's/1'\), and a list names files only; unpack the shards"):
         write_items(tmp_path / "list.txt", files + inside, tmp_path)
     assert read_items(tmp_path / "list.txt") == files
+
+
+@pytest.mark.parametrize("name", ["#a", '"a"', "a\tb", "a\nb", "a\rb", " a", "a ", ""])
+def test_a_list_holds_no_name_that_would_be_read_back_as_another(name: str, tmp_path: Path) -> None:
+    files = [Item("good", tmp_path / "good.wav"), Item(f"{name}/1.wav", tmp_path / name / "1.wav") if name else Item("", tmp_path / "1.wav")]
+    if name == "a ":  # a blank before the suffix or a slash stays
+        write_items(tmp_path / "list.txt", files, tmp_path)
+        assert read_items(tmp_path / "list.txt") == files
+        files[1] = Item("a ", tmp_path / "a ")
+    with pytest.raises(ValueError, match="1 of 2"):
+        write_items(tmp_path / "other.txt", files, tmp_path)
+    assert not (tmp_path / "other.txt").exists()
+
+
+@given(st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=5, unique_by=nfc))
+def test_what_a_list_takes_it_gives_back(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> None:
+    folder = tmp_path_factory.mktemp("list")
+    try:
+        items = [Item(name, Path(f"{number}.wav")) for number, name in enumerate(names)]
+        write_items(folder / "list.txt", items)
+    except ValueError:
+        return
+    assert read_items(folder / "list.txt", Path()) == items
+
+
+def test_a_name_that_is_no_text_is_refused_as_such() -> None:
+    with pytest.raises(ValueError, match="UTF-8") as caught:
+        Item("caf\udce9/1.wav", Path("1.wav"))
+    assert "\\udce9" in str(caught.value)

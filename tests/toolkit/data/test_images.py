@@ -67,7 +67,7 @@ def test_16_bit_grey_is_rounded_to_8() -> None:
     assert np.array_equal(decode(file_of(Image.fromarray(deep), "PNG"))[..., 1], wanted)
     pgm = b"P5 30 20 65535\n" + deep.astype(">u2").tobytes()
     assert np.array_equal(decode(pgm)[..., 1], wanted)
-    for levels, reason in ((deep.astype(np.float32), "floating-point"), (deep.astype(np.int32) * 2, "131070")):
+    for levels, reason in ((deep.astype(np.float32), "floating-point"), (deep.astype(np.int32) * 2, "32-bit")):
         with pytest.raises(BadImage, match=f"x: .*{reason}.*convert it to 8 bits"):
             decode(file_of(Image.fromarray(levels), "TIFF"))
 
@@ -173,3 +173,10 @@ def test_sizes_are_seen_before_decoding() -> None:
     images.check_size(b"no image", "a", 1)
     with pytest.raises(images.BadImage, match="200 x 300 pixels"):
         images.check_size(held.getvalue(), "a", 59_999)
+
+
+def test_32_bits_of_unknown_range_are_refused_like_floats() -> None:
+    with pytest.raises(BadImage, match="32-bit"):  # levels of 0 to 255 were taken for 16 bits, and all became black
+        decode(file_of(Image.fromarray(SMOOTH[..., 0].astype(np.int32)), "TIFF"))
+    grey = Image.fromarray(SMOOTH[..., 0].astype(np.uint16) * 257)
+    assert np.array_equal(decode(file_of(grey, "TIFF"))[..., 0], SMOOTH[..., 0])

@@ -16,6 +16,7 @@ import torch
 
 from modalities.speaker import audio, folders
 from tests import tiny
+from tests.disk_calls import come_in_order, recorded
 from toolkit.console import BadItems
 from toolkit.data import shards
 from toolkit.data.batch import Bad, Draw, Item, Views, label_numbers
@@ -72,6 +73,18 @@ def test_the_index_says_what_a_scan_finds(packed: Path, tmp_path: Path) -> None:
     assert {one.name: one.read_bytes() for one in tmp_path.glob("*.index")} == {one.name: one.read_bytes() for one in packed.glob("*.index")}
     assert shards.items(str(tmp_path / "train-00000[01].tar")) == [one for one in scanned if one.path.stem in ("train-000000", "train-000001")]
     assert shards.items(tmp_path / "train-000001.tar") == [one for one in scanned if one.path.stem == "train-000001"]
+
+
+def test_shards_are_on_the_disk_before_what_they_were_made_in_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each comes after its index: a shard that is there has one."""
+    for name in "ab":
+        (tmp_path / f"{name}.wav").write_bytes(bytes(600))
+    items = [Item(name, tmp_path / f"{name}.wav", name) for name in "ab"]
+    calls = recorded(monkeypatch, tmp_path / "packed")
+    made = [one.name for one in shards.write(items, tmp_path / "packed", shard_bytes=4_000)]
+    assert len(made) == 2
+    whole = [call for name in made for one in (f"{name}.index", name) for call in (f"fsync new {one}", f"replace {one}", "fsync .")]
+    assert come_in_order([*whole, "rmtree .shard.unfinished"], calls)
 
 
 def test_packing_is_a_pure_function_and_goes_on_after_an_interruption(voices: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

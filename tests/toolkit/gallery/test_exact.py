@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import sqlite3
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 
 from eval.similarity import pairs
 from eval.types import Embeddings
+from tests.disk_calls import recorded
 from toolkit.gallery.exact import ExactGallery
 from toolkit.gallery.faiss import FaissGallery
 from toolkit.gallery.lance import LanceGallery
@@ -229,6 +231,33 @@ def test_removed_rows_leave_the_disk(store: Callable[..., Any], tmp_path: Path) 
     gallery.close()
 
 
+def test_what_is_enrolled_is_on_the_disk_before_the_answer(tmp_path: Path) -> None:
+    """SQLite synchronises inside of its library, so that its settings are all that a test sees."""
+    gallery = exact(tmp_path / "g")
+    names = ("synchronous", "secure_delete", "journal_mode", "locking_mode")
+    assert [gallery._store._db.execute(f"PRAGMA {name}").fetchone()[0] for name in names] == [2, 1, "truncate", "exclusive"]
+    gallery.close()
+
+
+def test_what_lancedb_writes_is_on_the_disk_before_older_versions_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.random.default_rng(3).normal(size=(4, 8)).astype(np.float32)
+    gallery = lance(tmp_path)
+    calls = recorded(monkeypatch, tmp_path)
+    changes: list[Callable[[], None]] = [
+        lambda: gallery.enrol(embeddings(rows), ["ann", "bob", "cy", "dot"]),  # makes the table
+        lambda: gallery.enrol(embeddings(rows[:1]), ["eve"]),
+        lambda: gallery.update(embeddings(rows[3:] + 1), ["dot"]),
+        lambda: gallery.remove(["bob"]),
+    ]
+    left: set[str] = set()
+    for change in changes:
+        change()
+        before, left = left, {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*") if path.suffix in (".lance", ".manifest", ".arrow")}
+        assert left - before
+        assert {f"fsync {name}" for name in left - before} <= {call.replace("new ", "") for call in calls}
+    assert sum(name.endswith(".manifest") for name in left) == 1
+
+
 def test_one_process_holds_a_folder(tmp_path: Path) -> None:
     gallery = exact(tmp_path)
     with pytest.raises(ValueError, match="used by another process"):
@@ -258,6 +287,16 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         ExactGallery(tmp_path)
     with pytest.raises(ValueError, match="holds no gallery"):
         ExactGallery(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(("part", "cut"), [("data/*.lance", True), ("_versions/*.manifest", False)])
+def test_a_damaged_lance_table_is_refused(part: str, cut: bool, tmp_path: Path) -> None:
+    """LanceDB raises RuntimeError, or its Rust panics: one ValueError that names the folder."""
+    lance(tmp_path / "g").enrol(embeddings(np.eye(3)), ["ann", "bob", "zoe"])
+    for path in (tmp_path / "g" / "gallery.lance").glob(part):
+        path.write_bytes(b"\xff" * 4 + (b"" if cut else path.read_bytes()[4:]))
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path / "g"))):
+        open_gallery(tmp_path / "g").search(embeddings(np.eye(3)))
 
 
 @pytest.mark.parametrize("kind", ["ExactGallery", "LanceGallery"])

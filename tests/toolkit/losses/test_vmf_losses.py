@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 from collections.abc import Iterator
@@ -315,6 +316,30 @@ def test_scf_is_its_closed_form() -> None:
     every = SCF(5, 4, learn="all").double()
     every(z, y).backward()
     assert every.proxies.grad is not None
+
+
+def test_a_network_that_scf_trains_whole_lets_its_directions_drift() -> None:
+    """No gradient turns an embedding, and yet a step that lengthens one of two inputs turns both, since they share the weights."""
+    torch.manual_seed(0)
+    network, loss = torch.nn.Linear(3, 5, bias=False).double(), SCF(5, 2).double()
+    z = network(torch.tensor([[1.0, 0.5, 0.0], [0.5, 1.0, 1.0]]).double())
+    z.retain_grad()
+    loss(z, torch.tensor([0, 1])).backward()
+    assert z.grad is not None
+    torch.testing.assert_close(torch.cosine_similarity(z.grad, z).abs(), torch.ones(2).double())
+    before = normalize(z.detach(), dim=1)
+    torch.optim.SGD(network.parameters(), lr=0.1).step()
+    after = normalize(network(torch.tensor([[1.0, 0.5, 0.0], [0.5, 1.0, 1.0]]).double()).detach(), dim=1)
+    assert float((before * after).sum(dim=1).max()) < 1 - 1e-6
+    for said in (SCF.NOTES, SCF.__doc__ or ""):
+        assert "drift" in said
+
+
+def test_vmf_says_where_it_differs_from_paper_and_release() -> None:
+    settings = inspect.signature(VMF).parameters
+    assert f"noise='{settings['noise'].default}'" in VMF.NOTES
+    assert "independently" in VMF.NOTES
+    assert "4,096 views" in VMF.NOTES
 
 
 RELEASED: dict[str, dict[str, Any]] = {

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from eval.formats.writing import atomic_path
-from tests.full_disk import State
+from tests.disk_calls import come_in_order, recorded
+from tests.full_disk import LIMIT, State, limited, read_resume
 from toolkit.training import run
 
 
@@ -27,34 +26,28 @@ def remains_of(path: Path) -> Path:
 
 def test_a_checkpoint_is_on_the_disk_before_the_one_before_it_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run.save_run(tmp_path, State(1), ["x"], "y")
-    calls: list[tuple[str, str]] = []
-    real_fsync, real_replace, real_rmtree = os.fsync, os.replace, shutil.rmtree
-
-    def fsync(handle: Any) -> None:
-        path = Path(os.readlink(f"/proc/self/fd/{handle if isinstance(handle, int) else handle.fileno()}"))
-        calls.append(("fsync", path.relative_to(tmp_path).as_posix()))
-        real_fsync(handle)
-
-    def replace(source: Any, path: Any) -> None:
-        calls.append(("replace", Path(path).relative_to(tmp_path).as_posix()))
-        real_replace(source, path)
-
-    def rmtree(path: Any, *arguments: Any, **more: Any) -> None:
-        calls.append(("rmtree", Path(path).relative_to(tmp_path).as_posix()))
-        real_rmtree(path, *arguments, **more)
-
-    if not Path("/proc/self/fd").is_dir():
-        pytest.skip("needs /proc")
-    monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(os, "replace", replace)
-    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    calls = recorded(monkeypatch, tmp_path)
     run.save_run(tmp_path, State(2), ["x"], "y")
     new = "resume/000000002"
-    places = {call: place for place, call in enumerate(calls)}
-    weights = max(place for (kind, path), place in places.items() if kind == "fsync" and path.endswith("-00001.safetensors"))
-    order = [weights, places["replace", f"{new}/state.json"], places["fsync", new], places["fsync", "resume"], places["rmtree", "resume/000000001"]]
-    assert order == sorted(order)
+    counts = calls.index(f"replace {new}/state.json")  # from here on
+    contents = {path.name for path in (tmp_path / new).iterdir()} - {"state.json"}
+    assert len(contents) >= 2  # weights and their index
+    assert {f"fsync {new}/{name}" for name in contents} <= set(calls[:counts])
+    assert come_in_order([f"fsync {new}", "fsync resume", "fsync .", "rmtree resume/000000001"], calls[counts:])
     assert [one.name for one in (tmp_path / "resume").iterdir()] == ["000000002"]
+
+
+def test_a_checkpoint_of_the_same_step_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    """An evaluation that failed is made up before the next step, and what then is saved is of the step before it."""
+    run.save_run(tmp_path, State(1), ["x"], "y")
+    made_up = State(1)
+    made_up.kept["a"].fill_(2.0)
+    with limited(LIMIT), pytest.raises(OSError, match="is kept"):
+        run.save_run(tmp_path, made_up, ["x"], "y")
+    assert read_resume(tmp_path) == [1, [1.0]]
+    run.save_run(tmp_path, made_up, ["x"], "y")
+    assert read_resume(tmp_path) == [1, [2.0]]
+    assert len([*(tmp_path / "resume").iterdir()]) == 1
 
 
 def test_only_remains_of_the_run_s_own_files_are_removed(tmp_path: Path) -> None:
