@@ -103,7 +103,8 @@ def _start(job: Job) -> _Running:
 
 def _work(job: Job, writer: int) -> None:
     """In the new process: the demo, on one thread, printing into the pipe."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+    for stop in _STOPS:
+        signal.signal(stop, signal.default_int_handler)
     for stream in (1, 2):
         os.dup2(writer, stream)
     os.close(writer)
@@ -118,12 +119,19 @@ def _work(job: Job, writer: int) -> None:
 
 @contextmanager
 def _signals_wait() -> Iterator[None]:
-    """Signals that stop the program come after the block."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+    """Signals that stop the program come after the block. To mask them is not enough: another thread would take them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = [(stop, signal.signal(stop, lambda number, _: came.append(number))) for stop in _STOPS]
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for stop, handler in before:
+            signal.signal(stop, handler)
+    if came:
+        signal.raise_signal(came[0])
 
 
 @contextmanager

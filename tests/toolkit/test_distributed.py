@@ -27,7 +27,10 @@ from toolkit.losses.probabilistic import Joint
 from toolkit.losses.proxy import ProxyAnchor, SoftTriple
 from toolkit.losses.softmax import Softmax
 
-pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")  # by dcp, on purpose
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning"),  # by dcp, on purpose
+    pytest.mark.slow,  # two processes for minutes of their time; test_train_many.py trains by as many in every run of the tests
+]
 ROOT = Path(__file__).parents[2]
 _spec = importlib.util.spec_from_file_location("processes", Path(__file__).with_name("processes.py"))
 assert _spec is not None and _spec.loader is not None  # noqa: PT018
