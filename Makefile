@@ -38,7 +38,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxpro
 
 # Five minutes on two cores: with a quarter of the random examples, and without the tests marked slow.
 test: $(READY)
-	LIKENESS_FUZZ_EXAMPLES=10 $(PYTEST) -m "not slow" --hypothesis-profile quick
+	LIKENESS_FUZZ_EXAMPLES=5 $(PYTEST) -m "not slow" --hypothesis-profile quick
 
 # With all examples, and the tests that take long and prove little more: see the marker in pyproject.toml.
 test-all: $(READY)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess  # Windows has none
 
 _PATIENCE_SECONDS = 10.0
+_STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Job(NamedTuple):
@@ -67,7 +68,8 @@ def run_all(jobs: list[Job], *, num_cores: int | None = None) -> None:
         running: list[_Running] = []
         try:
             for job in jobs:
-                running.append(_start(job))
+                with _signals_wait():  # one that came between would leave behind a process that nobody knows
+                    running.append(_start(job))
             for one in running:
                 say(f"\n{one.job.name}: {one.job.folder}")
                 with open(one.lines, encoding="utf-8", errors="backslashreplace", closefd=False) as lines:
@@ -82,6 +84,7 @@ def run_all(jobs: list[Job], *, num_cores: int | None = None) -> None:
             for one in running:
                 one.process.join(_PATIENCE_SECONDS)
                 one.process.kill()
+                one.process.join()
                 os.close(one.lines)
     if failed:
         codes = " and ".join(f"{name} with exit code {code}" for name, code in failed.items())
@@ -100,6 +103,8 @@ def _start(job: Job) -> _Running:
 
 def _work(job: Job, writer: int) -> None:
     """In the new process: the demo, on one thread, printing into the pipe."""
+    for stop in _STOPS:
+        signal.signal(stop, signal.default_int_handler)
     for stream in (1, 2):
         os.dup2(writer, stream)
     os.close(writer)
@@ -110,6 +115,23 @@ def _work(job: Job, writer: int) -> None:
             runpy.run_path(str(job.script))["main"](job.folder, page=False)
         except Interrupted:
             sys.exit(130)
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Signals that stop the program come after the block. To mask them is not enough: another thread would take them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = [(stop, signal.signal(stop, lambda number, _: came.append(number))) for stop in _STOPS]
+    try:
+        yield
+    finally:
+        for stop, handler in before:
+            signal.signal(stop, handler)
+    if came:
+        signal.raise_signal(came[0])
 
 
 @contextmanager

@@ -239,7 +239,12 @@ def _scp_entries(path: Path) -> Iterator[tuple[str, Floats32, _Archive]]:
                     stat = os.fstat(ark.fileno())
                     key = stat.st_dev, stat.st_ino
                     known[key] = archive = known.get(key) or _archive(ark_path, ark, re.search(_OURS, target) is not None, meta_path(path))
-                ark.seek(int(found[2] or 0))
+                offset = int(found[2] or 0)
+                if offset >= stat.st_size:  # some file systems cannot even go there
+                    raise ValueError(
+                        f"{path}: line {number}: {ark_path} has {stat.st_size} bytes, and its entry would begin at {offset}; copy both files again"
+                    )
+                ark.seek(offset)
                 yield name, _vector(ark, ark_path, name), archive
     finally:
         if ark is not None:

@@ -59,4 +59,4 @@ def _load(path: str, name: str, *, squeeze: bool) -> Any:
         except MemoryError:
             raise
         except Exception as error:  # of many kinds for a damaged file, OSError among them
-            raise ValueError(f"it cannot be read ({type(error).__name__}: {str(error)[:200]})") from None
+            raise ValueError(f"{path}: it cannot be read ({type(error).__name__}: {str(error)[:200]})") from None

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from likeness import all_demos as demos
 from likeness.all_demos import Job, run_all
 from likeness.cli import main
 
@@ -76,11 +77,27 @@ def test_one_failure_is_told_and_the_others_end(tmp_path: Path, capfd: pytest.Ca
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_ends_all_of_them(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    before, children = signal.getsignal(signal.SIGTERM), set(multiprocessing.active_children())
+    before, children = signal.getsignal(signal.SIGTERM), {child.pid for child in multiprocessing.active_children()}
     with pytest.raises(KeyboardInterrupt):
         run_all(jobs(tmp_path, face="import signal\ndef main(out, *, page):\n    signal.pause()\n", image=INTERRUPTS.format(name)), num_cores=2)
-    assert set(multiprocessing.active_children()) == children
+    assert {child.pid for child in multiprocessing.active_children()} <= children
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_signal_that_comes_as_a_demo_starts_leaves_none_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo is a process already, and nobody has noted yet that it is there."""
+    start = demos._start
+
+    def interrupted(job: Job) -> object:
+        running = start(job)
+        os.kill(os.getpid(), signal.SIGINT)
+        return running
+
+    monkeypatch.setattr(demos, "_start", interrupted)
+    before = {child.pid for child in multiprocessing.active_children()}
+    with pytest.raises(KeyboardInterrupt):
+        run_all(jobs(tmp_path, face="import signal\ndef main(out, *, page):\n    signal.pause()\n", image=WRITES), num_cores=2)
+    assert {child.pid for child in multiprocessing.active_children()} <= before
 
 
 def test_the_command_says_that_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

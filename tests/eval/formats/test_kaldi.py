@@ -138,3 +138,11 @@ def test_archives_are_joined_as_kaldi_joins_them(tmp_path: Path) -> None:
     for loaded in (dict(kaldiio.load_ark(str(tmp_path / "all.ark"))), dict(kaldiio.load_scp(str(tmp_path / "all.scp")))):
         assert list(loaded) == ["a", "b", "c"]
         assert np.array_equal(loaded["c"], NEW.matrix[0])
+
+
+def test_an_entry_behind_the_end_of_its_archive_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "e.ark", OLD)
+    lines = (tmp_path / "e.scp").read_text().splitlines()
+    (tmp_path / "far.scp").write_text(lines[0].rpartition(":")[0] + ":99999999999999999\n")
+    with pytest.raises(ValueError, match="99999999999999999"):
+        read(tmp_path / "far.scp")

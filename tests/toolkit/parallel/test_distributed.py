@@ -27,8 +27,11 @@ from toolkit.losses.proxy import ProxyAnchor, SoftTriple
 from toolkit.losses.softmax import Softmax
 from toolkit.parallel import distributed, spread
 
-pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")  # by dcp, on purpose
-ROOT = Path(__file__).parents[3]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning"),  # by dcp, on purpose
+    pytest.mark.slow,  # two processes for minutes of their time; test_train_many.py trains by as many in every run of the tests
+]
+ROOT = Path(__file__).parents[2]
 _spec = importlib.util.spec_from_file_location("processes", Path(__file__).with_name("processes.py"))
 assert _spec is not None and _spec.loader is not None  # noqa: PT018
 processes: Any = importlib.util.module_from_spec(_spec)

@@ -91,6 +91,7 @@ def test_a_run_that_raised_resumes_bit_for_bit(variant: str, workers: int, unint
     assert steps == [*range(1, 13), 12]  # every step once, then the final evaluation
 
 
+@pytest.mark.slow  # four processes, of which each imports torch
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_sigkill_at_any_moment_resumes_bit_for_bit(uninterrupted: Callable[[str], Path], voices: Path, tmp_path: Path) -> None:
     """Killed while the first model file, then the folder of an older checkpoint is replaced, and within steps."""
