@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from eval.types import Embeddings
-from toolkit.gallery.exact import ExactGallery, lance
+from toolkit.gallery import lance
+from toolkit.gallery.exact import ExactGallery
 from toolkit.gallery.rules import Match
 
 
