@@ -124,7 +124,14 @@ def _signals_wait() -> Iterator[None]:
         yield
         return
     came: list[int] = []
-    before = [(stop, signal.signal(stop, lambda number, _: came.append(number))) for stop in _STOPS]
+    this = os.getpid()
+
+    def note(number: int, _: object) -> None:
+        if os.getpid() != this:  # the process that is started within the block, and has not begun yet
+            os._exit(130)
+        came.append(number)
+
+    before = [(stop, signal.signal(stop, note)) for stop in _STOPS]
     try:
         yield
     finally:
