@@ -176,7 +176,7 @@ def test_what_is_shown_names_what_exists(block: Block, line: str, tmp_path: Path
         extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
         assert set(re.findall(r"\[([\w,]+)\]", line)[0].split(",")) <= set(extras)
     else:
-        routes = re.findall(r'@app\.\w+\("(/\w*)', (ROOT / "toolkit" / "serve.py").read_text(encoding="utf-8"))
+        routes = re.findall(r'@app\.\w+\("(/\w*)', (ROOT / "likeness" / "service" / "app.py").read_text(encoding="utf-8"))
         assert re.findall(r"http://127\.0\.0\.1:8000(/\w+)", line)[0] in routes
 
 

@@ -45,7 +45,7 @@ def prints(file: Path) -> Iterator[tuple[int, str]]:
 
 
 def test_every_print_goes_through_one_place() -> None:
-    files = [file for folder in ("eval", "toolkit", "modalities", "recipes") for file in sorted((ROOT / folder).rglob("*.py"))]
+    files = [file for folder in ("eval", "toolkit", "modalities", "likeness", "recipes") for file in sorted((ROOT / folder).rglob("*.py"))]
     names = {file: file.relative_to(ROOT).as_posix() for file in files}
     past = [f"{names[file]}:{line} {what}" for file in files if names[file] not in PLACES for line, what in prints(file)]
     assert not past, "print with toolkit.printing.say or toolkit.console: console.print, bar, track"

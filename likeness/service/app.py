@@ -37,7 +37,7 @@ from likeness.service.work import Service
 from toolkit.gallery.open import open_gallery
 from toolkit.models.checkpoint import Loaded
 
-PAGE = Path(__file__).with_name("serve_page.html")
+PAGE = Path(__file__).with_name("page.html")
 MAX_FILES = 10  # of one enrolment
 _log = logging.getLogger("likeness.serve")
 Upload = Annotated[bytes, File()]

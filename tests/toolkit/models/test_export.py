@@ -258,7 +258,7 @@ def test_hostile_files_are_refused_before_they_run(exported: Path, tmp_path: Pat
         (describe(dim=5), "its description says 5 dims"),
         (describe(shape="x"), "does not fit"),
         (describe(read={"call": "os.system", "args": {}}), "is not in toolkit or modalities"),
-        (describe(read={"call": "likeness.cli.main", "args": {}}), "is no modality's read function"),
+        (describe(read={"call": "toolkit.data.batch.read_items", "args": {}}), "is no modality's read function"),
         (describe(read={"call": "modalities.face.align.read", "args": {"detector": str(secret)}}), r"bad\.onnx: read: it names detector files"),
         (describe(read={"call": "modalities.face.ijb.read", "args": {"landmarks": str(secret)}}), r"bad\.onnx: read: it names landmarks files"),
     ]
