@@ -60,8 +60,8 @@ from toolkit.backbones.weights import read_weights
 from toolkit.data import images as decoded
 from toolkit.data import shards
 from toolkit.data.batch import Item, read_items
-from toolkit.gallery.exact import ExactGallery
 from toolkit.gallery import store as gallery_store
+from toolkit.gallery.exact import ExactGallery
 from toolkit.gallery.lance import LanceGallery
 from toolkit.gallery.open import open_gallery
 from toolkit.losses.margin import ArcFace

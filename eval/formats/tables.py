@@ -1,4 +1,5 @@
-"""Embeddings as tables for other systems: Parquet (pyarrow), HDF5 (h5py), LanceDB, each imported when it is used. eval/formats/embeddings.py says what is in them."""
+"""Embeddings as tables for other systems: Parquet (pyarrow), HDF5 (h5py), LanceDB, each imported when it is used.
+eval/formats/embeddings.py says what is in them."""
 
 from __future__ import annotations
 

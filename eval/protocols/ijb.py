@@ -179,7 +179,8 @@ def verification_1_1(
 ) -> list[Result]:
     """EER and TAR at each FAR of the template pairs, by the switches' rule.
 
-    pooled: from `templates`. pairs: from eval.protocols.ijb_files.read_template_pairs. subjects: (P, 2) integers for intervals over subjects (num_resamples draws; the
+    pooled: from `templates`. pairs: from eval.protocols.ijb_files.read_template_pairs. subjects: (P, 2) integers for intervals over
+    subjects (num_resamples draws; the
     pairs file names no subjects, the 1:N lists do); None with num_resamples > 0: over trials, marked as optimistic. Errors: those of eval.verification.
     """
     if pairs.target is None:

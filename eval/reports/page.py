@@ -1,6 +1,7 @@
 """The frame of every report: one self-contained HTML page, light and dark, readable on a phone, without script and without network; its tables and plots.
 
-A report is a mapping from headings to HTML fragments, made by plain functions data -> fragment (eval.reports.scores, eval.reports.embeddings) and put into a page
+A report is a mapping from headings to HTML fragments, made by plain functions data -> fragment (eval.reports.scores,
+eval.reports.embeddings) and put into a page
 by `document`. matplotlib is imported only here and only when a page is made; without it the page says in one sentence how to get the plots.
 """
 

@@ -1,6 +1,7 @@
 """Blocks of a report that are made of scores: DET and ROC curves, histograms, reliability of log-likelihood ratios, error-versus-reject.
 
-Each `..._points` function gives the numbers and each `..._figure` a matplotlib Figure, for eval.reports.page.drawn. What is drawn is bounded, whatever the number of
+Each `..._points` function gives the numbers and each `..._figure` a matplotlib Figure, for eval.reports.page.drawn. What is drawn is
+bounded, whatever the number of
 trials: curves are thinned evenly along themselves and histograms counted in blocks; 10 million trials need a few copies of their scores.
 """
 

@@ -40,7 +40,8 @@ def trials(data: str | Path, *, split: Split = "test", num_trials: int = 20_000,
 def scan(root: Path) -> list[Item]:
     """Every image below the folders of `root`, sorted; id = posix path below root, label = first folder. Hidden files are passed over.
 
-    If `root` is or holds a .rec file (recordio.items) or holds .tar shards (toolkit.data.shards.items), their items instead; if it is a .txt file, those that this
+    If `root` is or holds a .rec file (recordio.items) or holds .tar shards (toolkit.data.shards.items), their items instead; if it is a
+    .txt file, those that this
     list names in its own folder (read_list).
     FileNotFoundError when root is missing; ValueError when there is no image in a folder, or several .rec files, and what the readers refuse.
     """

@@ -1,6 +1,7 @@
 """Verification pairs of faces: the lists of LFW, CALFW, CPLFW, CFP and AgeDB, and their images.
 
-read_folder() takes the reader by what is there. LFW's pairs.txt is read by eval.protocols.lfw.read_pairs; OpenSphere's `label path0 path1` and other trial lists by
+read_folder() takes the reader by what is there. LFW's pairs.txt is read by eval.protocols.lfw.read_pairs; OpenSphere's `label path0 path1`
+and other trial lists by
 eval.formats.trials.read_trials.
 """
 

@@ -1,7 +1,8 @@
 """Image files and packed pixels to float32 arrays (C, H, W), RGB or grey, 0 to 255; what cannot be used is refused with its reason.
 
 0 to 255 because every file holds 8-bit levels: arrays stay exact, and what a network sees of them (mean, standard deviation, BGR) is its front-end's business
-(toolkit/data/pixels.py), which is saved with it. Resizing is Pillow's antialiased one, as in torchvision's Resize of Pillow images, which the papers used. Decoding
+(toolkit/data/pixels.py), which is saved with it. Resizing is Pillow's antialiased one, as in torchvision's Resize of Pillow images, which
+the papers used. Decoding
 and its bounds are toolkit/data/images.py's.
 """
 

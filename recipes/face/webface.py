@@ -17,7 +17,8 @@ Nothing here has been trained by us: docs/results.md has what was measured. Publ
     webface42m_r50_pfc02_4k  93.83; 97.53 / 96.16   40 h     webface42m_vit_b_pfc03  97.16; 97.91 / 97.05    not published (on 64 GPUs 34 h)
     glint360k_r50            86.34; 97.16 / 95.81   20 h     glint360k_r100          89.52; 97.55 / 96.38    30 h
     glint360k_r100_pfc01     no number in that README; ours to compare with
-    IJB-C is N1D1F1 (eval.protocols.ijb). Hours are computed, images x epochs / images a second, on 8 GPUs unless stated: r100 3,200 (insightface issue 1430), r50 4,700
+    IJB-C is N1D1F1 (eval.protocols.ijb). Hours are computed, images x epochs / images a second, on 8 GPUs unless stated: r100 3,200
+    (insightface issue 1430), r50 4,700
     (its speed table, V100), WebFace42M with 4,096 images 5,900 (r50) and 5,200 (r100), ViT-B 13,800 (README).
 
 As released (configs/wf*.py, glint360k_*.py, base.py; train_v2.py): CosFace 64 and .4; flips; SGD .1 for 8 x 128 images (.3 for 16 x 256, .4 for 8 x 512),

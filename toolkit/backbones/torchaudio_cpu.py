@@ -47,6 +47,7 @@ def _import_without_extension(cause: Exception) -> ModuleType:
 
 def _changed(cause: Exception) -> str:
     return (
-        f"torchaudio: its compiled extension cannot be loaded ({cause}) and {_LOADER}._load_lib, which skips it, is not what toolkit/backbones/torchaudio_cpu.py expects;"
+        f"torchaudio: its compiled extension cannot be loaded ({cause}) and {_LOADER}._load_lib, which skips it, is not"
+        f" what toolkit/backbones/torchaudio_cpu.py expects;"
         " install torchaudio>=2.11,<2.12 (and a torch build that it was made for, if the extension is wanted)"
     )

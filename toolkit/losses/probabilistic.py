@@ -29,7 +29,8 @@ class ProbabilisticNCA(nn.Module):
     starts with the norm `concentration` as in the release; the norm is not used, but the longer a row, the smaller the angle of a step at a given rate.
     z (B, dim) raw, y (B,) int64 -> scalar mean; samples (S, B, dim): unit vectors given instead of drawn.
     temperature t is learned unless learn_temperature=False; temperature_inside=True takes log mean_s rho^(1/t), as Algorithm 1 and the release do, False the
-    paper's Eq 6. normalizer="exact" | "paper" | "released", method="debye" | "quadratic": see toolkit.vmf.distribution. Draws repeat until a backward pass: see VMF.
+    paper's Eq 6. normalizer="exact" | "paper" | "released", method="debye" | "quadratic": see toolkit.vmf.distribution. Draws repeat until
+    a backward pass: see VMF.
     The paper tried t in {1, 1/32, 1/256}, concentration in {10, 50, 200} and 5 to 20 samples.
     """
 

@@ -3,7 +3,8 @@
 The description is a JSON object under the key "likeness" of the file's metadata: format, modality, similarity, dim, read (which function of the modality reads
 the items), digest (of the model that was exported: its embeddings and calibrations fit) and shape (what follows the batch in the input; null = any length).
 
-ONNX files come from anywhere. They are opened and run in a process of their own (toolkit/models/onnx_process.py), with limits of memory and time that follow from
+ONNX files come from anywhere. They are opened and run in a process of their own (toolkit/models/onnx_process.py), with limits of memory
+and time that follow from
 the sizes of the file and of the input; tensors outside the file and operators that ONNX does not define are refused there.
 """
 

@@ -63,7 +63,8 @@ class Data:
 
 
 def load_variants(file: str, names: Sequence[str] = (), overrides: Sequence[str] = ()) -> tuple[dict[str, Recipe], dict[str, Ranges]]:
-    """The variants of RECIPE.py (all, or those named) with the overrides applied, and its RANGES. ValueError as toolkit.training.recipe.load and override say."""
+    """The variants of RECIPE.py (all, or those named) with the overrides applied, and its RANGES. ValueError as
+    toolkit.training.recipe.load and override say."""
     if ":" in file and not Path(file).is_file():
         raise ValueError(f"recipe {file!r}: compare takes RECIPE.py alone; name variants with --variants {file.rpartition(':')[2]}")
     found = recipes.read(file)

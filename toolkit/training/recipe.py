@@ -63,7 +63,8 @@ class Recipe:
 
     items(data) -> list[Item] to train on; trials(data) -> (list[Item], Trials) to evaluate on; read(item) -> array;
     augment(array, rng, batch_rng) -> array; frontend() and loss(dim, num_classes) and backbone(input dim) -> modules; metrics: name -> f(target, nontarget).
-    test(model, data) -> PerItem (toolkit.training.measure): instead of trials, for classification and retrieval; metrics are then name -> f(columns) (eval.per_item).
+    test(model, data) -> PerItem (toolkit.training.measure): instead of trials, for classification and retrieval; metrics are then name ->
+    f(columns) (eval.per_item).
     It is applied to the finished model; validation, of the same kind, to the model as it trains (default: test), for schedule.watch alone if that is set.
     similarity: how embeddings are compared, "" = the loss's own or cosine. threads: CPU threads of training, 0 = torch's choice.
     estimate_views: training views of every item from which a backbone or loss with `estimate` learns its constants before the first step (a loss of at

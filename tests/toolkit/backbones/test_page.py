@@ -34,5 +34,12 @@ def test_counts_are_the_field_s_and_no_backbone_is_left_out() -> None:
         if found := re.match(r"[\d.]+", row.field):
             assert abs(module.size(row.make) / 1e6 - float(found[0])) < 0.0101, row.name  # the field rounds down as often as to the nearest
     named = {row.make.func if isinstance(row.make, partial) else row.make for row in module.ROWS}
-    files = {path.stem for path in Path(next(iter(toolkit.backbones.__path__))).glob("*.py")} - {"__init__", "images", "pickled", "pooling", "torchaudio_cpu", "weights"}
+    files = {path.stem for path in Path(next(iter(toolkit.backbones.__path__))).glob("*.py")} - {
+        "__init__",
+        "images",
+        "pickled",
+        "pooling",
+        "torchaudio_cpu",
+        "weights",
+    }
     assert {cls.__module__.rpartition(".")[2] for cls in named} == files
