@@ -35,7 +35,7 @@ RECIPE = Recipe(
     read=audio.read,
 )
 # extract.py's shards are thousands of items long; this runs the same command with shards of five.
-SCRIPT = "import sys; from toolkit import extract, cli; extract.extract.__kwdefaults__['shard_items'] = 5; cli.main(sys.argv[1:])"
+SCRIPT = "import sys; from likeness import cli, extract; extract.extract.__kwdefaults__['shard_items'] = 5; cli.main(sys.argv[1:])"
 
 
 @pytest.fixture(scope="module")

@@ -191,7 +191,7 @@ def test_reading_a_table_imports_no_native_reader_here(tmp_path: Path) -> None:
 
     path = tmp_path / "e.parquet"
     embeddings.write(path, Embeddings(("a",), np.ones((1, 2), np.float32)))
-    program = "import sys; from eval import embeddings; embeddings.read(sys.argv[1]); print(sorted({'pyarrow', 'h5py', 'torch'} & set(sys.modules)))"
+    program = "import sys; from eval.formats import embeddings; embeddings.read(sys.argv[1]); print(sorted({'pyarrow', 'h5py', 'torch'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
