@@ -36,7 +36,8 @@ demo: $(DEMO_READY)
 # their order, so that what the tests of a file share is made once; a process that has finished takes from another's end.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal --durations=30
 
-# Five minutes on two cores: with a quarter of the random examples, and without the tests marked slow.
+# Five minutes on two cores: with a quarter of hypothesis's examples, an eighth of the damaged files, and without the
+# tests marked slow.
 test: $(READY)
 	LIKENESS_FUZZ_EXAMPLES=5 $(PYTEST) -m "not slow" --hypothesis-profile quick
 

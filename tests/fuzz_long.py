@@ -160,16 +160,21 @@ def chunk(name: str, start: int, end: int, folder: Path) -> tuple[int, list[tupl
     return number + 1, [*found, (number, "hang" if killed else f"crash, status {status}")]
 
 
-def contained(name: str, number: int, folder: Path) -> bool:
-    """Keep the input, unless the boundary makes one ValueError of it, in time. In a process of its own: packages that start threads bear no fork."""
+def contained(name: str, number: int, what: str, folder: Path) -> bool:
+    """Keep the input, unless the boundary makes one ValueError of it, in time.
+
+    A "hang" is read once more whatever the reader, because other processes may have stopped the first reading. The
+    second reading has a process of its own: packages that start threads do not survive a fork.
+    """
     pid = os.fork()
     if pid:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     code = 1
     try:
         payload = payload_of(name, number, test_fuzz.CASES[name].make())
-        if test_fuzz.CASES[name].apart:
+        if test_fuzz.CASES[name].apart or what == "hang":
             use(APART)
+            signal.alarm(int(12 * SECONDS))  # ends this process, and with it the second reading
             with tempfile.TemporaryDirectory() as place:
                 begin = time.monotonic()
                 code = 0 if not read(name, payload, Path(place)) and time.monotonic() - begin < 3 * SECONDS else 1
@@ -201,7 +206,7 @@ def main() -> None:
             while mine["done"] < end:  # a crash ends a worker
                 done, found = chunk(name, mine["done"], end, given.folder)
                 for number, what in found:
-                    if contained(name, number, given.folder):
+                    if contained(name, number, what, given.folder):
                         mine["contained"] += 1
                         continue
                     mine["failed"] += 1

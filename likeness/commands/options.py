@@ -51,4 +51,4 @@ def refuse_input_as_output(context: typer.Context, output: str) -> None:
     for name, value in context.params.items():
         for read in value if isinstance(value, list | tuple) else [value]:
             if name != output and isinstance(read, Path) and read.is_file() and read.samefile(out):
-                raise ValueError(f"{out} is to be read and to be replaced by the output; name another file for the output")
+                raise ValueError(f"{out} is one of the inputs, and the output would replace it; name another file for the output")

@@ -196,12 +196,8 @@ def unpack(name: str, paths: Sequence[Path], into: Path) -> None:
         if isinstance(error, _Refused):
             raise ValueError(f"{name}: {error}; nothing of it was unpacked; it is not the archive that was published") from None
         if isinstance(error, FileExistsError | IsADirectoryError | NotADirectoryError):
-            raise ValueError(f"{name}: two of its members have one name, or one has none; nothing of it was unpacked; remove it and fetch it again") from None
+            raise ValueError(f"{name}: two of its members belong in one place; nothing of it was unpacked; remove it and fetch it again") from None
         if isinstance(error, _DAMAGED) or (isinstance(error, OSError) and error.errno is None):  # bz2 has no exception of its own
-            raise ValueError(f"{name}: damaged or cut short ({error}); nothing of it was unpacked; remove it and fetch it again") from None
-        if isinstance(error, FileExistsError | IsADirectoryError | NotADirectoryError):
-            raise ValueError(f"{name}: a member lies where another one is ({error.strerror}); nothing of it was unpacked; fetch it again") from None
-        if isinstance(error, OSError) and not error.strerror:  # of bz2, which has no error of its own
             raise ValueError(f"{name}: damaged or cut short ({error}); nothing of it was unpacked; remove it and fetch it again") from None
         if isinstance(error, OSError):
             raise OSError(f"{name}: cannot be unpacked ({error.strerror}); nothing of it was kept; make room and run the command again") from None

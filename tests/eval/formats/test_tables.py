@@ -142,8 +142,8 @@ def test_wespeakers_and_speechbrains_scoring_read_ours(tmp_path):
 
 
 def test_ids_that_a_format_cannot_give_back(tmp_path):
-    for name, bad in (("e.parquet", "a\ud800"), ("e.h5", "a\0"), ("e.h5", "\udfff")):
-        with pytest.raises(ValueError, match=r"1 ids|UTF-8"):
+    for name, bad, keyword in (("e.parquet", "a\ud800", "UTF-8"), ("e.h5", "a\0", "1 ids"), ("e.h5", "\udfff", "UTF-8")):
+        with pytest.raises(ValueError, match=keyword):
             write(tmp_path / name, Embeddings((bad, "fine"), np.ones((2, 2))))
     assert list(tmp_path.iterdir()) == []
 

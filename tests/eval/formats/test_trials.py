@@ -173,7 +173,7 @@ def test_round_trip(tmp_path, triples, values, suffix):
 
 @pytest.mark.parametrize("bad", ["", "#a", " a", "a ", "a\tb", "a\nb", "\ufeffa", "\ud800"])
 def test_ids_that_no_file_can_hold(tmp_path, bad):
-    with pytest.raises(ValueError, match=r"1 ids are empty|UTF-8"):
+    with pytest.raises(ValueError, match="UTF-8" if bad == "\ud800" else "1 ids are empty"):
         write_trials(tmp_path / "list", made([("a", bad, True)]))
     assert list(tmp_path.iterdir()) == []
 

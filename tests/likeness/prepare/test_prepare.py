@@ -417,7 +417,7 @@ def archive(path: Path, *members: tuple[str, dict[str, object]]) -> Path:
 )
 def test_odd_numbers_and_names_in_an_archive_are_one_sentence(members: list[tuple[str, dict[str, object]]], tmp_path: Path) -> None:
     file = archive(tmp_path / "odd.tar", *members)
-    with pytest.raises(ValueError, match=r"odd\.tar") as caught:
+    with pytest.raises(ValueError, match=r"odd\.tar.*(fetch it again|that was published)") as caught:
         unpack("odd.tar", [file], tmp_path / "out")
     assert "room" not in str(caught.value)
     assert not (tmp_path / "out").exists()
