@@ -1,9 +1,13 @@
-"""AN4 by five-fold cross-validation over its 54 speakers: our recipe's variants and seeds beside LDA and SpeechBrain's ECAPA on the same folds.
+"""AN4 by five-fold cross-validation over its 54 speakers: our recipe's variants and seeds beside
+LDA and SpeechBrain's ECAPA on the same folds.
 
-    python benchmarks/an4.py --data ../shared/data --out runs/an4-results            trains what is missing, then prints the table of docs/results.md
+    python benchmarks/an4.py --data ../shared/data --out runs/an4-results            trains what is
+    missing, then prints the table of docs/results.md
 
-Train on four fifths of the speakers, score all pairs of the rest, pool the trials of the five folds. Every fold's embeddings and scores stay in OUT; what is
-there is not run again, so the command can be stopped and repeated. Intervals: bootstrap over speakers. "vs LDA": paired, on the same draws of speakers.
+Train on four fifths of the speakers, score all pairs of the rest, pool the trials of the five
+folds. Every fold's embeddings and scores stay in OUT; what is there is not run again, so the
+command can be stopped and repeated. Intervals: bootstrap over speakers. "vs LDA": paired, on the
+same draws of speakers.
 """
 
 from __future__ import annotations
@@ -52,21 +56,32 @@ def run_fold(variant: str, seed: int, fold: int, data: Path, out: Path) -> str:
     items, trials = an4.trials(data, fold=fold)
     embedded, _ = embed(loaded.embedder, items, loaded.read, meta=loaded.meta)
     embeddings.write(folder / f"fold{fold}.npz", embedded)
-    took = {"wall_seconds": round(time.perf_counter() - started, 1), "cpu_seconds": round(time.process_time() - cpu, 1)}
+    took = {
+        "wall_seconds": round(time.perf_counter() - started, 1),
+        "cpu_seconds": round(time.process_time() - cpu, 1),
+    }
     (folder / f"fold{fold}.json").write_text(json.dumps(took), encoding="utf-8")
-    write_scores(folder / f"fold{fold}.txt", trials, score_trials(trials, embedded, similarity=loaded.similarity))
+    write_scores(
+        folder / f"fold{fold}.txt",
+        trials,
+        score_trials(trials, embedded, similarity=loaded.similarity),
+    )
     return f"{folder / f'fold{fold}.txt'} {took}"
 
 
 def pooled(files: list[Path]) -> tuple[Trials, np.ndarray]:
-    """The trials of all folds as one list: their ids never meet, because their speakers are disjoint."""
+    """The trials of all folds as one list: their ids never meet, because their speakers are
+    disjoint.
+    """
     lists, values = zip(*(read_scores(file) for file in files), strict=True)
     enrol = [one.enrol_ids[i] for one in lists for i in one.enrol]
     probe = [one.probe_ids[i] for one in lists for i in one.probe]
     names = tuple(dict.fromkeys([*enrol, *probe]))
     row = {name: i for i, name in enumerate(names)}
     index = [np.array([row[name] for name in side], dtype=np.int32) for side in (enrol, probe)]
-    return Trials(names, names, index[0], index[1], np.concatenate([one.target for one in lists])), np.concatenate(values)
+    return Trials(
+        names, names, index[0], index[1], np.concatenate([one.target for one in lists])
+    ), np.concatenate(values)
 
 
 def by_cosine(folder: Path, data: Path) -> list[Path]:
@@ -77,12 +92,16 @@ def by_cosine(folder: Path, data: Path) -> list[Path]:
     for fold in range(NUM_FOLDS):
         files.append(folder / f"cosine{fold}.txt")
         _, trials = an4.trials(data, fold=fold)
-        write_scores(files[-1], trials, score_trials(trials, embeddings.read(folder / f"fold{fold}.npz")))
+        write_scores(
+            files[-1], trials, score_trials(trials, embeddings.read(folder / f"fold{fold}.npz"))
+        )
     return files
 
 
 def with_as_norm(folder: Path, data: Path) -> list[Path]:
-    """Score files by cosine after subtracting the training mean, AS-normalised with the training speakers, a mean unit embedding each (WeSpeaker's way)."""
+    """Score files by cosine after subtracting the training mean, AS-normalised with the training
+    speakers, a mean unit embedding each (WeSpeaker's way).
+    """
     from eval.normalization import as_norm
     from modalities.speaker import an4
     from toolkit.models.checkpoint import load_model
@@ -102,13 +121,26 @@ def with_as_norm(folder: Path, data: Path) -> list[Path]:
         unit = Embeddings(known.ids, known.matrix - centre).unit()
         labels = np.array([item.label for item in trained])
         cohort = np.stack([unit[labels == label].mean(axis=0) for label in np.unique(labels)])
-        plain = score_trials(trials, Embeddings(tested.ids, tested.matrix - centre), similarity="cosine")
-        enrol, probe = (tested.matrix[tested.rows(ids)] - centre for ids in (trials.enrol_ids, trials.probe_ids))
-        write_scores(files[-1], trials, as_norm(plain, enrol, probe, cohort, top_n=len(cohort), i=trials.enrol, j=trials.probe))
+        plain = score_trials(
+            trials, Embeddings(tested.ids, tested.matrix - centre), similarity="cosine"
+        )
+        enrol, probe = (
+            tested.matrix[tested.rows(ids)] - centre for ids in (trials.enrol_ids, trials.probe_ids)
+        )
+        write_scores(
+            files[-1],
+            trials,
+            as_norm(plain, enrol, probe, cohort, top_n=len(cohort), i=trials.enrol, j=trials.probe),
+        )
     return files
 
 
-def row(name: str, files: list[Path], against: dict[str, np.ndarray] | None = None, plain: dict[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
+def row(
+    name: str,
+    files: list[Path],
+    against: dict[str, np.ndarray] | None = None,
+    plain: dict[str, np.ndarray] | None = None,
+) -> dict[str, np.ndarray]:
     """Print one Markdown row; returns the bootstrap draws for paired differences."""
     trials, values = pooled(files)
     subjects, _ = subjects_of(trials)
@@ -127,41 +159,98 @@ def row(name: str, files: list[Path], against: dict[str, np.ndarray] | None = No
         less, more = percentile_interval(drawn["eer"] - against["eer"], 0.95)
         paired = f"[{100 * less:+.1f}, {100 * more:+.1f}]"
     if plain is not None:
-        eers, costs = (percentile_interval(drawn[name] - plain[name], 0.95) for name in ("eer", "min_dcf"))
+        eers, costs = (
+            percentile_interval(drawn[name] - plain[name], 0.95) for name in ("eer", "min_dcf")
+        )
         paired += f"; vs without: EER [{100 * eers[0]:+.2f}, {100 * eers[1]:+.2f}], minDCF [{costs[0]:+.3f}, {costs[1]:+.3f}]"
-    cells = [name, f"{100 * eer(scores.targets, scores.nontargets):.2f} [{100 * low:.1f}, {100 * high:.1f}]", f"{100 * within:.2f}"]
-    print("| " + " | ".join([*cells, f"{d:.3f} [{d_low:.2f}, {d_high:.2f}]", paired]) + " |", flush=True)
+    cells = [
+        name,
+        f"{100 * eer(scores.targets, scores.nontargets):.2f} [{100 * low:.1f}, {100 * high:.1f}]",
+        f"{100 * within:.2f}",
+    ]
+    print(
+        "| " + " | ".join([*cells, f"{d:.3f} [{d_low:.2f}, {d_high:.2f}]", paired]) + " |",
+        flush=True,
+    )
     return drawn
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True, help="folder that holds an4/")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--variants", default="arcface,simple,softmax,arcface_cmn", help="variants with --seeds runs each; the last two run once")
+    parser.add_argument(
+        "--variants",
+        default="arcface,simple,softmax,arcface_cmn",
+        help="variants with --seeds runs each; the last two run once",
+    )
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--jobs", type=int, default=2, help="folds trained at a time, one core each")
-    parser.add_argument("--peers", default="lda,speechbrain", help="of lda, speechbrain, speechbrain_cmn; the last two take half an hour of one core each")
+    parser.add_argument(
+        "--jobs", type=int, default=2, help="folds trained at a time, one core each"
+    )
+    parser.add_argument(
+        "--peers",
+        default="lda,speechbrain",
+        help="of lda, speechbrain, speechbrain_cmn; the last two take half an hour of one core "
+        "each",
+    )
     given = parser.parse_args()
-    seeds = {name: given.seeds if name in ("arcface", "simple") else 1 for name in given.variants.split(",")}
-    peers = {"lda": ["lda"], "speechbrain": ["speechbrain"], "speechbrain_cmn": ["speechbrain", "--cmn"]}
+    seeds = {
+        name: given.seeds if name in ("arcface", "simple") else 1
+        for name in given.variants.split(",")
+    }
+    peers = {
+        "lda": ["lda"],
+        "speechbrain": ["speechbrain"],
+        "speechbrain_cmn": ["speechbrain", "--cmn"],
+    }
     chosen = ["lda", *(name for name in given.peers.split(",") if name != "lda")]
     for name, arguments in ((name, peers[name]) for name in chosen):
         script = str(Path(__file__).with_name("an4_peers.py"))
-        subprocess.run([sys.executable, script, *arguments, "--threads", "1", "--data", str(given.data), "--out", str(given.out / name)], check=True)
+        subprocess.run(
+            [
+                sys.executable,
+                script,
+                *arguments,
+                "--threads",
+                "1",
+                "--data",
+                str(given.data),
+                "--out",
+                str(given.out / name),
+            ],
+            check=True,
+        )
     with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
-        jobs = [pool.submit(run_fold, name, seed, fold, given.data, given.out) for name in seeds for seed in range(seeds[name]) for fold in range(NUM_FOLDS)]
+        jobs = [
+            pool.submit(run_fold, name, seed, fold, given.data, given.out)
+            for name in seeds
+            for seed in range(seeds[name])
+            for fold in range(NUM_FOLDS)
+        ]
         for job in jobs:
             if job.result():
                 print(job.result(), file=sys.stderr, flush=True)
-    print("| system | EER % (over speakers) | same-sex EER % | minDCF(.01) | EER vs LDA, paired |\n|---|---|---|---|---|")
-    lda = row("log-fbank mean+std, LDA", [given.out / "lda" / f"fold{fold}.txt" for fold in range(NUM_FOLDS)])
+    print(
+        "| system | EER % (over speakers) | same-sex EER % | minDCF(.01) | EER vs LDA, paired "
+        "|\n|---|---|---|---|---|"
+    )
+    lda = row(
+        "log-fbank mean+std, LDA",
+        [given.out / "lda" / f"fold{fold}.txt" for fold in range(NUM_FOLDS)],
+    )
     for name in chosen[1:]:
         row(name, [given.out / name / f"fold{fold}.txt" for fold in range(NUM_FOLDS)], lda)
     for name, count in seeds.items():
         for seed in range(count):
             folder = given.out / name / f"seed{seed}"
-            own = row(f"{name}, seed {seed}", [folder / f"fold{fold}.txt" for fold in range(NUM_FOLDS)], lda)
+            own = row(
+                f"{name}, seed {seed}",
+                [folder / f"fold{fold}.txt" for fold in range(NUM_FOLDS)],
+                lda,
+            )
             row(f"{name}, seed {seed}, AS-norm", with_as_norm(folder, given.data), lda, own)
             if name == "simple":
                 row(f"{name} by cosine, seed {seed}", by_cosine(folder, given.data), lda)

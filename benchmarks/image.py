@@ -1,18 +1,23 @@
-"""Images: training views a second, an epoch of the MNIST recipe beside its bare network, and what a retrieval test costs.
+"""Images: training views a second, an epoch of the MNIST recipe beside its bare network, and what a
+retrieval test costs.
 
-    OMP_NUM_THREADS=1 python benchmarks/image.py [--data ../shared/data] [--images 32] [--steps 50] [--rounds 3]
+    OMP_NUM_THREADS=1 python benchmarks/image.py [--data ../shared/data] [--images 32] [--steps 50]
+    [--rounds 3]
 
-CPU seconds (process time) of one thread; all works of a row take turns, so that a busy machine hits them alike; the least of the rounds counts, of
-MNIST's steps the median.
-Views: images of smooth noise in memory, each once; ours from float32 (C, H, W) as `read` gives them; the peer is albumentations' own pipeline of the same steps
-on uint8 (H, W, C), as users write it, plus the conversion to float32 (C, H, W) (torchvision does not install here). Limit: what cannot be left out: OpenCV's
-resize of a crop, NumPy's copy of a padded crop, OpenCV's warp. Files: JPEG of 500 x 375 decoded, shorter edge to 256, centre crop of 224; limit: Pillow's
-decoding alone.
-MNIST: recipes/image/mnist.py without its evaluations, on its first batches: steps of fit() after the first epoch, when all images are in memory, against the
-same network, loss and optimiser on one tensor of all images from which batches are picked: one such step between any two of fit()'s. The first epoch, which
-reads the files, is a column of its own. The limit of fit()/bare is 1.15.
-Retrieval: what `test` does with 5,924 embeddings of 512 dims in 100 classes: all metrics of each query, k-means for NMI, 1,000 draws of classes for the
-intervals; limit: the product of all with all. At SOP's size, and beside pytorch-metric-learning: benchmarks/eval_retrieval.py.
+CPU seconds (process time) of one thread; all works of a row take turns, so that a busy machine hits
+them alike; the least of the rounds counts, of MNIST's steps the median.
+Views: images of smooth noise in memory, each once; ours from float32 (C, H, W) as `read` gives
+them; the peer is albumentations' own pipeline of the same steps on uint8 (H, W, C), as users write
+it, plus the conversion to float32 (C, H, W) (torchvision does not install here). Limit: what cannot
+be left out: OpenCV's resize of a crop, NumPy's copy of a padded crop, OpenCV's warp. Files: JPEG of
+500 x 375 decoded, shorter edge to 256, centre crop of 224; limit: Pillow's decoding alone.
+MNIST: recipes/image/mnist.py without its evaluations, on its first batches: steps of fit() after
+the first epoch, when all images are in memory, against the same network, loss and optimiser on one
+tensor of all images from which batches are picked: one such step between any two of fit()'s. The
+first epoch, which reads the files, is a column of its own. The limit of fit()/bare is 1.15.
+Retrieval: what `test` does with 5,924 embeddings of 512 dims in 100 classes: all metrics of each
+query, k-means for NMI, 1,000 draws of classes for the intervals; limit: the product of all with
+all. At SOP's size, and beside pytorch-metric-learning: benchmarks/eval_retrieval.py.
 """
 
 from __future__ import annotations
@@ -73,7 +78,10 @@ def row(*cells: object) -> None:
 def drawn(count: int, height: int, width: int, channels: int) -> list[Pixels]:
     """Smooth noise, as photographs are smooth: it decides how well JPEG decodes."""
     rng = np.random.default_rng(0)
-    small = [rng.integers(256, size=(max(2, height // 8), max(2, width // 8), channels), dtype=np.uint8) for _ in range(count)]
+    small = [
+        rng.integers(256, size=(max(2, height // 8), max(2, width // 8), channels), dtype=np.uint8)
+        for _ in range(count)
+    ]
     large = [cv2.resize(one, (width, height), interpolation=cv2.INTER_CUBIC) for one in small]
     return [np.asarray(one, dtype=np.uint8).reshape(height, width, channels) for one in large]
 
@@ -94,12 +102,36 @@ def pipelines() -> dict[str, Any]:
 
     flip = a.HorizontalFlip(p=0.5)
     jitter = a.ColorJitter((0.75, 1.25), (0.75, 1.25), (0.75, 1.25), hue=(0.0, 0.0), p=1.0)
-    hole = a.CoarseDropout(num_holes_range=(1, 1), hole_height_range=(8, 8), hole_width_range=(8, 8), p=1.0)
+    hole = a.CoarseDropout(
+        num_holes_range=(1, 1), hole_height_range=(8, 8), hole_width_range=(8, 8), p=1.0
+    )
     return {
-        "crop": a.Compose([a.RandomResizedCrop((224, 224), area_for_downscale="image", p=1.0), flip]),
-        "jitter": a.Compose([jitter, a.RandomResizedCrop((224, 224), scale=(0.16, 1.0), area_for_downscale="image", p=1.0), flip]),
-        "shift": a.Compose([a.Pad(4, border_mode=cv2.BORDER_REFLECT_101), a.RandomCrop(32, 32), flip, hole]),
-        "warp": a.Compose([a.Affine(scale=(0.9, 1.1), rotate=(-10, 10), shear=(-6, 6), translate_percent=(-0.05, 0.05), p=1.0)]),
+        "crop": a.Compose(
+            [a.RandomResizedCrop((224, 224), area_for_downscale="image", p=1.0), flip]
+        ),
+        "jitter": a.Compose(
+            [
+                jitter,
+                a.RandomResizedCrop(
+                    (224, 224), scale=(0.16, 1.0), area_for_downscale="image", p=1.0
+                ),
+                flip,
+            ]
+        ),
+        "shift": a.Compose(
+            [a.Pad(4, border_mode=cv2.BORDER_REFLECT_101), a.RandomCrop(32, 32), flip, hole]
+        ),
+        "warp": a.Compose(
+            [
+                a.Affine(
+                    scale=(0.9, 1.1),
+                    rotate=(-10, 10),
+                    shear=(-6, 6),
+                    translate_percent=(-0.05, 0.05),
+                    p=1.0,
+                )
+            ]
+        ),
     }
 
 
@@ -113,7 +145,15 @@ def resized(held: Sequence[Pixels]) -> None:
     for one in held:
         height, width = one.shape[:2]
         edge = int((height * width / 2) ** 0.5)
-        to_floats(as_pixels(cv2.resize(one[:edge, :edge], (224, 224), interpolation=cv2.INTER_AREA if edge > 224 else cv2.INTER_LINEAR)))
+        to_floats(
+            as_pixels(
+                cv2.resize(
+                    one[:edge, :edge],
+                    (224, 224),
+                    interpolation=cv2.INTER_AREA if edge > 224 else cv2.INTER_LINEAR,
+                )
+            )
+        )
 
 
 def padded(held: Sequence[NDArray[np.float32]]) -> None:
@@ -128,21 +168,42 @@ def warped(held: Sequence[Pixels]) -> None:
 
 
 def view_rows(count: int, rounds: int) -> None:
-    print("| training views, images/s of one core | ours | albumentations | limit | ours/albumentations | ours/limit |\n|---|---|---|---|---|---|")
+    print(
+        "| training views, images/s of one core | ours | albumentations | limit | "
+        "ours/albumentations | ours/limit |\n|---|---|---|---|---|---|"
+    )
     made = pipelines()
     random.seed(0)
-    photographs, small, characters = drawn(count, 375, 500, 3), drawn(8 * count, 32, 32, 3), drawn(8 * count, 28, 28, 1)
+    photographs, small, characters = (
+        drawn(count, 375, 500, 3),
+        drawn(8 * count, 32, 32, 3),
+        drawn(8 * count, 28, 28, 1),
+    )
     for name, view, peer, limit, held in (
         ("crop_view, 375 x 500 to 224", REVISITING, "crop", resized, photographs),
         ("crop_view with colour jitter (vMF paper, CUB)", VMF_CUB, "jitter", resized, photographs),
-        ("shift_view with a square painted over (vMF paper, CIFAR)", VMF_CIFAR10, "shift", padded, small),
+        (
+            "shift_view with a square painted over (vMF paper, CIFAR)",
+            VMF_CIFAR10,
+            "shift",
+            padded,
+            small,
+        ),
         ("warp_view, 28 x 28", partial(warp_view), "warp", warped, characters),
     ):
         levels = [to_floats(one) for one in held]
         bare: Sequence[Any] = levels if limit is padded else held
-        seconds = in_turn([partial(ours, view, levels), partial(peers, made[peer], held), partial(limit, bare)], rounds)
+        seconds = in_turn(
+            [partial(ours, view, levels), partial(peers, made[peer], held), partial(limit, bare)],
+            rounds,
+        )
         rates = [len(held) / one for one in seconds]
-        row(name, *(f"{one:.0f}" for one in rates), f"{rates[0] / rates[1]:.2f}", f"{rates[0] / rates[2]:.2f}")
+        row(
+            name,
+            *(f"{one:.0f}" for one in rates),
+            f"{rates[0] / rates[1]:.2f}",
+            f"{rates[0] / rates[2]:.2f}",
+        )
 
 
 def file_row(count: int, rounds: int) -> None:
@@ -153,7 +214,11 @@ def file_row(count: int, rounds: int) -> None:
             items.append(Item(str(number), Path(folder) / f"{number}.jpg"))
             Image.fromarray(one).save(items[-1].path, quality=90)
         seconds = in_turn([partial(read_all, items), partial(decode_all, items)], rounds)
-    row("JPEG 500 x 375 to 224 x 224", *(f"{len(items) / one:.0f}" for one in seconds), f"{seconds[1] / seconds[0]:.2f}")
+    row(
+        "JPEG 500 x 375 to 224 x 224",
+        *(f"{len(items) / one:.0f}" for one in seconds),
+        f"{seconds[1] / seconds[0]:.2f}",
+    )
 
 
 def read_all(items: Sequence[Item]) -> None:
@@ -171,9 +236,18 @@ class Enough(Exception):
     """Raised by a step to end a run: a run of few steps would write a line of its log at each."""
 
 
-def loop(recipe: Recipe, items: Sequence[Item], inputs: torch.Tensor, labels: torch.Tensor, steps: int) -> tuple[float, float, float]:
-    """Median CPU seconds of a step of fit(), in the first epoch and in the two after it, and of a bare step; one of these comes between any two of fit()'s."""
-    recipe = replace(recipe, schedule=replace(recipe.schedule, eval_every=0, save_every=10**9, watch="", halve_after=0, stop_after=0))
+def loop(
+    recipe: Recipe, items: Sequence[Item], inputs: torch.Tensor, labels: torch.Tensor, steps: int
+) -> tuple[float, float, float]:
+    """Median CPU seconds of a step of fit(), in the first epoch and in the two after it, and of a
+    bare step; one of these comes between any two of fit()'s.
+    """
+    recipe = replace(
+        recipe,
+        schedule=replace(
+            recipe.schedule, eval_every=0, save_every=10**9, watch="", halve_after=0, stop_after=0
+        ),
+    )
     alone = build(recipe, 10, torch.device("cpu"))
     alone.embedder.train()
     picked = batches(len(labels), recipe.sampling.batch_size)
@@ -194,7 +268,11 @@ def loop(recipe: Recipe, items: Sequence[Item], inputs: torch.Tensor, labels: to
 
     with tempfile.TemporaryDirectory() as out, suppress(Enough):
         fit(recipe, data=Path(), out=Path(out) / "run", items=items, step=timed)
-    return float(np.median(taken[1 : steps + 1])), float(np.median(taken[steps + 1 :])), float(np.median(bare[steps:]))
+    return (
+        float(np.median(taken[1 : steps + 1])),
+        float(np.median(taken[steps + 1 :])),
+        float(np.median(bare[steps:])),
+    )
 
 
 def bare_step(run: Run, inputs: torch.Tensor, labels: torch.Tensor, picked: torch.Tensor) -> None:
@@ -211,8 +289,13 @@ def batches(count: int, size: int) -> Iterator[torch.Tensor]:
 
 
 def mnist_rows(data: Path, steps: int) -> None:
-    print("\n| MNIST recipe, ms a step of 130 images | fit() | first epoch, from files | bare network | fit()/bare |\n|---|---|---|---|---|")
-    found = runpy.run_path(str(Path(__file__).parents[1] / "recipes" / "image" / "mnist.py"))["RECIPES"]
+    print(
+        "\n| MNIST recipe, ms a step of 130 images | fit() | first epoch, from files | bare "
+        "network | fit()/bare |\n|---|---|---|---|---|"
+    )
+    found = runpy.run_path(str(Path(__file__).parents[1] / "recipes" / "image" / "mnist.py"))[
+        "RECIPES"
+    ]
     every = mnist.items(data, split="train")
     items = every[: 130 * steps]
     inputs = torch.from_numpy(np.stack([images.read(one) for one in items]))
@@ -224,31 +307,66 @@ def mnist_rows(data: Path, steps: int) -> None:
 
 
 def retrieval_row(rounds: int) -> None:
-    print("\n| a test of retrieval, CPU s | ours | limit: one product | ours/limit |\n|---|---|---|---|")
+    print(
+        "\n| a test of retrieval, CPU s | ours | limit: one product | ours/limit "
+        "|\n|---|---|---|---|"
+    )
     rng = np.random.default_rng(0)
     labels = np.sort(rng.integers(100, size=5_924))
-    rows = (rng.standard_normal((100, 512))[labels] + 3.5 * rng.standard_normal((5_924, 512))).astype(np.float32)
+    rows = (
+        rng.standard_normal((100, 512))[labels] + 3.5 * rng.standard_normal((5_924, 512))
+    ).astype(np.float32)
     names = {name: partial(per_item.mean, column=name) for name in ("recall@1", "map@r")}
 
     def metrics() -> PerItem:
-        return PerItem(tuple(map(str, range(5_924))), query_metrics(rows, labels), labels.astype(np.int32), "classes")
+        return PerItem(
+            tuple(map(str, range(5_924))),
+            query_metrics(rows, labels),
+            labels.astype(np.int32),
+            "classes",
+        )
 
     measured = metrics()
-    works: list[Callable[[], Any]] = [metrics, partial(clusters, rows, 100), partial(per_item.resample, names, measured), lambda: rows @ rows.T]
+    works: list[Callable[[], Any]] = [
+        metrics,
+        partial(clusters, rows, 100),
+        partial(per_item.resample, names, measured),
+        lambda: rows @ rows.T,
+    ]
     *parts, limit = in_turn(works, rounds)
-    for name, seconds in zip(("metrics of each query", "k-means for NMI", "1,000 draws of classes, two metrics"), parts, strict=True):
-        row(f"5,924 x 512, 100 classes: {name}", f"{seconds:.3f}", f"{limit:.3f}", f"{seconds / limit:.2f}")
+    for name, seconds in zip(
+        ("metrics of each query", "k-means for NMI", "1,000 draws of classes, two metrics"),
+        parts,
+        strict=True,
+    ):
+        row(
+            f"5,924 x 512, 100 classes: {name}",
+            f"{seconds:.3f}",
+            f"{limit:.3f}",
+            f"{seconds / limit:.2f}",
+        )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data")
     parser.add_argument("--images", type=int, default=32)
-    parser.add_argument("--steps", type=int, default=50, help="of an epoch of MNIST, which is so many batches of its training images")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=50,
+        help="of an epoch of MNIST, which is so many batches of its training images",
+    )
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     if os.environ.get("OMP_NUM_THREADS") != "1":
-        print("set OMP_NUM_THREADS=1 before Python starts: CPU time of many threads is not comparable", file=sys.stderr)
+        print(
+            "set OMP_NUM_THREADS=1 before Python starts: CPU time of many threads is not "
+            "comparable",
+            file=sys.stderr,
+        )
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     view_rows(given.images, given.rounds)

@@ -1,10 +1,13 @@
-"""Omniglot: raw pixels, and pytorch-metric-learning's losses in the loop of recipes/image/omniglot.py: same batches, views, network, start and optimiser.
+"""Omniglot: raw pixels, and pytorch-metric-learning's losses in the loop of
+recipes/image/omniglot.py: same batches, views, network, start and optimiser.
 
     python benchmarks/omniglot_peers.py --data ../shared/data --seeds 3 --out runs/omniglot-peers
-    python benchmarks/omniglot_peers.py --data ../shared/data --peers "" --out runs/omniglot-peers        raw pixels alone: seconds
+    python benchmarks/omniglot_peers.py --data ../shared/data --peers "" --out runs/omniglot-peers
+    raw pixels alone: seconds
 
-The step's loss is PML's, computed on our class vectors (so that they start and are optimised as in the recipe), everything else is `likeness train`'s. Prints a
-row a system: mean over seeds, standard error, and the interval of that mean over characters. Finished runs in --out are not done again.
+The step's loss is PML's, computed on our class vectors (so that they start and are optimised as in
+the recipe), everything else is `likeness train`'s. Prints a row a system: mean over seeds, standard
+error, and the interval of that mean over characters. Finished runs in --out are not done again.
 """
 
 from __future__ import annotations
@@ -59,7 +62,9 @@ PEERS: dict[str, Callable[[int, int], tuple[torch.nn.Module, str]]] = {
 }
 
 
-def step_with(make: Callable[[int, int], tuple[torch.nn.Module, str]], mined: bool) -> Callable[[Run, Batch, Recipe], Tensor]:
+def step_with(
+    make: Callable[[int, int], tuple[torch.nn.Module, str]], mined: bool
+) -> Callable[[Run, Batch, Recipe], Tensor]:
     """toolkit.training.train.step with PML's loss."""
     made: dict[str, Any] = {}
 
@@ -80,12 +85,19 @@ def step_with(make: Callable[[int, int], tuple[torch.nn.Module, str]], mined: bo
 
 
 def pixels(data: Path, edge: int, *, apart: bool = False) -> PerItem:
-    """Cosine of the raw pixels at edge x edge. apart: an image is searched among those of its own alphabet, a job of 14 to 55 characters instead of 331."""
+    """Cosine of the raw pixels at edge x edge. apart: an image is searched among those of its own
+    alphabet, a job of 14 to 55 characters instead of 331.
+    """
     items = omniglot.items(data, split="test")
     rows = np.stack([omniglot.read(one, edge=edge).ravel() for one in items])
     labels = np.unique([str(one.label) for one in items], return_inverse=True)[1]
     if not apart:
-        return PerItem(tuple(one.id for one in items), query_metrics(rows, labels, ks=(1,)), labels.astype(np.int32), "classes")
+        return PerItem(
+            tuple(one.id for one in items),
+            query_metrics(rows, labels, ks=(1,)),
+            labels.astype(np.int32),
+            "classes",
+        )
     alphabets = np.array([str(one.label).partition("/")[0] for one in items])
     columns = {name: np.zeros(len(items)) for name in METRICS}
     for alphabet in np.unique(alphabets):
@@ -103,22 +115,33 @@ def row(name: str, runs: Sequence[PerItem]) -> str:
         values = [100 * metric[column](one.columns) for one in runs]
         drawn = 100 * np.mean([per_item.resample(metric, one)[column] for one in runs], axis=0)
         low, high = percentile_interval(drawn, 0.95)
-        error = f" ± {np.std(values, ddof=1) / math.sqrt(len(values)):.2f}" if len(values) > 1 else ""
+        error = (
+            f" ± {np.std(values, ddof=1) / math.sqrt(len(values)):.2f}" if len(values) > 1 else ""
+        )
         cells.append(f"{np.mean(values):.2f}{error} [{low:.1f}, {high:.1f}]")
     return "| " + " | ".join(cells) + " |"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--peers", default=",".join(PEERS), help="names of our variants, separated by commas; empty: raw pixels alone (default: all)")
+    parser.add_argument(
+        "--peers",
+        default=",".join(PEERS),
+        help="names of our variants, separated by commas; empty: raw pixels alone (default: all)",
+    )
     given = parser.parse_args()
     print("| system | seeds | R@1 % | MAP@R % | R-precision % |\n|---|---|---|---|---|", flush=True)
     for edge in (10, 32, 105):
         print(row(f"raw pixels {edge} x {edge}", [pixels(given.data, edge)]), flush=True)
-    print(row("raw pixels 16 x 16, each alphabet by itself", [pixels(given.data, 16, apart=True)]), flush=True)
+    print(
+        row("raw pixels 16 x 16, each alphabet by itself", [pixels(given.data, 16, apart=True)]),
+        flush=True,
+    )
     for name in filter(None, given.peers.split(",")):
         recipe, _ = load(f"{RECIPE}:{name}")
         runs = []
@@ -126,7 +149,13 @@ def main() -> None:
             out = given.out / name / f"seed-{seed}"
             if not (out / TEST).is_file():
                 seeded = Recipe(**{**vars(recipe), "seed": seed})
-                fit(seeded, data=given.data, out=out, resume=True, step=step_with(PEERS[name], name == "multi_similarity"))
+                fit(
+                    seeded,
+                    data=given.data,
+                    out=out,
+                    resume=True,
+                    step=step_with(PEERS[name], name == "multi_similarity"),
+                )
                 run_test(seeded, out, given.data)
             runs.append(per_item.read(out / TEST))
         print(row(f"PML {name}", runs), flush=True)

@@ -1,12 +1,16 @@
-"""The training loop beside the bare forward and backward of the same network: what reading, batching, logging and the rest cost.
+"""The training loop beside the bare forward and backward of the same network: what reading,
+batching, logging and the rest cost.
 
     OMP_NUM_THREADS=1 python benchmarks/train.py [--steps 30] [--rounds 3]
 
-Synthetic data in memory: 64 recordings of 2 s of noise in 16 classes, crops of 2 s, batch 8 (ResNet-34) and 64 (order statistics); 64 images of noise,
-112 x 112, flipped (IResNet-18, face) or shifted and flipped (ResNet-18, image), batch 16. CPU seconds of one thread. `loop`: median step of fit(); `bare`:
-median of front-end, network, loss, backward and optimiser step on one batch that is there already. Rounds alternate; the least median of each counts.
-SimPLE, with two encoders and a bank of 65,536, is set against ArcFace's loop on the same backbone. Sharding: 200,000 classes x 512 in two processes, memory
-of each after three steps with momentum (resident, above that of the same process before the loss was built), beside one process with all.
+Synthetic data in memory: 64 recordings of 2 s of noise in 16 classes, crops of 2 s, batch 8
+(ResNet-34) and 64 (order statistics); 64 images of noise, 112 x 112, flipped (IResNet-18, face) or
+shifted and flipped (ResNet-18, image), batch 16. CPU seconds of one thread. `loop`: median step of
+fit(); `bare`: median of front-end, network, loss, backward and optimiser step on one batch that is
+there already. Rounds alternate; the least median of each counts. SimPLE, with two encoders and a
+bank of 65,536, is set against ArcFace's loop on the same backbone. Sharding: 200,000 classes x 512
+in two processes, memory of each after three steps with momentum (resident, above that of the same
+process before the loss was built), beside one process with all.
 """
 
 from __future__ import annotations
@@ -57,11 +61,18 @@ def items(data: Path, suffix: str) -> list[Item]:
 
 
 def pixels(item: Item, edge: int = 112) -> Floats:
-    return np.random.default_rng(int(item.id)).integers(0, 256, size=(3, edge, edge)).astype(np.float32)
+    return (
+        np.random.default_rng(int(item.id))
+        .integers(0, 256, size=(3, edge, edge))
+        .astype(np.float32)
+    )
 
 
 def noise(item: Item) -> Floats:
-    return np.random.default_rng(int(item.id)).normal(size=int(SECONDS * 16_000)).astype(np.float32) * 0.1
+    return (
+        np.random.default_rng(int(item.id)).normal(size=int(SECONDS * 16_000)).astype(np.float32)
+        * 0.1
+    )
 
 
 RESNET = Recipe(
@@ -69,7 +80,8 @@ RESNET = Recipe(
     frontend=partial(KaldiFbank, num_mels=80),
     backbone=partial(ResNet34, dim=256),
     loss=partial(ArcFace, margin=0.2, scale=32.0),
-    items=audio.speed_copies,  # items are given to fit; a recipe has to name something that can be described
+    # items are given to fit; a recipe has to name something that can be described
+    items=audio.speed_copies,
     read=audio.read,
     augment=partial(train_view, seconds=(SECONDS, SECONDS)),
     sampling=Sampling(batch_size=8),
@@ -101,7 +113,9 @@ IMAGE = replace(
     read=image_images.read,
     augment=partial(shift_view, pad=4),
 )
-SIMPLE = replace(RESNET, loss=partial(SimPLE, r=3.0, alpha=0.001, b_theta=0.3), memory=Memory(65_536, 0.999))
+SIMPLE = replace(
+    RESNET, loss=partial(SimPLE, r=3.0, alpha=0.001, b_theta=0.3), memory=Memory(65_536, 0.999)
+)
 
 
 def loop(recipe: Recipe, steps: int, data: Path) -> float:
@@ -114,7 +128,13 @@ def loop(recipe: Recipe, steps: int, data: Path) -> float:
         return step(run, batch, recipe)
 
     with tempfile.TemporaryDirectory() as out:
-        fit(recipe, data=data, out=Path(out) / "run", items=items(data, ".wav" if recipe.modality == "speaker" else ".png"), step=timed)
+        fit(
+            recipe,
+            data=data,
+            out=Path(out) / "run",
+            items=items(data, ".wav" if recipe.modality == "speaker" else ".png"),
+            step=timed,
+        )
     return float(np.median(np.diff(starts)[2:]))
 
 
@@ -137,7 +157,10 @@ def bare(recipe: Recipe, steps: int) -> float:
 
 
 def alternating(works: list[Callable[[], float]], rounds: int) -> list[float]:
-    return [min(times) for times in zip(*([work() for work in works] for _ in range(rounds)), strict=True)]
+    return [
+        min(times)
+        for times in zip(*([work() for work in works] for _ in range(rounds)), strict=True)
+    ]
 
 
 def resident_mb() -> float:
@@ -156,7 +179,9 @@ def shard_memory(num_classes: int = 200_000, dim: int = 512) -> None:
     share = 64 // distributed.world()
     for number in range(3):
         optimizer.zero_grad()
-        z = torch.randn(share, dim, generator=torch.Generator().manual_seed(number), requires_grad=True)
+        z = torch.randn(
+            share, dim, generator=torch.Generator().manual_seed(number), requires_grad=True
+        )
         spread.loss_of(loss, z, torch.randint(num_classes, (share,)), layout=layout).backward()  # type: ignore[no-untyped-call]
         spread.average_gradients(loss, layout)
         optimizer.step()
@@ -165,13 +190,26 @@ def shard_memory(num_classes: int = 200_000, dim: int = 512) -> None:
 
 
 def sharded(num: int) -> float:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num), __file__, "--shard-memory"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(num),
+        __file__,
+        "--shard-memory",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return max(float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("memory"))
+    return max(
+        float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("memory")
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--shard-memory", action="store_true", help=argparse.SUPPRESS)
@@ -193,17 +231,35 @@ def main() -> None:
             ("ResNet-18, ArcFace, images", IMAGE),
             ("ResNet-34, SimPLE, bank 65,536", SIMPLE),
         ):
-            steps = given.steps * (10 if recipe is STATISTICS else 1)  # what is printed ten times a run weighs on short steps
-            ours, limit = alternating([partial(loop, recipe, steps, data), partial(bare, recipe, steps)], given.rounds)
+            steps = given.steps * (
+                10 if recipe is STATISTICS else 1
+            )  # what is printed ten times a run weighs on short steps
+            ours, limit = alternating(
+                [partial(loop, recipe, steps, data), partial(bare, recipe, steps)], given.rounds
+            )
             seconds[name] = ours
             speech = recipe.modality == "speaker"
             rate = recipe.sampling.batch_size * (SECONDS if speech else 1) / ours
             unit = "s of audio a second" if speech else "images a second"
-            print(f"| a step of {name}: loop; bare | {ours:.3f} s | {limit:.3f} s | {ours / limit:.3f} | {rate:.0f} {unit} |", flush=True)
-        arcface, simple = alternating([partial(loop, RESNET, given.steps, data), partial(loop, SIMPLE, given.steps, data)], given.rounds)
-        print(f"| a step of SimPLE, bank 65,536; ArcFace's | {simple:.3f} s | {arcface:.3f} s | {simple / arcface:.2f} | |", flush=True)
+            print(
+                f"| a step of {name}: loop; bare | {ours:.3f} s | {limit:.3f} s | "
+                f"{ours / limit:.3f} | {rate:.0f} {unit} |",
+                flush=True,
+            )
+        arcface, simple = alternating(
+            [partial(loop, RESNET, given.steps, data), partial(loop, SIMPLE, given.steps, data)],
+            given.rounds,
+        )
+        print(
+            f"| a step of SimPLE, bank 65,536; ArcFace's | {simple:.3f} s | {arcface:.3f} s | "
+            f"{simple / arcface:.2f} | |",
+            flush=True,
+        )
     two, one = sharded(2), sharded(1)
-    print(f"| 200,000 proxies x 512, memory of each of two processes; of one | {two:.0f} MB | {one:.0f} MB | {two / one:.2f} | |")
+    print(
+        f"| 200,000 proxies x 512, memory of each of two processes; of one | {two:.0f} MB | "
+        f"{one:.0f} MB | {two / one:.2f} | |"
+    )
     return None
 
 

@@ -2,10 +2,14 @@
 
     OMP_NUM_THREADS=1 python benchmarks/use.py [onnx import] [--repeats 3] [--only ResNet34]
 
-onnx    Every backbone at its usual size with its front-end inside: torch (eager, float32) against ONNX Runtime running the file of `likeness export`. One
-        recording of 3 s or one image, and batches of 8. Milliseconds of CPU time a call, items a second of the batch; random weights, which
-        do not change what is timed. "distance" and "norm" are what the export's own check found. Limit: none is known for ONNX Runtime; torch is the peer.
-import  `likeness --help` in a new process, wall seconds, the least of the repeats; of that what Python needs to start.
+onnx    Every backbone at its usual size with its front-end inside: torch (eager, float32) against
+ONNX Runtime running the file of `likeness export`. One
+        recording of 3 s or one image, and batches of 8. Milliseconds of CPU time a call, items a
+        second of the batch; random weights, which do not change what is timed. "distance" and
+        "norm" are what the export's own check found. Limit: none is known for ONNX Runtime; torch
+        is the peer.
+import  `likeness --help` in a new process, wall seconds, the least of the repeats; of that what
+Python needs to start.
 
 One thread, process time, the least of the repeats, both sides in turn.
 """
@@ -63,12 +67,17 @@ SPEECH = {
     "OrderStatistics": Kind(WESPEAKER_FBANK, OrderStatistics, audio.read),
     "XVector": Kind(WESPEAKER_FBANK, XVector, audio.read),
     "CAM++": Kind(WESPEAKER_FBANK, CAMPPlus, audio.read),
-    "ECAPA c512": Kind(SpeechBrainFbank, partial(ECAPA, channels=512, mfa_channels=1536), audio.read),
+    "ECAPA c512": Kind(
+        SpeechBrainFbank, partial(ECAPA, channels=512, mfa_channels=1536), audio.read
+    ),
     "ResNet34": Kind(WESPEAKER_FBANK, ResNet34, audio.read),
     "ERes2Net": Kind(WESPEAKER_FBANK, ERes2Net, audio.read),
     "ERes2NetV2": Kind(WESPEAKER_FBANK, ERes2NetV2, audio.read),
 }
-_CROP_224, _CROP_227 = partial(images.read, short_edge=256, crop=224), partial(images.read, short_edge=256, crop=227)
+_CROP_224, _CROP_227 = (
+    partial(images.read, short_edge=256, crop=224),
+    partial(images.read, short_edge=256, crop=227),
+)
 IMAGES = {
     "SmallCNN": Kind(partial(PixelScale, (0.0,), (1.0,)), SmallCNN, images.read),
     "MobileFaceNet": Kind(INSIGHTFACE, MobileFaceNet, faces.read),
@@ -82,7 +91,9 @@ IMAGES = {
 
 
 def in_turn(works: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
-    """Least CPU seconds of each; they take turns, so that a busy moment of the machine does not hit one of them only."""
+    """Least CPU seconds of each; they take turns, so that a busy moment of the machine does not hit
+    one of them only.
+    """
     seconds: list[list[float]] = [[] for _ in works]
     for work in works:
         work()
@@ -104,7 +115,10 @@ def run(embedder: nn.Module, inputs: Tensor) -> None:
 
 
 def onnx(repeats: int, only: str) -> None:
-    print("| backbone | parameters, M | distance | norm | torch, ms | ONNX, ms | torch / ONNX | torch, items/s | ONNX, items/s | torch / ONNX, batch |")
+    print(
+        "| backbone | parameters, M | distance | norm | torch, ms | ONNX, ms | torch / ONNX | "
+        "torch, items/s | ONNX, items/s | torch / ONNX, batch |"
+    )
     print("|---|---|---|---|---|---|---|---|---|---|")
     for name, kind in {**SPEECH, **IMAGES}.items():
         if only and only != name:
@@ -112,14 +126,25 @@ def onnx(repeats: int, only: str) -> None:
         torch.manual_seed(0)
         frontend = kind.frontend()
         spoken = name in SPEECH
-        model = Loaded(TorchEmbedder(frontend, kind.network(frontend.dim)).eval(), kind.read, "speaker" if spoken else "image", "cosine", "", 0)
+        model = Loaded(
+            TorchEmbedder(frontend, kind.network(frontend.dim)).eval(),
+            kind.read,
+            "speaker" if spoken else "image",
+            "cosine",
+            "",
+            0,
+        )
         with tempfile.TemporaryDirectory() as folder:
             found = export.export(model, Path(folder) / "model.onnx")
             other = exported_models.load(Path(folder) / "model.onnx")
         assert other is not None
         shape = (round(SECONDS * 16_000),) if spoken else other.embedder.backbone.shape
         inputs = torch.randn(BATCH, *shape) * 0.1 if spoken else torch.rand(BATCH, *shape) * 255
-        works = [partial(run, one.embedder, part) for part in (inputs[:1], inputs) for one in (model, other)]
+        works = [
+            partial(run, one.embedder, part)
+            for part in (inputs[:1], inputs)
+            for one in (model, other)
+        ]
         single, single_onnx, batch, batch_onnx = in_turn(works, repeats)
         row(
             name,
@@ -145,20 +170,37 @@ def start(repeats: int, only: str) -> None:
         return min(seconds)
 
     print("\n| start | s | of that Python | wanted |\n|---|---|---|---|")
-    row("likeness --help", f"{least('-m', 'likeness.cli', '--help'):.3f}", f"{least('-c', 'pass'):.3f}", "under .3")
+    row(
+        "likeness --help",
+        f"{least('-m', 'likeness.cli', '--help'):.3f}",
+        f"{least('-c', 'pass'):.3f}",
+        "under .3",
+    )
 
 
 PARTS: dict[str, Callable[[int, str], None]] = {"onnx": onnx, "import": start}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], metavar="PART", help=f"{', '.join(PARTS)} (default: all)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "parts",
+        nargs="*",
+        choices=[[], *PARTS],
+        metavar="PART",
+        help=f"{', '.join(PARTS)} (default: all)",
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", default="", help="One backbone.")
     given = parser.parse_args()
     if os.environ.get("OMP_NUM_THREADS") != "1":
-        print("set OMP_NUM_THREADS=1 before Python starts: CPU time of many threads is not comparable", file=sys.stderr)
+        print(
+            "set OMP_NUM_THREADS=1 before Python starts: CPU time of many threads is not "
+            "comparable",
+            file=sys.stderr,
+        )
     torch.set_num_threads(1)
     for name in given.parts or PARTS:
         PARTS[name](given.repeats, given.only)

@@ -1,11 +1,14 @@
-"""1:N search in a gallery of 1,000,000 subjects, 256 dims: ours, FAISS flat, and the bare matrix product; and the recall of approximate search.
+"""1:N search in a gallery of 1,000,000 subjects, 256 dims: ours, FAISS flat, and the bare matrix
+product; and the recall of approximate search.
 
     OMP_NUM_THREADS=1 python benchmarks/use_gallery.py [--size 1000000] [--repeats 3]
 
-Random unit templates, cosine, the 10 best. CPU seconds (process time) of one thread for one search of all probes, least of the repeats; each part in a fresh
-process. Limit: the same product in the same blocks into one buffer, and nothing else (a whole (Q, G) array costs three times as much: its pages are new).
-Peer: faiss.IndexFlatIP. Approximate: FaissGallery as it comes, with the seconds of its first search, which makes the index; probes there are noisy copies of
-templates (cosine .7 with their own), for among random vectors there is nothing to be found.
+Random unit templates, cosine, the 10 best. CPU seconds (process time) of one thread for one search
+of all probes, least of the repeats; each part in a fresh process. Limit: the same product in the
+same blocks into one buffer, and nothing else (a whole (Q, G) array costs three times as much: its
+pages are new). Peer: faiss.IndexFlatIP. Approximate: FaissGallery as it comes, with the seconds of
+its first search, which makes the index; probes there are noisy copies of templates (cosine .7 with
+their own), for among random vectors there is nothing to be found.
 """
 
 from __future__ import annotations
@@ -35,7 +38,10 @@ def data(size: int, probes: int) -> tuple[np.ndarray, np.ndarray]:
         part = rows[start : start + BLOCK]
         rng.standard_normal(out=part, dtype=np.float32)
         part /= np.linalg.norm(part, axis=1, keepdims=True)
-    asked = rows[rng.integers(size, size=probes)] + rng.standard_normal((probes, DIM), dtype=np.float32) / 16
+    asked = (
+        rows[rng.integers(size, size=probes)]
+        + rng.standard_normal((probes, DIM), dtype=np.float32) / 16
+    )
     return rows, asked / np.linalg.norm(asked, axis=1, keepdims=True)
 
 
@@ -96,7 +102,15 @@ def run_part(part: str, size: int, probes: int, repeats: int) -> None:
         started = time.process_time()
         search()
         seconds.append(time.process_time() - started)
-    print(json.dumps({"seconds": min(seconds), "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, **more}))
+    print(
+        json.dumps(
+            {
+                "seconds": min(seconds),
+                "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+                **more,
+            }
+        )
+    )
 
 
 def measure(part: str, size: int, probes: int, repeats: int) -> dict[str, float] | None:
@@ -104,9 +118,28 @@ def measure(part: str, size: int, probes: int, repeats: int) -> dict[str, float]
     if part in ("flat", "approximate") and importlib.util.find_spec("faiss") is None:
         return None
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, __file__, "--part", part, "--size", str(size), "--probes", str(probes), "--repeats", str(repeats)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=os.environ | threads | {"PYTHONPATH": path})
+    path = os.pathsep.join(
+        [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
+    command = [
+        sys.executable,
+        __file__,
+        "--part",
+        part,
+        "--size",
+        str(size),
+        "--probes",
+        str(probes),
+        "--repeats",
+        str(repeats),
+    ]
+    done = subprocess.run(
+        command,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | threads | {"PYTHONPATH": path},
+    )
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     print(f"{part}, {probes} probes: {found}", file=sys.stderr)
     return found
@@ -116,21 +149,42 @@ def gallery_rows(size: int, repeats: int) -> list[str]:
     """The table's rows: | work | ours | peer | limit | ours/limit | ours/peer |."""
     made = []
     for probes in (256, 1):
-        mine, peer, bare = (measure(part, size, probes, repeats * (1 if probes > 1 else 10)) for part in ("ours", "flat", "limit"))
+        mine, peer, bare = (
+            measure(part, size, probes, repeats * (1 if probes > 1 else 10))
+            for part in ("ours", "flat", "limit")
+        )
         assert mine is not None
         assert bare is not None
-        theirs = ("-", "-") if peer is None else (f"{peer['seconds']:.3f} s", f"{mine['seconds'] / peer['seconds']:.2f}")
-        work = f"search {probes} probe{'s' if probes > 1 else ''} in {size:,} x {DIM}, the {K} best (peer: FAISS flat)"
-        made.append(f"| {work} | {mine['seconds']:.3f} s | {theirs[0]} | {bare['seconds']:.3f} s | {mine['seconds'] / bare['seconds']:.2f} | {theirs[1]} |")
+        theirs = (
+            ("-", "-")
+            if peer is None
+            else (f"{peer['seconds']:.3f} s", f"{mine['seconds'] / peer['seconds']:.2f}")
+        )
+        work = (
+            f"search {probes} probe{'s' if probes > 1 else ''} in {size:,} x {DIM}, the {K} best "
+            "(peer: FAISS flat)"
+        )
+        made.append(
+            f"| {work} | {mine['seconds']:.3f} s | {theirs[0]} | {bare['seconds']:.3f} s | "
+            f"{mine['seconds'] / bare['seconds']:.2f} | {theirs[1]} |"
+        )
         if probes > 1 and (near := measure("approximate", size, probes, repeats)):
-            said = f"recall@1 {near['recall_1']:.3f}, recall@{K} {near['recall']:.3f} against exact; index made in {near['first'] - near['seconds']:.0f} s"
+            said = (
+                f"recall@1 {near['recall_1']:.3f}, recall@{K} {near['recall']:.3f} against exact; "
+                f"index made in {near['first'] - near['seconds']:.0f} s"
+            )
             ratio = f"{near['seconds'] / bare['seconds']:.3f}"
-            made.append(f"| the same by FaissGallery ({said}) | {near['seconds']:.3f} s | {theirs[0]} | {bare['seconds']:.3f} s | {ratio} | - |")
+            made.append(
+                f"| the same by FaissGallery ({said}) | {near['seconds']:.3f} s | {theirs[0]} | "
+                f"{bare['seconds']:.3f} s | {ratio} | - |"
+            )
     return made
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--size", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--probes", type=int, help=argparse.SUPPRESS)

@@ -1,11 +1,15 @@
-"""`likeness serve` under load: 50 clients for a minute on this machine's cores, requests per second of /verify, and what the model alone can do.
+"""`likeness serve` under load: 50 clients for a minute on this machine's cores, requests per second
+of /verify, and what the model alone can do.
 
     python benchmarks/use_serve.py [--seconds 60] [--clients 50] [--models tiny,resnet34]
 
-The server runs in a process of its own as `likeness serve` starts it, with its default limits except the rate (all clients share one address); clients are
-threads of this process, which share the cores with it. Every request uploads two recordings of 3 s (WAV, 96 kB each). Models are untrained, which costs the
-same: `tiny` (a ResNet of 2 channels: what the server itself costs) and `resnet34` (32 channels, 6.6 M parameters, 80 bands). Limit: likeness.verify in
-a process of its own that reads the same two files, one thread, times the number of workers. Errors are answers other than 200, and connections that broke.
+The server runs in a process of its own as `likeness serve` starts it, with its default limits
+except the rate (all clients share one address); clients are threads of this process, which share
+the cores with it. Every request uploads two recordings of 3 s (WAV, 96 kB each). Models are
+untrained, which costs the same: `tiny` (a ResNet of 2 channels: what the server itself costs) and
+`resnet34` (32 channels, 6.6 M parameters, 80 bands). Limit: likeness.verify in a process of its own
+that reads the same two files, one thread, times the number of workers. Errors are answers other
+than 200, and connections that broke.
 """
 
 from __future__ import annotations
@@ -31,7 +35,10 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 BOUNDARY = "likeness-benchmark"
-SIZES = {"tiny": {"num_mels": 16, "width": 2, "dim": 8}, "resnet34": {"num_mels": 80, "width": 32, "dim": 256}}
+SIZES = {
+    "tiny": {"num_mels": 16, "width": 2, "dim": 8},
+    "resnet34": {"num_mels": 80, "width": 32, "dim": 256},
+}
 
 
 def prepare(folder: Path, name: str) -> tuple[Path, list[Path]]:
@@ -52,7 +59,14 @@ def prepare(folder: Path, name: str) -> tuple[Path, list[Path]]:
     made = replace(made, frontend=partial(KaldiFbank, num_mels=size["num_mels"]), backbone=backbone)
     torch.manual_seed(0)
     frontend = made.frontend()
-    save_model(folder / f"{name}.safetensors", TorchEmbedder(frontend, backbone(frontend.dim)), made, similarity="cosine", step=0, metrics={})
+    save_model(
+        folder / f"{name}.safetensors",
+        TorchEmbedder(frontend, backbone(frontend.dim)),
+        made,
+        similarity="cosine",
+        step=0,
+        metrics={},
+    )
     rng = np.random.default_rng(0)
     files = [folder / "a.wav", folder / "b.wav"]
     for file in files:
@@ -63,9 +77,32 @@ def prepare(folder: Path, name: str) -> tuple[Path, list[Path]]:
 @contextmanager
 def server(model: Path) -> Iterator[tuple[str, int]]:
     """The address of `likeness serve`."""
-    command = [sys.executable, "-m", "likeness.cli", "serve", "--model", str(model), "--port", "0", "--rate", "0", "--threshold", "0.5"]
-    environment = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "likeness.cli",
+        "serve",
+        "--model",
+        str(model),
+        "--port",
+        "0",
+        "--rate",
+        "0",
+        "--threshold",
+        "0.5",
+    ]
+    environment = os.environ | {
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    }
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     try:
         assert process.stdout is not None
         found = re.search(r"http://([\d.]+):(\d+)/", process.stdout.readline())
@@ -76,10 +113,18 @@ def server(model: Path) -> Iterator[tuple[str, int]]:
         process.wait()
 
 
-def load(address: tuple[str, int], files: list[Path], clients: int, seconds: float) -> tuple[list[float], Counter[str]]:
+def load(
+    address: tuple[str, int], files: list[Path], clients: int, seconds: float
+) -> tuple[list[float], Counter[str]]:
     """Seconds of every answered request, and how often there was which error."""
-    head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{{}}"; filename="upload"\r\nContent-Type: application/octet-stream\r\n\r\n'
-    parts = [head.format(name).encode() + file.read_bytes() + b"\r\n" for name, file in zip(("first", "second"), files, strict=True)]
+    head = (
+        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{{}}"; '
+        'filename="upload"\r\nContent-Type: application/octet-stream\r\n\r\n'
+    )
+    parts = [
+        head.format(name).encode() + file.read_bytes() + b"\r\n"
+        for name, file in zip(("first", "second"), files, strict=True)
+    ]
     body = b"".join([*parts, f"--{BOUNDARY}--\r\n".encode()])
     taken: list[float] = []
     errors: Counter[str] = Counter()
@@ -90,7 +135,12 @@ def load(address: tuple[str, int], files: list[Path], clients: int, seconds: flo
         while time.monotonic() < end:
             started = time.perf_counter()
             try:
-                connection.request("POST", "/verify", body, {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"})
+                connection.request(
+                    "POST",
+                    "/verify",
+                    body,
+                    {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"},
+                )
                 answer = connection.getresponse()
                 said = answer.read()
                 if answer.status != 200 or "score" not in json.loads(said):
@@ -124,8 +174,19 @@ while time.perf_counter() - started < 3:
     count += 1
 print(count / (time.perf_counter() - started))
 """
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    return float(subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout)
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    }
+    return float(
+        subprocess.run(
+            [sys.executable, "-c", script],
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        ).stdout
+    )
 
 
 def serve_rows(clients: int, seconds: float, models: list[str]) -> list[str]:
@@ -141,19 +202,31 @@ def serve_rows(clients: int, seconds: float, models: list[str]) -> list[str]:
                 wall = time.perf_counter() - started
         median, late = np.quantile(taken, [0.5, 0.95])
         failed = sum(errors.values())
-        said = f"{failed} ({', '.join(f'{n} x {what}' for what, n in errors.items())})" if failed else "0"
+        said = (
+            f"{failed} ({', '.join(f'{n} x {what}' for what, n in errors.items())})"
+            if failed
+            else "0"
+        )
         work = f"/verify, {name}, {clients} clients for {seconds:.0f} s"
-        made.append(f"| {work} | {len(taken)} | {said} | {len(taken) / wall:.1f} | {median:.2f} s | {late:.2f} s | {limit:.1f} per s |")
+        made.append(
+            f"| {work} | {len(taken)} | {said} | {len(taken) / wall:.1f} | {median:.2f} s | "
+            f"{late:.2f} s | {limit:.1f} per s |"
+        )
     return made
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--models", default="tiny,resnet34")
     args = parser.parse_args()
-    print("| work | requests | errors | requests/s | median | 95 % | model alone |\n|---|---|---|---|---|---|---|")
+    print(
+        "| work | requests | errors | requests/s | median | 95 % | model alone "
+        "|\n|---|---|---|---|---|---|---|"
+    )
     print("\n".join(serve_rows(args.clients, args.seconds, args.models.split(","))), flush=True)
 
 

@@ -1,4 +1,5 @@
-"""Writes docs/backbones.md, the tables of backbones, from the classes themselves: parameters are counted, not quoted.
+"""Writes docs/backbones.md, the tables of backbones, from the classes themselves: parameters are
+counted, not quoted.
 
 python docs/make_backbones.py
 """
@@ -29,7 +30,13 @@ from toolkit.backbones.xvector import XVector
 
 PAGE = Path(__file__).parent / "backbones.md"
 WESPEAKER, SPEAKER3D, SPEECHBRAIN = "WeSpeaker", "3D-Speaker", "SpeechBrain"
-ARCFACE, OPENSPHERE, TORCHVISION, DINO, DINOV2 = "arcface_torch", "OpenSphere", "torchvision", "DINO", "DINOv2"
+ARCFACE, OPENSPHERE, TORCHVISION, DINO, DINOV2 = (
+    "arcface_torch",
+    "OpenSphere",
+    "torchvision",
+    "DINO",
+    "DINOv2",
+)
 HEAD = """# Backbones
 
 Written by `python docs/make_backbones.py`, which builds and counts every row.
@@ -65,7 +72,16 @@ non-commercial research only. Weights are tied to their pixels: aligned RGB face
 freezes both; its release (google-research/vmf_embeddings) and Revisiting-DML keep the statistics only. SimPLE's setting A is SFNet-20, B SFNet-64 and C
 IResNet-100 (`opensphere=True`). ResNets for CIFAR: `stem="3x3"` is the vMF release's (max pooling stays), `"3x3 whole"` what most other work has.
 """
-COLUMNS = ("backbone", "call", "file", "parameters", "in the field", "exact", "weights of", "source")
+COLUMNS = (
+    "backbone",
+    "call",
+    "file",
+    "parameters",
+    "in the field",
+    "exact",
+    "weights of",
+    "source",
+)
 IMAGES_COLUMNS = tuple("images" if name == "exact" else name for name in COLUMNS)
 
 
@@ -79,7 +95,13 @@ class Row(NamedTuple):
 
 SPEECH = (
     *(
-        Row(f"ResNet{depth}", partial(ResNet, depth=depth), field, weights, "He et al. 2016; wespeaker/models/resnet.py")
+        Row(
+            f"ResNet{depth}",
+            partial(ResNet, depth=depth),
+            field,
+            weights,
+            "He et al. 2016; wespeaker/models/resnet.py",
+        )
         for depth, field, weights in (
             (18, "4.11 M", WESPEAKER),
             (34, "6.63 M", WESPEAKER),
@@ -90,41 +112,176 @@ SPEECH = (
             (293, "28.62 M (28.63 by its source)", WESPEAKER),
         )
     ),
-    Row("ResNet34, MQMHASTP", partial(ResNet, pooling="MQMHASTP"), "-", WESPEAKER, "Zhao et al. 2022; wespeaker/models/pooling_layers.py"),
-    Row("ResNet34, two layers", partial(ResNet, dim=192, two_layers=True), "6.34 M", SPEAKER3D, "speakerlab/models/resnet/ResNet.py"),
-    Row("ECAPA c512", ECAPA, "6.19 M", f"{SPEECHBRAIN}, {SPEAKER3D}", "Desplanques et al. 2020; speechbrain ECAPA_TDNN.py"),
-    Row("ECAPA c1024", partial(ECAPA, channels=1024), "20.77 M", f"{SPEECHBRAIN}, {SPEAKER3D}", "the same"),
-    Row("ECAPA GLOB c512", WeSpeakerECAPA, "6.19 M", WESPEAKER, "Desplanques et al. 2020; wespeaker/models/ecapa_tdnn.py"),
-    Row("ECAPA GLOB c1024", partial(WeSpeakerECAPA, channels=1024), "14.65 M", WESPEAKER, "the same"),
-    Row("ECAPA-TDNN c512", partial(WeSpeakerECAPA, global_context=False), "-", WESPEAKER, "the same"),
+    Row(
+        "ResNet34, MQMHASTP",
+        partial(ResNet, pooling="MQMHASTP"),
+        "-",
+        WESPEAKER,
+        "Zhao et al. 2022; wespeaker/models/pooling_layers.py",
+    ),
+    Row(
+        "ResNet34, two layers",
+        partial(ResNet, dim=192, two_layers=True),
+        "6.34 M",
+        SPEAKER3D,
+        "speakerlab/models/resnet/ResNet.py",
+    ),
+    Row(
+        "ECAPA c512",
+        ECAPA,
+        "6.19 M",
+        f"{SPEECHBRAIN}, {SPEAKER3D}",
+        "Desplanques et al. 2020; speechbrain ECAPA_TDNN.py",
+    ),
+    Row(
+        "ECAPA c1024",
+        partial(ECAPA, channels=1024),
+        "20.77 M",
+        f"{SPEECHBRAIN}, {SPEAKER3D}",
+        "the same",
+    ),
+    Row(
+        "ECAPA GLOB c512",
+        WeSpeakerECAPA,
+        "6.19 M",
+        WESPEAKER,
+        "Desplanques et al. 2020; wespeaker/models/ecapa_tdnn.py",
+    ),
+    Row(
+        "ECAPA GLOB c1024", partial(WeSpeakerECAPA, channels=1024), "14.65 M", WESPEAKER, "the same"
+    ),
+    Row(
+        "ECAPA-TDNN c512", partial(WeSpeakerECAPA, global_context=False), "-", WESPEAKER, "the same"
+    ),
     Row("x-vector", XVector, "4.61 M", WESPEAKER, "Snyder et al. 2018; wespeaker/models/tdnn.py"),
-    Row("x-vector, one layer", partial(XVector, two_layers=False), "4.34 M", SPEAKER3D, "speakerlab/models/xvector/TDNN.py"),
-    Row("CAM++", CAMPPlus, "7.18 M", f"{SPEAKER3D}, {WESPEAKER}", "Wang et al. 2023; speakerlab/models/campplus"),
-    Row("ERes2Net", ERes2Net, "6.61 M", f"{SPEAKER3D}, {WESPEAKER}", "Chen et al. 2023; speakerlab/models/eres2net/ERes2Net.py"),
-    Row("ERes2Net, dim 256", partial(ERes2Net, dim=256), "7.27 M", WESPEAKER, "wespeaker/models/eres2net.py"),
-    Row("ERes2Net large", partial(ERes2Net, width=64), "22.46 M", f"{SPEAKER3D}, {WESPEAKER}", "the same"),
-    Row("ERes2Net huge", partial(ERes2Net, width=64, base_width=24, scale=3, expansion=4), "-", SPEAKER3D, "speakerlab/models/eres2net/ERes2Net_huge.py"),
-    Row("ERes2NetV2", ERes2NetV2, "17.86 M", SPEAKER3D, "Chen et al. 2024; speakerlab/models/eres2net/ERes2NetV2.py"),
-    Row("ERes2NetV2 w24s4ep4", partial(ERes2NetV2, base_width=24, scale=4, expansion=4), "-", SPEAKER3D, "the same"),
+    Row(
+        "x-vector, one layer",
+        partial(XVector, two_layers=False),
+        "4.34 M",
+        SPEAKER3D,
+        "speakerlab/models/xvector/TDNN.py",
+    ),
+    Row(
+        "CAM++",
+        CAMPPlus,
+        "7.18 M",
+        f"{SPEAKER3D}, {WESPEAKER}",
+        "Wang et al. 2023; speakerlab/models/campplus",
+    ),
+    Row(
+        "ERes2Net",
+        ERes2Net,
+        "6.61 M",
+        f"{SPEAKER3D}, {WESPEAKER}",
+        "Chen et al. 2023; speakerlab/models/eres2net/ERes2Net.py",
+    ),
+    Row(
+        "ERes2Net, dim 256",
+        partial(ERes2Net, dim=256),
+        "7.27 M",
+        WESPEAKER,
+        "wespeaker/models/eres2net.py",
+    ),
+    Row(
+        "ERes2Net large",
+        partial(ERes2Net, width=64),
+        "22.46 M",
+        f"{SPEAKER3D}, {WESPEAKER}",
+        "the same",
+    ),
+    Row(
+        "ERes2Net huge",
+        partial(ERes2Net, width=64, base_width=24, scale=3, expansion=4),
+        "-",
+        SPEAKER3D,
+        "speakerlab/models/eres2net/ERes2Net_huge.py",
+    ),
+    Row(
+        "ERes2NetV2",
+        ERes2NetV2,
+        "17.86 M",
+        SPEAKER3D,
+        "Chen et al. 2024; speakerlab/models/eres2net/ERes2NetV2.py",
+    ),
+    Row(
+        "ERes2NetV2 w24s4ep4",
+        partial(ERes2NetV2, base_width=24, scale=4, expansion=4),
+        "-",
+        SPEAKER3D,
+        "the same",
+    ),
     Row("OrderStatistics", OrderStatistics, "-", "-", "this project, for a few dozen classes"),
 )
 _V2 = partial(ViT, patch=14, image_size=518, layer_scale=True)
 IMAGES = (
     *(
-        Row(f"SFNet-{depth}", partial(SFNet, depth=depth), field, OPENSPHERE, "Liu et al. 2017; opensphere/module/backbone/sfnet.py")
-        for depth, field in ((4, "14.40 M"), (10, "17.05 M"), (20, "24.50 M"), (36, "34.61 M"), (64, "50.02 M"))
+        Row(
+            f"SFNet-{depth}",
+            partial(SFNet, depth=depth),
+            field,
+            OPENSPHERE,
+            "Liu et al. 2017; opensphere/module/backbone/sfnet.py",
+        )
+        for depth, field in (
+            (4, "14.40 M"),
+            (10, "17.05 M"),
+            (20, "24.50 M"),
+            (36, "34.61 M"),
+            (64, "50.02 M"),
+        )
     ),
     Row("SFNet-20, BN", partial(SFNet, depth=20, batch_norm=True), "-", OPENSPHERE, "the same"),
-    Row("SFNet-20, deprecated", partial(SFNet, depth=20, deprecated=True), "24.50 M", OPENSPHERE, "model/backbone/sfnet_deprecated.py (any depth)"),
-    *(
-        Row(f"IResNet-{depth}", partial(IResNet, depth=depth), field, f"{ARCFACE}, {OPENSPHERE}", "Deng et al. 2019; arcface_torch/backbones/iresnet.py")
-        for depth, field in ((18, "24.03 M"), (34, "34.14 M"), (50, "43.59 M"), (100, "65.16 M"), (200, "118.83 M"))
+    Row(
+        "SFNet-20, deprecated",
+        partial(SFNet, depth=20, deprecated=True),
+        "24.50 M",
+        OPENSPHERE,
+        "model/backbone/sfnet_deprecated.py (any depth)",
     ),
-    Row("MobileFaceNet", MobileFaceNet, "2.06 M", ARCFACE, "Chen et al. 2018; arcface_torch/backbones/mobilefacenet.py (mbf)"),
-    Row("MobileFaceNet large", partial(MobileFaceNet, blocks=(2, 8, 12, 4), scale=4), "6.31 M", ARCFACE, "the same (mbf_large)"),
     *(
-        Row(f"ViT-{letter}, face", partial(FaceViT, width=width, depth=depth), field, ARCFACE, "arcface_torch/backbones/vit.py")
-        for letter, width, depth, field in (("t", 256, 12, "19.14 M"), ("s", 512, 12, "76.02 M"), ("b", 512, 24, "113.83 M"), ("l", 768, 24, "255.68 M"))
+        Row(
+            f"IResNet-{depth}",
+            partial(IResNet, depth=depth),
+            field,
+            f"{ARCFACE}, {OPENSPHERE}",
+            "Deng et al. 2019; arcface_torch/backbones/iresnet.py",
+        )
+        for depth, field in (
+            (18, "24.03 M"),
+            (34, "34.14 M"),
+            (50, "43.59 M"),
+            (100, "65.16 M"),
+            (200, "118.83 M"),
+        )
+    ),
+    Row(
+        "MobileFaceNet",
+        MobileFaceNet,
+        "2.06 M",
+        ARCFACE,
+        "Chen et al. 2018; arcface_torch/backbones/mobilefacenet.py (mbf)",
+    ),
+    Row(
+        "MobileFaceNet large",
+        partial(MobileFaceNet, blocks=(2, 8, 12, 4), scale=4),
+        "6.31 M",
+        ARCFACE,
+        "the same (mbf_large)",
+    ),
+    *(
+        Row(
+            f"ViT-{letter}, face",
+            partial(FaceViT, width=width, depth=depth),
+            field,
+            ARCFACE,
+            "arcface_torch/backbones/vit.py",
+        )
+        for letter, width, depth, field in (
+            ("t", 256, 12, "19.14 M"),
+            ("s", 512, 12, "76.02 M"),
+            ("b", 512, 24, "113.83 M"),
+            ("l", 768, 24, "255.68 M"),
+        )
     ),
     *(
         Row(
@@ -134,16 +291,48 @@ IMAGES = (
             TORCHVISION,
             "He et al. 2016; torchvision/models/resnet.py",
         )
-        for depth, field in ((18, "11.69 M"), (34, "21.80 M"), (50, "25.56 M"), (101, "44.55 M"), (152, "60.19 M"))
+        for depth, field in (
+            (18, "11.69 M"),
+            (34, "21.80 M"),
+            (50, "25.56 M"),
+            (101, "44.55 M"),
+            (152, "60.19 M"),
+        )
     ),
-    Row("ResNet50, CIFAR", partial(ImageResNet, dim=128, stem="3x3", zero_init=True), "-", "-", "vMF paper, D.1; google-research/vmf_embeddings"),
-    Row("BN-Inception", BNInception, "with 1000 classes 11.30 M", "Cadene", "Ioffe and Szegedy 2015; pretrainedmodels/models/bninception.py"),
+    Row(
+        "ResNet50, CIFAR",
+        partial(ImageResNet, dim=128, stem="3x3", zero_init=True),
+        "-",
+        "-",
+        "vMF paper, D.1; google-research/vmf_embeddings",
+    ),
+    Row(
+        "BN-Inception",
+        BNInception,
+        "with 1000 classes 11.30 M",
+        "Cadene",
+        "Ioffe and Szegedy 2015; pretrainedmodels/models/bninception.py",
+    ),
     Row("ViT-S/16", ViT, "21.67 M", DINO, "Caron et al. 2021; dino/vision_transformer.py"),
     Row("ViT-B/16", partial(ViT, width=768, heads=12), "85.80 M", DINO, "the same"),
-    Row("ViT-S/14", _V2, "22.06 M", DINOV2, "Oquab et al. 2023; dinov2/models/vision_transformer.py"),
+    Row(
+        "ViT-S/14", _V2, "22.06 M", DINOV2, "Oquab et al. 2023; dinov2/models/vision_transformer.py"
+    ),
     Row("ViT-B/14", partial(_V2, width=768, heads=12), "86.58 M", DINOV2, "the same"),
-    Row("ViT-S/14, registers", partial(_V2, registers=4), "-", DINOV2, "Darcet et al. 2023; the same"),
-    Row("GradientHistograms", GradientHistograms, "-", "-", "Dalal and Triggs 2005, Déniz et al. 2011; for a few dozen classes"),
+    Row(
+        "ViT-S/14, registers",
+        partial(_V2, registers=4),
+        "-",
+        DINOV2,
+        "Darcet et al. 2023; the same",
+    ),
+    Row(
+        "GradientHistograms",
+        GradientHistograms,
+        "-",
+        "-",
+        "Dalal and Triggs 2005, Déniz et al. 2011; for a few dozen classes",
+    ),
     Row("SmallCNN", SmallCNN, "-", "vmf_embeddings", "vMF paper, D.1, for MNIST"),
 )
 ROWS = (*SPEECH, *IMAGES)
@@ -166,24 +355,51 @@ def call(make: Any) -> str:
 
 
 def inputs(cls: Any, given: dict[str, Any]) -> str:
-    """Which batches a backbone takes: of mixed lengths or not; of one size of image, multiples of a patch, or any."""
+    """Which batches a backbone takes: of mixed lengths or not; of one size of image, multiples of a
+    patch, or any.
+    """
     if getattr(cls, "takes", "") != "images":
         return "yes" if cls.pads_exactly else "no"
-    parameters = {name: given.get(name, one.default) for name, one in inspect.signature(cls).parameters.items()}
+    parameters = {
+        name: given.get(name, one.default)
+        for name, one in inspect.signature(cls).parameters.items()
+    }
     if cls is ViT:
         return f"multiples of {parameters['patch']}"
     if cls is BNInception:
         return "multiples of 32"
-    return f"{parameters['image_size']} x {parameters['image_size']}" if "image_size" in parameters else "any"
+    return (
+        f"{parameters['image_size']} x {parameters['image_size']}"
+        if "image_size" in parameters
+        else "any"
+    )
 
 
 def table(columns: tuple[str, ...], rows: tuple[Row, ...]) -> str:
     lines = [columns, ("---",) * len(columns)]
     for row in rows:
-        cls, given = (row.make.func, row.make.keywords) if isinstance(row.make, partial) else (row.make, {})
+        cls, given = (
+            (row.make.func, row.make.keywords) if isinstance(row.make, partial) else (row.make, {})
+        )
         file = f"`{cls.__module__.rpartition('.')[2]}.py`"
-        lines.append((f"**{row.name}**", call(row.make), file, f"{size(row.make):,}", row.field, inputs(cls, given), row.weights, row.source))
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
+        lines.append(
+            (
+                f"**{row.name}**",
+                call(row.make),
+                file,
+                f"{size(row.make):,}",
+                row.field,
+                inputs(cls, given),
+                row.weights,
+                row.source,
+            )
+        )
+    return (
+        "\n".join(
+            "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
+        )
+        + "\n"
+    )
 
 
 def page() -> str:

@@ -1,11 +1,15 @@
-"""Confidence intervals of verification metrics by the bootstrap over subjects (percentile intervals).
+"""Confidence intervals of verification metrics by the bootstrap over subjects (percentile
+intervals).
 
-Trials share subjects, so they are not independent: an interval over trials is far too narrow. One resample draws n of the n subjects with replacement;
-with c[s] the times that subject s was drawn, a target trial weighs c[s] and a nontarget trial c[a] * c[b] (the subsets bootstrap of Bolle et al. 2004,
-with the product weights of Owen's pigeonhole bootstrap, 2007). Trials are sorted once; each resample is two cumulative sums of integer weights, shared by
-all metrics. EER, minDCF and strict TAR@FAR read them directly; any other metric gets the trials repeated by their weights.
+Trials share subjects, so they are not independent: an interval over trials is far too narrow. One
+resample draws n of the n subjects with replacement; with c[s] the times that subject s was drawn, a
+target trial weighs c[s] and a nontarget trial c[a] * c[b] (the subsets bootstrap of Bolle et al.
+2004, with the product weights of Owen's pigeonhole bootstrap, 2007). Trials are sorted once; each
+resample is two cumulative sums of integer weights, shared by all metrics. EER, minDCF and strict
+TAR@FAR read them directly; any other metric gets the trials repeated by their weights.
 
-Of fewer than 5 subjects there is no interval, and of fewer than 20 it is marked, see `bounds`: so few do not stand for others.
+Of fewer than 5 subjects there is no interval, and of fewer than 20 it is marked, see `bounds`: so
+few do not stand for others.
 """
 
 from __future__ import annotations
@@ -25,7 +29,9 @@ Counts = NDArray[np.int64]
 Metric = Callable[..., float]  # metric(target, nontarget)
 Ends = tuple[float, float]
 
-MIN_DRAWN = 5  # of fewer subjects there is no interval: 2 have 3 different resamples, 4 have 35, 5 have 126
+MIN_DRAWN = (
+    5  # of fewer subjects there is no interval: 2 have 3 different resamples, 4 have 35, 5 have 126
+)
 FEW_DRAWN = 20  # of fewer an interval is marked
 
 _BLOCK = 1 << 18  # trial weights (or subjects) held at once: a few MB, which stay in the cache
@@ -34,7 +40,9 @@ _ROUNDS = 100  # how often an empty resample is drawn again
 
 
 class Resamples(NamedTuple):
-    """values: each metric's (R,) values on R resamples. num_redrawn: draws without any target or nontarget weight, replaced by new ones."""
+    """values: each metric's (R,) values on R resamples. num_redrawn: draws without any target or
+    nontarget weight, replaced by new ones.
+    """
 
     values: dict[str, Floats]
     num_redrawn: int
@@ -44,8 +52,10 @@ class Drawn(NamedTuple):
     """What an interval rests on.
 
     Attributes:
-        number: How many subjects there are behind the class of trials that has fewer of them, or how many such trials.
-        what: What was counted, in words: "subjects", "subjects with target trials", "nontarget trials", "classes".
+        number: How many subjects there are behind the class of trials that has fewer of them, or
+            how many such trials.
+        what: What was counted, in words: "subjects", "subjects with target trials", "nontarget
+            trials", "classes".
     """
 
     number: int
@@ -65,19 +75,34 @@ class Bounds(NamedTuple):
 
 
 class _Order:
-    """Both classes in ascending score order, and where the ROC's points lie in them. All of it is the same for every resample."""
+    """Both classes in ascending score order, and where the ROC's points lie in them.
+
+    All of it is the same for every resample.
+    """
 
     def __init__(self, scores: Scores) -> None:
         self.target_trials, self.nontarget_trials = (
-            one[np.argsort(scores.values[one])] for one in (np.flatnonzero(scores.target), np.flatnonzero(~scores.target))
+            one[np.argsort(scores.values[one])]
+            for one in (np.flatnonzero(scores.target), np.flatnonzero(~scores.target))
         )
-        self.target, self.nontarget = (scores.values[one].view(SplitScores) for one in (self.target_trials, self.nontarget_trials))
+        self.target, self.nontarget = (
+            scores.values[one].view(SplitScores)
+            for one in (self.target_trials, self.nontarget_trials)
+        )
         if not (self.target.size and self.nontarget.size):
-            raise ValueError(f"scores: {self.target.size} target and {self.nontarget.size} nontarget trials; an interval needs at least one of each")
+            raise ValueError(
+                f"scores: {self.target.size} target and {self.nontarget.size} nontarget trials; an "
+                "interval needs at least one of each"
+            )
 
     def _below(self, thresholds: AnyFloats) -> tuple[Counts, Counts]:
-        """How many scores of each class lie below each threshold, and for a last point that rejects all."""
-        counts = [np.append(np.searchsorted(scores, thresholds, side="left"), scores.size) for scores in (self.target, self.nontarget)]
+        """How many scores of each class lie below each threshold, and for a last point that rejects
+        all.
+        """
+        counts = [
+            np.append(np.searchsorted(scores, thresholds, side="left"), scores.size)
+            for scores in (self.target, self.nontarget)
+        ]
         return counts[0], counts[1]
 
     @cached_property
@@ -87,7 +112,9 @@ class _Order:
 
     @cached_property
     def corners(self) -> tuple[Counts, Counts]:
-        """The lower left corners, at distinct target scores; corners between which no nontarget lies are left to the one that misses less."""
+        """The lower left corners, at distinct target scores; corners between which no nontarget
+        lies are left to the one that misses less.
+        """
         target, nontarget = self._below(np.unique(self.target))
         first = np.append(True, nontarget[1:] != nontarget[:-1])
         return target[first], nontarget[first]
@@ -100,7 +127,9 @@ class _Order:
 
 @dataclass(frozen=True, eq=False)
 class _Block:
-    """B resamples: target (B, T + 1) and nontarget (B, N + 1), cumulative weights in score order, from 0."""
+    """B resamples: target (B, T + 1) and nontarget (B, N + 1), cumulative weights in score order,
+    from 0.
+    """
 
     order: _Order
     target: Counts
@@ -111,18 +140,26 @@ class _Block:
         """FRR and FAR (B, K) at the corners."""
         at_target, at_nontarget = self.order.corners
         total = self.nontarget[:, -1:]
-        return self.target[:, at_target] / self.target[:, -1:], (total - self.nontarget[:, at_nontarget]) / total
+        return self.target[:, at_target] / self.target[:, -1:], (
+            total - self.nontarget[:, at_nontarget]
+        ) / total
 
 
 def _fast_eer(block: _Block, *, method: str) -> Floats:
-    """Bisection on FAR - FRR over the ROC points of all trials. Points whose trials have no weight repeat their neighbour, so the
-    last point with FAR >= FRR and the next are still adjacent and distinct points of the resample's own ROC."""
+    """Bisection on FAR - FRR over the ROC points of all trials.
+
+    Points whose trials have no weight repeat their neighbour, so the last point with FAR >= FRR and
+    the next are still adjacent and distinct points of the resample's own ROC.
+    """
     at_target, at_nontarget = block.order.points
     row = np.arange(len(block.target))
     num_targets, num_nontargets = block.target[:, -1], block.nontarget[:, -1]
 
     def errors(point: Counts) -> tuple[Counts, Counts, Counts]:
-        misses, false_accepts = block.target[row, at_target[point]], num_nontargets - block.nontarget[row, at_nontarget[point]]
+        misses, false_accepts = (
+            block.target[row, at_target[point]],
+            num_nontargets - block.nontarget[row, at_nontarget[point]],
+        )
         return misses, false_accepts, false_accepts * num_targets - misses * num_nontargets
 
     low, high = np.zeros_like(row), np.full_like(row, at_target.size - 1)
@@ -130,12 +167,20 @@ def _fast_eer(block: _Block, *, method: str) -> Floats:
         middle = (low + high) // 2
         crossed = errors(middle)[2] < 0
         low, high = np.where(crossed, low, middle), np.where(crossed, middle, high)
-    (low_misses, low_accepts, low_gap), (high_misses, high_accepts, high_gap) = errors(low), errors(high)
+    (low_misses, low_accepts, low_gap), (high_misses, high_accepts, high_gap) = (
+        errors(low),
+        errors(high),
+    )
     if method == "nearest":
         first = low_gap <= -high_gap
-        nearest: Floats = (np.where(first, low_misses, high_misses) / num_targets + np.where(first, low_accepts, high_accepts) / num_nontargets) / 2
+        nearest: Floats = (
+            np.where(first, low_misses, high_misses) / num_targets
+            + np.where(first, low_accepts, high_accepts) / num_nontargets
+        ) / 2
         return nearest
-    values: Floats = (low_accepts + low_gap / (low_gap - high_gap) * (high_accepts - low_accepts)) / num_nontargets
+    values: Floats = (
+        low_accepts + low_gap / (low_gap - high_gap) * (high_accepts - low_accepts)
+    ) / num_nontargets
     return values
 
 
@@ -152,20 +197,41 @@ def _fast_tar_at_far(block: _Block, *, far: float) -> Floats:
     values = np.ones(len(block.target))
     for i, (target, nontarget) in enumerate(zip(block.target, block.nontarget, strict=True)):
         allowed = num_allowed(far, int(nontarget[-1]))
-        if allowed < nontarget[-1]:  # the (allowed + 1)-th largest weighted nontarget score, then the targets above it
+        if (
+            allowed < nontarget[-1]
+        ):  # the (allowed + 1)-th largest weighted nontarget score, then the targets above it
             limit = np.searchsorted(nontarget, nontarget[-1] - allowed - 1, side="right") - 1
             values[i] = (target[-1] - target[block.order.up_to_nontarget[limit]]) / target[-1]
     return values
 
 
 def _fast(metric: Metric) -> Callable[[_Block], Floats] | None:
-    """The weighted form of a metric of eval.verification (bare or a partial with keywords), if it has one."""
-    function, keywords = (metric.func, dict(metric.keywords)) if isinstance(metric, partial) and not metric.args else (metric, {})
+    """The weighted form of a metric of eval.verification (bare or a partial with keywords), if it
+    has one.
+    """
+    function, keywords = (
+        (metric.func, dict(metric.keywords))
+        if isinstance(metric, partial) and not metric.args
+        else (metric, {})
+    )
     if function is eer and keywords.get("method", "interpolated") in ("interpolated", "nearest"):
-        return partial(_fast_eer, method=keywords.pop("method", "interpolated")) if set(keywords) <= {"method"} else None
-    if function is min_dcf and "p_target" in keywords and set(keywords) <= {"p_target", "c_miss", "c_fa"}:
+        return (
+            partial(_fast_eer, method=keywords.pop("method", "interpolated"))
+            if set(keywords) <= {"method"}
+            else None
+        )
+    if (
+        function is min_dcf
+        and "p_target" in keywords
+        and set(keywords) <= {"p_target", "c_miss", "c_fa"}
+    ):
         return partial(_fast_min_dcf, **{"c_miss": 1.0, "c_fa": 1.0} | keywords)
-    if function is tar_at_far and "far" in keywords and set(keywords) <= {"far", "rule"} and keywords.get("rule", "strict") == "strict":
+    if (
+        function is tar_at_far
+        and "far" in keywords
+        and set(keywords) <= {"far", "rule"}
+        and keywords.get("rule", "strict") == "strict"
+    ):
         return partial(_fast_tar_at_far, far=keywords["far"])
     return None
 
@@ -173,71 +239,135 @@ def _fast(metric: Metric) -> Callable[[_Block], Floats] | None:
 def _slow(metric: Metric, block: _Block) -> Floats:
     """Any metric(target, nontarget): on the trials repeated by their weights."""
     order = block.order
-    weights = ((np.diff(target), np.diff(nontarget)) for target, nontarget in zip(block.target, block.nontarget, strict=True))
-    return np.array([metric(np.repeat(order.target, target), np.repeat(order.nontarget, nontarget)) for target, nontarget in weights])
+    weights = (
+        (np.diff(target), np.diff(nontarget))
+        for target, nontarget in zip(block.target, block.nontarget, strict=True)
+    )
+    return np.array(
+        [
+            metric(np.repeat(order.target, target), np.repeat(order.nontarget, nontarget))
+            for target, nontarget in weights
+        ]
+    )
 
 
 def _check_subjects(subjects: ArrayLike, target: NDArray[np.bool_]) -> tuple[NDArray[np.intp], int]:
-    """Subject numbers 0..n-1 of both sides (P, 2), and n. ValueError for a wrong shape or type, or labels that contradict the subjects."""
+    """Subject numbers 0..n-1 of both sides (P, 2), and n.
+
+    ValueError for a wrong shape or type, or labels that contradict the subjects.
+    """
     pairs = np.asarray(subjects)
     if pairs.shape != (target.size, 2) or pairs.dtype.kind not in "iu":
         raise ValueError(
-            f"subjects: expected ({target.size}, 2) integers, the enrol and probe subject of each trial, but got {pairs.dtype} of shape {pairs.shape}"
+            f"subjects: expected ({target.size}, 2) integers, the enrol and probe subject of each "
+            f"trial, but got {pairs.dtype} of shape {pairs.shape}"
         )
     wrong = np.flatnonzero((pairs[:, 0] == pairs[:, 1]) != target)
     if wrong.size:
         enrol, probe = pairs[wrong[0]]
         kind = "target" if target[wrong[0]] else "nontarget"
         raise ValueError(
-            f"subjects: {wrong.size} of {target.size} trials contradict their label (trial {int(wrong[0]) + 1} is a {kind} trial between subjects "
-            f"{enrol} and {probe}); a target trial has one subject, a nontarget trial two: correct the labels or the subjects"
+            f"subjects: {wrong.size} of {target.size} trials contradict their label (trial "
+            f"{int(wrong[0]) + 1} is a {kind} trial between subjects "
+            f"{enrol} and {probe}); a target trial has one subject, a nontarget trial two: correct "
+            "the labels or the subjects"
         )
     names, numbers = np.unique(pairs, return_inverse=True)
     return numbers.reshape(pairs.shape), names.size
 
 
-def _blocks(order: _Order, sides: tuple[Any, Any, Any], n: int, num_resamples: int, rng: np.random.Generator) -> Iterator[tuple[_Block, int]]:
+def _blocks(
+    order: _Order, sides: tuple[Any, Any, Any], n: int, num_resamples: int, rng: np.random.Generator
+) -> Iterator[tuple[_Block, int]]:
     """Blocks of resamples of bounded memory, each with the number of draws it took beyond its size."""
-    of_target, of_enrol, of_probe = sides  # subject of each trial in score order; of_probe None: each nontarget trial is drawn by itself
+    of_target, of_enrol, of_probe = (
+        # subject of each trial in score order; of_probe None: each nontarget trial is drawn by
+        # itself
+        sides
+    )
     size = max(1, min(num_resamples, _BLOCK // max(n, order.target.size + order.nontarget.size)))
     for start in range(0, num_resamples, size):
         rows = min(size, num_resamples - start)
-        target, nontarget = np.zeros((rows, order.target.size + 1), np.int64), np.zeros((rows, order.nontarget.size + 1), np.int64)
+        target, nontarget = (
+            np.zeros((rows, order.target.size + 1), np.int64),
+            np.zeros((rows, order.nontarget.size + 1), np.int64),
+        )
         pending, redrawn = np.arange(rows), 0
         for _ in range(_ROUNDS):
             drawn = rng.integers(n, size=(pending.size, n)) + np.arange(pending.size)[:, None] * n
             c = np.bincount(drawn.ravel(), minlength=pending.size * n).reshape(-1, n)
             for i, times in zip(pending, c, strict=True):
                 np.cumsum(times[of_target], out=target[i, 1:])
-                np.cumsum(times[of_enrol] if of_probe is None else times[of_enrol] * times[of_probe], out=nontarget[i, 1:])
+                np.cumsum(
+                    times[of_enrol] if of_probe is None else times[of_enrol] * times[of_probe],
+                    out=nontarget[i, 1:],
+                )
             pending = pending[(target[pending, -1] == 0) | (nontarget[pending, -1] == 0)]
             if not pending.size:
                 break
             redrawn += pending.size
         else:
-            raise ValueError(f"bootstrap: {_ROUNDS} draws in a row of {n} subjects held no target or no nontarget trial; too few subjects for an interval")
+            raise ValueError(
+                f"bootstrap: {_ROUNDS} draws in a row of {n} subjects held no target or no "
+                "nontarget trial; too few subjects for an interval"
+            )
         yield _Block(order, target, nontarget), redrawn
 
 
-def _check_draws(scores: Scores, subjects: ArrayLike | None, num_resamples: int) -> tuple[_Order, tuple[NDArray[np.intp], int] | None]:
-    """The order of the trials, and what `_check_subjects` gives. ValueError for what cannot be resampled."""
+def _check_draws(
+    scores: Scores, subjects: ArrayLike | None, num_resamples: int
+) -> tuple[_Order, tuple[NDArray[np.intp], int] | None]:
+    """The order of the trials, and what `_check_subjects` gives.
+
+    ValueError for what cannot be resampled.
+    """
     if num_resamples < 1:
-        raise ValueError(f"num_resamples = {num_resamples}: draw at least 1; 1000 is usual for a 95 % interval")
+        raise ValueError(
+            f"num_resamples = {num_resamples}: draw at least 1; 1000 is usual for a 95 % interval"
+        )
     return _Order(scores), None if subjects is None else _check_subjects(subjects, scores.target)
 
 
-def resample(metrics: Mapping[str, Metric], scores: Scores, subjects: ArrayLike | None, *, num_resamples: int = 1000, seed: int = 0) -> Resamples:
-    """Values of several metrics on the same resamples; equal seeds, subjects and labels give equal draws. See `intervals`."""
-    return _resample(metrics, *_check_draws(scores, subjects, num_resamples), num_resamples=num_resamples, seed=seed)
+def resample(
+    metrics: Mapping[str, Metric],
+    scores: Scores,
+    subjects: ArrayLike | None,
+    *,
+    num_resamples: int = 1000,
+    seed: int = 0,
+) -> Resamples:
+    """Values of several metrics on the same resamples; equal seeds, subjects and labels give equal
+    draws. See `intervals`.
+    """
+    return _resample(
+        metrics,
+        *_check_draws(scores, subjects, num_resamples),
+        num_resamples=num_resamples,
+        seed=seed,
+    )
 
 
-def _resample(metrics: Mapping[str, Metric], order: _Order, checked: tuple[NDArray[np.intp], int] | None, *, num_resamples: int, seed: int) -> Resamples:
+def _resample(
+    metrics: Mapping[str, Metric],
+    order: _Order,
+    checked: tuple[NDArray[np.intp], int] | None,
+    *,
+    num_resamples: int,
+    seed: int,
+) -> Resamples:
     """The resamples of what `_check_draws` gave."""
     if checked is None:
-        sides, n = (order.target_trials, order.nontarget_trials, None), order.target.size + order.nontarget.size
+        sides, n = (
+            (order.target_trials, order.nontarget_trials, None),
+            order.target.size + order.nontarget.size,
+        )
     else:
         pairs, n = checked
-        sides = pairs[order.target_trials, 0], pairs[order.nontarget_trials, 0], pairs[order.nontarget_trials, 1]
+        sides = (
+            pairs[order.target_trials, 0],
+            pairs[order.nontarget_trials, 0],
+            pairs[order.nontarget_trials, 1],
+        )
     functions = {name: _fast(metric) or partial(_slow, metric) for name, metric in metrics.items()}
     values: dict[str, list[Floats]] = {name: [] for name in metrics}
     num_redrawn = 0
@@ -249,12 +379,17 @@ def _resample(metrics: Mapping[str, Metric], order: _Order, checked: tuple[NDArr
 
 
 def percentile_interval(values: Floats, level: float) -> Ends:
-    """The central `level` share of the resampled values, e.g. the 2.5 and 97.5 % quantiles for 0.95; NaN, a resample without a value, is left out.
+    """The central `level` share of the resampled values, e.g. the 2.5 and 97.5 % quantiles for
+    0.95; NaN, a resample without a value, is left out.
 
-    It is an interval of a metric only where enough was drawn, see `bounds`. ValueError unless 0 < level < 1.
+    It is an interval of a metric only where enough was drawn, see `bounds`. ValueError unless 0 <
+    level < 1.
     """
     if not 0 < level < 1:
-        raise ValueError(f"level = {level}: the share that an interval covers must lie strictly between 0 and 1, e.g. 0.95")
+        raise ValueError(
+            f"level = {level}: the share that an interval covers must lie strictly between 0 and "
+            "1, e.g. 0.95"
+        )
     if np.isnan(values).all():
         return float("nan"), float("nan")
     low, high = np.nanquantile(values, [(1 - level) / 2, (1 + level) / 2])
@@ -264,15 +399,17 @@ def percentile_interval(values: Floats, level: float) -> Ends:
 def bounds(values: Floats, level: float, drawn: Drawn, *, num_redrawn: int = 0) -> Bounds:
     """The interval of resampled values, or why there is none, or why it is not to be relied on.
 
-    There is none below 5 of what was drawn, and none where the resamples do not vary: an EER that is 0 in each of them
-    says nothing about other subjects, and an interval of no width would say that it did. Below 20, and where many
-    resamples had to be drawn again because they lost a class, the interval is marked.
+    There is none below 5 of what was drawn, and none where the resamples do not vary: an EER that
+    is 0 in each of them says nothing about other subjects, and an interval of no width would say
+    that it did. Below 20, and where many resamples had to be drawn again because they lost a class,
+    the interval is marked.
 
     Args:
         values: (R,) values of the metric on the resamples; NaN where one has none.
         level: The share that the interval covers, e.g. 0.95.
         drawn: What was drawn, see `drawn_from`.
-        num_redrawn: How many draws were replaced, because they held no target or no nontarget trial.
+        num_redrawn: How many draws were replaced, because they held no target or no nontarget
+            trial.
 
     Raises:
         ValueError: The level is not between 0 and 1.
@@ -291,34 +428,64 @@ def bounds(values: Floats, level: float, drawn: Drawn, *, num_redrawn: int = 0) 
     if high - low <= 1e-12 * max(abs(low), abs(high)):
         constant = np.nanmin(values) == np.nanmax(values)
         share = "all resamples" if constant else f"the central {100 * level:g} % of the resamples"
-        return Bounds(None, f"no interval: {share} give the same value, which says nothing about other {drawn.what.split()[0]}")
-    notes = [f"{drawn.number} {drawn.what}, fewer than {FEW_DRAWN}: such an interval is often too narrow"] if drawn.number < FEW_DRAWN else []
+        return Bounds(
+            None,
+            f"no interval: {share} give the same value, which says nothing about other "
+            f"{drawn.what.split()[0]}",
+        )
+    notes = (
+        [
+            f"{drawn.number} {drawn.what}, fewer than {FEW_DRAWN}: such an interval is often too "
+            "narrow"
+        ]
+        if drawn.number < FEW_DRAWN
+        else []
+    )
     share_redrawn = num_redrawn / (num_redrawn + values.size)
     if share_redrawn > _MANY_REDRAWN:
-        notes.append(f"{100 * share_redrawn:.0f} % of the resamples held no target or no nontarget trial and were drawn again")
+        notes.append(
+            f"{100 * share_redrawn:.0f} % of the resamples held no target or no nontarget trial "
+            "and were drawn again"
+        )
     return Bounds((low, high), "; ".join(notes))
 
 
 def drawn_from(target: NDArray[np.bool_], subjects: ArrayLike | None) -> Drawn:
-    """What an interval of trials rests on: the subjects with target trials, or those in nontarget trials, whichever are fewer.
+    """What an interval of trials rests on: the subjects with target trials, or those in nontarget
+    trials, whichever are fewer.
 
     Ten thousand subjects of whom three have target trials make an interval of three subjects.
 
     Args:
         target: (P,) bool.
-        subjects: (P, 2) integers, the subjects of both sides of each trial; None: the trials themselves are drawn.
+        subjects: (P, 2) integers, the subjects of both sides of each trial; None: the trials
+            themselves are drawn.
     """
     if subjects is None:
-        each = [Drawn(int(np.count_nonzero(one)), f"{kind} trials") for one, kind in ((target, "target"), (~target, "nontarget"))]
+        each = [
+            Drawn(int(np.count_nonzero(one)), f"{kind} trials")
+            for one, kind in ((target, "target"), (~target, "nontarget"))
+        ]
         return min(each, key=lambda one: one.number)
     pairs = np.asarray(subjects)
-    every, with_targets, with_nontargets = (_num_distinct(one) for one in (pairs, pairs[target], pairs[~target]))
+    every, with_targets, with_nontargets = (
+        _num_distinct(one) for one in (pairs, pairs[target], pairs[~target])
+    )
     least = min(with_targets, with_nontargets)
-    return Drawn(least, "subjects" if least == every else "subjects with target trials" if with_targets == least else "subjects in nontarget trials")
+    return Drawn(
+        least,
+        "subjects"
+        if least == every
+        else "subjects with target trials"
+        if with_targets == least
+        else "subjects in nontarget trials",
+    )
 
 
 def _num_distinct(numbers: NDArray[Any]) -> int:
-    """How many different integers there are; without a sort where they are as small as subject numbers usually are."""
+    """How many different integers there are; without a sort where they are as small as subject
+    numbers usually are.
+    """
     if not numbers.size or numbers.min() < 0 or numbers.max() > 10 * numbers.size:
         return int(np.unique(numbers).size)
     seen = np.zeros(int(numbers.max()) + 1, dtype=np.bool_)
@@ -327,9 +494,16 @@ def _num_distinct(numbers: NDArray[Any]) -> int:
 
 
 def bounds_of(
-    metrics: Mapping[str, Metric], scores: Scores, subjects: ArrayLike | None, *, num_resamples: int = 1000, level: float = 0.95, seed: int = 0
+    metrics: Mapping[str, Metric],
+    scores: Scores,
+    subjects: ArrayLike | None,
+    *,
+    num_resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
 ) -> tuple[dict[str, Bounds], Resamples]:
-    """`bounds` of several metrics that share draws, and the resamples themselves; below 5 subjects nothing is drawn and all values are NaN.
+    """`bounds` of several metrics that share draws, and the resamples themselves; below 5 subjects
+    nothing is drawn and all values are NaN.
 
     Args and errors: see `intervals`.
     """
@@ -339,26 +513,50 @@ def bounds_of(
         made = Resamples({name: np.full(num_resamples, np.nan) for name in metrics}, 0)
     else:
         made = _resample(metrics, order, checked, num_resamples=num_resamples, seed=seed)
-    return {name: bounds(values, level, drawn, num_redrawn=made.num_redrawn) for name, values in made.values.items()}, made
+    return {
+        name: bounds(values, level, drawn, num_redrawn=made.num_redrawn)
+        for name, values in made.values.items()
+    }, made
 
 
 def intervals(
-    metrics: Mapping[str, Metric], scores: Scores, subjects: ArrayLike | None, *, num_resamples: int = 1000, level: float = 0.95, seed: int = 0
+    metrics: Mapping[str, Metric],
+    scores: Scores,
+    subjects: ArrayLike | None,
+    *,
+    num_resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
 ) -> dict[str, Ends | None]:
-    """Bootstrap intervals (low, high) of several metrics that share draws and sums: the same numbers as one `interval` each, at a fraction of the cost.
+    """Bootstrap intervals (low, high) of several metrics that share draws and sums: the same
+    numbers as one `interval` each, at a fraction of the cost.
 
-    metrics: name -> metric(target, nontarget). eer, min_dcf and tar_at_far of eval.verification, also as functools.partial with keywords, are fast.
-    subjects: (P, 2) integers, the subjects of each trial's enrol and probe side. None resamples TRIALS instead: optimistic (too narrow) wherever
-    trials share subjects, and to be marked as such. Resamples that lose a whole class are drawn again; `resample` counts them.
-    None in place of an interval: fewer than 5 subjects, or resamples that do not vary; `bounds_of` says which, and marks those of fewer than 20.
-    ValueError for an empty class, subjects of a wrong shape or in contradiction to the labels, too few subjects, a level outside (0, 1).
+    metrics: name -> metric(target, nontarget). eer, min_dcf and tar_at_far of eval.verification,
+    also as functools.partial with keywords, are fast.
+    subjects: (P, 2) integers, the subjects of each trial's enrol and probe side. None resamples
+    TRIALS instead: optimistic (too narrow) wherever trials share subjects, and to be marked as
+    such. Resamples that lose a whole class are drawn again; `resample` counts them.
+    None in place of an interval: fewer than 5 subjects, or resamples that do not vary; `bounds_of`
+    says which, and marks those of fewer than 20. ValueError for an empty class, subjects of a wrong
+    shape or in contradiction to the labels, too few subjects, a level outside (0, 1).
     """
-    found, _ = bounds_of(metrics, scores, subjects, num_resamples=num_resamples, level=level, seed=seed)
+    found, _ = bounds_of(
+        metrics, scores, subjects, num_resamples=num_resamples, level=level, seed=seed
+    )
     return {name: one.ends for name, one in found.items()}
 
 
-def interval(metric: Metric, scores: Scores, subjects: ArrayLike | None, *, num_resamples: int = 1000, level: float = 0.95, seed: int = 0) -> Ends | None:
-    """Bootstrap interval (low, high) of one metric over subjects, None where there is none; see `intervals`.
+def interval(
+    metric: Metric,
+    scores: Scores,
+    subjects: ArrayLike | None,
+    *,
+    num_resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Ends | None:
+    """Bootstrap interval (low, high) of one metric over subjects, None where there is none; see
+    `intervals`.
 
     >>> own = [(i, i) for i in range(6)]
     >>> others = [(i, j) for i in range(6) for j in range(i)]
@@ -368,4 +566,6 @@ def interval(metric: Metric, scores: Scores, subjects: ArrayLike | None, *, num_
     >>> bool(0 <= low < eer(scores.targets, scores.nontargets) < high)
     True
     """
-    return intervals({"": metric}, scores, subjects, num_resamples=num_resamples, level=level, seed=seed)[""]
+    return intervals(
+        {"": metric}, scores, subjects, num_resamples=num_resamples, level=level, seed=seed
+    )[""]

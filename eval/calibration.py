@@ -1,13 +1,18 @@
-"""Calibration: scores to log-likelihood ratios by logistic regression, with quality measures; and what rejecting poor inputs would gain.
+"""Calibration: scores to log-likelihood ratios by logistic regression, with quality measures; and
+what rejecting poor inputs would gain.
 
-    llr = slope * score + sum_k weight_k * quality_k + offset          natural logarithm; fitted on one list, applied to others of the same system
+    llr = slope * score + sum_k weight_k * quality_k + offset          natural logarithm; fitted on
+    one list, applied to others of the same system
 
-The fit minimises the prior-weighted cross-entropy (Bruemmer & du Preez 2006; at p_target = .5 it is Cllr times log 2)
+The fit minimises the prior-weighted cross-entropy (Bruemmer & du Preez 2006; at p_target = .5 it is
+Cllr times log 2)
 
-    p/T sum_targets log(1 + exp(-llr - logit p))  +  (1-p)/N sum_nontargets log(1 + exp(llr + logit p))
+    p/T sum_targets log(1 + exp(-llr - logit p))  +  (1-p)/N sum_nontargets log(1 + exp(llr + logit
+    p))
 
-so the share of targets in the list does not matter. The problem is convex; columns are standardised inside, which makes the result equivariant: a shift or a
-scale of the scores changes slope and offset and no LLR. Decide by llr >= log(c_fa (1-p) / (c_miss p)), see verification.actual_dcf.
+so the share of targets in the list does not matter. The problem is convex; columns are standardised
+inside, which makes the result equivariant: a shift or a scale of the scores changes slope and
+offset and no LLR. Decide by llr >= log(c_fa (1-p) / (c_miss p)), see verification.actual_dcf.
 """
 
 from __future__ import annotations
@@ -35,8 +40,9 @@ FRACTIONS = tuple(k / 20 for k in range(10))
 class Calibration:
     """A fitted map from score (and quality) to LLR.
 
-    slope > 0, offset, weights (K,): see above. names (K,): of the quality measures. p_target: the prior of the fit. system: what gave the scores, in words;
-    scores of another system need another calibration.
+    slope > 0, offset, weights (K,): see above. names (K,): of the quality measures. p_target: the
+    prior of the fit. system: what gave the scores, in words; scores of another system need another
+    calibration.
     """
 
     slope: float
@@ -47,7 +53,9 @@ class Calibration:
     system: str = ""
 
     def apply(self, scores: ArrayLike, quality: ArrayLike | None = None) -> Floats:
-        """(P,) LLRs of scores (P,) and quality (P, K), or (P,) if K = 1. ValueError: shapes, NaN, quality given or missing against the fit.
+        """(P,) LLRs of scores (P,) and quality (P, K), or (P,) if K = 1.
+
+        ValueError: shapes, NaN, quality given or missing against the fit.
 
         >>> Calibration(slope=2.0, offset=-1.0).apply([0.5, 1.0]).tolist()
         [0.0, 1.0]
@@ -55,14 +63,21 @@ class Calibration:
         values, measures = _scores(scores), _quality(quality, np.size(scores))
         if measures.shape[1] != len(self.weights):
             names = ", ".join(self.names) or "none"
-            raise ValueError(f"calibration: it was fitted with {len(self.weights)} quality measures ({names}), but {measures.shape[1]} are given")
-        llrs: Floats = self.slope * values + measures @ np.array(self.weights, dtype=np.float64) + self.offset
+            raise ValueError(
+                f"calibration: it was fitted with {len(self.weights)} quality measures ({names}), "
+                f"but {measures.shape[1]} are given"
+            )
+        llrs: Floats = (
+            self.slope * values + measures @ np.array(self.weights, dtype=np.float64) + self.offset
+        )
         return llrs
 
     def save(self, path: str | Path) -> None:
         """Write as JSON, whole or not at all."""
         with atomic_path(path) as temporary:
-            temporary.write_text(json.dumps({"format": FORMAT, **asdict(self)}, indent=1), encoding="utf-8")
+            temporary.write_text(
+                json.dumps({"format": FORMAT, **asdict(self)}, indent=1), encoding="utf-8"
+            )
 
 
 def load_calibration(path: str | Path) -> Calibration:
@@ -72,45 +87,90 @@ def load_calibration(path: str | Path) -> Calibration:
         given = json.loads(bounded(path, _MAX_BYTES).decode())
         if not isinstance(given, dict) or given.pop("format", None) != FORMAT:
             raise ValueError(f"its format is not {FORMAT!r}")
-        found = Calibration(**given | {"weights": tuple(given["weights"]), "names": tuple(given["names"])})
+        found = Calibration(
+            **given | {"weights": tuple(given["weights"]), "names": tuple(given["names"])}
+        )
         numbers = (found.slope, found.offset, found.p_target, *found.weights)
-        if not all(type(one) in (int, float) and np.isfinite(one) for one in numbers) or len(found.weights) != len(found.names) or found.slope <= 0:
-            raise ValueError("its numbers are not finite, slope is not positive, or weights and names differ in length")
+        if (
+            not all(type(one) in (int, float) and np.isfinite(one) for one in numbers)
+            or len(found.weights) != len(found.names)
+            or found.slope <= 0
+        ):
+            raise ValueError(
+                "its numbers are not finite, slope is not positive, or weights and names differ in "
+                "length"
+            )
         if not all(isinstance(one, str) for one in (*found.names, found.system)):
             raise ValueError("names and system must be texts")
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not a calibration file ({error}); fit one with fit_calibration and Calibration.save") from None
+        raise ValueError(
+            f"{path}: not a calibration file ({error}); fit one with fit_calibration and "
+            "Calibration.save"
+        ) from None
     return found
 
 
 def fit_calibration(
-    scores: ArrayLike, target: ArrayLike, *, quality: ArrayLike | None = None, names: Sequence[str] = (), p_target: float = 0.5, system: str = ""
+    scores: ArrayLike,
+    target: ArrayLike,
+    *,
+    quality: ArrayLike | None = None,
+    names: Sequence[str] = (),
+    p_target: float = 0.5,
+    system: str = "",
 ) -> Calibration:
-    """Fit on labelled trials. scores: (P,). target: (P,) bool. quality: (P, K) measures of the trials, or (P,); names: theirs. p_target: prior to be good at.
+    """Fit on labelled trials. scores: (P,). target: (P,) bool. quality: (P, K) measures of the
+    trials, or (P,); names: theirs. p_target: prior to be good at.
 
-    ValueError: a class is empty, NaN, shapes, constant scores or measures; the scores separate the classes (no finite optimum) or point the wrong way.
+    ValueError: a class is empty, NaN, shapes, constant scores or measures; the scores separate the
+    classes (no finite optimum) or point the wrong way.
     """
     values, measures = _scores(scores), _quality(quality, np.size(scores))
     labels = as_labels("calibration: target", target, values.size)
     names = tuple(names) if names else tuple(f"quality{k}" for k in range(measures.shape[1]))
     if len(names) != measures.shape[1]:
-        raise ValueError(f"calibration: {len(names)} names for {measures.shape[1]} quality measures; one each is needed")
+        raise ValueError(
+            f"calibration: {len(names)} names for {measures.shape[1]} quality measures; one each "
+            "is needed"
+        )
     check_costs(p_target, 1, 1)
     columns = np.column_stack([values, measures])
     centre, spread = columns.mean(axis=0), columns.std(axis=0)
-    flat = [name for name, one, size in zip(("scores", *names), spread, np.abs(columns).max(axis=0), strict=True) if one <= 1e-12 * size]
+    flat = [
+        name
+        for name, one, size in zip(
+            ("scores", *names), spread, np.abs(columns).max(axis=0), strict=True
+        )
+        if one <= 1e-12 * size
+    ]
     if flat:
-        raise ValueError(f"calibration: {', '.join(flat)} are the same for every trial and say nothing; leave such measures out")
+        raise ValueError(
+            f"calibration: {', '.join(flat)} are the same for every trial and say nothing; leave "
+            "such measures out"
+        )
     standard = (columns - centre) / spread
     found = _minimise(standard, labels, p_target)
     along = standard @ found[:-1]
     if along[labels].min() >= along[~labels].max():  # then steeper is always better
-        raise ValueError(f"calibration: the {values.size} trials are separated without an error, so the slope has no finite optimum; fit on a larger list")
+        raise ValueError(
+            f"calibration: the {values.size} trials are separated without an error, so the slope "
+            "has no finite optimum; fit on a larger list"
+        )
     weights = found[:-1] / spread
     if not weights[0] > 0:
-        raise ValueError(f"calibration: the fitted slope is {weights[0]:g}, but higher scores must mean more similar; are labels or scores inverted?")
+        raise ValueError(
+            f"calibration: the fitted slope is {weights[0]:g}, but higher scores must mean more "
+            "similar; are labels or scores inverted?"
+        )
     offset = found[-1] - weights @ centre
-    return Calibration(float(weights[0]), float(offset), tuple(weights[1:].tolist()), names, float(p_target), system)
+    return Calibration(
+        float(weights[0]),
+        float(offset),
+        tuple(weights[1:].tolist()),
+        names,
+        float(p_target),
+        system,
+    )
 
 
 def _minimise(columns: Floats, labels: Bools, p_target: float) -> Floats:
@@ -127,12 +187,20 @@ def _minimise(columns: Floats, labels: Bools, p_target: float) -> Floats:
         slope = -share * sign * expit(wrong)
         return float(share @ np.logaddexp(0, wrong)), np.append(slope @ columns, slope.sum())
 
-    found: Floats = minimize(cost, np.zeros(columns.shape[1] + 1), jac=True, method="L-BFGS-B", options={"ftol": 1e-15, "gtol": 1e-10, "maxiter": 1000}).x
+    found: Floats = minimize(
+        cost,
+        np.zeros(columns.shape[1] + 1),
+        jac=True,
+        method="L-BFGS-B",
+        options={"ftol": 1e-15, "gtol": 1e-10, "maxiter": 1000},
+    ).x
     return found
 
 
 class Curve(NamedTuple):
-    """(F,) shares of trials really rejected; the quality a trial needs to be kept; the metric of the kept trials, NaN where a class has none left."""
+    """(F,) shares of trials really rejected; the quality a trial needs to be kept; the metric of
+    the kept trials, NaN where a class has none left.
+    """
 
     rejected: Floats
     thresholds: Floats
@@ -147,49 +215,84 @@ def error_versus_reject(
     metric: Callable[[Any, Any], float] = eer,
     fractions: ArrayLike = FRACTIONS,
 ) -> Curve:
-    """The metric after rejecting the trials of lowest quality (Grother & Tabassi 2007): it falls if the quality is worth its name.
+    """The metric after rejecting the trials of lowest quality (Grother & Tabassi 2007): it falls if
+    the quality is worth its name.
 
-    scores, target, quality: (P,); as quality of a trial take the lower norm of its two sides, `by_side(...)[:, 0]`. metric(target, nontarget) -> number.
-    fractions: (F,) in [0, 1); of trials with equal quality at the limit all are kept, so row order does not matter. ValueError: shapes, NaN, an empty class.
+    scores, target, quality: (P,); as quality of a trial take the lower norm of its two sides,
+    `by_side(...)[:, 0]`. metric(target, nontarget) -> number.
+    fractions: (F,) in [0, 1); of trials with equal quality at the limit all are kept, so row order
+    does not matter. ValueError: shapes, NaN, an empty class.
 
     >>> curve = error_versus_reject([3.0, 0.0, 1.0, 2.0], [True, True, False, False], [9.0, 1.0, 9.0, 1.0], fractions=[0, 0.5])
     >>> curve.values.tolist()
     [0.5, 0.0]
     """
-    values, labels, measure = _scores(scores), as_labels("calibration: target", target, np.size(scores)), _quality(quality, np.size(scores))
+    values, labels, measure = (
+        _scores(scores),
+        as_labels("calibration: target", target, np.size(scores)),
+        _quality(quality, np.size(scores)),
+    )
     shares = np.asarray(fractions, dtype=np.float64).reshape(-1)
     if measure.shape[1] != 1 or not ((shares >= 0) & (shares < 1)).all():
-        raise ValueError(f"rejecting: {measure.shape[1]} measures, fractions {shares.tolist()}; give one measure, and fractions from 0 to below 1")
+        raise ValueError(
+            f"rejecting: {measure.shape[1]} measures, fractions {shares.tolist()}; give one "
+            "measure, and fractions from 0 to below 1"
+        )
     order = np.sort(measure[:, 0])
     thresholds = order[np.minimum((shares * values.size + 1e-9).astype(np.int64), values.size - 1)]
     kept = [measure[:, 0] >= threshold for threshold in thresholds]
     split = values.view(SplitScores)
-    found = [metric(split[one & labels], split[one & ~labels]) if (one & labels).any() and (one & ~labels).any() else np.nan for one in kept]
-    return Curve(np.array([1 - one.mean() for one in kept]), thresholds, np.array(found, dtype=np.float64))
+    found = [
+        metric(split[one & labels], split[one & ~labels])
+        if (one & labels).any() and (one & ~labels).any()
+        else np.nan
+        for one in kept
+    ]
+    return Curve(
+        np.array([1 - one.mean() for one in kept]), thresholds, np.array(found, dtype=np.float64)
+    )
 
 
 def by_side(enrol: ArrayLike, probe: ArrayLike, i: ArrayLike, j: ArrayLike) -> Floats:
-    """(P, 2): the lower and the higher of each trial's two sides, so that swapping the sides changes nothing. enrol: (N,), probe: (M,); i, j: (P,) into them.
+    """(P, 2): the lower and the higher of each trial's two sides, so that swapping the sides
+    changes nothing. enrol: (N,), probe: (M,); i, j: (P,) into them.
 
     >>> by_side([1.0, 5.0], [3.0], [0, 1], [0, 0]).tolist()
     [[1.0, 3.0], [3.0, 5.0]]
     """
-    sides = np.asarray(enrol, dtype=np.float64)[np.asarray(i)], np.asarray(probe, dtype=np.float64)[np.asarray(j)]
+    sides = (
+        np.asarray(enrol, dtype=np.float64)[np.asarray(i)],
+        np.asarray(probe, dtype=np.float64)[np.asarray(j)],
+    )
     return np.stack([np.minimum(*sides), np.maximum(*sides)], axis=1)
 
 
 def log_measure(name: str, values: ArrayLike) -> Floats:
-    """(N,) logarithms of a positive measure (norm, seconds of speech). ValueError if some are zero, negative or NaN: all counted."""
+    """(N,) logarithms of a positive measure (norm, seconds of speech).
+
+    ValueError if some are zero, negative or NaN: all counted.
+    """
     found = np.asarray(values, dtype=np.float64)
     bad = np.count_nonzero(~(np.isfinite(found) & (found > 0)))
     if bad:
-        raise ValueError(f"calibration: {bad} of {found.size} values of {name} are zero, negative or no numbers and have no logarithm; remove these items")
+        raise ValueError(
+            f"calibration: {bad} of {found.size} values of {name} are zero, negative or no numbers "
+            "and have no logarithm; remove these items"
+        )
     logs: Floats = np.log(found)
     return logs
 
 
-def cohort_mean(embeddings: ArrayLike, cohort: ArrayLike, *, top_n: int | None = None, similarity: str = "cosine") -> Floats:
-    """(N,) mean score of each embedding with the (top_n closest of the) cohort: how much it looks like everybody. Errors as normalization.cohort_statistics."""
+def cohort_mean(
+    embeddings: ArrayLike,
+    cohort: ArrayLike,
+    *,
+    top_n: int | None = None,
+    similarity: str = "cosine",
+) -> Floats:
+    """(N,) mean score of each embedding with the (top_n closest of the) cohort: how much it looks
+    like everybody. Errors as normalization.cohort_statistics.
+    """
     return cohort_statistics(embeddings, cohort, top_n=top_n, similarity=similarity).mean
 
 
@@ -197,7 +300,10 @@ def _scores(scores: ArrayLike) -> Floats:
     values = np.asarray(scores, dtype=np.float64)
     bad = np.count_nonzero(~np.isfinite(values))
     if values.ndim != 1 or bad:
-        raise ValueError(f"calibration: scores must be (P,) finite numbers, but {bad} of shape {values.shape} are NaN or infinite")
+        raise ValueError(
+            f"calibration: scores must be (P,) finite numbers, but {bad} of shape {values.shape} "
+            "are NaN or infinite"
+        )
     return values
 
 
@@ -206,5 +312,8 @@ def _quality(quality: ArrayLike | None, size: int) -> NDArray[np.float64]:
     measures = measures[:, None] if measures.ndim == 1 else measures
     bad = np.count_nonzero(~np.isfinite(measures))
     if measures.ndim != 2 or len(measures) != size or bad:
-        raise ValueError(f"calibration: quality must be ({size}, K) finite numbers, but {bad} of shape {measures.shape} are NaN or infinite")
+        raise ValueError(
+            f"calibration: quality must be ({size}, K) finite numbers, but {bad} of shape "
+            f"{measures.shape} are NaN or infinite"
+        )
     return measures

@@ -1,7 +1,9 @@
-"""Closed-set classification: accuracy, calibration error, temperature scaling, and whether a confidence (the norm, say) tells right from wrong.
+"""Closed-set classification: accuracy, calibration error, temperature scaling, and whether a
+confidence (the norm, say) tells right from wrong.
 
-ECE after the vMF paper (supplement) and Nguyen and O'Connor 2015 (equal-mass bins), Naeini et al. 2015 (equal width); temperature scaling after
-Guo et al. 2017, Sec. 4.2; AUROC as the Mann-Whitney statistic.
+ECE after the vMF paper (supplement) and Nguyen and O'Connor 2015 (equal-mass bins), Naeini et al.
+2015 (equal width); temperature scaling after Guo et al. 2017, Sec. 4.2; AUROC as the Mann-Whitney
+statistic.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ _RANGE = (-9.0, 9.0)  # of the log of a temperature, relative to the spread of t
 
 
 def accuracy(probabilities: ArrayLike, labels: ArrayLike) -> float:
-    """Share of items whose class has the highest probability (or logit); where k classes tie for the highest and the true one is among them, 1/k.
+    """Share of items whose class has the highest probability (or logit); where k classes tie for
+    the highest and the true one is among them, 1/k.
 
     probabilities: (N, C). labels: (N,) integers 0..C-1. ValueError: shapes, NaN, labels outside.
 
@@ -28,7 +31,9 @@ def accuracy(probabilities: ArrayLike, labels: ArrayLike) -> float:
     """
     scores, classes = _scores("probabilities", probabilities, labels)
     own, best = scores[np.arange(len(scores)), classes], scores.max(axis=1)
-    return float(np.where(own == best, 1 / np.count_nonzero(scores == best[:, None], axis=1), 0.0).mean())
+    return float(
+        np.where(own == best, 1 / np.count_nonzero(scores == best[:, None], axis=1), 0.0).mean()
+    )
 
 
 def ece(
@@ -40,14 +45,19 @@ def ece(
     power: Literal[1, 2] = 1,
     ties: Literal["shared", "row"] = "shared",
 ) -> float:
-    """Expected calibration error (sum_b n_b/N |accuracy_b - confidence_b|^power)^(1/power); empty bins count nothing.
+    """Expected calibration error (sum_b n_b/N |accuracy_b - confidence_b|^power)^(1/power); empty
+    bins count nothing.
 
-    confidence: (N,) in [0, 1]. correct: (N,) booleans (or 0 and 1). bins: "mass", rank r of 0..N-1 by rising confidence goes to bin floor(num_bins r / N);
-    "width", bin floor(num_bins confidence), 1 in the last. power=2 is what the vMF paper's released code reports.
-    ties: equal-mass bins may part items of equal confidence. "shared": each of these enters with the mean of their correctness, so that the order of
-    rows does not matter; "row": by row order, as sequential code does it. The two differ by at most sum_g m_g 2 p_g (1 - p_g) (power=1), or the root of
-    sum_g m_g p_g (1 - p_g) (power=2), over the groups g of equal confidences that bins part, of share m_g and accuracy p_g: never more than .5, which
-    items of one confidence reach. On 50 confidences of two digits power=2 moves by .02 on average, and by .1 in the worst of 400 cases.
+    confidence: (N,) in [0, 1]. correct: (N,) booleans (or 0 and 1). bins: "mass", rank r of 0..N-1
+    by rising confidence goes to bin floor(num_bins r / N); "width", bin floor(num_bins confidence),
+    1 in the last. power=2 is what the vMF paper's released code reports.
+    ties: equal-mass bins may part items of equal confidence. "shared": each of these enters with
+    the mean of their correctness, so that the order of rows does not matter; "row": by row order,
+    as sequential code does it. The two differ by at most sum_g m_g 2 p_g (1 - p_g) (power=1), or
+    the root of sum_g m_g p_g (1 - p_g) (power=2), over the groups g of equal confidences that bins
+    part, of share m_g and accuracy p_g: never more than .5, which items of one confidence reach. On
+    50 confidences of two digits power=2 moves by .02 on average, and by .1 in the worst of 400
+    cases.
     ValueError: shapes, no items, values outside [0, 1], NaN.
 
     >>> round(ece([0.9, 0.9, 0.6, 0.6], [True, True, True, False], num_bins=2), 6)
@@ -57,19 +67,30 @@ def ece(
     if isinstance(num_bins, bool) or not isinstance(num_bins, int | np.integer) or num_bins < 1:
         raise ValueError(f"num_bins = {num_bins!r}: give an integer from 1; 15 is usual")
     if bins not in ("mass", "width") or power not in (1, 2) or ties not in ("shared", "row"):
-        raise ValueError(f"bins = {bins!r}, power = {power!r}, ties = {ties!r}: allowed are 'mass' or 'width', 1 or 2, 'shared' or 'row'")
+        raise ValueError(
+            f"bins = {bins!r}, power = {power!r}, ties = {ties!r}: allowed are 'mass' or 'width', "
+            "1 or 2, 'shared' or 'row'"
+        )
     outside = np.count_nonzero((values < 0) | (values > 1))
     if outside:
-        raise ValueError(f"confidence: {outside} of {values.size} values lie outside [0, 1]; give probabilities, e.g. softmax(logits).max(axis=1)")
+        raise ValueError(
+            f"confidence: {outside} of {values.size} values lie outside [0, 1]; give "
+            "probabilities, e.g. softmax(logits).max(axis=1)"
+        )
     if bins == "mass":
         size, mean, accuracy_of = equal_mass(values, right, num_bins, ties=ties)
     else:
-        size, mean, accuracy_of = _binned(values, right, np.minimum((values * num_bins).astype(np.int64), num_bins - 1))
+        size, mean, accuracy_of = _binned(
+            values, right, np.minimum((values * num_bins).astype(np.int64), num_bins - 1)
+        )
     return float((size / values.size @ np.abs(accuracy_of - mean) ** power) ** (1 / power))
 
 
-def equal_mass(values: Floats, correct: Floats, num_bins: int, *, ties: Literal["shared", "row"] = "shared") -> tuple[NDArray[np.int64], Floats, Floats]:
-    """(K,) size, mean of values (N,) and mean of correct (N,) of K = min(N, num_bins) bins: rank r of 0..N-1 by rising value goes to floor(num_bins r / N).
+def equal_mass(
+    values: Floats, correct: Floats, num_bins: int, *, ties: Literal["shared", "row"] = "shared"
+) -> tuple[NDArray[np.int64], Floats, Floats]:
+    """(K,) size, mean of values (N,) and mean of correct (N,) of K = min(N, num_bins) bins: rank r
+    of 0..N-1 by rising value goes to floor(num_bins r / N).
 
     Equal values may be parted over bins; ties as in `ece`.
 
@@ -83,15 +104,21 @@ def equal_mass(values: Floats, correct: Floats, num_bins: int, *, ties: Literal[
     return _binned(values[order], correct[order], np.arange(values.size) * num_bins // values.size)
 
 
-def _binned(values: Floats, correct: Floats, place: NDArray[np.int64]) -> tuple[NDArray[np.int64], Floats, Floats]:
+def _binned(
+    values: Floats, correct: Floats, place: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], Floats, Floats]:
     size = np.bincount(place)
     filled = size > 0
-    mean, share = (np.bincount(place, weights=one)[filled] / size[filled] for one in (values, correct))
+    mean, share = (
+        np.bincount(place, weights=one)[filled] / size[filled] for one in (values, correct)
+    )
     return size[filled], mean, share
 
 
 def softmax(logits: ArrayLike, temperature: float = 1.0) -> Floats:
-    """(N, C) probabilities softmax(logits / temperature), float64, safe at any magnitude. ValueError unless temperature > 0.
+    """(N, C) probabilities softmax(logits / temperature), float64, safe at any magnitude.
+
+    ValueError unless temperature > 0.
 
     >>> softmax([[0.0, 0.0], [-2000.0, 2000.0]], 2.0)
     array([[0.5, 0.5],
@@ -104,32 +131,48 @@ def softmax(logits: ArrayLike, temperature: float = 1.0) -> Floats:
 
 
 def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
-    """The temperature T > 0 that minimises the mean negative log-likelihood of softmax(logits / T). Fit it on data that the model was not trained on.
+    """The temperature T > 0 that minimises the mean negative log-likelihood of softmax(logits / T).
 
-    logits: (N, C) finite. labels: (N,) integers 0..C-1. The likelihood is convex in 1/T; the search runs over log T. Where every item is right (T -> 0) or
-    the logits say nothing (T -> infinity) there is no minimum: ValueError. Also for shapes, NaN, labels outside.
+    Fit it on data that the model was not trained on.
+
+    logits: (N, C) finite. labels: (N,) integers 0..C-1. The likelihood is convex in 1/T; the search
+    runs over log T. Where every item is right (T -> 0) or the logits say nothing (T -> infinity)
+    there is no minimum: ValueError. Also for shapes, NaN, labels outside.
     """
     from scipy.optimize import minimize_scalar  # slow to import, needed here only
 
     scores, classes = _scores("logits", logits, labels)
     spread = float(np.ptp(scores, axis=1).max())
     rows = np.arange(len(scores))
-    # d NLL / d(1/T) at 0 and towards infinity: mean logit against the true one, largest logit against the true one
+    # d NLL / d(1/T) at 0 and towards infinity: mean logit against the true one, largest logit
+    # against the true one
     if not (scores[rows, classes] - scores.mean(axis=1)).mean() > 0:
-        raise ValueError("logits: the true class's logit is not above the mean logit on average, so no temperature helps; are the labels those of the logits?")
+        raise ValueError(
+            "logits: the true class's logit is not above the mean logit on average, so no "
+            "temperature helps; are the labels those of the logits?"
+        )
     if np.all(scores[rows, classes] == scores.max(axis=1)):
-        raise ValueError("logits: every item is classified right, so the likelihood rises without end as T -> 0; fit the temperature on held-out data")
+        raise ValueError(
+            "logits: every item is classified right, so the likelihood rises without end as T -> "
+            "0; fit the temperature on held-out data"
+        )
 
     def loss(log_temperature: float) -> float:
-        return -float(log_softmax(scores / (spread * np.exp(log_temperature)), axis=1)[rows, classes].mean())
+        return -float(
+            log_softmax(scores / (spread * np.exp(log_temperature)), axis=1)[rows, classes].mean()
+        )
 
-    return spread * float(np.exp(minimize_scalar(loss, bounds=_RANGE, method="bounded", options={"xatol": 1e-9}).x))
+    return spread * float(
+        np.exp(minimize_scalar(loss, bounds=_RANGE, method="bounded", options={"xatol": 1e-9}).x)
+    )
 
 
 def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
-    """Probability that a correct item has a higher confidence than a wrong one, ties half: how well the confidence, such as the norm, tells them apart.
+    """Probability that a correct item has a higher confidence than a wrong one, ties half: how well
+    the confidence, such as the norm, tells them apart.
 
-    confidence: (N,) finite, any scale. correct: (N,) booleans (or 0 and 1), both present. ValueError otherwise.
+    confidence: (N,) finite, any scale. correct: (N,) booleans (or 0 and 1), both present.
+    ValueError otherwise.
 
     >>> auroc([3.0, 1.0, 2.0, 1.0], [True, True, False, False])
     0.625
@@ -140,7 +183,9 @@ def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
     num_right = int(right.sum())
     num_wrong = values.size - num_right
     if not (num_right and num_wrong):
-        raise ValueError(f"auroc: {num_right} correct and {num_wrong} wrong items; it needs at least one of each")
+        raise ValueError(
+            f"auroc: {num_right} correct and {num_wrong} wrong items; it needs at least one of each"
+        )
     above = rankdata(values)[right == 1].sum() - num_right * (num_right + 1) / 2
     return float(above / (num_right * num_wrong))
 
@@ -148,25 +193,43 @@ def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
 def _scores(name: str, scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, NDArray[np.int64]]:
     values, classes = np.asarray(scores, dtype=np.float64), np.asarray(labels)
     if values.ndim != 2 or not values.size or classes.shape != values.shape[:1]:
-        raise ValueError(f"{name}: expected (N, C) and labels (N,) with N, C >= 1, but got shapes {values.shape} and {classes.shape}")
+        raise ValueError(
+            f"{name}: expected (N, C) and labels (N,) with N, C >= 1, but got shapes "
+            f"{values.shape} and {classes.shape}"
+        )
     if classes.dtype.kind not in "iu":
-        raise ValueError(f"labels: {classes.dtype} found; class numbers are integers from 0 to {values.shape[1] - 1}")
+        raise ValueError(
+            f"labels: {classes.dtype} found; class numbers are integers from 0 to "
+            f"{values.shape[1] - 1}"
+        )
     bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
     if bad.size:
-        raise ValueError(f"{name}: {bad.size} of {len(values)} rows hold NaN or infinity (first: row {int(bad[0])})")
+        raise ValueError(
+            f"{name}: {bad.size} of {len(values)} rows hold NaN or infinity (first: row "
+            f"{int(bad[0])})"
+        )
     outside = np.flatnonzero((classes < 0) | (classes >= values.shape[1]))
     if outside.size:
-        raise ValueError(f"labels: {outside.size} of {classes.size} lie outside 0..{values.shape[1] - 1} (first: {int(classes[outside[0]])})")
+        raise ValueError(
+            f"labels: {outside.size} of {classes.size} lie outside 0..{values.shape[1] - 1} "
+            f"(first: {int(classes[outside[0]])})"
+        )
     return values, classes.astype(np.int64)
 
 
 def _confidence(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Floats]:
     values, given = np.asarray(confidence, dtype=np.float64), np.asarray(correct)
     if values.ndim != 1 or not values.size or given.shape != values.shape:
-        raise ValueError(f"confidence and correct: expected two arrays (N,) with N >= 1, but got shapes {values.shape} and {given.shape}")
+        raise ValueError(
+            "confidence and correct: expected two arrays (N,) with N >= 1, but got shapes "
+            f"{values.shape} and {given.shape}"
+        )
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
-        raise ValueError(f"confidence: {bad.size} of {values.size} are NaN or infinite (first: item {int(bad[0])})")
+        raise ValueError(
+            f"confidence: {bad.size} of {values.size} are NaN or infinite (first: item "
+            f"{int(bad[0])})"
+        )
     if not _booleans(given).all():
         raise ValueError("correct: must hold booleans (or 0 and 1), one per item")
     return values, given.astype(np.float64)

@@ -1,8 +1,10 @@
-"""Variants of a recipe over seeds: means, standard errors, and differences to a reference that are paired by subject and by seed.
+"""Variants of a recipe over seeds: means, standard errors, and differences to a reference that are
+paired by subject and by seed.
 
-Two questions, two intervals. Would other SUBJECTS agree? The trained models are fixed, the subjects are resampled; every run is measured on the same
-draws, so that a difference is taken draw by draw (eval.bootstrap). Would other SEEDS agree? The subjects are fixed, the differences of equal seeds have a
-t interval.
+Two questions, two intervals. Would other SUBJECTS agree? The trained models are fixed, the subjects
+are resampled; every run is measured on the same draws, so that a difference is taken draw by draw
+(eval.bootstrap). Would other SEEDS agree? The subjects are fixed, the differences of equal seeds
+have a t interval.
 """
 
 from __future__ import annotations
@@ -14,7 +16,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from eval import per_item
-from eval.bootstrap import FEW_DRAWN, MIN_DRAWN, Bounds, Drawn, Metric, bounds, bounds_of, drawn_from, percentile_interval
+from eval.bootstrap import (
+    FEW_DRAWN,
+    MIN_DRAWN,
+    Bounds,
+    Drawn,
+    Metric,
+    bounds,
+    bounds_of,
+    drawn_from,
+    percentile_interval,
+)
 from eval.formats.subjects import subjects_of
 from eval.per_item import PerItem
 from eval.types import Floats, Ints, Scores, Trials, name_first
@@ -25,7 +37,9 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Subjects:
-    """The subjects of a trial list: pairs (P, 2) integers or None if unknown, one phrase on where they came from, and a digest of the list."""
+    """The subjects of a trial list: pairs (P, 2) integers or None if unknown, one phrase on where
+    they came from, and a digest of the list.
+    """
 
     pairs: Ints | None
     found: str
@@ -38,9 +52,11 @@ class Subjects:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """A finished run: the value of each metric, and its (R,) values on resamples of the subjects, whose draws are equal for all runs of one trial_list.
+    """A finished run: the value of each metric, and its (R,) values on resamples of the subjects,
+    whose draws are equal for all runs of one trial_list.
 
-    drawn: what the resamples rest on, see eval.bootstrap.bounds; None where that is not known, and then not judged.
+    drawn: what the resamples rest on, see eval.bootstrap.bounds; None where that is not known, and
+    then not judged.
     """
 
     values: Mapping[str, float]
@@ -51,7 +67,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Run:
-    """What became of one run. failed: the reason, "" if it finished. scores: SHA-256 of its score file. seconds, items_per_second: of training."""
+    """What became of one run. failed: the reason, "" if it finished. scores: SHA-256 of its score
+    file. seconds, items_per_second: of training.
+    """
 
     variant: str
     seed: int
@@ -65,10 +83,13 @@ class Run:
 
 @dataclass(frozen=True)
 class Difference:
-    """A variant's mean minus the reference's over the seeds that both finished, and what may be said of it.
+    """A variant's mean minus the reference's over the seeds that both finished, and what may be
+    said of it.
 
-    interval: over subjects, None where there is none; interval_note: why, or why it is not to be relied on. distinguishable: the resampled differences
-    exclude 0. seed_interval: Student's t over seeds, None with one seed. p: two-sided, from the resamples of the subjects, None of too few subjects;
+    interval: over subjects, None where there is none; interval_note: why, or why it is not to be
+    relied on. distinguishable: the resampled differences exclude 0. seed_interval: Student's t over
+    seeds, None with one seed. p: two-sided, from the resamples of the subjects, None of too few
+    subjects;
     p_holm: the same after Holm (1979) over all comparisons of the table.
     """
 
@@ -84,8 +105,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class Cell:
-    """A variant's metric. standard_error: over seeds, None with one seed. interval: of the mean over seeds, subjects resampled; None where there is
-    none. interval_note: why, or why it is not to be relied on."""
+    """A variant's metric. standard_error: over seeds, None with one seed. interval: of the mean
+    over seeds, subjects resampled; None where there is none. interval_note: why, or why it is not
+    to be relied on.
+    """
 
     variant: str
     metric: str
@@ -99,7 +122,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What tuning chose: field -> value, its score on the validation classes, and every trial (settings, score or reason of failure)."""
+    """What tuning chose: field -> value, its score on the validation classes, and every trial
+    (settings, score or reason of failure).
+    """
 
     metric: str
     chosen: Mapping[str, object]
@@ -109,9 +134,11 @@ class Tuned:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything that the tables, the JSON file and the page show. reference: "" if no run finished; picked: it is the best on these very trials.
+    """Everything that the tables, the JSON file and the page show. reference: "" if no run
+    finished; picked: it is the best on these very trials.
 
-    counts: of the test, "targets", "nontargets" and "subjects" (None if unknown), or "items" and what is drawn: "classes" (of which there are so many).
+    counts: of the test, "targets", "nontargets" and "subjects" (None if unknown), or "items" and
+    what is drawn: "classes" (of which there are so many).
     """
 
     variants: Sequence[str]
@@ -128,11 +155,15 @@ class Comparison:
     allowed: Sequence[str]
     watched: str = ""
     tuned: Mapping[str, Tuned] | None = None
-    definitions: Mapping[str, object] | None = None  # metric -> the function behind it and its arguments
+    definitions: Mapping[str, object] | None = (
+        None  # metric -> the function behind it and its arguments
+    )
 
     @property
     def num_comparisons(self) -> int:
-        return sum(one.difference is not None and one.difference.p is not None for one in self.cells)
+        return sum(
+            one.difference is not None and one.difference.p is not None for one in self.cells
+        )
 
     @property
     def failed(self) -> list[Run]:
@@ -140,7 +171,9 @@ class Comparison:
 
 
 def subjects_behind(trials: Trials, labels: Mapping[str, str | None]) -> Subjects:
-    """Subjects of the trials from the items' labels (id -> label) where they agree with the targets, else as `eval.formats.subjects.subjects_of` finds them."""
+    """Subjects of the trials from the items' labels (id -> label) where they agree with the
+    targets, else as `eval.formats.subjects.subjects_of` finds them.
+    """
     digest = hashlib.sha256("\0".join([*trials.enrol_ids, "", *trials.probe_ids]).encode())
     for part in (trials.enrol, trials.probe, trials.target):
         digest.update(b"" if part is None else part.tobytes())
@@ -150,40 +183,73 @@ def subjects_behind(trials: Trials, labels: Mapping[str, str | None]) -> Subject
         phrase = "labels of the items"
     except ValueError:
         found, phrase = subjects_of(trials)
-    pairs = None if found is None else np.stack([found[0][trials.enrol], found[1][trials.probe]], axis=1)
+    pairs = (
+        None
+        if found is None
+        else np.stack([found[0][trials.enrol], found[1][trials.probe]], axis=1)
+    )
     return Subjects(pairs, phrase, digest.hexdigest())
 
 
-def measure(scores: Scores, metrics: Mapping[str, Metric], subjects: Subjects, *, num_resamples: int, seed: int = 0) -> Outcome:
-    """A finished run's scores to the values of its metrics and their (num_resamples,) values on resamples of the subjects (of the trials if unknown).
+def measure(
+    scores: Scores,
+    metrics: Mapping[str, Metric],
+    subjects: Subjects,
+    *,
+    num_resamples: int,
+    seed: int = 0,
+) -> Outcome:
+    """A finished run's scores to the values of its metrics and their (num_resamples,) values on
+    resamples of the subjects (of the trials if unknown).
 
     Errors: those of eval.bootstrap.resample.
     """
-    values = {name: float(metric(scores.targets, scores.nontargets)) for name, metric in metrics.items()}
+    values = {
+        name: float(metric(scores.targets, scores.nontargets)) for name, metric in metrics.items()
+    }
     _, made = bounds_of(metrics, scores, subjects.pairs, num_resamples=num_resamples, seed=seed)
-    return Outcome(values, made.values, subjects.trial_list, drawn_from(scores.target, subjects.pairs))
+    return Outcome(
+        values, made.values, subjects.trial_list, drawn_from(scores.target, subjects.pairs)
+    )
 
 
-def measure_items(measured: PerItem, metrics: Mapping[str, per_item.Metric], *, num_resamples: int, seed: int = 0) -> Outcome:
-    """The same of what a classifier's or retrieval system's test measured on each item, on resamples of its groups."""
+def measure_items(
+    measured: PerItem, metrics: Mapping[str, per_item.Metric], *, num_resamples: int, seed: int = 0
+) -> Outcome:
+    """The same of what a classifier's or retrieval system's test measured on each item, on
+    resamples of its groups.
+    """
     values = {name: float(metric(measured.columns)) for name, metric in metrics.items()}
     over = "items" if measured.groups is None else measured.over
-    return Outcome(values, per_item.resample(metrics, measured, num_resamples=num_resamples, seed=seed), measured.digest, Drawn(measured.num_groups, over))
+    return Outcome(
+        values,
+        per_item.resample(metrics, measured, num_resamples=num_resamples, seed=seed),
+        measured.digest,
+        Drawn(measured.num_groups, over),
+    )
 
 
 def resamples_needed(num_comparisons: int) -> int:
-    """1,000, or as many as let the smallest possible p, 2 / (R + 1), survive Holm's first step at 1 - LEVEL with room: 100 for each comparison."""
+    """1,000, or as many as let the smallest possible p, 2 / (R + 1), survive Holm's first step at 1
+    - LEVEL with room: 100 for each comparison.
+    """
     return max(1000, 100 * num_comparisons)
 
 
 def summarise(
-    outcomes: Mapping[str, Mapping[int, Outcome]], metrics: Sequence[str], *, reference: str = "", higher_is_better: bool = False
+    outcomes: Mapping[str, Mapping[int, Outcome]],
+    metrics: Sequence[str],
+    *,
+    reference: str = "",
+    higher_is_better: bool = False,
 ) -> tuple[list[Cell], str]:
-    """Cells of every variant and metric with differences to the reference, and the reference's name.
+    """Cells of every variant and metric with differences to the reference, and the reference's
+    name.
 
-    outcomes: variant -> seed -> Outcome, empty for a variant without a finished run. reference: a variant, or "" for the best mean of the first metric; a
-    mean that is NaN is no best one.
-    Variants that were measured on another trial list than the reference get no difference: nothing pairs them. ValueError for an unknown reference.
+    outcomes: variant -> seed -> Outcome, empty for a variant without a finished run. reference: a
+    variant, or "" for the best mean of the first metric; a mean that is NaN is no best one.
+    Variants that were measured on another trial list than the reference get no difference: nothing
+    pairs them. ValueError for an unknown reference.
 
     >>> drawn = Drawn(40, "subjects")
     >>> one = Outcome({"eer": 0.1}, {"eer": np.array([0.1, 0.2])}, "list", drawn)
@@ -193,16 +259,36 @@ def summarise(
     ('a', [0.2025, 0.2975])
     """
     if reference and reference not in outcomes:
-        raise ValueError(f"reference {reference!r} is none of the variants compared; they are {name_first(outcomes)}")
-    cells = [_cell(variant, metric, runs) for variant, runs in outcomes.items() for metric in metrics if any(metric in one.values for one in runs.values())]
-    first = {one.variant: one.mean for one in cells if metrics and one.metric == metrics[0] and not np.isnan(one.mean)}
+        raise ValueError(
+            f"reference {reference!r} is none of the variants compared; they are "
+            f"{name_first(outcomes)}"
+        )
+    cells = [
+        _cell(variant, metric, runs)
+        for variant, runs in outcomes.items()
+        for metric in metrics
+        if any(metric in one.values for one in runs.values())
+    ]
+    first = {
+        one.variant: one.mean
+        for one in cells
+        if metrics and one.metric == metrics[0] and not np.isnan(one.mean)
+    }
     if not reference and first:
         reference = (max if higher_is_better else min)(first, key=first.__getitem__)
     against = outcomes.get(reference, {})
-    differences = [None if one.variant == reference else _difference(one.metric, outcomes[one.variant], against) for one in cells]
+    differences = [
+        None
+        if one.variant == reference
+        else _difference(one.metric, outcomes[one.variant], against)
+        for one in cells
+    ]
     adjusted = iter(holm([one.p for one in differences if one is not None and one.p is not None]))
     return [
-        replace(cell, difference=one if one is None or one.p is None else replace(one, p_holm=next(adjusted)))
+        replace(
+            cell,
+            difference=one if one is None or one.p is None else replace(one, p_holm=next(adjusted)),
+        )
         for cell, one in zip(cells, differences, strict=True)
     ], reference
 
@@ -211,17 +297,28 @@ def verdict(difference: Difference) -> str:
     """Whether a difference is distinguishable from none, in words."""
     if difference.p is None or difference.p_holm is None:
         return "-"
-    return "no" if not difference.distinguishable else "yes, also after Holm" if difference.p_holm < 1 - LEVEL else "yes, but not after Holm"
+    return (
+        "no"
+        if not difference.distinguishable
+        else "yes, also after Holm"
+        if difference.p_holm < 1 - LEVEL
+        else "yes, but not after Holm"
+    )
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Holm's step-down adjusted p values, in the order given (Holm 1979): the k-th smallest of m times m - k + 1, made monotone, at most 1.
+    """Holm's step-down adjusted p values, in the order given (Holm 1979): the k-th smallest of m
+    times m - k + 1, made monotone, at most 1.
 
     >>> [round(one, 4) for one in holm([0.01, 0.04, 0.03])]
     [0.03, 0.06, 0.06]
     """
     order = np.argsort(p, kind="stable")
-    stepped = np.maximum.accumulate([(len(p) - k) * p[i] for k, i in enumerate(order)]) if len(p) else np.empty(0)
+    stepped = (
+        np.maximum.accumulate([(len(p) - k) * p[i] for k, i in enumerate(order)])
+        if len(p)
+        else np.empty(0)
+    )
     adjusted = np.empty(len(p))
     adjusted[order] = np.minimum(stepped, 1.0)
     return [float(one) for one in adjusted]
@@ -232,7 +329,9 @@ def _cell(variant: str, metric: str, runs: Mapping[int, Outcome]) -> Cell:
     each = np.array(list(values.values()))
     error = float(each.std(ddof=1) / np.sqrt(each.size)) if each.size > 1 else None
     found = _bounds(_mean_replicates(metric, runs, list(values)), runs)
-    return Cell(variant, metric, values, float(each.mean()), error, found.ends, interval_note=found.note)
+    return Cell(
+        variant, metric, values, float(each.mean()), error, found.ends, interval_note=found.note
+    )
 
 
 def _bounds(replicates: Floats, runs: Mapping[int, Outcome]) -> Bounds:
@@ -241,8 +340,14 @@ def _bounds(replicates: Floats, runs: Mapping[int, Outcome]) -> Bounds:
     return bounds(replicates, LEVEL, Drawn(FEW_DRAWN, "subjects") if drawn is None else drawn)
 
 
-def _difference(metric: str, runs: Mapping[int, Outcome], against: Mapping[int, Outcome]) -> Difference | None:
-    seeds = [seed for seed in runs if seed in against and metric in runs[seed].values and metric in against[seed].values]
+def _difference(
+    metric: str, runs: Mapping[int, Outcome], against: Mapping[int, Outcome]
+) -> Difference | None:
+    seeds = [
+        seed
+        for seed in runs
+        if seed in against and metric in runs[seed].values and metric in against[seed].values
+    ]
     if not seeds or any(runs[seed].trial_list != against[seed].trial_list for seed in seeds):
         return None
     each = np.array([runs[seed].values[metric] - against[seed].values[metric] for seed in seeds])
@@ -251,11 +356,27 @@ def _difference(metric: str, runs: Mapping[int, Outcome], against: Mapping[int, 
     found = _bounds(drawn, against)
     behind = against[seeds[0]].drawn
     if behind is not None and behind.number < MIN_DRAWN:
-        return Difference(float(each.mean()), len(seeds), None, False, _t_interval(each), None, interval_note=found.note)
+        return Difference(
+            float(each.mean()),
+            len(seeds),
+            None,
+            False,
+            _t_interval(each),
+            None,
+            interval_note=found.note,
+        )
     low, high = percentile_interval(drawn, LEVEL)
     tail = min(int((drawn <= 0).sum()), int((drawn >= 0).sum()))
     p = min(1.0, 2 * (tail + 1) / (drawn.size + 1))
-    return Difference(float(each.mean()), len(seeds), found.ends, low > 0 or high < 0, _t_interval(each), p, interval_note=found.note)
+    return Difference(
+        float(each.mean()),
+        len(seeds),
+        found.ends,
+        low > 0 or high < 0,
+        _t_interval(each),
+        p,
+        interval_note=found.note,
+    )
 
 
 def _mean_replicates(metric: str, runs: Mapping[int, Outcome], seeds: Sequence[int]) -> Floats:

@@ -1,17 +1,22 @@
-"""The von Mises-Fisher distribution on the unit sphere of R^n: log normaliser log C_n(kappa) and mean resultant length A_n(kappa), in float64.
+"""The von Mises-Fisher distribution on the unit sphere of R^n: log normaliser log C_n(kappa) and
+mean resultant length A_n(kappa), in float64.
 
-    density(x) = C_n(kappa) exp(kappa mu.x),   C_n(kappa) = kappa^v / ((2 pi)^(v+1) I_v(kappa)),   A_n(kappa) = I_{v+1}(kappa) / I_v(kappa),   v = n/2 - 1
+    density(x) = C_n(kappa) exp(kappa mu.x),   C_n(kappa) = kappa^v / ((2 pi)^(v+1) I_v(kappa)),
+    A_n(kappa) = I_{v+1}(kappa) / I_v(kappa),   v = n/2 - 1
 
-Method: Debye's uniform expansion of I_v (Abramowitz & Stegun 9.7.7) to four terms. It is accurate for large orders only, so orders v below 15 are
-raised by m whole steps, and the recurrence I_{w-1} = I_{w+1} + (2w/kappa) I_w brings the result back down.
-With s = sqrt(v^2 + kappa^2), u = s - v, i = 1/s, p = (v/s)^2,
+Method: Debye's uniform expansion of I_v (Abramowitz & Stegun 9.7.7) to four terms. It is accurate
+for large orders only, so orders v below 15 are raised by m whole steps, and the recurrence I_{w-1}
+= I_{w+1} + (2w/kappa) I_w brings the result back down. With s = sqrt(v^2 + kappa^2), u = s - v, i =
+1/s, p = (v/s)^2,
 
     Sigma = 1 + sum_j i^j P_j(p)                                      P_j: DEBYE below
     log C(kappa) - log C(0) = v log1p(u/2v) - u + log1p(u/v)/2 - log Sigma(kappa) + log Sigma(0)
-    Q = A/kappa = 1/(v+s) - i^2/2 + (d log Sigma/d kappa)/kappa       then for w = v-1, ..., n/2-1: Q <- 1/(2(w+1) + kappa^2 Q), log C += log(2(w+1) Q)
+    Q = A/kappa = 1/(v+s) - i^2/2 + (d log Sigma/d kappa)/kappa       then for w = v-1, ..., n/2-1:
+    Q <- 1/(2(w+1) + kappa^2 Q), log C += log(2(w+1) Q)
 
-Nothing cancels, and kappa enters by its square only: kappa = 0 (the uniform distribution) is no special case. Error for n = 2 ... 2048 and kappa up to 1e4
-against 50-digit values: below 3e-8 in log C, 2e-9 relative in A. toolkit/vmf/distribution.py differentiates the same series: it imports
+Nothing cancels, and kappa enters by its square only: kappa = 0 (the uniform distribution) is no
+special case. Error for n = 2 ... 2048 and kappa up to 1e4 against 50-digit values: below 3e-8 in
+log C, 2e-9 relative in A. toolkit/vmf/distribution.py differentiates the same series: it imports
 `debye_sums` and `orders`.
 """
 
@@ -25,7 +30,8 @@ from numpy.typing import ArrayLike
 
 from eval.types import Floats
 
-# (divisor, coefficients of p^0, p^1, ...) of P_1 ... P_4: Debye's polynomials, U_j(t) / t^j in p = t^2.
+# (divisor, coefficients of p^0, p^1, ...) of P_1 ... P_4: Debye's polynomials, U_j(t) / t^j in p =
+# t^2.
 DEBYE: tuple[tuple[float, tuple[float, ...]], ...] = (
     (24.0, (3.0, -5.0)),
     (1152.0, (81.0, -462.0, 385.0)),
@@ -36,7 +42,8 @@ MIN_ORDER = 15.0  # orders of the Bessel function below it are raised
 
 
 def orders(dim: int) -> tuple[float, int]:
-    """The order v at which the series is summed, and the number of steps from there down to n/2 - 1. ValueError for dim < 1.
+    """The order v at which the series is summed, and the number of steps from there down to n/2 -
+    1. ValueError for dim < 1.
 
     >>> orders(3), orders(512)
     ((15.5, 15), (255.0, 0))
@@ -48,7 +55,9 @@ def orders(dim: int) -> tuple[float, int]:
 
 
 def debye_sums(i: Any, p: Any) -> tuple[Any, Any]:
-    """Sigma, and the sum that gives its derivative: (d Sigma/d kappa)/kappa = -i^2 times it. i, p: numbers, arrays or tensors; only + and * are used."""
+    """Sigma, and the sum that gives its derivative: (d Sigma/d kappa)/kappa = -i^2 times it. i, p:
+    numbers, arrays or tensors; only + and * are used.
+    """
     sigma: Any = 0.0
     slope: Any = 0.0
     for j in range(len(DEBYE), 0, -1):
@@ -74,7 +83,8 @@ def log_normalizer_at_zero(dim: int) -> float:
 
 
 def relative(kappa: ArrayLike, dim: int) -> tuple[Floats, Floats]:
-    """log C_n(kappa) - log C_n(0) and Q = A_n(kappa)/kappa, both of kappa's shape. kappa: finite and >= 0, else ValueError.
+    """log C_n(kappa) - log C_n(0) and Q = A_n(kappa)/kappa, both of kappa's shape. kappa: finite
+    and >= 0, else ValueError.
 
     The pair that everything here is made of: d log C/d kappa = -kappa Q, and Q(0) = 1/n.
     """
@@ -84,9 +94,15 @@ def relative(kappa: ArrayLike, dim: int) -> tuple[Floats, Floats]:
     u = kappa * (kappa / (s + v))
     i = 1 / s
     sigma, slope = debye_sums(i, (v * i) ** 2)
-    log_c = v * np.log1p(u / (2 * v)) - u + 0.5 * np.log1p(u / v) - np.log(sigma / debye_sums(1 / v, 1.0)[0])
+    log_c = (
+        v * np.log1p(u / (2 * v))
+        - u
+        + 0.5 * np.log1p(u / v)
+        - np.log(sigma / debye_sums(1 / v, 1.0)[0])
+    )
     q = 1 / (v + s) - i * i * (0.5 + slope / sigma)
-    gain: Any = 1.0  # the product of the steps' factors; each is at most 1, and a logarithm is dearer than a product
+    # the product of the steps' factors; each is at most 1, and a logarithm is dearer than a product
+    gain: Any = 1.0
     for step in range(steps, 0, -1):
         order = 2 * (v - steps + step)
         q = 1 / (order + kappa * (kappa * q))
@@ -97,7 +113,8 @@ def relative(kappa: ArrayLike, dim: int) -> tuple[Floats, Floats]:
 
 
 def log_normalizer_ratio(kappa: ArrayLike, dim: int) -> Floats:
-    """log C_n(kappa) - log C_n(0): what differences of normalisers need, without the large constant. n = 3: closed form.
+    """log C_n(kappa) - log C_n(0): what differences of normalisers need, without the large
+    constant. n = 3: closed form.
 
     >>> log_normalizer_ratio([0.0, 1.0], 3).round(6).tolist()
     [0.0, -0.161439]
@@ -106,14 +123,19 @@ def log_normalizer_ratio(kappa: ArrayLike, dim: int) -> Floats:
         return relative(kappa, dim)[0]
     kappa = _checked(kappa)
     positive = np.where(kappa > 0, kappa, 1.0)
-    return np.where(kappa > 0, np.log(-2 * positive / np.expm1(-2 * positive)) - positive, 0.0)  # -log(sinh(kappa) / kappa)
+    return np.where(
+        kappa > 0, np.log(-2 * positive / np.expm1(-2 * positive)) - positive, 0.0
+    )  # -log(sinh(kappa) / kappa)
 
 
 def _checked(kappa: ArrayLike) -> Floats:
     kappa = np.asarray(kappa, dtype=np.float64)
     bad = ~(np.isfinite(kappa) & (kappa >= 0))
     if bad.any():
-        raise ValueError(f"von Mises-Fisher: {np.count_nonzero(bad)} of {kappa.size} concentrations are negative, NaN or infinite; kappa is a norm")
+        raise ValueError(
+            f"von Mises-Fisher: {np.count_nonzero(bad)} of {kappa.size} concentrations are "
+            "negative, NaN or infinite; kappa is a norm"
+        )
     return kappa
 
 
@@ -132,5 +154,7 @@ def mean_resultant(kappa: ArrayLike, dim: int) -> Floats:
     >>> mean_resultant([0.0, 1.0, 1e9], 3).round(6).tolist()
     [0.0, 0.313035, 1.0]
     """
-    length: Floats = np.minimum(np.asarray(kappa, dtype=np.float64) * relative(kappa, dim)[1], 1.0)  # rounding may put it 1e-15 above
+    length: Floats = np.minimum(
+        np.asarray(kappa, dtype=np.float64) * relative(kappa, dim)[1], 1.0
+    )  # rounding may put it 1e-15 above
     return length

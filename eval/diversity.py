@@ -1,8 +1,10 @@
 """How diverse embeddings are: feature diversity and cluster diversity (nivMF paper, supplement L).
 
-The paper's words, no equations: "we follow [57] and evaluate the uniformity of the sorted spectral value distribution of all training image embeddings to
-measure the number of significant directions of variances in feature space. The latter is simply computed as the variance (i.e. diversity) of intraclass
-distances for each class-cluster. For both cases, we specifically care about relative changes". Both are to rise (its Table 5).
+The paper's words, no equations: "we follow [57] and evaluate the uniformity of the sorted spectral
+value distribution of all training image embeddings to measure the number of significant directions
+of variances in feature space. The latter is simply computed as the variance (i.e. diversity) of
+intraclass distances for each class-cluster. For both cases, we specifically care about relative
+changes". Both are to rise (its Table 5).
 """
 
 from __future__ import annotations
@@ -17,11 +19,14 @@ _SMALLEST = 1e-7  # singular values below this share of the sum are rounding
 
 
 def spectral_decay(embeddings: ArrayLike, *, drop: int = 0) -> float:
-    """rho = KL(uniform || s / sum s) of the sorted singular values s of the rows, nats; low = many directions of variance (Roth et al. 2020, [57], Sec. 5).
+    """rho = KL(uniform || s / sum s) of the sorted singular values s of the rows, nats; low = many
+    directions of variance (Roth et al. 2020, [57], Sec. 5).
 
-    embeddings: (N, D) raw; scaled to length 1 here, as retrieval is by cosine, and not centred, as in [57]. drop: leave out that many of the largest values
-    ([57]'s released code compares rho_spectrum@1 .. @k, which drop 0 .. k - 1). [57]'s code takes D - 1 values of a randomised SVD; this is all of
-    min(N, D), exact. Values below 1e-7 of their sum count as 1e-7, so that a collapsed space scores a large number and not infinity.
+    embeddings: (N, D) raw; scaled to length 1 here, as retrieval is by cosine, and not centred, as
+    in [57]. drop: leave out that many of the largest values ([57]'s released code compares
+    rho_spectrum@1 .. @k, which drop 0 .. k - 1). [57]'s code takes D - 1 values of a randomised
+    SVD; this is all of min(N, D), exact. Values below 1e-7 of their sum count as 1e-7, so that a
+    collapsed space scores a large number and not infinity.
     ValueError: shapes, NaN, `drop` that leaves fewer than two values, only zero vectors.
 
     >>> round(spectral_decay([[1, 0], [0, 1]]), 6), round(spectral_decay([[1, 0], [1, 0]]), 1)
@@ -32,23 +37,30 @@ def spectral_decay(embeddings: ArrayLike, *, drop: int = 0) -> float:
         raise ValueError(f"drop = {drop}: of {values.size} singular values at least two must stay")
     values = values[drop:]
     if not values.sum() > 0:
-        raise ValueError("embeddings: no direction of variance is left; every row is the zero vector, or drop is too large")
+        raise ValueError(
+            "embeddings: no direction of variance is left; every row is the zero vector, or drop "
+            "is too large"
+        )
     share = np.maximum(values / values.sum(), _SMALLEST)
     return max(0.0, float(-np.log(share * values.size).mean()))
 
 
 def feature_diversity(embeddings: ArrayLike) -> float:
-    """exp(-rho) in (0, 1], rho = `spectral_decay`: 1 if all directions carry the same variance. Our reading of "uniformity": higher is more diverse, as in
-    Table 5, where [57]'s rho falls. It is the geometric over the arithmetic mean of the singular values. Arguments and errors: of `spectral_decay`."""
+    """exp(-rho) in (0, 1], rho = `spectral_decay`: 1 if all directions carry the same variance. Our
+    reading of "uniformity": higher is more diverse, as in Table 5, where [57]'s rho falls. It is
+    the geometric over the arithmetic mean of the singular values. Arguments and errors: of
+    `spectral_decay`.
+    """
     return float(np.exp(-spectral_decay(embeddings)))
 
 
 def cluster_diversity(embeddings: ArrayLike, labels: ArrayLike) -> float:
     """Mean over classes of the variance of the distances between the items of one class.
 
-    embeddings: (N, D) raw. labels: (N,) integers or strings. Our reading: cosine distances 1 - cos (the paper retrieves by cosine), each pair once,
-    population variance within the class, classes weighted equally; classes of one item have no pair and those of two no variance but 0, so
-    only classes of three or more count. ValueError: shapes, NaN, no such class.
+    embeddings: (N, D) raw. labels: (N,) integers or strings. Our reading: cosine distances 1 - cos
+    (the paper retrieves by cosine), each pair once, population variance within the class, classes
+    weighted equally; classes of one item have no pair and those of two no variance but 0, so only
+    classes of three or more count. ValueError: shapes, NaN, no such class.
 
     >>> round(cluster_diversity([[1, 0], [1, 0], [0, 1]], [7, 7, 7]), 6)
     0.222222
@@ -64,7 +76,10 @@ def cluster_diversity(embeddings: ArrayLike, labels: ArrayLike) -> float:
             similar = rows[members] @ rows[members].T
             variances.append(similar[np.triu_indices(members.size, 1)].var())
     if not variances:
-        raise ValueError(f"cluster diversity: none of the {np.unique(codes).size} classes has three items; a variance of distances needs three")
+        raise ValueError(
+            f"cluster diversity: none of the {np.unique(codes).size} classes has three items; a "
+            "variance of distances needs three"
+        )
     return float(np.mean(variances))
 
 

@@ -1,8 +1,10 @@
 """Error rates by group of subjects (sex, age band, accent): `likeness evaluate --groups`.
 
-A group's own trials have both sides in it; a trial across groups has its sides in two. Most systems accept impostors of one's own group more easily than others
-(NIST IR 8280, 2019), so that the two are never pooled here. Two questions are answered apart: what happens to each group at the one
-threshold that a system runs with ("global": set on all trials), and how well each group could be told apart at a threshold of its own.
+A group's own trials have both sides in it; a trial across groups has its sides in two. Most systems
+accept impostors of one's own group more easily than others (NIST IR 8280, 2019), so that the two
+are never pooled here. Two questions are answered apart: what happens to each group at the one
+threshold that a system runs with ("global": set on all trials), and how well each group could be
+told apart at a threshold of its own.
 """
 
 from __future__ import annotations
@@ -19,13 +21,17 @@ from eval.types import Bools, Floats, Ints, Scores, Trials, name_first, nfc_mapp
 from eval.verification import eer, tar_at_far, verification_metrics
 
 MAX_GROUPS = 50  # more are ages, not age bands
-MIN_ERRORS = 30  # Doddington's rule of 30: with fewer, a rate is not known to within 30 % at 90 % confidence
+MIN_ERRORS = (
+    30  # Doddington's rule of 30: with fewer, a rate is not known to within 30 % at 90 % confidence
+)
 _BLOCK = 1 << 20  # draws held at once: 8 MB
 
 
 @dataclass(frozen=True)
 class Rate:
-    """A fraction with its interval; None where the group has no such trials. note: why there is no interval, or why it is not to be relied on."""
+    """A fraction with its interval; None where the group has no such trials. note: why there is no
+    interval, or why it is not to be relied on.
+    """
 
     value: float | None
     interval: tuple[float, float] | None = None
@@ -34,9 +40,11 @@ class Rate:
 
 @dataclass(frozen=True)
 class Row:
-    """One group, or the trials across groups. subjects: those in its trials. flags: why its numbers are not to be relied on.
+    """One group, or the trials across groups. subjects: those in its trials. flags: why its numbers
+    are not to be relied on.
 
-    rates: "eer" and "tar_at_far(FAR)" at its own threshold; "global_tar(AT)" and "global_far(AT)", AT = eer or a FAR, at the threshold of all trials.
+    rates: "eer" and "tar_at_far(FAR)" at its own threshold; "global_tar(AT)" and "global_far(AT)",
+    AT = eer or a FAR, at the threshold of all trials.
     """
 
     group: str
@@ -49,8 +57,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Ratio:
-    """The worst group's error rate over the best's: EER, FAR or 1 - TAR. value: None where the best makes no error. An end of the interval
-    is None where it has no bound. note: why there is no interval, or why it is not to be relied on."""
+    """The worst group's error rate over the best's: EER, FAR or 1 - TAR. value: None where the best
+    makes no error. An end of the interval is None where it has no bound. note: why there is no
+    interval, or why it is not to be relied on.
+    """
 
     worst: str
     best: str
@@ -61,7 +71,9 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Grouped:
-    """A system's rates by group. thresholds: AT -> the global threshold, None where it accepts nothing. ratios: by the names of the rates."""
+    """A system's rates by group. thresholds: AT -> the global threshold, None where it accepts
+    nothing. ratios: by the names of the rates.
+    """
 
     system: str
     groups: tuple[Row, ...]
@@ -71,59 +83,142 @@ class Grouped:
     conventions: Mapping[str, str | float | int]
 
 
-def sides_of(trials: Trials, group_of: Mapping[str, str], subject_of: Mapping[str, str]) -> tuple[Ints, tuple[str, ...]]:
-    """Group numbers (P, 2) of the enrol and probe side of each trial, and the groups' names in alphabetical order.
+def sides_of(
+    trials: Trials, group_of: Mapping[str, str], subject_of: Mapping[str, str]
+) -> tuple[Ints, tuple[str, ...]]:
+    """Group numbers (P, 2) of the enrol and probe side of each trial, and the groups' names in
+    alphabetical order.
 
-    An item's group is that of its id, else that of its subject. ValueError: items without a group (all counted), one group only, more than 50.
+    An item's group is that of its id, else that of its subject. ValueError: items without a group
+    (all counted), one group only, more than 50.
     """
-    ids, group_of, subject_of = (trials.enrol_ids, trials.probe_ids), nfc_mapping(group_of), nfc_mapping(subject_of)
-    named = [[group_of.get(one) or group_of.get(subject_of.get(one, "")) for one in side] for side in ids]
-    missing = dict.fromkeys(one for side, groups in zip(ids, named, strict=True) for one, group in zip(side, groups, strict=True) if group is None)
+    ids, group_of, subject_of = (
+        (trials.enrol_ids, trials.probe_ids),
+        nfc_mapping(group_of),
+        nfc_mapping(subject_of),
+    )
+    named = [
+        [group_of.get(one) or group_of.get(subject_of.get(one, "")) for one in side] for side in ids
+    ]
+    missing = dict.fromkeys(
+        one
+        for side, groups in zip(ids, named, strict=True)
+        for one, group in zip(side, groups, strict=True)
+        if group is None
+    )
     if missing:
         raise ValueError(
-            f"groups: {len(missing)} of {len(set(ids[0]) | set(ids[1]))} ids have no group, nor have their subjects ({name_first(missing)}); "
+            f"groups: {len(missing)} of {len(set(ids[0]) | set(ids[1]))} ids have no group, nor "
+            f"have their subjects ({name_first(missing)}); "
             "add them to the list, if need be as a group `unknown`"
         )
     names = tuple(sorted({str(one) for side in named for one in side}))
     if not 2 <= len(names) <= MAX_GROUPS:
-        raise ValueError(f"groups: {len(names)} groups in the trials ({name_first(names)}); a comparison needs 2 to {MAX_GROUPS}, such as age bands for ages")
-    enrol, probe = (np.array([names.index(str(one)) for one in side], dtype=np.int32) for side in named)
+        raise ValueError(
+            f"groups: {len(names)} groups in the trials ({name_first(names)}); a comparison needs "
+            f"2 to {MAX_GROUPS}, such as age bands for ages"
+        )
+    enrol, probe = (
+        np.array([names.index(str(one)) for one in side], dtype=np.int32) for side in named
+    )
     return np.stack([enrol[trials.enrol], probe[trials.probe]], axis=1), names
 
 
-def evaluate_groups(name: str, scores: Scores, subjects: Ints, sides: Ints, names: Sequence[str], *, switches: Switches) -> Grouped:
-    """Rates of every group of one system at the global thresholds and at its own, and the worst to the best.
+def evaluate_groups(
+    name: str,
+    scores: Scores,
+    subjects: Ints,
+    sides: Ints,
+    names: Sequence[str],
+    *,
+    switches: Switches,
+) -> Grouped:
+    """Rates of every group of one system at the global thresholds and at its own, and the worst to
+    the best.
 
-    subjects, sides: (P, 2) subject and group numbers of each trial's enrol and probe side; names: of the groups. switches: FARs, rules and resamples as for
-    `report.evaluate_scores`; the thresholds are strict. ValueError: an empty class over all trials, labels that contradict the subjects.
+    subjects, sides: (P, 2) subject and group numbers of each trial's enrol and probe side; names:
+    of the groups. switches: FARs, rules and resamples as for `report.evaluate_scores`; the
+    thresholds are strict. ValueError: an empty class over all trials, labels that contradict the
+    subjects.
     """
-    measured = verification_metrics(scores.targets, scores.nontargets, p_targets=(), fars=switches.fars)
-    thresholds = {"eer" if at == "eer" else at.removeprefix("tar_at_far(").removesuffix(")"): float(one.threshold) for at, one in measured.items()}
+    measured = verification_metrics(
+        scores.targets, scores.nontargets, p_targets=(), fars=switches.fars
+    )
+    thresholds = {
+        "eer" if at == "eer" else at.removeprefix("tar_at_far(").removesuffix(")"): float(
+            one.threshold
+        )
+        for at, one in measured.items()
+    }
     rows, drawn = [], []
     for number, group in enumerate(names):
-        row, draws = _row(group, scores, subjects, np.all(sides == number, axis=1), thresholds, switches, switches.seed + 1 + number)
+        row, draws = _row(
+            group,
+            scores,
+            subjects,
+            np.all(sides == number, axis=1),
+            thresholds,
+            switches,
+            switches.seed + 1 + number,
+        )
         rows.append(row)
         drawn.append(draws)
-    across, _ = _row("across groups", scores, subjects, sides[:, 0] != sides[:, 1], thresholds, switches, switches.seed, own=False)
-    ratios = {metric: one for metric in rows[0].rates if (one := _ratio(metric, rows, drawn, switches.level)) is not None}
+    across, _ = _row(
+        "across groups",
+        scores,
+        subjects,
+        sides[:, 0] != sides[:, 1],
+        thresholds,
+        switches,
+        switches.seed,
+        own=False,
+    )
+    ratios = {
+        metric: one
+        for metric in rows[0].rates
+        if (one := _ratio(metric, rows, drawn, switches.level)) is not None
+    }
     conventions: dict[str, str | float | int] = {
         "trials": "of a group: both sides in it; across groups: sides in two of them",
-        "global_threshold": "set on all trials, strict, and held fixed while subjects are resampled",
+        "global_threshold": "set on all trials, strict, and held fixed while subjects are "
+        "resampled",
         "eer_method": switches.eer_method,
         "tar_rule": switches.tar_rule,
-        "ratio": "worst over best EER, FAR or 1 - TAR; interval of the ratio of these two groups, which were picked on the same trials",
-        "flags": f"fewer than {FEW_DRAWN} subjects (no interval below {MIN_DRAWN}); fewer than {MIN_ERRORS} false accepts to be expected at a FAR",
+        "ratio": "worst over best EER, FAR or 1 - TAR; interval of the ratio of these two groups, "
+        "which were picked on the same trials",
+        "flags": f"fewer than {FEW_DRAWN} subjects (no interval below {MIN_DRAWN}); fewer than "
+        f"{MIN_ERRORS} false accepts to be expected at a FAR",
     }
     if switches.num_resamples:
-        conventions |= {"interval": "percentile bootstrap over the group's subjects", "level": switches.level}
+        conventions |= {
+            "interval": "percentile bootstrap over the group's subjects",
+            "level": switches.level,
+        }
         conventions |= {"num_resamples": switches.num_resamples, "seed": switches.seed}
-    return Grouped(name, tuple(rows), across, {at: one if np.isfinite(one) else None for at, one in thresholds.items()}, ratios, conventions)
+    return Grouped(
+        name,
+        tuple(rows),
+        across,
+        {at: one if np.isfinite(one) else None for at, one in thresholds.items()},
+        ratios,
+        conventions,
+    )
 
 
 def _row(
-    group: str, scores: Scores, subjects: Ints, chosen: Bools, thresholds: Mapping[str, float], switches: Switches, seed: int, *, own: bool = True
+    group: str,
+    scores: Scores,
+    subjects: Ints,
+    chosen: Bools,
+    thresholds: Mapping[str, float],
+    switches: Switches,
+    seed: int,
+    *,
+    own: bool = True,
 ) -> tuple[Row, dict[str, Floats]]:
-    """A row of the trials `chosen`, and the resampled values (R,) of each rate; those that rest on too few subjects are NaN or left out."""
+    """A row of the trials `chosen`, and the resampled values (R,) of each rate; those that rest on
+    too few subjects are NaN or left out.
+    """
     part, pairs = Scores(scores.values[chosen], scores.target[chosen]), subjects[chosen]
     target, nontarget = part.targets, part.nontargets
     values: dict[str, float | None] = {}
@@ -131,20 +226,39 @@ def _row(
     found: dict[str, Bounds] = {}
     if own:
         metrics = {"eer": partial(eer, method=switches.eer_method)}
-        metrics |= {f"tar_at_far({far:g})": partial(tar_at_far, far=far, rule=switches.tar_rule) for far in switches.fars}
+        metrics |= {
+            f"tar_at_far({far:g})": partial(tar_at_far, far=far, rule=switches.tar_rule)
+            for far in switches.fars
+        }
         both = bool(target.size and nontarget.size)
-        values |= {metric: function(target, nontarget) if both else None for metric, function in metrics.items()}
+        values |= {
+            metric: function(target, nontarget) if both else None
+            for metric, function in metrics.items()
+        }
         if both and switches.num_resamples:
-            found, made = bounds_of(metrics, part, pairs, num_resamples=switches.num_resamples, level=switches.level, seed=seed)
+            found, made = bounds_of(
+                metrics,
+                part,
+                pairs,
+                num_resamples=switches.num_resamples,
+                level=switches.level,
+                seed=seed,
+            )
             draws |= made.values  # NaN of fewer than 5 subjects, which no ratio takes
     for at, threshold in thresholds.items():
         values[f"global_tar({at})"] = float(np.mean(target >= threshold)) if target.size else None
-        values[f"global_far({at})"] = float(np.mean(nontarget >= threshold)) if nontarget.size else None
+        values[f"global_far({at})"] = (
+            float(np.mean(nontarget >= threshold)) if nontarget.size else None
+        )
     if chosen.any() and switches.num_resamples:
         at_thresholds = _resample_rates(part, pairs, thresholds, switches.num_resamples, seed)
         of_kind = {
-            "global_tar": Drawn(int(np.unique(pairs[part.target]).size), "subjects with target trials"),
-            "global_far": Drawn(int(np.unique(pairs[~part.target]).size), "subjects in nontarget trials"),
+            "global_tar": Drawn(
+                int(np.unique(pairs[part.target]).size), "subjects with target trials"
+            ),
+            "global_far": Drawn(
+                int(np.unique(pairs[~part.target]).size), "subjects in nontarget trials"
+            ),
         }
         for metric, one in at_thresholds.items():
             behind = of_kind[metric.partition("(")[0]]
@@ -155,83 +269,169 @@ def _row(
     count = int(np.unique(pairs).size)
     some = [one for one in (drawn_from(part.target, pairs), Drawn(count, "subjects")) if one.number]
     fewest = min(some, key=lambda one: one.number, default=Drawn(0, "subjects"))
-    flags = [f"{fewest.number} {fewest.what}, fewer than {FEW_DRAWN}"] if fewest.number < FEW_DRAWN else []
+    flags = (
+        [f"{fewest.number} {fewest.what}, fewer than {FEW_DRAWN}"]
+        if fewest.number < FEW_DRAWN
+        else []
+    )
     few = [f"{far:g}" for far in switches.fars if far * nontarget.size < MIN_ERRORS]
-    flags += [f"fewer than {MIN_ERRORS} false accepts to be expected at FAR {', '.join(few)}"] if few else []
+    flags += (
+        [f"fewer than {MIN_ERRORS} false accepts to be expected at FAR {', '.join(few)}"]
+        if few
+        else []
+    )
     return Row(group, count, int(target.size), int(nontarget.size), tuple(flags), rates), draws
 
 
-def _resample_rates(scores: Scores, subjects: Ints, thresholds: Mapping[str, float], num_resamples: int, seed: int) -> dict[str, Floats]:
-    """Resampled rates at fixed thresholds: a target trial weighs c[s], a nontarget trial c[a] c[b], as in eval.bootstrap. Trials are first counted by
-    subject and by pair of subjects, so that a draw costs no more than the pairs that occur. NaN where a draw holds no such trial."""
+def _resample_rates(
+    scores: Scores, subjects: Ints, thresholds: Mapping[str, float], num_resamples: int, seed: int
+) -> dict[str, Floats]:
+    """Resampled rates at fixed thresholds: a target trial weighs c[s], a nontarget trial c[a] c[b],
+    as in eval.bootstrap. Trials are first counted by subject and by pair of subjects, so that a
+    draw costs no more than the pairs that occur. NaN where a draw holds no such trial.
+    """
     from scipy.sparse import csr_array  # slow to import, needed here only
 
     names, flat = np.unique(subjects, return_inverse=True)
     n, numbers = names.size, flat.reshape(subjects.shape)
     of_target, (enrol, probe) = numbers[scores.target, 0], numbers[~scores.target].T
     target, nontarget = scores.targets, scores.nontargets
-    by_subject = np.stack([np.bincount(of_target, weights=one, minlength=n) for one in (np.ones(target.size), *(target >= t for t in thresholds.values()))])
-    by_pair = [csr_array((one.astype(np.float64), (probe, enrol)), (n, n)) for one in (np.ones(nontarget.size), *(nontarget >= t for t in thresholds.values()))]
+    by_subject = np.stack(
+        [
+            np.bincount(of_target, weights=one, minlength=n)
+            for one in (np.ones(target.size), *(target >= t for t in thresholds.values()))
+        ]
+    )
+    by_pair = [
+        csr_array((one.astype(np.float64), (probe, enrol)), (n, n))
+        for one in (np.ones(nontarget.size), *(nontarget >= t for t in thresholds.values()))
+    ]
     rng, values = np.random.default_rng(seed), np.full((2, len(thresholds), num_resamples), np.nan)
     step = max(1, _BLOCK // n)
     for start in range(0, num_resamples, step):
-        c = rng.multinomial(n, np.full(n, 1 / n), size=min(step, num_resamples - start)).T.astype(np.float64)
-        for kind, sums in enumerate((by_subject @ c, np.stack([np.einsum("nr,nr->r", one @ c, c) for one in by_pair]))):
-            np.divide(sums[1:], sums[0], out=values[kind, :, start : start + step], where=sums[0] > 0)
+        c = rng.multinomial(n, np.full(n, 1 / n), size=min(step, num_resamples - start)).T.astype(
+            np.float64
+        )
+        for kind, sums in enumerate(
+            (by_subject @ c, np.stack([np.einsum("nr,nr->r", one @ c, c) for one in by_pair]))
+        ):
+            np.divide(
+                sums[1:], sums[0], out=values[kind, :, start : start + step], where=sums[0] > 0
+            )
     rates = zip(("global_tar", "global_far"), values, strict=True)
-    return {f"{name}({at})": row for name, of_kind in rates for at, row in zip(thresholds, of_kind, strict=True) if not np.isnan(row).all()}
+    return {
+        f"{name}({at})": row
+        for name, of_kind in rates
+        for at, row in zip(thresholds, of_kind, strict=True)
+        if not np.isnan(row).all()
+    }
 
 
-def _ratio(metric: str, rows: Sequence[Row], drawn: Sequence[Mapping[str, Floats]], level: float) -> Ratio | None:
+def _ratio(
+    metric: str, rows: Sequence[Row], drawn: Sequence[Mapping[str, Floats]], level: float
+) -> Ratio | None:
     """None where fewer than two groups have the rate."""
     accepts = "tar" in metric  # misses are compared: TARs of 99 and 98 % differ by a factor of two
-    errors = {i: 1 - one if accepts else one for i, row in enumerate(rows) if (one := row.rates[metric].value) is not None}
+    errors = {
+        i: 1 - one if accepts else one
+        for i, row in enumerate(rows)
+        if (one := row.rates[metric].value) is not None
+    }
     if len(errors) < 2:
         return None
     worst, best = max(errors, key=lambda i: errors[i]), min(errors, key=lambda i: errors[i])
     interval: tuple[float | None, float | None] | None = None
-    notes = dict.fromkeys(f"{rows[i].group}: {note}" for i in (worst, best) if (note := rows[i].rates[metric].note))
+    notes = dict.fromkeys(
+        f"{rows[i].group}: {note}" for i in (worst, best) if (note := rows[i].rates[metric].note)
+    )
     if metric in drawn[worst] and metric in drawn[best] and worst != best:
-        above, below = (1 - drawn[i][metric] if accepts else drawn[i][metric] for i in (worst, best))
+        above, below = (
+            1 - drawn[i][metric] if accepts else drawn[i][metric] for i in (worst, best)
+        )
         with np.errstate(divide="ignore", invalid="ignore"):
-            quotients = above / below  # inf: the best makes no error in this draw; NaN: neither does, which says nothing
+            quotients = (
+                above / below
+            )  # inf: the best makes no error in this draw; NaN: neither does, which says nothing
         quotients = quotients[~np.isnan(quotients)]
         if quotients.size:
-            low, high = np.quantile(quotients, [(1 - level) / 2, (1 + level) / 2], method="nearest").tolist()
+            low, high = np.quantile(
+                quotients, [(1 - level) / 2, (1 + level) / 2], method="nearest"
+            ).tolist()
             if low < high:
                 interval = (low if np.isfinite(low) else None, high if np.isfinite(high) else None)
-    return Ratio(rows[worst].group, rows[best].group, errors[worst] / errors[best] if errors[best] > 0 else None, interval, "; ".join(notes))
+    return Ratio(
+        rows[worst].group,
+        rows[best].group,
+        errors[worst] / errors[best] if errors[best] > 0 else None,
+        interval,
+        "; ".join(notes),
+    )
 
 
 def blocks(grouped: Grouped) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """(caption, head, rows) of text: the sizes of the groups, then each operating point with the worst to the best in the last row."""
+    """(caption, head, rows) of text: the sizes of the groups, then each operating point with the
+    worst to the best in the last row.
+    """
     rows = (*grouped.groups, grouped.across)
-    sizes = [[_mark(one), f"{one.subjects:,}", f"{one.targets:,}", f"{one.nontargets:,}"] for one in rows]
-    yield f"{grouped.system}: groups and their own trials", ["", "subjects", "targets", "nontargets"], sizes
+    sizes = [
+        [_mark(one), f"{one.subjects:,}", f"{one.targets:,}", f"{one.nontargets:,}"] for one in rows
+    ]
+    yield (
+        f"{grouped.system}: groups and their own trials",
+        ["", "subjects", "targets", "nontargets"],
+        sizes,
+    )
     for at, threshold in grouped.thresholds.items():
         own = "eer" if at == "eer" else f"tar_at_far({at})"
         columns = [own, f"global_tar({at})", f"global_far({at})"]
-        where = f"at the EER of all trials, threshold {_number(threshold)}" if at == "eer" else f"at FAR {at} of all trials, threshold {_number(threshold)}"
+        where = (
+            f"at the EER of all trials, threshold {_number(threshold)}"
+            if at == "eer"
+            else f"at FAR {at} of all trials, threshold {_number(threshold)}"
+        )
         body = [[_mark(one), *(_cell(one.rates.get(column)) for column in columns)] for one in rows]
-        body.append(["worst to best", *(_ratio_text(grouped.ratios.get(column)) for column in columns)])
-        yield f"{grouped.system}: {where}", ["", f"own threshold: {metric_label(own)}", "TAR (%)", "FAR (%)"], body
+        body.append(
+            ["worst to best", *(_ratio_text(grouped.ratios.get(column)) for column in columns)]
+        )
+        yield (
+            f"{grouped.system}: {where}",
+            ["", f"own threshold: {metric_label(own)}", "TAR (%)", "FAR (%)"],
+            body,
+        )
 
 
 def notes(grouped: Grouped) -> list[str]:
     """What the numbers are and which groups are small."""
     c = grouped.conventions
-    drawn = f"{100 * float(c['level']):g} % bootstrap over a group's subjects, {int(c['num_resamples']):,} resamples" if "level" in c else "none were computed"
+    drawn = (
+        f"{100 * float(c['level']):g} % bootstrap over a group's subjects, "
+        f"{int(c['num_resamples']):,} resamples"
+        if "level" in c
+        else "none were computed"
+    )
     return [
-        f"Groups: trials with both sides in the group; `across groups` has sides in two. Intervals: {drawn}; the thresholds of all trials held fixed.",
-        "Worst to best: ratio of EERs, of 1 - TAR, of FARs; its groups are picked on these trials, so that it exceeds 1 by chance alone: look at its interval.",
-        *(f"{_mark(one)} {'; '.join(one.flags)}." for one in (*grouped.groups, grouped.across) if one.flags),
-        *(f"{one.group}: {note}." for one in (*grouped.groups, grouped.across) for note in _without_interval(one)),
+        "Groups: trials with both sides in the group; `across groups` has sides in two. "
+        f"Intervals: {drawn}; the thresholds of all trials held fixed.",
+        "Worst to best: ratio of EERs, of 1 - TAR, of FARs; its groups are picked on these trials, "
+        "so that it exceeds 1 by chance alone: look at its interval.",
+        *(
+            f"{_mark(one)} {'; '.join(one.flags)}."
+            for one in (*grouped.groups, grouped.across)
+            if one.flags
+        ),
+        *(
+            f"{one.group}: {note}."
+            for one in (*grouped.groups, grouped.across)
+            for note in _without_interval(one)
+        ),
     ]
 
 
 def _without_interval(row: Row) -> list[str]:
     """Why rates of a group have no interval, each reason once."""
-    return list(dict.fromkeys(one.note for one in row.rates.values() if one.interval is None and one.note))
+    return list(
+        dict.fromkeys(one.note for one in row.rates.values() if one.interval is None and one.note)
+    )
 
 
 def table(grouped: Sequence[Grouped]) -> str:
@@ -254,7 +454,11 @@ def _cell(rate: Rate | None) -> str:
     text = f"{percent_text('', rate.value):>6}"
     if rate.interval is None:
         return f"{text}  {NO_INTERVAL}" if rate.note else text
-    return text + "  [{:>6}, {:>6}]".format(*ends_text("", rate.interval, show=percent_text)) + (" *" if rate.note else "")
+    return (
+        text
+        + "  [{:>6}, {:>6}]".format(*ends_text("", rate.interval, show=percent_text))
+        + (" *" if rate.note else "")
+    )
 
 
 def _ratio_text(ratio: Ratio | None) -> str:

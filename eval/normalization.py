@@ -1,14 +1,17 @@
 """Score normalisation by a cohort of impostors, and mean subtraction.
 
-A raw score s of enrolment e and probe p is set against the scores that either side gets with the C members of a cohort, who are none of the trials' subjects:
+A raw score s of enrolment e and probe p is set against the scores that either side gets with the C
+members of a cohort, who are none of the trials' subjects:
 
-    z_norm     (s - mean_e) / std_e                      the enrolment's scores with the cohort (Reynolds 1997)
-    t_norm     (s - mean_p) / std_p                      the probe's scores with the cohort (Auckenthaler et al. 2000)
-    s_norm     half the sum of both (Kenny 2010)
-    as_norm    the same, each side with its own top_n highest cohort scores only (Matejka et al. 2017, "as-norm1"; WeSpeaker's asnorm)
+    z_norm     (s - mean_e) / std_e                      the enrolment's scores with the cohort
+    (Reynolds 1997) t_norm     (s - mean_p) / std_p                      the probe's scores with the
+    cohort (Auckenthaler et al. 2000) s_norm     half the sum of both (Kenny 2010)
+    as_norm    the same, each side with its own top_n highest cohort scores only (Matejka et al.
+    2017, "as-norm1"; WeSpeaker's asnorm)
 
-std is the population's (divided by C or top_n), as in WeSpeaker. The cohort statistics are worked out once per distinct embedding and not once per trial,
-in blocks of rows: one matrix product and one partial selection, no sort.
+std is the population's (divided by C or top_n), as in WeSpeaker. The cohort statistics are worked
+out once per distinct embedding and not once per trial, in blocks of rows: one matrix product and
+one partial selection, no sort.
 """
 
 from __future__ import annotations
@@ -27,32 +30,52 @@ _FLAT = 1e-6  # a standard deviation below this part of the scores' size is roun
 
 
 class CohortStatistics(NamedTuple):
-    """(N,) mean and population standard deviation of each embedding's (highest) cohort scores; std is 0 where they are all alike."""
+    """(N,) mean and population standard deviation of each embedding's (highest) cohort scores; std
+    is 0 where they are all alike.
+    """
 
     mean: Floats
     std: Floats
 
 
 def cohort_statistics(
-    embeddings: ArrayLike, cohort: ArrayLike, *, top_n: int | None = None, similarity: str = "cosine", as_probe: bool = False
+    embeddings: ArrayLike,
+    cohort: ArrayLike,
+    *,
+    top_n: int | None = None,
+    similarity: str = "cosine",
+    as_probe: bool = False,
 ) -> CohortStatistics:
-    """Mean and std of each row's scores with the cohort, or with its top_n most similar members. embeddings: (N, D) raw. cohort: (C, D) raw.
+    """Mean and std of each row's scores with the cohort, or with its top_n most similar members.
+    embeddings: (N, D) raw. cohort: (C, D) raw.
 
-    as_probe: the rows stand on the probe side, which only matters for a similarity that is not symmetric (vmf_kl).
-    ValueError: fewer than two cohort members, top_n not in 2 ... C, NaN, D differs, unknown similarity.
+    as_probe: the rows stand on the probe side, which only matters for a similarity that is not
+    symmetric (vmf_kl).
+    ValueError: fewer than two cohort members, top_n not in 2 ... C, NaN, D differs, unknown
+    similarity.
     """
     rows, others = _finite("embeddings", embeddings), _finite("cohort", cohort)
     size = len(others)
     if size < 2:
-        raise ValueError(f"score normalisation: a cohort of {size} has no spread; give at least two embeddings of other subjects")
+        raise ValueError(
+            f"score normalisation: a cohort of {size} has no spread; give at least two embeddings "
+            "of other subjects"
+        )
     if top_n is not None and not 2 <= top_n <= size:
-        raise ValueError(f"score normalisation: top_n = {top_n}, but must be 2 to {size}, the size of the cohort; lower top_n or enlarge the cohort")
+        raise ValueError(
+            f"score normalisation: top_n = {top_n}, but must be 2 to {size}, the size of the "
+            "cohort; lower top_n or enlarge the cohort"
+        )
     count = size if top_n is None else top_n
     mean, std = np.empty(len(rows)), np.empty(len(rows))
     step = max(1, _BLOCK // size)
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
-        scores = matrix(others, rows[part], similarity).T if as_probe and similarity.startswith("vmf_kl") else matrix(rows[part], others, similarity)
+        scores = (
+            matrix(others, rows[part], similarity).T
+            if as_probe and similarity.startswith("vmf_kl")
+            else matrix(rows[part], others, similarity)
+        )
         if count < size:
             scores = np.partition(scores, size - count, axis=1)[:, size - count :]
         scores = scores.astype(np.float64)
@@ -70,7 +93,10 @@ def z_norm(
     i: ArrayLike | None = None,
     similarity: str = "cosine",
 ) -> Floats:
-    """Scores normalised on the enrolment side. Arguments, shapes and errors as for `as_norm`; top_n=None takes the whole cohort."""
+    """Scores normalised on the enrolment side.
+
+    Arguments, shapes and errors as for `as_norm`; top_n=None takes the whole cohort.
+    """
     scores = _scores(scores)
     return _half(
         scores,
@@ -89,10 +115,16 @@ def t_norm(
     j: ArrayLike | None = None,
     similarity: str = "cosine",
 ) -> Floats:
-    """Scores normalised on the probe side. Arguments, shapes and errors as for `as_norm`; top_n=None takes the whole cohort."""
+    """Scores normalised on the probe side.
+
+    Arguments, shapes and errors as for `as_norm`; top_n=None takes the whole cohort.
+    """
     scores = _scores(scores)
     return _half(
-        scores, "probe", cohort_statistics(probe, cohort, top_n=top_n, similarity=similarity, as_probe=True), _index(scores, "j", j, len(np.asarray(probe)), 1)
+        scores,
+        "probe",
+        cohort_statistics(probe, cohort, top_n=top_n, similarity=similarity, as_probe=True),
+        _index(scores, "j", j, len(np.asarray(probe)), 1),
     )
 
 
@@ -107,12 +139,22 @@ def s_norm(
     j: ArrayLike | None = None,
     similarity: str = "cosine",
 ) -> Floats:
-    """The mean of z_norm and t_norm. Arguments, shapes and errors as for `as_norm`; top_n=None takes the whole cohort."""
+    """The mean of z_norm and t_norm.
+
+    Arguments, shapes and errors as for `as_norm`; top_n=None takes the whole cohort.
+    """
     scores = _scores(scores)
-    at_i, at_j = _index(scores, "i", i, len(np.asarray(enrol)), 0), _index(scores, "j", j, len(np.asarray(probe)), 1)
+    at_i, at_j = (
+        _index(scores, "i", i, len(np.asarray(enrol)), 0),
+        _index(scores, "j", j, len(np.asarray(probe)), 1),
+    )
     of_enrol = cohort_statistics(enrol, cohort, top_n=top_n, similarity=similarity, as_probe=False)
     shared = probe is enrol and not similarity.startswith("vmf_kl")
-    of_probe = of_enrol if shared else cohort_statistics(probe, cohort, top_n=top_n, similarity=similarity, as_probe=True)
+    of_probe = (
+        of_enrol
+        if shared
+        else cohort_statistics(probe, cohort, top_n=top_n, similarity=similarity, as_probe=True)
+    )
     normed = _half(scores, "enrolment", of_enrol, at_i)
     normed += _half(scores, "probe", of_probe, at_j)
     normed /= 2
@@ -130,14 +172,17 @@ def as_norm(
     j: ArrayLike | None = None,
     similarity: str = "cosine",
 ) -> Floats:
-    """Adaptive symmetric normalisation, ((s - mean_e)/std_e + (s - mean_p)/std_p) / 2 over each side's top_n highest cohort scores.
+    """Adaptive symmetric normalisation, ((s - mean_e)/std_e + (s - mean_p)/std_p) / 2 over each
+    side's top_n highest cohort scores.
 
-    enrol: (N, D), probe: (M, D), cohort: (C, D), all raw. scores, and the result in its shape, float64, is one of
-      (P,) with i, j: (P,) trial p compares enrol[i[p]] and probe[j[p]]: give each distinct embedding once;
-      (P,) with N = M = P: the rows pair up;
+    enrol: (N, D), probe: (M, D), cohort: (C, D), all raw. scores, and the result in its shape,
+    float64, is one of
+      (P,) with i, j: (P,) trial p compares enrol[i[p]] and probe[j[p]]: give each distinct
+      embedding once; (P,) with N = M = P: the rows pair up;
       (N, M): all against all.
-    similarity: the one that gave the scores. If `probe` is `enrol` (the same object) the cohort is scored once.
-    An embedding that scores the whole selection alike (a zero vector) says nothing: its half becomes 0, with a warning; if all on a side do, ValueError.
+    similarity: the one that gave the scores. If `probe` is `enrol` (the same object) the cohort is
+    scored once. An embedding that scores the whole selection alike (a zero vector) says nothing:
+    its half becomes 0, with a warning; if all on a side do, ValueError.
     ValueError: shapes that do not fit, NaN, cohort smaller than top_n, top_n < 2.
 
     >>> as_norm([3.0], [[3.0]], [[1.0]], [[1.0], [2.0], [0.0], [-9.0]], top_n=2, similarity="dot").tolist()  # e: 3, 6; p: 1, 2
@@ -147,30 +192,43 @@ def as_norm(
 
 
 def subtract_mean(embeddings: ArrayLike, cohort: ArrayLike) -> Floats32:
-    """(N, D) float32: embeddings minus the mean row of `cohort` (C, D), in general the training set. It changes norms: subtract from every side alike.
+    """(N, D) float32: embeddings minus the mean row of `cohort` (C, D), in general the training
+    set. It changes norms: subtract from every side alike.
 
     >>> subtract_mean([[1.0, 2.0]], [[0.0, 1.0], [2.0, 1.0]]).tolist()
     [[0.0, 1.0]]
     """
     rows, others = _finite("embeddings", embeddings), _finite("cohort", cohort)
     if rows.shape[1] != others.shape[1] or not len(others):
-        raise ValueError(f"subtract_mean: shapes {rows.shape} and {others.shape} must be (N, D) and (C >= 1, D) with one D")
+        raise ValueError(
+            f"subtract_mean: shapes {rows.shape} and {others.shape} must be (N, D) and (C >= 1, D) "
+            "with one D"
+        )
     centred: Floats32 = (rows - others.mean(axis=0, dtype=np.float64)).astype(np.float32)
     return centred
 
 
-def _half(scores: Floats, side: str, statistics: CohortStatistics, at: NDArray[np.intp] | tuple[slice | None, ...]) -> Floats:
+def _half(
+    scores: Floats,
+    side: str,
+    statistics: CohortStatistics,
+    at: NDArray[np.intp] | tuple[slice | None, ...],
+) -> Floats:
     flat = int(np.count_nonzero(statistics.std == 0))
     if flat and flat == statistics.std.size:
         raise ValueError(
-            f"score normalisation: each of the {flat} {side} embeddings scores the whole cohort alike; are the cohort's or these embeddings constant?"
+            f"score normalisation: each of the {flat} {side} embeddings scores the whole cohort "
+            "alike; are the cohort's or these embeddings constant?"
         )
     if flat:
         warnings.warn(
-            f"score normalisation: {flat} of {statistics.std.size} {side} embeddings score the whole cohort alike (zero vectors?); their half is 0",
+            f"score normalisation: {flat} of {statistics.std.size} {side} embeddings score the "
+            "whole cohort alike (zero vectors?); their half is 0",
             stacklevel=4,
         )
-    inverse = np.divide(1.0, statistics.std, out=np.zeros_like(statistics.std), where=statistics.std > 0)
+    inverse = np.divide(
+        1.0, statistics.std, out=np.zeros_like(statistics.std), where=statistics.std > 0
+    )
     normed: Floats = scores - statistics.mean[at]
     normed *= inverse[at]
     return normed
@@ -180,23 +238,37 @@ def _scores(scores: ArrayLike) -> Floats:
     values = np.asarray(scores, dtype=np.float64)
     bad = np.count_nonzero(~np.isfinite(values))
     if bad or values.ndim not in (1, 2):
-        raise ValueError(f"score normalisation: scores must be (P,) or (N, M) and finite, but {bad} of shape {values.shape} are NaN or infinite")
+        raise ValueError(
+            f"score normalisation: scores must be (P,) or (N, M) and finite, but {bad} of shape "
+            f"{values.shape} are NaN or infinite"
+        )
     return values
 
 
-def _index(scores: Floats, name: str, index: ArrayLike | None, count: int, axis: int) -> NDArray[np.intp] | tuple[slice | None, ...]:
+def _index(
+    scores: Floats, name: str, index: ArrayLike | None, count: int, axis: int
+) -> NDArray[np.intp] | tuple[slice | None, ...]:
     """Where each score's statistics are."""
     if index is None:
         if scores.shape[axis if scores.ndim == 2 else 0] != count:
             raise ValueError(
-                f"score normalisation: scores of shape {scores.shape} do not fit {count} embeddings; with fewer embeddings than trials give {name}"
+                f"score normalisation: scores of shape {scores.shape} do not fit {count} "
+                f"embeddings; with fewer embeddings than trials give {name}"
             )
         return (slice(None), None) if scores.ndim == 2 and axis == 0 else (slice(None),)
     at = np.asarray(index)
     if at.size == 0:
         at = at.astype(np.intp)
-    if scores.ndim != 1 or at.shape != scores.shape or at.dtype.kind not in "iu" or (at.size and (at.min() < 0 or at.max() >= count)):
-        raise ValueError(f"score normalisation: {name} must be {scores.shape} integers from 0 to {count - 1}, but got {at.dtype} of shape {at.shape}")
+    if (
+        scores.ndim != 1
+        or at.shape != scores.shape
+        or at.dtype.kind not in "iu"
+        or (at.size and (at.min() < 0 or at.max() >= count))
+    ):
+        raise ValueError(
+            f"score normalisation: {name} must be {scores.shape} integers from 0 to {count - 1}, "
+            f"but got {at.dtype} of shape {at.shape}"
+        )
     return at
 
 
@@ -208,5 +280,8 @@ def _finite(name: str, rows: ArrayLike) -> NDArray[np.floating]:
         raise ValueError(f"score normalisation: {name} must be (N, D), but got shape {found.shape}")
     bad = np.count_nonzero(~np.isfinite(found).all(axis=1))
     if bad:
-        raise ValueError(f"score normalisation: {bad} of {len(found)} {name} rows hold NaN or infinity; extract them again or remove them")
+        raise ValueError(
+            f"score normalisation: {bad} of {len(found)} {name} rows hold NaN or infinity; extract "
+            "them again or remove them"
+        )
     return found

@@ -1,7 +1,8 @@
 """Systems scored on the same trials: the difference of each to a reference, paired by subject.
 
-Two systems that err on the same subjects have intervals that overlap although one is surely better. Both are measured
-here on the same resamples of the subjects, and the difference is taken resample by resample (as in eval.comparison).
+Two systems that err on the same subjects have intervals that overlap although one is surely better.
+Both are measured here on the same resamples of the subjects, and the difference is taken resample
+by resample (as in eval.comparison).
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ class Matched(NamedTuple):
     """How the trials of two lists match.
 
     Attributes:
-        order: (P,) for each trial of the first list the row of the same trial in the second; None where the lists are
-            not of the same trials.
+        order: (P,) for each trial of the first list the row of the same trial in the second; None
+            where the lists are not of the same trials.
         only_first: Trials that the second list lacks.
         only_second: Trials that the first list lacks.
         other_label: Trials that are target trials in one list and nontarget trials in the other.
@@ -38,7 +39,9 @@ class Matched(NamedTuple):
 
 @dataclass(frozen=True)
 class Unpaired:
-    """A system whose trials are not the reference's: how many trials each lacks, and how many have another label."""
+    """A system whose trials are not the reference's: how many trials each lacks, and how many have
+    another label.
+    """
 
     system: str
     only_in_reference: int
@@ -64,7 +67,8 @@ class Paired:
 
 
 def match_trials(first: Trials, second: Trials) -> Matched:
-    """Matches the trials of two labelled lists by their ids; the order of rows may differ, and trials may repeat.
+    """Matches the trials of two labelled lists by their ids; the order of rows may differ, and
+    trials may repeat.
 
     The enrolment and the probe side are told apart: `a b` and `b a` are different trials.
 
@@ -77,21 +81,40 @@ def match_trials(first: Trials, second: Trials) -> Matched:
     if first.target is None or second.target is None:
         raise ValueError("match_trials: both lists need labels")
     if _sides(first) == _sides(second) and all(
-        np.array_equal(one, other) for one, other in ((first.enrol, second.enrol), (first.probe, second.probe), (first.target, second.target))
+        np.array_equal(one, other)
+        for one, other in (
+            (first.enrol, second.enrol),
+            (first.probe, second.probe),
+            (first.target, second.target),
+        )
     ):
-        return Matched(np.arange(len(first)), 0, 0, 0)  # as most lists are, and sorting millions of trials takes seconds
-    numbers = [{name: i for i, name in enumerate(dict.fromkeys((*a, *b)))} for a, b in zip(_sides(first), _sides(second), strict=True)]
+        return Matched(
+            np.arange(len(first)), 0, 0, 0
+        )  # as most lists are, and sorting millions of trials takes seconds
+    numbers = [
+        {name: i for i, name in enumerate(dict.fromkeys((*a, *b)))}
+        for a, b in zip(_sides(first), _sides(second), strict=True)
+    ]
     keys = []
     for trials in (first, second):
-        enrol, probe = (np.array([number[name] for name in ids], dtype=np.int64) for number, ids in zip(numbers, _sides(trials), strict=True))
+        enrol, probe = (
+            np.array([number[name] for name in ids], dtype=np.int64)
+            for number, ids in zip(numbers, _sides(trials), strict=True)
+        )
         keys.append(enrol[trials.enrol] * len(numbers[1]) + probe[trials.probe])
     counts = [np.unique(key, return_counts=True) for key in keys]
-    common, at_first, at_second = np.intersect1d(counts[0][0], counts[1][0], assume_unique=True, return_indices=True)
+    common, at_first, at_second = np.intersect1d(
+        counts[0][0], counts[1][0], assume_unique=True, return_indices=True
+    )
     shared = int(np.minimum(counts[0][1][at_first], counts[1][1][at_second]).sum())
     lacking = len(first) - shared, len(second) - shared
     orders = [np.argsort(key, kind="stable") for key in keys]
     places = [np.searchsorted(keys[i], common, sorter=orders[i]) for i in (0, 1)]
-    labels = [trials.target[orders[i][places[i]]] for i, trials in enumerate((first, second)) if trials.target is not None]
+    labels = [
+        trials.target[orders[i][places[i]]]
+        for i, trials in enumerate((first, second))
+        if trials.target is not None
+    ]
     other_label = int(np.count_nonzero(labels[0] != labels[1]))
     if any(lacking) or other_label:
         return Matched(None, *lacking, other_label)
@@ -105,14 +128,19 @@ def _sides(trials: Trials) -> tuple[Sequence[str], Sequence[str]]:
 
 
 def differences(
-    reference: str, results: Sequence[Result], resamples: Mapping[str, Resamples], drawn: Mapping[str, Drawn], unpaired: Sequence[Unpaired]
+    reference: str,
+    results: Sequence[Result],
+    resamples: Mapping[str, Resamples],
+    drawn: Mapping[str, Drawn],
+    unpaired: Sequence[Unpaired],
 ) -> Paired:
     """The differences of all systems to the reference, in the metrics that were resampled.
 
     Args:
         reference: A system of the results.
         results: Of all systems.
-        resamples: system -> its resamples, which are the same draws for all systems on the trials of the reference.
+        resamples: system -> its resamples, which are the same draws for all systems on the trials
+            of the reference.
         drawn: system -> what its intervals rest on.
         unpaired: The systems on other trials.
     """
@@ -121,12 +149,23 @@ def differences(
     for one in results:
         values.setdefault(one.system, {})[one.metric] = one.value
     outcomes = {
-        system: {0: Outcome({metric: values[system][metric] for metric in made.values}, made.values, system if system in apart else "", drawn[system])}
+        system: {
+            0: Outcome(
+                {metric: values[system][metric] for metric in made.values},
+                made.values,
+                system if system in apart else "",
+                drawn[system],
+            )
+        }
         for system, made in resamples.items()
     }
     metrics = list(dict.fromkeys(metric for made in resamples.values() for metric in made.values))
     cells = summarise(outcomes, metrics, reference=reference)[0] if outcomes else []
-    found = {(cell.variant, cell.metric): cell.difference for cell in cells if cell.difference is not None}
+    found = {
+        (cell.variant, cell.metric): cell.difference
+        for cell in cells
+        if cell.difference is not None
+    }
     over = "trials" if any(one.counts["subjects"] is None for one in results) else "subjects"
     return Paired(reference, found, tuple(unpaired), over)
 
@@ -147,7 +186,10 @@ def to_json(paired: Paired) -> dict[str, Any]:
         }
         for (system, metric), one in paired.differences.items()
     ]
-    return {"differences": rows, "unpaired": [{"reference": paired.reference} | asdict(one) for one in paired.unpaired]}
+    return {
+        "differences": rows,
+        "unpaired": [{"reference": paired.reference} | asdict(one) for one in paired.unpaired],
+    }
 
 
 def rows(paired: Paired) -> list[list[str]]:
@@ -163,23 +205,57 @@ def rows(paired: Paired) -> list[list[str]]:
         ]
         for (system, metric), one in paired.differences.items()
     ]
-    return [[f"minus {paired.reference}", "metric", "difference", f"over {paired.over}", "p", "p (Holm)", "distinguishable"], *body] if body else []
+    return (
+        [
+            [
+                f"minus {paired.reference}",
+                "metric",
+                "difference",
+                f"over {paired.over}",
+                "p",
+                "p (Holm)",
+                "distinguishable",
+            ],
+            *body,
+        ]
+        if body
+        else []
+    )
 
 
 def notes(paired: Paired) -> list[str]:
-    """What the differences are, why intervals are missing, and which systems have none; a sentence or two each."""
+    """What the differences are, why intervals are missing, and which systems have none; a sentence
+    or two each.
+    """
     sentences = []
     if paired.differences:
-        optimistic = " Trials share subjects, so that intervals over trials are optimistic." if paired.over == "trials" else ""
-        sentences.append(
-            f"Differences to {paired.reference} on the same trials: {100 * LEVEL:g} % bootstrap, the same resampled {paired.over} for both systems."
-            f"{optimistic} Distinguishable: the interval excludes 0; p (Holm): for all {len(paired.differences)} differences at once."
+        optimistic = (
+            " Trials share subjects, so that intervals over trials are optimistic."
+            if paired.over == "trials"
+            else ""
         )
-        reasons = dict.fromkeys(one.interval_note for one in paired.differences.values() if one.interval_note)
+        sentences.append(
+            f"Differences to {paired.reference} on the same trials: {100 * LEVEL:g} % bootstrap, "
+            f"the same resampled {paired.over} for both systems."
+            f"{optimistic} Distinguishable: the interval excludes 0; p (Holm): for all "
+            f"{len(paired.differences)} differences at once."
+        )
+        reasons = dict.fromkeys(
+            one.interval_note for one in paired.differences.values() if one.interval_note
+        )
         for reason in reasons:
-            concerned = [(system, metric) for (system, metric), one in paired.differences.items() if one.interval_note == reason]
+            concerned = [
+                (system, metric)
+                for (system, metric), one in paired.differences.items()
+                if one.interval_note == reason
+            ]
             star = "" if paired.differences[concerned[0]].interval is None else "* "
-            which = "" if len(concerned) == len(paired.differences) else "; ".join(f"{system}, {metric_label(metric)}" for system, metric in concerned) + ": "
+            which = (
+                ""
+                if len(concerned) == len(paired.differences)
+                else "; ".join(f"{system}, {metric_label(metric)}" for system, metric in concerned)
+                + ": "
+            )
             sentences.append(f"{star}Difference: {which}{reason}.")
     for one in paired.unpaired:
         parts = [
@@ -191,7 +267,10 @@ def notes(paired: Paired) -> list[str]:
             )
             if number
         ]
-        sentences.append(f"{one.system} and {paired.reference} are not on the same trials ({', '.join(parts)}): no difference is given.")
+        sentences.append(
+            f"{one.system} and {paired.reference} are not on the same trials ({', '.join(parts)}): "
+            "no difference is given."
+        )
     return sentences
 
 

@@ -1,7 +1,10 @@
-"""What was measured on each test item: kept in a file, so that every metric of a run and its interval can be worked out again.
+"""What was measured on each test item: kept in a file, so that every metric of a run and its
+interval can be worked out again.
 
-A verification system is measured on trials (eval.types.Scores); a classifier or a retrieval system on items. Metrics are functions of the columns, such as
-partial(mean, column="recall@1"); an interval draws groups (classes of unseen things, or the items themselves) with replacement and works the metric out anew.
+A verification system is measured on trials (eval.types.Scores); a classifier or a retrieval system
+on items. Metrics are functions of the columns, such as partial(mean, column="recall@1"); an
+interval draws groups (classes of unseen things, or the items themselves) with replacement and works
+the metric out anew.
 """
 
 from __future__ import annotations
@@ -29,10 +32,13 @@ _MAX_BYTES = 2**32  # of one array of a file
 
 @dataclass(frozen=True, eq=False)
 class PerItem:
-    """ids of N test items; columns: name -> (N,) float64; groups: (N,) integers of what is drawn together, None if every item stands for itself.
+    """ids of N test items; columns: name -> (N,) float64; groups: (N,) integers of what is drawn
+    together, None if every item stands for itself.
 
-    over: what the groups are, in a word, for tables: "classes", "images". ValueError where the lengths differ.
-    For reports, and not kept in the file: embeddings (N, D), classes: names of the numbers in "label" and "predicted", show: id -> its file or pixels.
+    over: what the groups are, in a word, for tables: "classes", "images". ValueError where the
+    lengths differ.
+    For reports, and not kept in the file: embeddings (N, D), classes: names of the numbers in
+    "label" and "predicted", show: id -> its file or pixels.
     """
 
     ids: tuple[str, ...]
@@ -44,10 +50,15 @@ class PerItem:
     show: Callable[[str], Any] | None = None
 
     def __post_init__(self) -> None:
-        sizes = {name: len(one) for name, one in self.columns.items()} | ({} if self.groups is None else {"groups": len(self.groups)})
+        sizes = {name: len(one) for name, one in self.columns.items()} | (
+            {} if self.groups is None else {"groups": len(self.groups)}
+        )
         wrong = {name: size for name, size in sizes.items() if size != len(self.ids)}
         if wrong or not self.ids:
-            raise ValueError(f"per-item results: {len(self.ids)} ids, but {wrong or 'none'}; every column needs one value for each of at least one item")
+            raise ValueError(
+                f"per-item results: {len(self.ids)} ids, but {wrong or 'none'}; every column needs "
+                "one value for each of at least one item"
+            )
 
     @property
     def num_groups(self) -> int:
@@ -57,7 +68,11 @@ class PerItem:
     def digest(self) -> str:
         """Of the items and their groups: runs of the same digest were measured on the same things."""
         told = hashlib.sha256("\0".join([self.over, *self.ids]).encode())
-        told.update(b"" if self.groups is None else np.ascontiguousarray(self.groups, dtype=np.int64).tobytes())
+        told.update(
+            b""
+            if self.groups is None
+            else np.ascontiguousarray(self.groups, dtype=np.int64).tobytes()
+        )
         return told.hexdigest()
 
 
@@ -79,10 +94,18 @@ class _Drawn(Mapping[str, Floats]):
         return len(self.columns)
 
 
-def resample(metrics: Mapping[str, Metric], measured: PerItem, *, num_resamples: int = 1000, seed: int = 0) -> dict[str, Floats]:
-    """name -> (num_resamples,) values of the metric on groups drawn with replacement; equal draws for equal seeds and groups. NaN where a draw has no value."""
+def resample(
+    metrics: Mapping[str, Metric], measured: PerItem, *, num_resamples: int = 1000, seed: int = 0
+) -> dict[str, Floats]:
+    """name -> (num_resamples,) values of the metric on groups drawn with replacement; equal draws
+    for equal seeds and groups. NaN where a draw has no value.
+    """
     rng = np.random.default_rng(seed)
-    codes = np.arange(len(measured.ids)) if measured.groups is None else np.unique(measured.groups, return_inverse=True)[1]
+    codes = (
+        np.arange(len(measured.ids))
+        if measured.groups is None
+        else np.unique(measured.groups, return_inverse=True)[1]
+    )
     order = np.argsort(codes, kind="stable")
     size = np.bincount(codes)
     first = np.cumsum(size) - size
@@ -90,7 +113,9 @@ def resample(metrics: Mapping[str, Metric], measured: PerItem, *, num_resamples:
     for number in range(num_resamples):
         drawn = rng.integers(size.size, size=size.size)
         taken = size[drawn]
-        rows = order[np.repeat(first[drawn] - (np.cumsum(taken) - taken), taken) + np.arange(taken.sum())]
+        rows = order[
+            np.repeat(first[drawn] - (np.cumsum(taken) - taken), taken) + np.arange(taken.sum())
+        ]
         columns = _Drawn(measured.columns, rows)
         for name, metric in metrics.items():
             values[name][number] = metric(columns)
@@ -98,7 +123,9 @@ def resample(metrics: Mapping[str, Metric], measured: PerItem, *, num_resamples:
 
 
 def mean(columns: Columns, *, column: str) -> float:
-    """Mean of a column over the items that have a value (lone retrieval queries have none: NaN). NaN if no item has one.
+    """Mean of a column over the items that have a value (lone retrieval queries have none: NaN).
+
+    NaN if no item has one.
 
     >>> mean({"recall@1": np.array([1.0, 0.0, np.nan])}, column="recall@1")
     0.5
@@ -108,19 +135,33 @@ def mean(columns: Columns, *, column: str) -> float:
     return float(values[there].mean()) if there.any() else float("nan")
 
 
-def calibration_error(columns: Columns, *, confidence: str = "confidence", num_bins: int = 15, power: Literal[1, 2] = 1) -> float:
+def calibration_error(
+    columns: Columns,
+    *,
+    confidence: str = "confidence",
+    num_bins: int = 15,
+    power: Literal[1, 2] = 1,
+) -> float:
     """eval.classification.ece of a column of confidences, with equal-mass bins."""
-    return classification.ece(columns[confidence], columns["correct"], num_bins=num_bins, power=power)
+    return classification.ece(
+        columns[confidence], columns["correct"], num_bins=num_bins, power=power
+    )
 
 
 def norm_auroc(columns: Columns, *, correct: str = "correct") -> float:
-    """eval.classification.auroc of the norm: do right predictions have longer embeddings than wrong ones? NaN where all are right or all are wrong.
+    """eval.classification.auroc of the norm: do right predictions have longer embeddings than wrong
+    ones? NaN where all are right or all are wrong.
 
-    correct: the column that says what is right; "recall@1" for retrieval, whose queries without a value (NaN) are left out; ties count as right from .5.
+    correct: the column that says what is right; "recall@1" for retrieval, whose queries without a
+    value (NaN) are left out; ties count as right from .5.
     """
     there = ~np.isnan(columns[correct])
     right = (columns[correct][there] >= 0.5).astype(np.float64)
-    return classification.auroc(columns["norm"][there], right) if 0 < right.sum() < right.size else float("nan")
+    return (
+        classification.auroc(columns["norm"][there], right)
+        if 0 < right.sum() < right.size
+        else float("nan")
+    )
 
 
 def mutual_information(columns: Columns) -> float:
@@ -130,15 +171,23 @@ def mutual_information(columns: Columns) -> float:
 
 def write(path: Path, measured: PerItem) -> None:
     """As .npz: the columns by name, "ids", "groups" where there are some; replaced in one step."""
-    arrays = {f"column.{name}": np.asarray(one, dtype=np.float64) for name, one in measured.columns.items()}
+    arrays = {
+        f"column.{name}": np.asarray(one, dtype=np.float64)
+        for name, one in measured.columns.items()
+    }
     if measured.groups is not None:
         arrays["groups"] = np.asarray(measured.groups, dtype=np.int64)
     with atomic_path(path) as temporary, temporary.open("wb") as handle:
-        np.savez_compressed(handle, ids=np.array(measured.ids), over=np.array(json.dumps(measured.over)), **arrays)  # type: ignore[arg-type]
+        np.savez_compressed(
+            handle, ids=np.array(measured.ids), over=np.array(json.dumps(measured.over)), **arrays
+        )  # type: ignore[arg-type]
 
 
 def read(path: Path) -> PerItem:
-    """What write() wrote; no pickle. ValueError for a file that is damaged or another one, FileNotFoundError."""
+    """What write() wrote; no pickle.
+
+    ValueError for a file that is damaged or another one, FileNotFoundError.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             large = [one.filename for one in archive.infolist() if one.file_size > _MAX_BYTES]
@@ -148,8 +197,16 @@ def read(path: Path) -> PerItem:
             arrays = {name: held.read(name) for name in held.headers}
         over = json.loads(str(arrays.pop("over")))
         ids, groups = arrays.pop("ids"), arrays.pop("groups", None)
-        columns = {name.removeprefix("column."): one for name, one in arrays.items() if name.startswith("column.")}
-        kinds = [("ids", ids, "U"), *((f"column {name}", one, "f") for name, one in columns.items()), *([] if groups is None else [("groups", groups, "i")])]
+        columns = {
+            name.removeprefix("column."): one
+            for name, one in arrays.items()
+            if name.startswith("column.")
+        }
+        kinds = [
+            ("ids", ids, "U"),
+            *((f"column {name}", one, "f") for name, one in columns.items()),
+            *([] if groups is None else [("groups", groups, "i")]),
+        ]
         wrong = [name for name, one, kind in kinds if one.ndim != 1 or one.dtype.kind != kind]
         if wrong or not isinstance(over, str):
             raise ValueError(f"{name_first(wrong or ['over'])} of another shape or type")
@@ -158,4 +215,7 @@ def read(path: Path) -> PerItem:
         raise
     except Exception as error:  # what a damaged file's arrays lead to is of many kinds
         reason = str(error).removeprefix(f"{path}: ") or type(error).__name__
-        raise ValueError(f"{path}: cannot be read as per-item results ({reason}); delete it, and the run is measured again") from error
+        raise ValueError(
+            f"{path}: cannot be read as per-item results ({reason}); delete it, and the run is "
+            "measured again"
+        ) from error

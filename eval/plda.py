@@ -1,14 +1,18 @@
-"""Two-covariance PLDA: a speaker's embeddings scatter around a point of their own, x = m + y + e with y ~ N(0, B) and e ~ N(0, W).
+"""Two-covariance PLDA: a speaker's embeddings scatter around a point of their own, x = m + y + e
+with y ~ N(0, B) and e ~ N(0, W).
 
-The score of a trial is the log-likelihood ratio of one y for both sides against two (natural logarithm). The defaults are
-Kaldi's, as its VoxCeleb recipe sets them (egs/voxceleb/v2, ivector/plda.cc, ivector-compute-lda, ivector-plda-scoring
---normalize-length=true): the mean is subtracted, LDA applied if wanted, the length set to sqrt(K), PLDA fitted by EM
-around the mean of the class means; and at scoring each vector is scaled once more, in the coordinates of the PLDA, see
-`SCORING_LENGTHS`. Without that last step the scores are the likelihood ratios of the fitted model itself.
+The score of a trial is the log-likelihood ratio of one y for both sides against two (natural
+logarithm). The defaults are Kaldi's, as its VoxCeleb recipe sets them (egs/voxceleb/v2,
+ivector/plda.cc, ivector-compute-lda, ivector-plda-scoring --normalize-length=true): the mean is
+subtracted, LDA applied if wanted, the length set to sqrt(K), PLDA fitted by EM around the mean of
+the class means; and at scoring each vector is scaled once more, in the coordinates of the PLDA, see
+`SCORING_LENGTHS`. Without that last step the scores are the likelihood ratios of the fitted model
+itself.
 
-Brümmer & de Villiers 2010 ("The speaker partitioning problem"), Sec. 3; Ioffe 2006, "Probabilistic linear discriminant
-analysis"; Garcia-Romero & Espy-Wilson 2011 on length. Deep embeddings that were trained for the cosine usually score
-better by the cosine (WeSpeaker's tables); PLDA helps x-vectors and a shifted domain.
+Brümmer & de Villiers 2010 ("The speaker partitioning problem"), Sec. 3; Ioffe 2006, "Probabilistic
+linear discriminant analysis"; Garcia-Romero & Espy-Wilson 2011 on length. Deep embeddings that were
+trained for the cosine usually score better by the cosine (WeSpeaker's tables); PLDA helps x-vectors
+and a shifted domain.
 
 Legend: N items, D dims, K dims after LDA, C classes, P trials.
 """
@@ -44,9 +48,10 @@ _SHAPES = {"mean": 1, "lda": 2, "centre": 1, "transform": 2, "psi": 1}
 
 @dataclass(frozen=True, eq=False)
 class Plda:
-    """mean (D,) subtracted first; lda (D, K); length_norm: rows are then scaled to sqrt(K). centre (K,) and transform (K, K): u = transform (x - centre) has
-    W = I and B = diag(psi), psi (K,) >= 0. model: digest of the embeddings' model, "" if unknown. scoring_length: how the length of u is set before the
-    likelihood ratio is taken, a name of SCORING_LENGTHS.
+    """mean (D,) subtracted first; lda (D, K); length_norm: rows are then scaled to sqrt(K). centre
+    (K,) and transform (K, K): u = transform (x - centre) has W = I and B = diag(psi), psi (K,) >=
+    0. model: digest of the embeddings' model, "" if unknown. scoring_length: how the length of u is
+    set before the likelihood ratio is taken, a name of SCORING_LENGTHS.
     """
 
     mean: Floats
@@ -60,46 +65,70 @@ class Plda:
 
     def __post_init__(self) -> None:
         if self.scoring_length not in SCORING_LENGTHS:
-            raise ValueError(f"plda: scoring_length is {self.scoring_length!r}; choose one of {', '.join(SCORING_LENGTHS)}")
+            raise ValueError(
+                f"plda: scoring_length is {self.scoring_length!r}; choose one of "
+                f"{', '.join(SCORING_LENGTHS)}"
+            )
 
     def project(self, embeddings: ArrayLike) -> Floats:
-        """(N, D) raw embeddings -> (N, K) coordinates in which the covariances are diagonal, of the length that scoring_length sets; a zero row stays zero.
+        """(N, D) raw embeddings -> (N, K) coordinates in which the covariances are diagonal, of the
+        length that scoring_length sets; a zero row stays zero.
 
         Kaldi's Plda::TransformIvector for one utterance. ValueError for another D.
         """
         rows = np.asarray(embeddings, dtype=np.float64)
         if rows.ndim != 2 or rows.shape[1] != len(self.mean):
-            raise ValueError(f"plda: fitted for {len(self.mean)} dims, but the embeddings are {rows.shape}; fit it on embeddings of the same model")
-        projected: Floats = (_prepare(rows, self.mean, self.lda, self.length_norm) - self.centre) @ self.transform.T
+            raise ValueError(
+                f"plda: fitted for {len(self.mean)} dims, but the embeddings are {rows.shape}; fit "
+                "it on embeddings of the same model"
+            )
+        projected: Floats = (
+            _prepare(rows, self.mean, self.lda, self.length_norm) - self.centre
+        ) @ self.transform.T
         if self.scoring_length != "none":
             expected = self.psi + 1 if self.scoring_length == "kaldi" else np.ones_like(self.psi)
             squares = np.einsum("nk,nk,k->n", projected, projected, 1 / expected)
-            projected = projected * np.sqrt(len(self.psi) / np.where(squares > 0, squares, 1.0))[:, None]
+            projected = (
+                projected * np.sqrt(len(self.psi) / np.where(squares > 0, squares, 1.0))[:, None]
+            )
         return projected
 
     def score(self, enrol: ArrayLike, probe: ArrayLike, i: ArrayLike, j: ArrayLike) -> Floats:
-        """LLR of enrol[i[p]] and probe[j[p]] for each trial. enrol: (N, D) raw rows. probe: (M, D). i, j: (P,). Symmetric; a model's rows are averaged before.
+        """LLR of enrol[i[p]] and probe[j[p]] for each trial. enrol: (N, D) raw rows. probe: (M, D).
+        i, j: (P,). Symmetric; a model's rows are averaged before.
 
-        With u, v projected, LLR = sum_k [log(1 + psi) - log(1 + 2 psi) / 2 + psi u v / (1 + 2 psi) - psi^2 (u^2 + v^2) / (2 (1 + psi) (1 + 2 psi))]: Kaldi's
-        Plda::LogLikelihoodRatio with one utterance. Products are float32 as in similarity.pairs: an error of about 1e-7 of the sum of their magnitudes.
+        With u, v projected, LLR = sum_k [log(1 + psi) - log(1 + 2 psi) / 2 + psi u v / (1 + 2 psi)
+        - psi^2 (u^2 + v^2) / (2 (1 + psi) (1 + 2 psi))]: Kaldi's Plda::LogLikelihoodRatio with one
+        utterance. Products are float32 as in similarity.pairs: an error of about 1e-7 of the sum of
+        their magnitudes.
         """
         u, v, psi = self.project(enrol), self.project(probe), self.psi
         i, j = np.asarray(i), np.asarray(j)
         root, own = np.sqrt(psi / (1 + 2 * psi)), psi**2 / (2 * (1 + psi) * (1 + 2 * psi))
         constant = float((np.log1p(psi) - np.log1p(2 * psi) / 2).sum())
-        llr: Floats = pairs(u * root, v * root, i, j, "dot") - (u**2 @ own)[i] - (v**2 @ own)[j] + constant
+        llr: Floats = (
+            pairs(u * root, v * root, i, j, "dot") - (u**2 @ own)[i] - (v**2 @ own)[j] + constant
+        )
         return llr
 
     def save(self, path: str | Path) -> None:
         """Write as JSON, whole or not at all."""
         held = {name: getattr(self, name).tolist() for name in _SHAPES}
-        settings = {"length_norm": self.length_norm, "model": self.model, "scoring_length": self.scoring_length}
+        settings = {
+            "length_norm": self.length_norm,
+            "model": self.model,
+            "scoring_length": self.scoring_length,
+        }
         with atomic_path(path) as temporary:
-            temporary.write_text(json.dumps({"format": FORMAT, **settings, **held}), encoding="utf-8")
+            temporary.write_text(
+                json.dumps({"format": FORMAT, **settings, **held}), encoding="utf-8"
+            )
 
 
 def load_plda(path: str | Path) -> Plda:
-    """Read what `Plda.save` wrote, of this format or the one before, whose scores keep their meaning. ValueError for anything else."""
+    """Read what `Plda.save` wrote, of this format or the one before, whose scores keep their
+    meaning. ValueError for anything else.
+    """
     path = Path(path)
     try:
         given = json.loads(bounded(path, _MAX_BYTES).decode())
@@ -109,14 +138,24 @@ def load_plda(path: str | Path) -> Plda:
         arrays = {name: np.array(given.pop(name), dtype=np.float64) for name in _SHAPES}
         found = Plda(**arrays, **given)  # type: ignore[arg-type]
         dims, kept = len(found.mean), len(found.psi)
-        if [one.shape for one in arrays.values()] != [(dims,), (dims, kept), (kept,), (kept, kept), (kept,)] or not kept:
-            raise ValueError(f"its arrays are {', '.join(f'{name} {one.shape}' for name, one in arrays.items())}")
+        if [one.shape for one in arrays.values()] != [
+            (dims,),
+            (dims, kept),
+            (kept,),
+            (kept, kept),
+            (kept,),
+        ] or not kept:
+            raise ValueError(
+                f"its arrays are {', '.join(f'{name} {one.shape}' for name, one in arrays.items())}"
+            )
         if not all(np.isfinite(one).all() for one in arrays.values()) or (found.psi < 0).any():
             raise ValueError("its numbers are not finite, or a variance is negative")
         if not isinstance(found.length_norm, bool) or not isinstance(found.model, str):
             raise ValueError("length_norm must be true or false, and model a text")
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise ValueError(f"{path}: not a PLDA file ({error}); fit one with `likeness plda`") from None
+        raise ValueError(
+            f"{path}: not a PLDA file ({error}); fit one with `likeness plda`"
+        ) from None
     return found
 
 
@@ -130,28 +169,41 @@ def fit_plda(
     model: str = "",
     scoring_length: ScoringLength = "kaldi",
 ) -> Plda:
-    """Fit on labelled embeddings (N, D) of classes other than those to be scored. lda_dim: K, 0 = no LDA (K = D). iterations: of EM (Kaldi's default is 10).
-    scoring_length: a name of SCORING_LENGTHS; the fit does not depend on it.
+    """Fit on labelled embeddings (N, D) of classes other than those to be scored. lda_dim: K, 0 =
+    no LDA (K = D). iterations: of EM (Kaldi's default is 10). scoring_length: a name of
+    SCORING_LENGTHS; the fit does not depend on it.
 
-    ValueError: shapes, NaN, fewer than two classes, nobody with two items, lda_dim over D or C - 1, or fewer than D items beyond one for each class: the
-    covariance within classes, which LDA inverts before it leaves K dims, would not be determined.
+    ValueError: shapes, NaN, fewer than two classes, nobody with two items, lda_dim over D or C - 1,
+    or fewer than D items beyond one for each class: the covariance within classes, which LDA
+    inverts before it leaves K dims, would not be determined.
     """
     rows = np.asarray(embeddings, dtype=np.float64)
     if rows.ndim != 2 or len(rows) != len(labels) or not np.isfinite(rows).all():
-        raise ValueError(f"plda: embeddings {rows.shape} and {len(labels)} labels; (N, D) finite numbers with one label each are needed")
+        raise ValueError(
+            f"plda: embeddings {rows.shape} and {len(labels)} labels; (N, D) finite numbers with "
+            "one label each are needed"
+        )
     names, classes = np.unique(np.asarray(labels), return_inverse=True)
     num, dims = len(names), rows.shape[1]
     kept = lda_dim or dims
     if num < 2 or len(rows) == num:
-        raise ValueError(f"plda: {len(rows)} items of {num} classes; at least two classes, and classes of several items, are needed")
+        raise ValueError(
+            f"plda: {len(rows)} items of {num} classes; at least two classes, and classes of "
+            "several items, are needed"
+        )
     if not 0 < kept <= dims or (lda_dim and lda_dim > num - 1):
-        raise ValueError(f"plda: lda_dim is {lda_dim}; 0 (none) to {min(dims, num - 1)} are allowed for {dims} dims and {num} classes")
+        raise ValueError(
+            f"plda: lda_dim is {lda_dim}; 0 (none) to {min(dims, num - 1)} are allowed for {dims} "
+            f"dims and {num} classes"
+        )
     if iterations < 1:
         raise ValueError(f"plda: {iterations} iterations; 1 or more are needed, e.g. 10")
     if len(rows) - num < dims:  # also with LDA, whose scatter within classes is (D, D)
         raise ValueError(
-            f"plda: {len(rows)} items of {num} classes do not determine the covariance within classes of {dims} dims, which takes {num + dims} items of so"
-            f" many classes, with LDA too; add {num + dims - len(rows)} items to them, or score by the cosine"
+            f"plda: {len(rows)} items of {num} classes do not determine the covariance within "
+            f"classes of {dims} dims, which takes {num + dims} items of so"
+            f" many classes, with LDA too; add {num + dims - len(rows)} items to them, or score by "
+            "the cosine"
         )
     mean = rows.mean(axis=0)
     lda = _lda(rows - mean, classes, lda_dim) if lda_dim else np.eye(dims)
@@ -160,7 +212,16 @@ def fit_plda(
     between, within = _em(rows - centre, classes, iterations)
     root = np.linalg.inv(np.linalg.cholesky(within))
     psi, vectors = np.linalg.eigh(root @ between @ root.T)
-    return Plda(mean, lda, centre, vectors.T[::-1] @ root, np.maximum(psi[::-1], 0.0), length_norm, model, scoring_length)
+    return Plda(
+        mean,
+        lda,
+        centre,
+        vectors.T[::-1] @ root,
+        np.maximum(psi[::-1], 0.0),
+        length_norm,
+        model,
+        scoring_length,
+    )
 
 
 def fit_files(
@@ -173,19 +234,27 @@ def fit_files(
     iterations: int = 10,
     scoring_length: ScoringLength = "kaldi",
 ) -> str:
-    """Fit on an embeddings file and write the PLDA for `score_files`; returns what was done. labels: `id class` list, else the first folder of the ids.
+    """Fit on an embeddings file and write the PLDA for `score_files`; returns what was done.
+    labels: `id class` list, else the first folder of the ids.
 
     KeyError counts the ids without a label. ValueError as fit_plda.
     """
     held = files.read(embeddings)
     if labels is None:
-        class_of = {one: one.replace("\\", "/").partition("/")[0] for one in held.ids if "/" in one.replace("\\", "/").strip("/")}
+        class_of = {
+            one: one.replace("\\", "/").partition("/")[0]
+            for one in held.ids
+            if "/" in one.replace("\\", "/").strip("/")
+        }
     else:
         class_of = read_mapping(labels)
     missing = [one for one in held.ids if one not in class_of]
     if missing:
         where = f"{labels}: " if labels else ""
-        raise KeyError(f"{where}{len(missing)} of {len(held.ids)} ids have no class ({name_first(missing)}); give a list of `id class` lines")
+        raise KeyError(
+            f"{where}{len(missing)} of {len(held.ids)} ids have no class ({name_first(missing)}); "
+            "give a list of `id class` lines"
+        )
     fitted = fit_plda(
         held.matrix,
         [class_of[one] for one in held.ids],
@@ -216,20 +285,26 @@ def _class_means(rows: Floats, classes: NDArray[np.intp]) -> Floats:
 
 
 def _lda(rows: Floats, classes: NDArray[np.intp], kept: int) -> Floats:
-    """(D, K): the directions of the largest ratio of scatter between classes to that within, in which the scatter within is the identity."""
+    """(D, K): the directions of the largest ratio of scatter between classes to that within, in
+    which the scatter within is the identity.
+    """
     from scipy.linalg import eigh  # slow to import, needed here only
 
     means = _class_means(rows, classes)
     apart = rows - means[classes]
     within = apart.T @ apart / len(rows)
     total = rows.T @ rows / len(rows)
-    _, vectors = eigh(total - within, within + 1e-10 * np.trace(within) / len(within) * np.eye(len(within)))
+    _, vectors = eigh(
+        total - within, within + 1e-10 * np.trace(within) / len(within) * np.eye(len(within))
+    )
     found: Floats = vectors[:, ::-1][:, :kept]
     return found
 
 
 def _em(rows: Floats, classes: NDArray[np.intp], iterations: int) -> tuple[Floats, Floats]:
-    """B and W (K, K) by expectation and maximisation in closed form from B = W = I: Kaldi's PldaEstimator with all weights 1."""
+    """B and W (K, K) by expectation and maximisation in closed form from B = W = I: Kaldi's
+    PldaEstimator with all weights 1.
+    """
     means, sizes = _class_means(rows, classes), np.bincount(classes)
     apart = rows - means[classes]
     scatter = apart.T @ apart

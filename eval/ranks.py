@@ -1,8 +1,10 @@
-"""Where the relevant gallery items of each query rank: all that a retrieval metric needs, from one blockwise matrix product.
+"""Where the relevant gallery items of each query rank: all that a retrieval metric needs, from one
+blockwise matrix product.
 
-Scores of a block of queries against the whole gallery; the relevant items' scores are taken out; of the others only the `depth` highest are partially
-selected and sorted (values, no indices); two binary searches say how many lie above, and level with, each relevant item. Memory: one copy of the rows
-and a block of at most 160 MB, whatever the number of items.
+Scores of a block of queries against the whole gallery; the relevant items' scores are taken out; of
+the others only the `depth` highest are partially selected and sorted (values, no indices); two
+binary searches say how many lie above, and level with, each relevant item. Memory: one copy of the
+rows and a block of at most 160 MB, whatever the number of items.
 """
 
 from __future__ import annotations
@@ -20,17 +22,21 @@ Counts = NDArray[np.int64]
 
 _CELLS = 40_000_000  # scores held at once: 160 MB
 _RELEVANT = 2_000_000  # relevant items held at once
-_FEW = 40  # relevant items of a query, up to which counting them one by one is faster than a whole sort
+# relevant items of a query, up to which counting them one by one is faster than a whole sort
+_FEW = 40
 _ROWS = 4096  # scaled or compared at once
 _LONGEST = 1e19  # the square of this norm is near the end of float32
 
 
 class Ranks(NamedTuple):
-    """The relevant items of Q queries, one entry per query and distinct score, ordered by query, then from the highest score down.
+    """The relevant items of Q queries, one entry per query and distinct score, ordered by query,
+    then from the highest score down.
 
-    query: (T,) 0..Q-1. above: items of any class that score higher. size: items that score the same, these included (1 where nothing is tied).
-    hits: how many of those are relevant. before: relevant items above. relevant: (Q,) R, the relevant items of each query; 0 for a lone query.
-    Places up to `depth` are exact; what lies deeper only has above >= depth.
+    query: (T,) 0..Q-1. above: items of any class that score higher. size: items that score the
+    same, these included (1 where nothing is tied).
+    hits: how many of those are relevant. before: relevant items above. relevant: (Q,) R, the
+    relevant items of each query; 0 for a lone query. Places up to `depth` are exact; what lies
+    deeper only has above >= depth.
     """
 
     query: Counts
@@ -42,8 +48,11 @@ class Ranks(NamedTuple):
     depth: int
 
 
-def label_codes(labels: ArrayLike, gallery_labels: ArrayLike | None = None) -> tuple[Counts, Counts]:
-    """Class numbers 0..C-1 of queries (Q,) and gallery (G,), of integers or strings of any size; the second is the first if there is no gallery.
+def label_codes(
+    labels: ArrayLike, gallery_labels: ArrayLike | None = None
+) -> tuple[Counts, Counts]:
+    """Class numbers 0..C-1 of queries (Q,) and gallery (G,), of integers or strings of any size;
+    the second is the first if there is no gallery.
 
     ValueError for floats, mixed kinds, or a wrong shape.
 
@@ -53,8 +62,14 @@ def label_codes(labels: ArrayLike, gallery_labels: ArrayLike | None = None) -> t
     sides = [_labels("labels", labels)]
     if gallery_labels is not None:
         sides.append(_labels("gallery_labels", gallery_labels))
-    if len({one.dtype.kind in "iu" or isinstance(one.flat[0], int) for one in sides if one.size}) > 1:
-        raise ValueError("labels are integers and gallery_labels strings, or the reverse; write both the same way")
+    if (
+        len({one.dtype.kind in "iu" or isinstance(one.flat[0], int) for one in sides if one.size})
+        > 1
+    ):
+        raise ValueError(
+            "labels are integers and gallery_labels strings, or the reverse; write both the same "
+            "way"
+        )
     if {one.dtype.kind for one in sides} == {"i", "u"}:  # numpy would join them as floats
         sides = [one.astype(object) for one in sides]
     codes: Counts = np.unique(np.concatenate(sides), return_inverse=True)[1].astype(np.int64)
@@ -62,11 +77,20 @@ def label_codes(labels: ArrayLike, gallery_labels: ArrayLike | None = None) -> t
 
 
 def _labels(name: str, labels: ArrayLike) -> NDArray[Any]:
-    given = labels if isinstance(labels, np.ndarray) else np.array(labels, dtype=object)  # as numpy reads a list, big integers may become floats
+    given = (
+        labels if isinstance(labels, np.ndarray) else np.array(labels, dtype=object)
+    )  # as numpy reads a list, big integers may become floats
     if given.ndim != 1:
         raise ValueError(f"{name}: expected one label per row, but got shape {given.shape}")
     if given.dtype == object:
-        kinds = {int if isinstance(one, int | np.integer) and not isinstance(one, bool) else str if isinstance(one, str) else type(one) for one in given}
+        kinds = {
+            int
+            if isinstance(one, int | np.integer) and not isinstance(one, bool)
+            else str
+            if isinstance(one, str)
+            else type(one)
+            for one in given
+        }
         if not given.size or kinds == {int}:
             try:
                 return given.astype(np.int64)
@@ -74,26 +98,43 @@ def _labels(name: str, labels: ArrayLike) -> NDArray[Any]:
                 return np.array([int(one) for one in given], dtype=object)
         if kinds == {str}:
             return given.astype(np.str_)
-        raise ValueError(f"{name}: {', '.join(sorted(one.__name__ for one in kinds))} found; labels are integers or strings, one kind throughout")
+        raise ValueError(
+            f"{name}: {', '.join(sorted(one.__name__ for one in kinds))} found; labels are "
+            "integers or strings, one kind throughout"
+        )
     if given.dtype.kind not in "iuU":
-        raise ValueError(f"{name}: {given.dtype} found; labels are integers or strings, never floats: identities must not be rounded")
+        raise ValueError(
+            f"{name}: {given.dtype} found; labels are integers or strings, never floats: "
+            "identities must not be rounded"
+        )
     return given
 
 
 def check_rows(name: str, rows: ArrayLike) -> Floats32:
-    """(N, D) float32. ValueError for a wrong shape, no rows, NaN or infinity (all counted, the first named)."""
+    """(N, D) float32.
+
+    ValueError for a wrong shape, no rows, NaN or infinity (all counted, the first named).
+    """
     with np.errstate(over="ignore"):
         found = np.asarray(rows, dtype=np.float32)
     if found.ndim != 2 or not found.size:
-        raise ValueError(f"{name}: expected a matrix (N, D) of at least one row, but got shape {found.shape}")
+        raise ValueError(
+            f"{name}: expected a matrix (N, D) of at least one row, but got shape {found.shape}"
+        )
     bad = np.flatnonzero(~np.isfinite(found).all(axis=1))
     if bad.size:
-        raise ValueError(f"{name}: {bad.size} of {len(found)} rows hold NaN or infinity (first: row {int(bad[0])}); extract them again or remove them")
+        raise ValueError(
+            f"{name}: {bad.size} of {len(found)} rows hold NaN or infinity (first: row "
+            f"{int(bad[0])}); extract them again or remove them"
+        )
     return found
 
 
 def _prepared(rows: Floats32, order: Counts | slice, similarity: str) -> Floats32:
-    """A copy of the rows in the given order, of length 1 for the cosine; zero rows stay zero. ValueError if inner products could overflow."""
+    """A copy of the rows in the given order, of length 1 for the cosine; zero rows stay zero.
+
+    ValueError if inner products could overflow.
+    """
     rows = rows[order] + np.float32(0) if isinstance(order, slice) else rows[order]
     rows += np.float32(0)  # -0.0 becomes 0.0: equal rows are equal bit for bit
     for start in range(0, len(rows), _ROWS):
@@ -102,20 +143,30 @@ def _prepared(rows: Floats32, order: Counts | slice, similarity: str) -> Floats3
         if similarity == "cosine":
             part[:] = np.divide(part, np.where(norms > 0, norms, 1.0)[:, None])
         elif norms.max() > _LONGEST:
-            raise ValueError(f"similarity {similarity!r}: the inner products of rows of norm {norms.max():.3g} overflow float32; scale the embeddings down")
+            raise ValueError(
+                f"similarity {similarity!r}: the inner products of rows of norm {norms.max():.3g} "
+                "overflow float32; scale the embeddings down"
+            )
     return rows
 
 
 def _duplicates(rows: Floats32) -> tuple[Counts, Counts]:
-    """Rows that repeat another bit for bit, and that other one: their scores must tie, whatever order a BLAS kernel adds in."""
+    """Rows that repeat another bit for bit, and that other one: their scores must tie, whatever
+    order a BLAS kernel adds in.
+    """
     bits = rows.view(np.uint32)
-    weights = np.random.default_rng(0).integers(1 << 32, size=rows.shape[1], dtype=np.uint32) | np.uint32(1)
+    weights = np.random.default_rng(0).integers(
+        1 << 32, size=rows.shape[1], dtype=np.uint32
+    ) | np.uint32(1)
     keys = np.einsum("nd,d->n", bits, weights)  # modulo 2^32; equal keys are compared below
     order = np.argsort(keys, kind="stable")
     first = np.append(True, keys[order[1:]] != keys[order[:-1]])
     original = order[np.maximum.accumulate(np.where(first, np.arange(order.size), 0))]
     later, original = order[~first], original[~first]
-    same = [np.all(bits[later[i : i + _ROWS]] == bits[original[i : i + _ROWS]], axis=1) for i in range(0, later.size, _ROWS)]
+    same = [
+        np.all(bits[later[i : i + _ROWS]] == bits[original[i : i + _ROWS]], axis=1)
+        for i in range(0, later.size, _ROWS)
+    ]
     equal = np.concatenate(same) if same else np.zeros(0, dtype=np.bool_)
     return later[equal], original[equal]
 
@@ -131,19 +182,28 @@ def rank_blocks(
     by_position: bool = False,
     drop_first: bool = False,
 ) -> Iterator[tuple[Counts, Ranks]]:
-    """Query numbers (B,) and their Ranks, block by block; every query once. gallery=None: queries are the gallery, each without itself.
+    """Query numbers (B,) and their Ranks, block by block; every query once. gallery=None: queries
+    are the gallery, each without itself.
 
-    by_position: tied items rank in the order of their rows, as sequential tools do it; every size is then 1 and depth the whole gallery.
-    drop_first: with by_position and without a gallery, what ranks first is dropped instead of the query itself (RDML).
+    by_position: tied items rank in the order of their rows, as sequential tools do it; every size
+    is then 1 and depth the whole gallery.
+    drop_first: with by_position and without a gallery, what ranks first is dropped instead of the
+    query itself (RDML).
     ValueError: unknown similarity, D differs, inner products beyond float32.
     """
     if gallery is not None and gallery.shape[1] != queries.shape[1]:
-        raise ValueError(f"similarity: embeddings of {queries.shape[1]} and gallery of {gallery.shape[1]} dims; embeddings of two models do not compare")
+        raise ValueError(
+            f"similarity: embeddings of {queries.shape[1]} and gallery of {gallery.shape[1]} dims; "
+            "embeddings of two models do not compare"
+        )
     order = np.argsort(gallery_codes, kind="stable")  # each class becomes a slice
     y = _prepared(queries if gallery is None else gallery, order, similarity)
     x = y if gallery is None else _prepared(queries, slice(None), similarity)
     numbers = order if gallery is None else np.arange(len(queries))
-    begin, end = (np.searchsorted(gallery_codes[order], query_codes[numbers], side=side) for side in ("left", "right"))
+    begin, end = (
+        np.searchsorted(gallery_codes[order], query_codes[numbers], side=side)
+        for side in ("left", "right")
+    )
     repeated = _duplicates(y)
     num_items = len(y)
     height = max(1, min(len(x), _CELLS // num_items, _RELEVANT // max(1, int((end - begin).max()))))
@@ -152,14 +212,19 @@ def rank_blocks(
         part = slice(start, min(start + height, len(x)))
         scores = buffer[: part.stop - start]
         if similarity in ("cosine", "dot"):
-            np.matmul(x[part], y.T, out=scores)  # of a matrix with itself, numpy takes the symmetric product at two thirds of the cost
+            np.matmul(
+                x[part], y.T, out=scores
+            )  # of a matrix with itself, numpy takes the symmetric product at two thirds of the cost
         else:
             scores[:] = matrix(x[part], y, similarity)
         if repeated[0].size:
             scores[:, repeated[0]] = scores[:, repeated[1]]
         own = np.arange(start, part.stop) if gallery is None else None
         if by_position:
-            yield numbers[part], _ranks_by_position(scores, begin[part], end[part], own, order, drop_first)
+            yield (
+                numbers[part],
+                _ranks_by_position(scores, begin[part], end[part], own, order, drop_first),
+            )
         else:
             yield numbers[part], _ranks(scores, begin[part], end[part], own, min(depth, num_items))
 
@@ -190,13 +255,30 @@ def _ranks(scores: Floats32, begin: Counts, end: Counts, own: Counts | None, dep
         level.append(same)
     relevant = np.array([len(one) for one in wanted], dtype=np.int64)
     values, query = np.concatenate(wanted), np.repeat(np.arange(len(wanted)), relevant)
-    first = np.flatnonzero(np.append(True, (query[1:] != query[:-1]) | (values[1:] != values[:-1]))[: values.size])
+    first = np.flatnonzero(
+        np.append(True, (query[1:] != query[:-1]) | (values[1:] != values[:-1]))[: values.size]
+    )
     hits = np.diff(np.append(first, values.size))
     before = first - (np.cumsum(relevant) - relevant)[query[first]]
-    return Ranks(query[first], np.concatenate(higher)[first] + before, np.concatenate(level)[first] + hits, before, hits, relevant, depth)
+    return Ranks(
+        query[first],
+        np.concatenate(higher)[first] + before,
+        np.concatenate(level)[first] + hits,
+        before,
+        hits,
+        relevant,
+        depth,
+    )
 
 
-def _ranks_by_position(scores: Floats32, begin: Counts, end: Counts, own: Counts | None, order: Counts, drop_first: bool) -> Ranks:
+def _ranks_by_position(
+    scores: Floats32,
+    begin: Counts,
+    end: Counts,
+    own: Counts | None,
+    order: Counts,
+    drop_first: bool,
+) -> Ranks:
     """Every relevant item by itself. order: the row of each column, which settles ties."""
     places: list[Counts] = []
     for row, (b, e) in enumerate(zip(begin.tolist(), end.tolist(), strict=True)):
@@ -210,7 +292,11 @@ def _ranks_by_position(scores: Floats32, begin: Counts, end: Counts, own: Counts
             place[np.lexsort((order, -line))] = np.arange(line.size)
             place = np.sort(place[mine])
         else:
-            counts = [np.count_nonzero(line > line[i]) + np.count_nonzero((line == line[i]) & (order < order[i])) for i in mine]
+            counts = [
+                np.count_nonzero(line > line[i])
+                + np.count_nonzero((line == line[i]) & (order < order[i]))
+                for i in mine
+            ]
             place = np.sort(np.array(counts, dtype=np.int64))
         places.append(place[place > 0] - 1 if drop_first else place)
     found: Counts = np.array([len(one) for one in places], dtype=np.int64)

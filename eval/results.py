@@ -1,6 +1,7 @@
 """Results as JSON and as an aligned text table (eval.reports.page makes the HTML page of them).
 
-A result is a number with its interval, counts and every convention that it depends on. EER and TAR are stored as fractions and shown in percent.
+A result is a number with its interval, counts and every convention that it depends on. EER and TAR
+are stored as fractions and shown in percent.
 """
 
 from __future__ import annotations
@@ -40,8 +41,11 @@ NO_INTERVAL = "no interval"
 
 @dataclass(frozen=True)
 class Result:
-    """One metric of one system (a score file). value and interval: fractions for rates; threshold: accept iff score >= it, None where none exists
-    (also where rejecting every trial is best). counts: targets, nontargets, subjects (None if unknown). conventions: every switch behind the number."""
+    """One metric of one system (a score file). value and interval: fractions for rates; threshold:
+    accept iff score >= it, None where none exists (also where rejecting every trial is best).
+    counts: targets, nontargets, subjects (None if unknown). conventions: every switch behind the
+    number.
+    """
 
     system: str
     metric: str
@@ -82,44 +86,90 @@ _TAR = {
 
 
 class Evaluated(NamedTuple):
-    """results: in table order. resamples: the values behind their intervals, None where none were asked for."""
+    """results: in table order. resamples: the values behind their intervals, None where none were
+    asked for.
+    """
 
     results: list[Result]
     resamples: Resamples | None
 
 
 def with_bounds(result: Result, found: Bounds | None) -> Result:
-    """The result with an interval; why there is none, or why it is not to be relied on, becomes the convention "interval_note"."""
+    """The result with an interval; why there is none, or why it is not to be relied on, becomes the
+    convention "interval_note".
+    """
     if found is None:
         return result
-    return replace(result, interval=found.ends, conventions=dict(result.conventions) | ({"interval_note": found.note} if found.note else {}))
+    return replace(
+        result,
+        interval=found.ends,
+        conventions=dict(result.conventions)
+        | ({"interval_note": found.note} if found.note else {}),
+    )
 
 
 def evaluate_scores(
-    name: str, scores: Scores, subjects: ArrayLike | None, *, subjects_from: str, switches: Switches = Switches(), protocol: str = "verification 1:1"
+    name: str,
+    scores: Scores,
+    subjects: ArrayLike | None,
+    *,
+    subjects_from: str,
+    switches: Switches = Switches(),
+    protocol: str = "verification 1:1",
 ) -> list[Result]:
     """The results of `evaluate_resampled`, without the resamples."""
-    return evaluate_resampled(name, scores, subjects, subjects_from=subjects_from, switches=switches, protocol=protocol).results
+    return evaluate_resampled(
+        name, scores, subjects, subjects_from=subjects_from, switches=switches, protocol=protocol
+    ).results
 
 
 def evaluate_resampled(
-    name: str, scores: Scores, subjects: ArrayLike | None, *, subjects_from: str, switches: Switches = Switches(), protocol: str = "verification 1:1"
+    name: str,
+    scores: Scores,
+    subjects: ArrayLike | None,
+    *,
+    subjects_from: str,
+    switches: Switches = Switches(),
+    protocol: str = "verification 1:1",
 ) -> Evaluated:
-    """EER, minDCF per p_target and TAR per FAR of one system, with thresholds and bootstrap intervals.
+    """EER, minDCF per p_target and TAR per FAR of one system, with thresholds and bootstrap
+    intervals.
 
-    name: the system, as shown in tables. subjects: (P, 2) integers or None (intervals over trials, marked as optimistic); subjects_from: one phrase
-    on where they came from. num_resamples=0 leaves the intervals out; Cllr and the actual DCF have none. Errors: those of eval.verification, eval.bootstrap.
+    name: the system, as shown in tables. subjects: (P, 2) integers or None (intervals over trials,
+    marked as optimistic); subjects_from: one phrase on where they came from. num_resamples=0 leaves
+    the intervals out; Cllr and the actual DCF have none. Errors: those of eval.verification,
+    eval.bootstrap.
     """
     target, nontarget = scores.targets, scores.nontargets
     num_nontargets = nontarget.size
     measured, metrics, conventions = _metrics(target, nontarget, switches)
-    common: dict[str, str | float | int] = {"ties": "one operating point per distinct score", "accept": "score >= threshold"}
+    common: dict[str, str | float | int] = {
+        "ties": "one operating point per distinct score",
+        "accept": "score >= threshold",
+    }
     intervals: dict[str, Bounds] = {}
     drawn: Resamples | None = None
     if switches.num_resamples:
-        intervals, drawn = bounds_of(metrics, scores, subjects, num_resamples=switches.num_resamples, level=switches.level, seed=switches.seed)
-        over = "percentile bootstrap over trials: optimistic, trials share subjects" if subjects is None else "percentile bootstrap over subjects"
-        common |= {"interval": over, "level": switches.level, "num_resamples": switches.num_resamples, "seed": switches.seed, "num_redrawn": drawn.num_redrawn}
+        intervals, drawn = bounds_of(
+            metrics,
+            scores,
+            subjects,
+            num_resamples=switches.num_resamples,
+            level=switches.level,
+            seed=switches.seed,
+        )
+        over = (
+            "percentile bootstrap over trials: optimistic, trials share subjects"
+            if subjects is None
+            else "percentile bootstrap over subjects"
+        )
+        common |= {
+            "interval": over,
+            "level": switches.level,
+            "num_resamples": switches.num_resamples,
+            "seed": switches.seed,
+            "num_redrawn": drawn.num_redrawn,
+        }
     counts = {
         "targets": target.size,
         "nontargets": num_nontargets,
@@ -128,7 +178,16 @@ def evaluate_resampled(
     common["subjects_from"] = subjects_from
     results = [
         with_bounds(
-            Result(name, metric, value, None, threshold if np.isfinite(threshold) else None, counts, conventions[metric] | common, protocol),
+            Result(
+                name,
+                metric,
+                value,
+                None,
+                threshold if np.isfinite(threshold) else None,
+                counts,
+                conventions[metric] | common,
+                protocol,
+            ),
             intervals.get(metric),
         )
         for metric, (value, threshold) in measured.items()
@@ -136,47 +195,94 @@ def evaluate_resampled(
     return Evaluated(results, drawn)
 
 
-def _metrics(target: Floats, nontarget: Floats, switches: Switches) -> tuple[dict[str, Measured], dict[str, Metric], dict[str, dict[str, str | float | int]]]:
-    """Values with thresholds (NaN where there is none), the functions to resample, and each metric's own conventions."""
+def _metrics(
+    target: Floats, nontarget: Floats, switches: Switches
+) -> tuple[dict[str, Measured], dict[str, Metric], dict[str, dict[str, str | float | int]]]:
+    """Values with thresholds (NaN where there is none), the functions to resample, and each
+    metric's own conventions.
+    """
     costs = {"c_miss": switches.c_miss, "c_fa": switches.c_fa}
-    measured = verification_metrics(target, nontarget, p_targets=switches.p_targets, fars=switches.fars)
+    measured = verification_metrics(
+        target, nontarget, p_targets=switches.p_targets, fars=switches.fars
+    )
     metrics: dict[str, Metric] = {"eer": partial(eer, method=switches.eer_method)}
-    conventions: dict[str, dict[str, str | float | int]] = {"eer": {"method": _EER[switches.eer_method]}}
+    conventions: dict[str, dict[str, str | float | int]] = {
+        "eer": {"method": _EER[switches.eer_method]}
+    }
     for p in switches.p_targets:
         metrics[f"min_dcf({p:g})"] = partial(min_dcf, p_target=p, **costs)
-        conventions[f"min_dcf({p:g})"] = {"p_target": p, **costs, "normalised_by": "min(c_miss p_target, c_fa (1 - p_target))"}
+        conventions[f"min_dcf({p:g})"] = {
+            "p_target": p,
+            **costs,
+            "normalised_by": "min(c_miss p_target, c_fa (1 - p_target))",
+        }
     for far in switches.fars:
         metrics[f"tar_at_far({far:g})"] = partial(tar_at_far, far=far, rule=switches.tar_rule)
-        allowed = {"nontargets_allowed": num_allowed(far, nontarget.size)} if switches.tar_rule == "strict" else {}  # the other rules keep to no number
-        conventions[f"tar_at_far({far:g})"] = {"far": far, "rule": _TAR[switches.tar_rule], **allowed}
+        allowed = (
+            {"nontargets_allowed": num_allowed(far, nontarget.size)}
+            if switches.tar_rule == "strict"
+            else {}
+        )  # the other rules keep to no number
+        conventions[f"tar_at_far({far:g})"] = {
+            "far": far,
+            "rule": _TAR[switches.tar_rule],
+            **allowed,
+        }
     if switches.eer_method != "interpolated":
         measured["eer"] = Measured(metrics["eer"](target, nontarget), measured["eer"].threshold)
     if switches.tar_rule != "strict":
-        measured |= {name: Measured(metrics[name](target, nontarget), np.nan) for name in metrics if name.startswith("tar_at_far")}
+        measured |= {
+            name: Measured(metrics[name](target, nontarget), np.nan)
+            for name in metrics
+            if name.startswith("tar_at_far")
+        }
     if costs != {"c_miss": 1.0, "c_fa": 1.0}:
         for p in switches.p_targets:
             name = f"min_dcf({p:g})"
-            measured[name] = Measured(metrics[name](target, nontarget), min_dcf_threshold(target, nontarget, p_target=p, **costs))
+            measured[name] = Measured(
+                metrics[name](target, nontarget),
+                min_dcf_threshold(target, nontarget, p_target=p, **costs),
+            )
     if switches.llr:
-        measured |= {"cllr": Measured(cllr(target, nontarget), np.nan), "min_cllr": Measured(min_cllr(target, nontarget), np.nan)}
+        measured |= {
+            "cllr": Measured(cllr(target, nontarget), np.nan),
+            "min_cllr": Measured(min_cllr(target, nontarget), np.nan),
+        }
         conventions |= {
             "cllr": {"unit": "bits", "scores": "log-likelihood ratios"},
             "min_cllr": {"unit": "bits", "pooling": "adjacent violators over tied groups"},
         }
         for p in switches.p_targets:
-            name, threshold = f"actual_dcf({p:g})", float(np.log(switches.c_fa * (1 - p) / (switches.c_miss * p)))
+            name, threshold = (
+                f"actual_dcf({p:g})",
+                float(np.log(switches.c_fa * (1 - p) / (switches.c_miss * p))),
+            )
             measured[name] = Measured(actual_dcf(target, nontarget, p_target=p, **costs), threshold)
-            conventions[name] = {"p_target": p, **costs, "threshold_rule": "the Bayes threshold log(c_fa (1 - p) / (c_miss p))"}
+            conventions[name] = {
+                "p_target": p,
+                **costs,
+                "threshold_rule": "the Bayes threshold log(c_fa (1 - p) / (c_miss p))",
+            }
     return measured, metrics, conventions
 
 
 def to_json(results: Sequence[Result], inputs: Mapping[str, str], version: str, **more: Any) -> str:
-    """The results as JSON text of schema "likeness.results/1" (docs/protocols.md). inputs: name -> SHA-256 of every file read; version: of Likeness."""
-    document = {"schema": SCHEMA, "version": version, "inputs": dict(inputs), "results": [asdict(result) for result in results], **more}
+    """The results as JSON text of schema "likeness.results/1" (docs/protocols.md). inputs: name ->
+    SHA-256 of every file read; version: of Likeness.
+    """
+    document = {
+        "schema": SCHEMA,
+        "version": version,
+        "inputs": dict(inputs),
+        "results": [asdict(result) for result in results],
+        **more,
+    }
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def write_json(path: Path, results: Sequence[Result], inputs: Mapping[str, str], **more: Any) -> None:
+def write_json(
+    path: Path, results: Sequence[Result], inputs: Mapping[str, str], **more: Any
+) -> None:
     """`to_json` of this version into a file, replaced in one step."""
     with atomic_path(path) as temporary:
         temporary.write_text(to_json(results, inputs, likeness_version(), **more), encoding="utf-8")
@@ -185,7 +291,12 @@ def write_json(path: Path, results: Sequence[Result], inputs: Mapping[str, str],
 def metric_label(metric: str) -> str:
     """A metric's name for people: EER (%), minDCF (p = 0.01), TAR (%) at FAR 0.001."""
     kind, _, number = metric.rstrip(")").partition("(")
-    names = {"eer": "EER (%)", "min_dcf": f"minDCF (p = {number})", "actual_dcf": f"actual DCF (p = {number})", "tar_at_far": f"TAR (%) at FAR {number}"}
+    names = {
+        "eer": "EER (%)",
+        "min_dcf": f"minDCF (p = {number})",
+        "actual_dcf": f"actual DCF (p = {number})",
+        "tar_at_far": f"TAR (%) at FAR {number}",
+    }
     return {**names, "cllr": "Cllr (bits)", "min_cllr": "minCllr (bits)"}.get(kind, metric)
 
 
@@ -201,8 +312,11 @@ def percent_text(metric: str, value: float, more_digits: int = 0) -> str:
     return f"{100 * value:.{2 + more_digits}f}"
 
 
-def ends_text(metric: str, ends: Ends, *, show: Callable[[str, float, int], str] = metric_text) -> tuple[str, str]:
-    """Both ends of an interval as they are printed, with as many digits as they need to differ: no interval looks as if it had no width.
+def ends_text(
+    metric: str, ends: Ends, *, show: Callable[[str, float, int], str] = metric_text
+) -> tuple[str, str]:
+    """Both ends of an interval as they are printed, with as many digits as they need to differ: no
+    interval looks as if it had no width.
 
     show: (metric, value, number of digits beyond the usual) -> text.
 
@@ -224,26 +338,44 @@ def signed_text(metric: str, value: float, more_digits: int = 0) -> str:
 
 
 def signed_ends(metric: str, interval: Ends | None, note: str = "") -> str:
-    """The interval of a difference as `[low, high]`, with a star where it is not to be relied on; why there is none, or "-"."""
+    """The interval of a difference as `[low, high]`, with a star where it is not to be relied on;
+    why there is none, or "-".
+    """
     if interval is None:
         return NO_INTERVAL if note else "-"
     return f"[{', '.join(ends_text(metric, interval, show=signed_text))}]{' *' if note else ''}"
 
 
 def interval_text(result: Result, *, show: Callable[[str, float, int], str] = metric_text) -> str:
-    """A result's interval in a table of text: `[low, high]`, with a star where it is not to be relied on; why there is none; or ""."""
+    """A result's interval in a table of text: `[low, high]`, with a star where it is not to be
+    relied on; why there is none; or "".
+    """
     note = result.conventions.get("interval_note", "")
     if result.interval is None:
         return NO_INTERVAL if note else ""
-    return "[{:>6}, {:>6}]".format(*ends_text(result.metric, result.interval, show=show)) + (" *" if note else "")
+    return "[{:>6}, {:>6}]".format(*ends_text(result.metric, result.interval, show=show)) + (
+        " *" if note else ""
+    )
 
 
-def by_system(results: Sequence[Result]) -> tuple[list[str], list[str], dict[tuple[str, str], Result]]:
-    """Systems and metrics in order of appearance, and the result of each pair. ValueError if one pair occurs twice."""
+def by_system(
+    results: Sequence[Result],
+) -> tuple[list[str], list[str], dict[tuple[str, str], Result]]:
+    """Systems and metrics in order of appearance, and the result of each pair.
+
+    ValueError if one pair occurs twice.
+    """
     cells = {(one.metric, one.system): one for one in results}
     if not results or len(cells) < len(results):
-        raise ValueError(f"report: {len(results)} results for {len(cells)} pairs of metric and system; give every system its own name and at least one result")
-    return list(dict.fromkeys(one.system for one in results)), list(dict.fromkeys(one.metric for one in results)), cells
+        raise ValueError(
+            f"report: {len(results)} results for {len(cells)} pairs of metric and system; give "
+            "every system its own name and at least one result"
+        )
+    return (
+        list(dict.fromkeys(one.system for one in results)),
+        list(dict.fromkeys(one.metric for one in results)),
+        cells,
+    )
 
 
 def _interval_note(result: Result) -> str:
@@ -251,17 +383,30 @@ def _interval_note(result: Result) -> str:
     c, subjects = result.conventions, result.counts["subjects"]
     if "level" not in c:
         return "No intervals were computed."
-    over = f"over {subjects:,} subjects ({c['subjects_from']})" if subjects is not None else f"over trials, hence optimistic ({c['subjects_from']})"
+    over = (
+        f"over {subjects:,} subjects ({c['subjects_from']})"
+        if subjects is not None
+        else f"over trials, hence optimistic ({c['subjects_from']})"
+    )
     return f"Intervals: {100 * float(c['level']):g} % bootstrap {over}, {int(c['num_resamples']):,} resamples."
 
 
 def footnotes(results: Sequence[Result], *, label: Callable[[str], str] | None = None) -> list[str]:
-    """What the intervals are, why some are missing or marked by a star, and which FARs the trials cannot resolve; a sentence each. label: of a metric."""
+    """What the intervals are, why some are missing or marked by a star, and which FARs the trials
+    cannot resolve; a sentence each. label: of a metric.
+    """
     label = label or metric_label
     with_interval = {one.system for one in results if one.interval is not None}
-    said = [(one.system, _interval_note(one)) for one in results if one.system in with_interval or "level" not in one.conventions]
+    said = [
+        (one.system, _interval_note(one))
+        for one in results
+        if one.system in with_interval or "level" not in one.conventions
+    ]
     systems = {note: [system for system, text in said if text == note] for _, note in said}
-    notes = [note if len(systems) == 1 else f"{', '.join(dict.fromkeys(names))}: {note}" for note, names in systems.items()]
+    notes = [
+        note if len(systems) == 1 else f"{', '.join(dict.fromkeys(names))}: {note}"
+        for note, names in systems.items()
+    ]
     notes += interval_notes(results, label=label)
     unresolved: dict[str, list[str]] = {}
     for one in results:
@@ -270,17 +415,27 @@ def footnotes(results: Sequence[Result], *, label: Callable[[str], str] | None =
     for metric, concerned in unresolved.items():
         everywhere = len(concerned) == sum(label(one.metric) == metric for one in results)
         where = "" if everywhere else f"{', '.join(concerned)}, "
-        notes.append(f"{where}{metric}: too few nontarget trials to resolve this FAR; none may be accepted.")
+        notes.append(
+            f"{where}{metric}: too few nontarget trials to resolve this FAR; none may be accepted."
+        )
     return notes
 
 
 def interval_notes(results: Sequence[Result], *, label: Callable[[str], str]) -> list[str]:
-    """Why intervals are missing or marked, a sentence for each reason, with the systems and metrics where it does not hold for all of them."""
-    noted = [(str(one.conventions["interval_note"]), one) for one in results if "interval_note" in one.conventions]
+    """Why intervals are missing or marked, a sentence for each reason, with the systems and metrics
+    where it does not hold for all of them.
+    """
+    noted = [
+        (str(one.conventions["interval_note"]), one)
+        for one in results
+        if "interval_note" in one.conventions
+    ]
     sentences = []
     for note in dict.fromkeys(one for one, _ in noted):
         concerned = [one for text, one in noted if text == note]
-        possible = [one for one in results if one.interval is not None or "interval_note" in one.conventions]
+        possible = [
+            one for one in results if one.interval is not None or "interval_note" in one.conventions
+        ]
         where = ""
         if len(concerned) < len(possible):
             where = "; ".join(dict.fromkeys(_concerned(concerned, possible, results, label))) + ": "
@@ -289,17 +444,29 @@ def interval_notes(results: Sequence[Result], *, label: Callable[[str], str]) ->
     return sentences
 
 
-def _concerned(concerned: Sequence[Result], possible: Sequence[Result], results: Sequence[Result], label: Callable[[str], str]) -> list[str]:
-    """What a note is of: metrics; where there are several systems, each with its metric, or alone where the note holds for all of its metrics."""
+def _concerned(
+    concerned: Sequence[Result],
+    possible: Sequence[Result],
+    results: Sequence[Result],
+    label: Callable[[str], str],
+) -> list[str]:
+    """What a note is of: metrics; where there are several systems, each with its metric, or alone
+    where the note holds for all of its metrics.
+    """
     if len({one.system for one in results}) == 1:
         return [label(one.metric) for one in concerned]
     noted = [id(one) for one in concerned]
     partly = {one.system for one in possible if id(one) not in noted}
-    return [f"{one.system}, {label(one.metric)}" if one.system in partly else one.system for one in concerned]
+    return [
+        f"{one.system}, {label(one.metric)}" if one.system in partly else one.system
+        for one in concerned
+    ]
 
 
 def table(results: Sequence[Result]) -> str:
-    """Aligned text: a row per metric, a column per system, each value with its interval; then the counts and one line on the intervals."""
+    """Aligned text: a row per metric, a column per system, each value with its interval; then the
+    counts and one line on the intervals.
+    """
     systems, metrics, cells = by_system(results)
 
     def cell(metric: str, system: str) -> str:
@@ -308,14 +475,35 @@ def table(results: Sequence[Result]) -> str:
             return f"{'-':>6}"
         return f"{metric_text(metric, one.value):>6}  {interval_text(one)}".rstrip()
 
-    rows = [["", *systems], *([metric_label(metric), *(cell(metric, system) for system in systems)] for metric in metrics)]
-    counts = {system: next(one.counts for one in results if one.system == system) for system in systems}
+    rows = [
+        ["", *systems],
+        *(
+            [metric_label(metric), *(cell(metric, system) for system in systems)]
+            for metric in metrics
+        ),
+    ]
+    counts = {
+        system: next(one.counts for one in results if one.system == system) for system in systems
+    }
     for kind in ("targets", "nontargets", "subjects"):
-        rows.append([kind, *(f"{counts[system][kind]:>6,}" if counts[system].get(kind) is not None else f"{'-':>6}" for system in systems)])
+        rows.append(
+            [
+                kind,
+                *(
+                    f"{counts[system][kind]:>6,}"
+                    if counts[system].get(kind) is not None
+                    else f"{'-':>6}"
+                    for system in systems
+                ),
+            ]
+        )
     return "\n".join([*aligned(rows), "", *footnotes(results)]) + "\n"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """The rows of a table as lines of text whose columns stand below each other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["   ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [
+        "   ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

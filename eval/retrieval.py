@@ -1,7 +1,10 @@
-"""Retrieval metrics: R@K, P@1, R-precision, MAP@R, MAP@k, NMI, F1; self-retrieval or query and gallery; presets that reproduce PML, OML and RDML.
+"""Retrieval metrics: R@K, P@1, R-precision, MAP@R, MAP@k, NMI, F1; self-retrieval or query and
+gallery; presets that reproduce PML, OML and RDML.
 
-A query's relevant items are those of its class, itself apart (removed by index, so exact copies of it stay). Equal scores have no order: every metric is
-the expected value over all orders of the tied items, in closed form, so that constant embeddings score chance. What tools do instead is named in `compat`.
+A query's relevant items are those of its class, itself apart (removed by index, so exact copies of
+it stay). Equal scores have no order: every metric is the expected value over all orders of the tied
+items, in closed form, so that constant embeddings score chance. What tools do instead is named in
+`compat`.
 """
 
 from __future__ import annotations
@@ -24,33 +27,48 @@ _MAP_DEPTH = 1000
 
 
 def recall_at_k(ranks: Ranks, k: int) -> Floats:
-    """(Q,) probability that a relevant item is among the first k; everything there is, where the gallery is smaller. 0 for lone queries.
+    """(Q,) probability that a relevant item is among the first k; everything there is, where the
+    gallery is smaller. 0 for lone queries.
 
-    Of a tie of m items, c relevant, t within the first k, none is a hit with probability C(m-c, t) / C(m, t).
+    Of a tie of m items, c relevant, t within the first k, none is a hit with probability C(m-c, t)
+    / C(m, t).
     """
     first = np.flatnonzero(ranks.before == 0)
     taken = np.clip(k - ranks.above[first], 0, ranks.size[first])
     size, hits = ranks.size[first], ranks.hits[first]
     missed = np.ones(first.size)
-    for i in range(int(min(taken.max(initial=0), hits.max(initial=0)))):  # the product of the smaller of the two equal forms
+    for i in range(
+        int(min(taken.max(initial=0), hits.max(initial=0)))
+    ):  # the product of the smaller of the two equal forms
         few = np.minimum(taken, hits)
-        missed *= np.where(i < few, np.maximum(size - np.maximum(taken, hits) - i, 0) / np.maximum(size - i, 1), 1)
+        missed *= np.where(
+            i < few, np.maximum(size - np.maximum(taken, hits) - i, 0) / np.maximum(size - i, 1), 1
+        )
     return _sums(ranks.query[first], 1 - missed, ranks)
 
 
 def r_precision(ranks: Ranks) -> Floats:
-    """(Q,) share of relevant items among the first R, R the number of relevant items (Musgrave et al. 2020, Sec. 2.3). NaN for lone queries."""
+    """(Q,) share of relevant items among the first R, R the number of relevant items (Musgrave et
+    al. 2020, Sec. 2.3). NaN for lone queries.
+    """
     return _ratio(_hits_within(ranks, ranks.relevant), ranks.relevant)
 
 
 def map_at_r(ranks: Ranks) -> Floats:
-    """(Q,) MAP@R = (1/R) sum_{i<=R} precision(i) rel(i) (Musgrave et al. 2020, Eqs. 3-4). NaN for lone queries."""
+    """(Q,) MAP@R = (1/R) sum_{i<=R} precision(i) rel(i) (Musgrave et al. 2020, Eqs. 3-4).
+
+    NaN for lone queries.
+    """
     return _ratio(_precision_sum(ranks, ranks.relevant), ranks.relevant)
 
 
 def map_at_k(ranks: Ranks, k: int) -> Floats:
-    """(Q,) MAP@k = (1/min(R, k)) sum_{i<=k} precision(i) rel(i): a perfect ranking scores 1 at any k. NaN for lone queries."""
-    return _ratio(_precision_sum(ranks, np.full_like(ranks.relevant, k)), np.minimum(ranks.relevant, k))
+    """(Q,) MAP@k = (1/min(R, k)) sum_{i<=k} precision(i) rel(i): a perfect ranking scores 1 at any
+    k. NaN for lone queries.
+    """
+    return _ratio(
+        _precision_sum(ranks, np.full_like(ranks.relevant, k)), np.minimum(ranks.relevant, k)
+    )
 
 
 def _ratio(value: Floats, by: Counts) -> Floats:
@@ -59,7 +77,9 @@ def _ratio(value: Floats, by: Counts) -> Floats:
 
 
 def _sums(query: Counts, values: Floats, ranks: Ranks) -> Floats:
-    sums: Floats = np.bincount(query, weights=values, minlength=ranks.relevant.size).astype(np.float64)  # integers where there is nothing to add
+    sums: Floats = np.bincount(query, weights=values, minlength=ranks.relevant.size).astype(
+        np.float64
+    )  # integers where there is nothing to add
     return sums
 
 
@@ -72,8 +92,10 @@ def _hits_within(ranks: Ranks, depth: Counts) -> Floats:
 def _precision_sum(ranks: Ranks, depth: Counts) -> Floats:
     """(Q,) expected sum_{i<=depth[q]} precision(i) rel(i).
 
-    Place a + t of a tie of m items, c relevant, with a items and h hits above: relevant with probability c/m, then (t-1)(c-1)/(m-1) hits are expected
-    among the t - 1 before it. Summed over t = 1..T with s = (c-1)/(m-1) and H the harmonic numbers: c/m (s T + (h + 1 - s (a+1)) (H(a+T) - H(a))).
+    Place a + t of a tie of m items, c relevant, with a items and h hits above: relevant with
+    probability c/m, then (t-1)(c-1)/(m-1) hits are expected among the t - 1 before it. Summed over
+    t = 1..T with s = (c-1)/(m-1) and H the harmonic numbers: c/m (s T + (h + 1 - s (a+1)) (H(a+T) -
+    H(a))).
     """
     taken = np.clip(depth[ranks.query] - ranks.above, 0, ranks.size)
     a, h = ranks.above, ranks.before
@@ -82,39 +104,62 @@ def _precision_sum(ranks: Ranks, depth: Counts) -> Floats:
     if tied.size:
         a, h, m, c, t = a[tied], h[tied], ranks.size[tied], ranks.hits[tied], taken[tied]
         slope = (c - 1) / (m - 1)
-        sums[tied] = c / m * (slope * t + (h + 1 - slope * (a + 1)) * (digamma(a + t + 1.0) - digamma(a + 1.0)))
+        sums[tied] = (
+            c
+            / m
+            * (slope * t + (h + 1 - slope * (a + 1)) * (digamma(a + t + 1.0) - digamma(a + 1.0)))
+        )
     return _sums(ranks.query, sums, ranks)
 
 
 def _values(ranks: Ranks, ks: Sequence[int], compat: Compat | None) -> dict[str, Floats]:
     """Per-query values (Q,) under the tool's normalisations."""
     deep = np.full_like(ranks.relevant, _MAP_DEPTH)
-    values = {f"recall@{k}": recall_at_k(ranks, k) for k in ks} | {"precision@1": recall_at_k(ranks, 1), "r_precision": r_precision(ranks)}
+    values = {f"recall@{k}": recall_at_k(ranks, k) for k in ks} | {
+        "precision@1": recall_at_k(ranks, 1),
+        "r_precision": r_precision(ranks),
+    }
     if compat is None or compat == "pml":
-        at_depth = map_at_k(ranks, _MAP_DEPTH) if compat is None else _ratio(_precision_sum(ranks, deep), ranks.relevant)
+        at_depth = (
+            map_at_k(ranks, _MAP_DEPTH)
+            if compat is None
+            else _ratio(_precision_sum(ranks, deep), ranks.relevant)
+        )
         values |= {"map@r": map_at_r(ranks), "map@1000": at_depth}
         return {name: np.where(ranks.relevant > 0, one, np.nan) for name, one in values.items()}
     if compat == "oml":  # divides by the hits found
         for name, depth in (("map@r", ranks.relevant), ("map@1000", deep)):
-            values[name] = np.nan_to_num(_ratio(_precision_sum(ranks, depth), _hits_within(ranks, depth).astype(np.int64)))
+            values[name] = np.nan_to_num(
+                _ratio(_precision_sum(ranks, depth), _hits_within(ranks, depth).astype(np.int64))
+            )
         values["precision@1"] = np.where(ranks.relevant > 0, values["precision@1"], np.nan)
         return values
     size = ranks.relevant + 1  # rdml: of the class, the query included
-    values |= {"map@r": _precision_sum(ranks, size) / size, "map@1000": _precision_sum(ranks, deep) / size}
+    values |= {
+        "map@r": _precision_sum(ranks, size) / size,
+        "map@1000": _precision_sum(ranks, deep) / size,
+    }
     return values | {"r_precision": np.nan_to_num(values["r_precision"])}
 
 
 def _padded(ranks: Ranks, num_items: int, of_last_class: Bools) -> Ranks:
-    """As faiss pads a list of 1,000 from fewer items with -1, which numpy reads as the last item: each of its class hits at every place past the end."""
+    """As faiss pads a list of 1,000 from fewer items with -1, which numpy reads as the last item:
+    each of its class hits at every place past the end.
+    """
     extra = max(0, _MAP_DEPTH - (num_items - 1))
     who = np.repeat(np.flatnonzero(of_last_class), extra)
     found = np.bincount(ranks.query, minlength=ranks.relevant.size)
     step = np.tile(np.arange(extra), np.count_nonzero(of_last_class))
     query = np.concatenate([ranks.query, who])
     order = np.argsort(query, kind="stable")
-    above, before = np.concatenate([ranks.above, num_items - 1 + step])[order], np.concatenate([ranks.before, found[who] + step])[order]
+    above, before = (
+        np.concatenate([ranks.above, num_items - 1 + step])[order],
+        np.concatenate([ranks.before, found[who] + step])[order],
+    )
     ones = np.ones_like(query)
-    return Ranks(query[order], above, ones, before, ones, ranks.relevant, max(ranks.depth, _MAP_DEPTH))
+    return Ranks(
+        query[order], above, ones, before, ones, ranks.relevant, max(ranks.depth, _MAP_DEPTH)
+    )
 
 
 def query_metrics(
@@ -127,9 +172,11 @@ def query_metrics(
     similarity: str = "cosine",
     compat: Compat | None = None,
 ) -> dict[str, Floats]:
-    """The metrics of `retrieval_metrics` for each query: name -> (Q,), and "relevant", the number R of relevant items.
+    """The metrics of `retrieval_metrics` for each query: name -> (Q,), and "relevant", the number R
+    of relevant items.
 
-    Lone queries (R = 0) are NaN; under compat "oml" and "rdml" they have that tool's value. Arguments and errors: those of `retrieval_metrics`.
+    Lone queries (R = 0) are NaN; under compat "oml" and "rdml" they have that tool's value.
+    Arguments and errors: those of `retrieval_metrics`.
     """
     if compat not in (None, "pml", "oml", "rdml"):
         raise ValueError(f"compat = {compat!r}: allowed are None, 'pml', 'oml' and 'rdml'")
@@ -137,23 +184,43 @@ def query_metrics(
     if bad:
         raise ValueError(f"ks: {bad[0]!r} is not a number of items; give integers from 1")
     if (gallery is None) != (gallery_labels is None):
-        raise ValueError("gallery and gallery_labels belong together: give both, or none for retrieval among the embeddings themselves")
+        raise ValueError(
+            "gallery and gallery_labels belong together: give both, or none for retrieval among "
+            "the embeddings themselves"
+        )
     if compat == "rdml" and gallery is not None:
-        raise ValueError("compat='rdml' drops the first of each list as the query itself; it has no separate gallery")
+        raise ValueError(
+            "compat='rdml' drops the first of each list as the query itself; it has no separate "
+            "gallery"
+        )
     rows = check_rows("embeddings", embeddings)
     gallery_rows = None if gallery is None else check_rows("gallery", gallery)
     codes, gallery_codes = label_codes(labels, gallery_labels)
-    for name, num_labels, items in (("labels", codes.size, rows), ("gallery_labels", gallery_codes.size, rows if gallery_rows is None else gallery_rows)):
+    for name, num_labels, items in (
+        ("labels", codes.size, rows),
+        ("gallery_labels", gallery_codes.size, rows if gallery_rows is None else gallery_rows),
+    ):
         if num_labels != len(items):
-            raise ValueError(f"{name}: {num_labels} labels for {len(items)} rows; one each is needed")
+            raise ValueError(
+                f"{name}: {num_labels} labels for {len(items)} rows; one each is needed"
+            )
     depth = max([_MAP_DEPTH, *map(int, ks), int(np.bincount(gallery_codes).max())])
     parts: dict[str, list[tuple[Counts, Floats]]] = {}
     for numbers, ranks in rank_blocks(
-        rows, codes, gallery_rows, gallery_codes, similarity=similarity, depth=depth, by_position=compat is not None, drop_first=compat == "rdml"
+        rows,
+        codes,
+        gallery_rows,
+        gallery_codes,
+        similarity=similarity,
+        depth=depth,
+        by_position=compat is not None,
+        drop_first=compat == "rdml",
     ):
         if compat == "rdml":
             ranks = _padded(ranks, len(rows), codes[numbers] == codes[-1])
-        for name, values in (_values(ranks, ks, compat) | {"relevant": ranks.relevant.astype(np.float64)}).items():
+        for name, values in (
+            _values(ranks, ks, compat) | {"relevant": ranks.relevant.astype(np.float64)}
+        ).items():
             parts.setdefault(name, []).append((numbers, values))
     return {name: concatenated(blocks, len(rows)) for name, blocks in parts.items()}
 
@@ -169,19 +236,28 @@ def retrieval_metrics(
     lone: Lone = "exclude",
     compat: Compat | None = None,
 ) -> dict[str, float]:
-    """Means over the queries: "recall@K" for each of ks, "precision@1", "r_precision", "map@r", "map@1000", and the counts "num_queries", "num_lone".
+    """Means over the queries: "recall@K" for each of ks, "precision@1", "r_precision", "map@r",
+    "map@1000", and the counts "num_queries", "num_lone".
 
-    embeddings: (Q, D) raw. labels: (Q,) integers or strings of any size. gallery: (G, D) with gallery_labels (G,); None: retrieval among the embeddings,
-    each without itself. ks beyond the gallery take all of it. similarity: as in eval.similarity; scores are float32, bit-equal rows tie exactly.
-    lone: queries without a relevant item are left out of the mean ("exclude"), count 0 ("zero") or are refused ("error"); num_lone counts them,
-    num_queries the queries averaged. map@1000 = (1/min(R, 1000)) sum_{i<=1000} precision(i) rel(i).
+    embeddings: (Q, D) raw. labels: (Q,) integers or strings of any size. gallery: (G, D) with
+    gallery_labels (G,); None: retrieval among the embeddings, each without itself. ks beyond the
+    gallery take all of it. similarity: as in eval.similarity; scores are float32, bit-equal rows
+    tie exactly.
+    lone: queries without a relevant item are left out of the mean ("exclude"), count 0 ("zero") or
+    are refused ("error"); num_lone counts them, num_queries the queries averaged. map@1000 =
+    (1/min(R, 1000)) sum_{i<=1000} precision(i) rel(i).
     compat: another tool's conventions under the same keys, `lone` included. All: ties by row.
-      "pml"   pytorch-metric-learning 2.9: MAP@1000 divides by R even beyond 1000; lone queries excluded.
-      "oml"   Open Metric Learning 4.0: MAPs divide by the hits found within k; lone queries count 0, but precision@1 and r_precision are then NaN.
-              Ties: OML leaves them to torch.topk, which promises no order, so its numbers on tied scores cannot be reproduced.
-      "rdml"  Revisiting-DML: drops what ranks first instead of the query; "map@r" is its mAP_c, over R + 1 places and divided by R + 1; "map@1000" its
-              mAP_1000, divided by R + 1, with up to 1,000 items inflated by faiss's padding (it may exceed 1); lone queries count.
-    ValueError: NaN or infinity, no rows, shapes or labels that do not fit, no query with a relevant item, lone="error" and lone queries.
+      "pml"   pytorch-metric-learning 2.9: MAP@1000 divides by R even beyond 1000; lone queries
+      excluded. "oml"   Open Metric Learning 4.0: MAPs divide by the hits found within k; lone
+      queries count 0, but precision@1 and r_precision are then NaN.
+              Ties: OML leaves them to torch.topk, which promises no order, so its numbers on tied
+                  scores cannot be reproduced.
+      "rdml"  Revisiting-DML: drops what ranks first instead of the query; "map@r" is its mAP_c,
+      over R + 1 places and divided by R + 1; "map@1000" its
+              mAP_1000, divided by R + 1, with up to 1,000 items inflated by faiss's padding (it may
+              exceed 1); lone queries count.
+    ValueError: NaN or infinity, no rows, shapes or labels that do not fit, no query with a relevant
+    item, lone="error" and lone queries.
 
     >>> result = retrieval_metrics([[1, 0], [1, 0.1], [0, 1], [0.1, 1]], ["a", "a", "b", "a"], ks=(1,))
     >>> round(result["map@r"], 4), result["num_queries"], result["num_lone"]
@@ -190,26 +266,48 @@ def retrieval_metrics(
     if lone not in ("exclude", "zero", "error"):
         raise ValueError(f"lone = {lone!r}: allowed are 'exclude', 'zero' and 'error'")
     if compat is not None and lone != "exclude":
-        raise ValueError(f"lone = {lone!r} with compat={compat!r}: the preset fixes what lone queries count; leave lone out")
-    values = query_metrics(embeddings, labels, gallery=gallery, gallery_labels=gallery_labels, ks=ks, similarity=similarity, compat=compat)
+        raise ValueError(
+            f"lone = {lone!r} with compat={compat!r}: the preset fixes what lone queries count; "
+            "leave lone out"
+        )
+    values = query_metrics(
+        embeddings,
+        labels,
+        gallery=gallery,
+        gallery_labels=gallery_labels,
+        ks=ks,
+        similarity=similarity,
+        compat=compat,
+    )
     alone = values.pop("relevant") == 0
     num_lone = int(np.count_nonzero(alone))
     if lone == "error" and num_lone:
-        raise ValueError(f"{num_lone} of {alone.size} queries have no relevant item (first: row {int(np.argmax(alone))}); remove them or pass lone='exclude'")
+        raise ValueError(
+            f"{num_lone} of {alone.size} queries have no relevant item (first: row "
+            f"{int(np.argmax(alone))}); remove them or pass lone='exclude'"
+        )
     if lone == "zero":
         values = {name: np.nan_to_num(one) for name, one in values.items()}
     elif compat in (None, "pml"):
         if num_lone == alone.size:
-            raise ValueError(f"none of the {alone.size} queries has a relevant item; classes need at least two items, or a gallery that holds them")
+            raise ValueError(
+                f"none of the {alone.size} queries has a relevant item; classes need at least two "
+                "items, or a gallery that holds them"
+            )
         values = {name: one[~alone] for name, one in values.items()}
     size = next(iter(values.values())).size
-    return {name: float(one.mean()) for name, one in values.items()} | {"num_queries": size, "num_lone": num_lone}
+    return {name: float(one.mean()) for name, one in values.items()} | {
+        "num_queries": size,
+        "num_lone": num_lone,
+    }
 
 
 def clusters(embeddings: ArrayLike, num_clusters: int, *, seed: int = 0) -> Counts:
-    """(N,) cluster numbers by k-means on the embeddings scaled to length 1: 20 iterations at most, as PML and Revisiting-DML, one k-means++ start
-    (a random one above 1,000 clusters, where k-means++ would cost more than the iterations). Rows are first brought into an order of their own, so the result
-    depends on `seed` but not on the order of rows. ValueError: as for `check_rows`; num_clusters outside 1..N.
+    """(N,) cluster numbers by k-means on the embeddings scaled to length 1: 20 iterations at most,
+    as PML and Revisiting-DML, one k-means++ start (a random one above 1,000 clusters, where
+    k-means++ would cost more than the iterations). Rows are first brought into an order of their
+    own, so the result depends on `seed` but not on the order of rows. ValueError: as for
+    `check_rows`; num_clusters outside 1..N.
     """
     from sklearn.cluster import KMeans
 
@@ -217,29 +315,42 @@ def clusters(embeddings: ArrayLike, num_clusters: int, *, seed: int = 0) -> Coun
     if not 1 <= num_clusters <= len(rows):
         raise ValueError(f"num_clusters = {num_clusters}: {len(rows)} rows allow 1 to {len(rows)}")
     norms = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
-    unit = np.ascontiguousarray(rows / np.where(norms > 0, norms, 1.0), dtype=np.float32) + np.float32(0)
-    order = np.argsort(unit.view(np.dtype((np.void, unit.itemsize * unit.shape[1]))).ravel(), kind="stable")
+    unit = np.ascontiguousarray(
+        rows / np.where(norms > 0, norms, 1.0), dtype=np.float32
+    ) + np.float32(0)
+    order = np.argsort(
+        unit.view(np.dtype((np.void, unit.itemsize * unit.shape[1]))).ravel(), kind="stable"
+    )
     start = "k-means++" if num_clusters <= 1000 else "random"
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # fewer distinct rows than clusters, 20 iterations not enough: both are as documented
-        found = KMeans(num_clusters, init=start, n_init=1, max_iter=20, random_state=seed).fit_predict(unit[order])
+        warnings.simplefilter(
+            "ignore"
+        )  # fewer distinct rows than clusters, 20 iterations not enough: both are as documented
+        found = KMeans(
+            num_clusters, init=start, n_init=1, max_iter=20, random_state=seed
+        ).fit_predict(unit[order])
     numbers = np.empty(len(rows), dtype=np.int64)
     numbers[order] = found
     return numbers
 
 
-def nmi(embeddings: ArrayLike, labels: ArrayLike, *, num_clusters: int | None = None, seed: int = 0) -> float:
-    """Normalised mutual information 2 I(labels; clusters) / (H(labels) + H(clusters)) of k-means `clusters`, as many as classes unless told.
+def nmi(
+    embeddings: ArrayLike, labels: ArrayLike, *, num_clusters: int | None = None, seed: int = 0
+) -> float:
+    """Normalised mutual information 2 I(labels; clusters) / (H(labels) + H(clusters)) of k-means
+    `clusters`, as many as classes unless told.
 
-    0 where nothing is shared or there is a single class. It rises with the number of clusters and says little above 100 classes (Musgrave et al. 2020,
-    Sec. 2.3): report it beside MAP@R. ValueError: as for `clusters` and `label_codes`.
+    0 where nothing is shared or there is a single class. It rises with the number of clusters and
+    says little above 100 classes (Musgrave et al. 2020, Sec. 2.3): report it beside MAP@R.
+    ValueError: as for `clusters` and `label_codes`.
     """
     codes, found = _clustered(embeddings, labels, num_clusters, seed)
     return nmi_of(codes, found)
 
 
 def nmi_of(labels: Counts, found: Counts) -> float:
-    """Normalised mutual information 2 I / (H(labels) + H(found)) of two assignments (N,) of integers; 0 where both are constant.
+    """Normalised mutual information 2 I / (H(labels) + H(found)) of two assignments (N,) of
+    integers; 0 where both are constant.
 
     >>> nmi_of(np.array([0, 0, 1, 1]), np.array([5, 5, 3, 3]))
     1.0
@@ -248,29 +359,49 @@ def nmi_of(labels: Counts, found: Counts) -> float:
     total = float(table.sum())
     entropies = [float(-(one / total) @ np.log(one / total)) for one in (table, rows, columns)]
     shared = entropies[1] + entropies[2] - entropies[0]
-    return max(0.0, 2 * shared / (entropies[1] + entropies[2])) if entropies[1] + entropies[2] > 0 else 0.0
+    return (
+        max(0.0, 2 * shared / (entropies[1] + entropies[2]))
+        if entropies[1] + entropies[2] > 0
+        else 0.0
+    )
 
 
-def f1(embeddings: ArrayLike, labels: ArrayLike, *, num_clusters: int | None = None, seed: int = 0) -> float:
-    """F1 over pairs of items (of one class? in one cluster?) of k-means `clusters`: 2 both / (of one class + in one cluster); 0 if there are no such pairs.
+def f1(
+    embeddings: ArrayLike, labels: ArrayLike, *, num_clusters: int | None = None, seed: int = 0
+) -> float:
+    """F1 over pairs of items (of one class? in one cluster?) of k-means `clusters`: 2 both / (of
+    one class + in one cluster); 0 if there are no such pairs.
 
-    As Revisiting-DML's f1, whose precision and recall are swapped (their harmonic mean is not). ValueError: as for `nmi`.
+    As Revisiting-DML's f1, whose precision and recall are swapped (their harmonic mean is not).
+    ValueError: as for `nmi`.
     """
-    both, of_class, in_cluster = (float((one * (one - 1)).sum()) for one in _contingency(*_clustered(embeddings, labels, num_clusters, seed)))
+    both, of_class, in_cluster = (
+        float((one * (one - 1)).sum())
+        for one in _contingency(*_clustered(embeddings, labels, num_clusters, seed))
+    )
     return 2 * both / (of_class + in_cluster) if of_class + in_cluster else 0.0
 
 
-def _clustered(embeddings: ArrayLike, labels: ArrayLike, num_clusters: int | None, seed: int) -> tuple[Counts, Counts]:
+def _clustered(
+    embeddings: ArrayLike, labels: ArrayLike, num_clusters: int | None, seed: int
+) -> tuple[Counts, Counts]:
     """(N,) class and cluster of each item."""
     codes, _ = label_codes(labels)
     rows = check_rows("embeddings", embeddings)
     if codes.size != len(rows):
         raise ValueError(f"labels: {codes.size} labels for {len(rows)} rows; one each is needed")
-    return codes, clusters(rows, int(codes.max()) + 1 if num_clusters is None else num_clusters, seed=seed)
+    return codes, clusters(
+        rows, int(codes.max()) + 1 if num_clusters is None else num_clusters, seed=seed
+    )
 
 
 def _contingency(labels: Counts, found: Counts) -> tuple[Counts, Counts, Counts]:
     """How many items share a class and a cluster (the pairs that occur), a class, a cluster."""
-    first, second = (np.unique(one, return_inverse=True)[1].astype(np.int64) for one in (labels, found))
-    shared, of_class, in_cluster = (np.unique(one, return_counts=True)[1] for one in (first * first.size + second, first, second))
+    first, second = (
+        np.unique(one, return_inverse=True)[1].astype(np.int64) for one in (labels, found)
+    )
+    shared, of_class, in_cluster = (
+        np.unique(one, return_counts=True)[1]
+        for one in (first * first.size + second, first, second)
+    )
     return shared.astype(np.int64), of_class.astype(np.int64), in_cluster.astype(np.int64)

@@ -1,25 +1,35 @@
-"""Similarities of embeddings: for the pairs of a trial list, or all against all. Higher is closer, always.
+"""Similarities of embeddings: for the pairs of a trial list, or all against all.
+
+Higher is closer, always.
 
 Every similarity here is a function of x.y, |x| and |y|, so one matrix product serves all of them.
 
     cosine         x.y / (|x||y|), and 0 if either is the zero vector, which has no direction
     dot            x.y
-    simple:B       x.y - B |x||y|, SimPLE's generalised inner product with angular bias B = cos(theta); `simple` alone is B = 0.3
-    euclidean      -|x - y|
-    poincare:C     minus the Poincare distance of curvature C > 0 after expmap0, clipped to the radius (1 - 1e-3) / sqrt(C) (vMF paper, Eq 2);
-                   `poincare` alone is C = 1e-5, the paper's choice, at which the distance is 2|x - y|
-    vmf_el:ALPHA   the embedding as a von Mises-Fisher distribution with mean direction x/|x| and concentration kappa = ALPHA |x| (ALPHA = 1 if left out):
-                   log of the expected likelihood, log C(k_x) + log C(k_y) - log C(ALPHA |x + y|) (nivMF paper, Eq 35)
-    vmf_b:ALPHA    log of the Bhattacharyya coefficient, (log C(k_x) + log C(k_y)) / 2 - log C(ALPHA |x + y| / 2) (Eq 29)
-    vmf_kl:ALPHA   -KL(x || y) = log C(k_y) - log C(k_x) - A(k_x) (k_x - k_y cos), the enrolment side first: not symmetric (Eq 39 with its missing factor A)
+    simple:B       x.y - B |x||y|, SimPLE's generalised inner product with angular bias B =
+    cos(theta); `simple` alone is B = 0.3 euclidean      -|x - y|
+    poincare:C     minus the Poincare distance of curvature C > 0 after expmap0, clipped to the
+    radius (1 - 1e-3) / sqrt(C) (vMF paper, Eq 2);
+                   `poincare` alone is C = 1e-5, the paper's choice, at which the distance is 2|x -
+                   y|
+    vmf_el:ALPHA   the embedding as a von Mises-Fisher distribution with mean direction x/|x| and
+    concentration kappa = ALPHA |x| (ALPHA = 1 if left out):
+                   log of the expected likelihood, log C(k_x) + log C(k_y) - log C(ALPHA |x + y|)
+                   (nivMF paper, Eq 35)
+    vmf_b:ALPHA    log of the Bhattacharyya coefficient, (log C(k_x) + log C(k_y)) / 2 - log C(ALPHA
+    |x + y| / 2) (Eq 29) vmf_kl:ALPHA   -KL(x || y) = log C(k_y) - log C(k_x) - A(k_x) (k_x - k_y
+    cos), the enrolment side first: not symmetric (Eq 39 with its missing factor A)
 
-The zero vector has no similarity to anything, least of all to another one: that a formula is 0 there, or calls two of them equal, means nothing. `score_trials`
-and `likeness score` warn of such embeddings, with their number and names.
+The zero vector has no similarity to anything, least of all to another one: that a formula is 0
+there, or calls two of them equal, means nothing. `score_trials` and `likeness score` warn of such
+embeddings, with their number and names.
 
-The first three take their products in float32 (relative error about 1e-7 of |x||y|, whatever the norms: rows whose products would leave float32 are scaled);
-what follows, and the result of `pairs`, is float64. Rounding may put a cosine 1e-7 above 1. The others need differences of nearly
-equal numbers and take float64 products: twice the time, and |x - x| may still come out as 1e-8 |x|.
-log C and A are exact, see eval/directional.py, and not the quadratic fits of the paper's released code; nor is its KL, which has the wrong sign and lacks A.
+The first three take their products in float32 (relative error about 1e-7 of |x||y|, whatever the
+norms: rows whose products would leave float32 are scaled); what follows, and the result of `pairs`,
+is float64. Rounding may put a cosine 1e-7 above 1. The others need differences of nearly equal
+numbers and take float64 products: twice the time, and |x - x| may still come out as 1e-8 |x|. log C
+and A are exact, see eval/directional.py, and not the quadratic fits of the paper's released code;
+nor is its KL, which has the wrong sign and lacks A.
 """
 
 from __future__ import annotations
@@ -37,7 +47,17 @@ from eval.directional import log_normalizer_at_zero, log_normalizer_ratio, relat
 from eval.types import Embeddings, Floats, Floats32, Trials, name_first, nfc
 
 _KERNELS = ("vmf_el", "vmf_b", "vmf_kl")
-ALLOWED = ("cosine", "dot", "simple", "simple:B_THETA", "euclidean", "poincare", "poincare:C", *_KERNELS, *(f"{kernel}:ALPHA" for kernel in _KERNELS))
+ALLOWED = (
+    "cosine",
+    "dot",
+    "simple",
+    "simple:B_THETA",
+    "euclidean",
+    "poincare",
+    "poincare:C",
+    *_KERNELS,
+    *(f"{kernel}:ALPHA" for kernel in _KERNELS),
+)
 
 Rows = NDArray[Any]  # (N, D) float32 or float64
 
@@ -45,13 +65,17 @@ _SAFE_NORMS = 1e-14, 1e18  # products of such rows neither underflow nor overflo
 _CELLS = 75_000_000  # of one float32 product: 300 MB
 _BLOCK_CELLS = 1 << 24  # of each product where one is not enough: 64 MB
 _BLOCK_TRIALS = 1 << 18
-_PRODUCT_GAIN = 30  # one cell of a matrix product costs about 1/30 of two gathered rows and their dot product (measured, D = 256 and 512)
+# one cell of a matrix product costs about 1/30 of two gathered rows and their dot product
+# (measured, D = 256 and 512)
+_PRODUCT_GAIN = 30
 
 
 class _Formula(NamedTuple):
-    """of_unit: work on rows scaled to length 1. finish(x.y, sides of x, sides of y) -> similarity, element by element; None: x.y is the similarity.
+    """of_unit: work on rows scaled to length 1. finish(x.y, sides of x, sides of y) -> similarity,
+    element by element; None: x.y is the similarity.
 
-    sides(norms (N,)) -> (S, N): what `finish` needs of each row, worked out once per row and not once per pair. precise: float64 products.
+    sides(norms (N,)) -> (S, N): what `finish` needs of each row, worked out once per row and not
+    once per pair. precise: float64 products.
     """
 
     of_unit: bool
@@ -67,17 +91,31 @@ def _formula(similarity: str, dim: int) -> _Formula:
     if similarity == "dot":
         return _Formula(False, None)
     if similarity == "euclidean":
-        return _Formula(False, lambda dot, x, y: -np.sqrt((x[0] - y[0]) ** 2 + 2 * np.maximum(x[0] * y[0] - dot, 0)), precise=True)
+        return _Formula(
+            False,
+            lambda dot, x, y: -np.sqrt((x[0] - y[0]) ** 2 + 2 * np.maximum(x[0] * y[0] - dot, 0)),
+            precise=True,
+        )
     if name == "simple":
         b_theta = _parameter(similarity, text) if colon else 0.3
         if not -1 <= b_theta <= 1:
-            raise ValueError(f"similarity {similarity!r}: B_THETA is the cosine of an angle and must lie in [-1, 1]; the paper uses 0.3")
+            raise ValueError(
+                f"similarity {similarity!r}: B_THETA is the cosine of an angle and must lie in "
+                "[-1, 1]; the paper uses 0.3"
+            )
         return _Formula(False, lambda dot, x, y: dot - b_theta * (x[0] * y[0]))
     if name in ("poincare", *_KERNELS):
         value = _parameter(similarity, text) if colon else 1e-5 if name == "poincare" else 1.0
         if not 1e-30 <= value <= 1e30:
-            what = "C is a curvature" if name == "poincare" else "ALPHA turns the norm into a concentration"
-            raise ValueError(f"similarity {similarity!r}: {what} and must be a positive number; write e.g. '{name}:{1e-5 if name == 'poincare' else 1}'")
+            what = (
+                "C is a curvature"
+                if name == "poincare"
+                else "ALPHA turns the norm into a concentration"
+            )
+            raise ValueError(
+                f"similarity {similarity!r}: {what} and must be a positive number; write e.g. "
+                f"'{name}:{1e-5 if name == 'poincare' else 1}'"
+            )
         return _poincare(np.sqrt(value)) if name == "poincare" else _vmf(name, value, dim)
     close = get_close_matches(similarity.lower(), ALLOWED, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""
@@ -85,11 +123,21 @@ def _formula(similarity: str, dim: int) -> _Formula:
 
 
 def _poincare(root: float) -> _Formula:
-    """root = sqrt(C). With r = sqrt(C) |expmap0(x)| = tanh(sqrt(C)|x|): distance = 2/sqrt(C) asinh(|r_x - r_y| / sqrt((1 - r_x^2)(1 - r_y^2)))."""
+    """root = sqrt(C).
+
+    With r = sqrt(C) |expmap0(x)| = tanh(sqrt(C)|x|): distance = 2/sqrt(C) asinh(|r_x - r_y| /
+    sqrt((1 - r_x^2)(1 - r_y^2))).
+    """
 
     def sides(norms: Floats) -> Floats:
         radius = np.minimum(np.tanh(root * norms), 1 - 1e-3)
-        return np.stack([radius, 1 / np.sqrt((1 - radius) * (1 + radius)), radius / np.where(norms > 0, norms, 1.0)])
+        return np.stack(
+            [
+                radius,
+                1 / np.sqrt((1 - radius) * (1 + radius)),
+                radius / np.where(norms > 0, norms, 1.0),
+            ]
+        )
 
     def finish(dot: Any, x: Any, y: Any) -> Any:
         apart = (x[0] - y[0]) ** 2 + 2 * np.maximum(x[0] * y[0] - x[2] * y[2] * dot, 0)
@@ -104,7 +152,13 @@ def _vmf(kernel: str, alpha: float, dim: int) -> _Formula:
 
     def sides(norms: Floats) -> Floats:
         kappa = alpha * norms
-        return np.stack([kappa, log_normalizer_ratio(kappa, dim), *([relative(kappa, dim)[1]] if kernel == "vmf_kl" else [])])
+        return np.stack(
+            [
+                kappa,
+                log_normalizer_ratio(kappa, dim),
+                *([relative(kappa, dim)[1]] if kernel == "vmf_kl" else []),
+            ]
+        )
 
     def finish(dot: Any, x: Any, y: Any) -> Any:
         dot = (alpha * alpha) * dot
@@ -122,14 +176,20 @@ def _parameter(similarity: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"similarity {similarity!r}: {text!r} is not a number; write e.g. '{similarity.partition(':')[0]}:0.3'") from None
+        raise ValueError(
+            f"similarity {similarity!r}: {text!r} is not a number; write e.g. "
+            f"'{similarity.partition(':')[0]}:0.3'"
+        ) from None
 
 
-def pairs(enrol: ArrayLike, probe: ArrayLike, i: ArrayLike, j: ArrayLike, similarity: str = "cosine") -> Floats:
+def pairs(
+    enrol: ArrayLike, probe: ArrayLike, i: ArrayLike, j: ArrayLike, similarity: str = "cosine"
+) -> Floats:
     """Similarity of enrol[i[p]] and probe[j[p]] for each trial p.
 
     enrol: (N, D) raw rows. probe: (M, D). i, j: (P,) integers. Returns (P,) float64.
-    Needs at most about 300 MB beside the inputs, a float32 copy of the rows that occur (float64 for euclidean, poincare and vmf_*), and the result.
+    Needs at most about 300 MB beside the inputs, a float32 copy of the rows that occur (float64 for
+    euclidean, poincare and vmf_*), and the result.
     ValueError: D differs, i and j differ in length or point outside, unknown similarity.
 
     >>> pairs([[3, 4], [0, 2]], [[1, 0]], [0, 1, 0], [0, 0, 0], "dot")
@@ -146,12 +206,20 @@ def pairs(enrol: ArrayLike, probe: ArrayLike, i: ArrayLike, j: ArrayLike, simila
     cheap = len(x) * len(y) <= _PRODUCT_GAIN * i.size
     values = np.empty(i.size, dtype=np.float64)
     for part, dots in _product_then_gather(x, y, i, j) if cheap else _gather_then_dot(x, y, i, j):
-        values[part] = dots if formula.finish is None else formula.finish(dots.astype(np.float64, copy=False), sides_x[:, i[part]], sides_y[:, j[part]])
+        values[part] = (
+            dots
+            if formula.finish is None
+            else formula.finish(
+                dots.astype(np.float64, copy=False), sides_x[:, i[part]], sides_y[:, j[part]]
+            )
+        )
     return values
 
 
 def matrix(a: ArrayLike, b: ArrayLike, similarity: str = "cosine") -> Floats32:
-    """Similarity of every row of `a` to every row of `b`. a: (N, D) raw. b: (M, D). Returns (N, M) float32. Errors as for `pairs`.
+    """Similarity of every row of `a` to every row of `b`. a: (N, D) raw. b: (M, D).
+
+    Returns (N, M) float32. Errors as for `pairs`.
 
     >>> matrix([[3, 4], [0, 0]], [[0, 2], [2, 0]])
     array([[0.8, 0.6],
@@ -171,11 +239,14 @@ def matrix(a: ArrayLike, b: ArrayLike, similarity: str = "cosine") -> Floats32:
     return values
 
 
-def score_trials(trials: Trials, enrol: Embeddings, probe: Embeddings | None = None, similarity: str = "cosine") -> Floats:
-    """Scores (P,) of the trials, from the embeddings of the enrolment ids and of the probe ids (the same ones if `probe` is None).
+def score_trials(
+    trials: Trials, enrol: Embeddings, probe: Embeddings | None = None, similarity: str = "cosine"
+) -> Floats:
+    """Scores (P,) of the trials, from the embeddings of the enrolment ids and of the probe ids (the
+    same ones if `probe` is None).
 
-    KeyError if ids of either side have no embedding: all counted, the first named. ValueError as for `pairs`.
-    Warns of embeddings that are zero vectors.
+    KeyError if ids of either side have no embedding: all counted, the first named. ValueError as
+    for `pairs`. Warns of embeddings that are zero vectors.
     """
     probe = enrol if probe is None else probe
     refuse_missing([("enrolment", trials.enrol_ids, enrol), ("probe", trials.probe_ids, probe)])
@@ -185,21 +256,29 @@ def score_trials(trials: Trials, enrol: Embeddings, probe: Embeddings | None = N
 
 
 def warn_of_zeros(*sides: tuple[Embeddings, NDArray[Any]]) -> None:
-    """Warn of zero vectors among the embeddings: (embeddings, the numbers of the rows that are used) of each side; all counted, the first named."""
+    """Warn of zero vectors among the embeddings: (embeddings, the numbers of the rows that are
+    used) of each side; all counted, the first named.
+    """
     zeros: dict[str, None] = {}
     for embeddings, rows in sides:
         maybe = rows[embeddings.matrix[rows, 0] == 0]  # few, so that no copy of the matrix is made
-        zeros |= {embeddings.ids[row]: None for row in maybe[~embeddings.matrix[maybe].any(axis=1)].tolist()}
+        zeros |= {
+            embeddings.ids[row]: None
+            for row in maybe[~embeddings.matrix[maybe].any(axis=1)].tolist()
+        }
     if zeros:
         warnings.warn(
-            f"{len(zeros)} embeddings in the trials are zero vectors ({name_first(zeros)}); they have no direction and so no similarity, and their scores mean "
+            f"{len(zeros)} embeddings in the trials are zero vectors ({name_first(zeros)}); they "
+            "have no direction and so no similarity, and their scores mean "
             "nothing: embed these items again, or leave their trials out",
             stacklevel=3,
         )
 
 
 def refuse_missing(sides: Sequence[tuple[str, Sequence[str], Embeddings]]) -> None:
-    """KeyError if wanted ids have no embedding: (what they are, the ids, the embeddings); all counted, the first of each named."""
+    """KeyError if wanted ids have no embedding: (what they are, the ids, the embeddings); all
+    counted, the first of each named.
+    """
     texts = []
     for side, wanted, held in sides:
         known = set(held.ids)
@@ -208,18 +287,30 @@ def refuse_missing(sides: Sequence[tuple[str, Sequence[str], Embeddings]]) -> No
             texts.append(f"{len(missing)} of {len(wanted)} {side} ids ({name_first(missing)})")
     if texts:
         example = name_first(sides[0][2].ids[:2])
-        raise KeyError(f"no embedding for {' and '.join(texts)}; embed these items too, or check that the ids are written as in the embeddings ({example})")
+        raise KeyError(
+            f"no embedding for {' and '.join(texts)}; embed these items too, or check that the ids "
+            f"are written as in the embeddings ({example})"
+        )
 
 
-def _product_then_gather(x: Rows, y: Rows, i: NDArray[Any], j: NDArray[Any]) -> Iterator[tuple[Any, Rows]]:
-    """Which trials, and their dot products: bands of rows of x @ y.T, and each trial picks its cell."""
+def _product_then_gather(
+    x: Rows, y: Rows, i: NDArray[Any], j: NDArray[Any]
+) -> Iterator[tuple[Any, Rows]]:
+    """Which trials, and their dot products: bands of rows of x @ y.T, and each trial picks its
+    cell.
+    """
     whole = len(x) * len(y) * x.itemsize <= 4 * _CELLS
     height = len(x) if whole else max(1, _BLOCK_CELLS // len(y))
     if whole or bool((i[1:] >= i[:-1]).all()):
         order = None
-        bounds = np.searchsorted(i, np.arange(0, len(x) + height, height)) if not whole else np.array([0, i.size])
+        bounds = (
+            np.searchsorted(i, np.arange(0, len(x) + height, height))
+            if not whole
+            else np.array([0, i.size])
+        )
     else:
-        # 16 bits: numpy sorts them by radix. At most _PRODUCT_GAIN * P / _BLOCK_CELLS bands, or as many as rows of over 16 M columns
+        # 16 bits: numpy sorts them by radix. At most _PRODUCT_GAIN * P / _BLOCK_CELLS bands, or as
+        # many as rows of over 16 M columns
         band = (i // height).astype(np.uint16)
         order = np.argsort(band, kind="stable")
         bounds = np.concatenate(([0], np.cumsum(np.bincount(band))))
@@ -238,7 +329,9 @@ def _product_then_gather(x: Rows, y: Rows, i: NDArray[Any], j: NDArray[Any]) -> 
             yield part, cells.take(flat)
 
 
-def _gather_then_dot(x: Rows, y: Rows, i: NDArray[Any], j: NDArray[Any]) -> Iterator[tuple[Any, Rows]]:
+def _gather_then_dot(
+    x: Rows, y: Rows, i: NDArray[Any], j: NDArray[Any]
+) -> Iterator[tuple[Any, Rows]]:
     """Which trials, and their dot products: for few trials over many rows."""
     step = max(1, (1 << 20) // x.shape[1])  # two blocks of 4 MB, to stay in the cache
     for start in range(0, i.size, step):
@@ -250,12 +343,16 @@ def _matrices(a: ArrayLike, b: ArrayLike) -> tuple[Rows, Rows]:
     """Both as they are; _prepared converts them."""
     x, y = np.asarray(a), np.asarray(b)
     if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[1] or x.shape[1] < 1:
-        raise ValueError(f"similarity: shapes {x.shape} and {y.shape} must be (N, D) and (M, D) with one D; embeddings of two models do not compare")
+        raise ValueError(
+            f"similarity: shapes {x.shape} and {y.shape} must be (N, D) and (M, D) with one D; "
+            "embeddings of two models do not compare"
+        )
     return x, y
 
 
 def _prepared(formula: _Formula, x: Rows, y: Rows) -> tuple[_Formula, Rows, Rows, Floats, Floats]:
-    """Both in the precision that the formula needs and of length 1 if it says so, and the sides (S, N) of their rows.
+    """Both in the precision that the formula needs and of length 1 if it says so, and the sides (S,
+    N) of their rows.
 
     Float32 rows whose products could underflow or overflow come scaled, with the formula for them.
     """
@@ -291,7 +388,9 @@ def _scaled(rows: Rows, norms: Floats) -> Rows:
 
 
 def _for_scaled_rows(formula: _Formula) -> _Formula:
-    """The formula for rows that `_scaled` made: each dot product is multiplied by both sides' powers of two, in float64."""
+    """The formula for rows that `_scaled` made: each dot product is multiplied by both sides'
+    powers of two, in float64.
+    """
     finish = formula.finish or (lambda dot, x, y: dot)
     return _Formula(
         False,
@@ -304,9 +403,18 @@ def _indices(name: str, index: ArrayLike, num_rows: int) -> NDArray[Any]:
     index = np.asarray(index)
     if index.size == 0:
         index = index.astype(np.int64)
-    if index.ndim != 1 or index.dtype.kind not in "iu" or (index.size and (index.min() < 0 or index.max() >= num_rows)):
-        raise ValueError(f"pairs: {name} must be (P,) integers from 0 to {num_rows - 1}, but got {index.dtype} of shape {index.shape}")
-    return index if index.dtype in (np.int32, np.int64) else index.astype(np.int64)  # others overflow, or do not mix with int64, when cells are counted
+    if (
+        index.ndim != 1
+        or index.dtype.kind not in "iu"
+        or (index.size and (index.min() < 0 or index.max() >= num_rows))
+    ):
+        raise ValueError(
+            f"pairs: {name} must be (P,) integers from 0 to {num_rows - 1}, but got {index.dtype} "
+            f"of shape {index.shape}"
+        )
+    return (
+        index if index.dtype in (np.int32, np.int64) else index.astype(np.int64)
+    )  # others overflow, or do not mix with int64, when cells are counted
 
 
 def _occurring(rows: Rows, index: NDArray[Any]) -> tuple[Rows, NDArray[Any]]:
@@ -326,5 +434,7 @@ def _norms(rows: Rows) -> Floats:
 
 def _unit(rows: Rows, norms: Floats) -> Rows:
     """Rows of length 1, whatever their norm; zero rows stay zero."""
-    unit: Rows = np.divide(rows, np.where(norms > 0, norms, 1.0)[:, None], out=np.empty_like(rows), casting="same_kind")  # no float64 copy of all rows
+    unit: Rows = np.divide(
+        rows, np.where(norms > 0, norms, 1.0)[:, None], out=np.empty_like(rows), casting="same_kind"
+    )  # no float64 copy of all rows
     return unit

@@ -1,14 +1,20 @@
-"""Templates: several embeddings of one subject pooled into one. Faces of a template (IJB), utterances of an enrolled speaker.
+"""Templates: several embeddings of one subject pooled into one.
 
-A template is a weighted sum of its items' rows x. The weights, where the template has n items, m media (videos, photos; one still is a medium of its own), and
-k items of x's medium:
+Faces of a template (IJB), utterances of an enrolled speaker.
 
-    mean            1/n                 raw rows: a long row counts more in the direction, and the norm stays that of one item
-    norm_weighted   1                   the sum of raw rows, each direction weighted by its norm: von Mises-Fisher natural parameters add
-    ijb             1/k                 mean over each medium, then sum over the media: a video counts as much as a photo (insightface, IJB-B/C)
-    ijb_mean        1/(k m)             the same, but mean over the media: for similarities that look at the norm (OpenSphere's SimPLE)
+A template is a weighted sum of its items' rows x. The weights, where the template has n items, m
+media (videos, photos; one still is a medium of its own), and k items of x's medium:
 
-Cosine does not see the factor between the first two, nor between the last two; dot, simple and vMF similarities do.
+    mean            1/n                 raw rows: a long row counts more in the direction, and the
+    norm stays that of one item
+    norm_weighted   1                   the sum of raw rows, each direction weighted by its norm:
+        von Mises-Fisher natural parameters add ijb             1/k                 mean over each
+        medium, then sum over the media: a video counts as much as a photo (insightface, IJB-B/C)
+        ijb_mean        1/(k m)             the same, but mean over the media: for similarities that
+        look at the norm (OpenSphere's SimPLE)
+
+Cosine does not see the factor between the first two, nor between the last two; dot, simple and vMF
+similarities do.
 """
 
 from __future__ import annotations
@@ -40,34 +46,48 @@ def pool(
     weights: ArrayLike | None = None,
     normalize: bool = False,
 ) -> Embeddings:
-    """One embedding per template; its ids are the template names as text, in order of first occurrence.
+    """One embedding per template; its ids are the template names as text, in order of first
+    occurrence.
 
-    template_of: (R,) names (text or integers), one per row of `embeddings`, or, where an item serves several templates or none, one per entry of `items`,
-    (R,) ids or row numbers. media_of: (R,) names, distinct within a template only; needed by the ijb methods. weights: (R,) factors >= 0 of the rows
-    (detector scores, durations). keep_norm=False scales every row to length 1 first. normalize=True scales the templates to length 1 (a zero one stays zero).
-    Sums are float64; memory: the result and about 100 MB. The meta goes on.
-    ValueError: lengths that differ, unknown method, negative or non-finite weights, ijb without media. KeyError: items without embedding, all counted.
+    template_of: (R,) names (text or integers), one per row of `embeddings`, or, where an item
+    serves several templates or none, one per entry of `items`, (R,) ids or row numbers. media_of:
+    (R,) names, distinct within a template only; needed by the ijb methods. weights: (R,) factors >=
+    0 of the rows (detector scores, durations). keep_norm=False scales every row to length 1 first.
+    normalize=True scales the templates to length 1 (a zero one stays zero). Sums are float64;
+    memory: the result and about 100 MB. The meta goes on.
+    ValueError: lengths that differ, unknown method, negative or non-finite weights, ijb without
+    media. KeyError: items without embedding, all counted.
 
     >>> faces = Embeddings(("a", "b", "c"), np.array([[2.0, 0.0], [0.0, 2.0], [0.0, 4.0]]))
     >>> pool(faces, ["t", "t", "t"], ["video", "video", "photo"], method="ijb").matrix
     array([[1., 5.]], dtype=float32)
     """
     if method not in get_args(Method):
-        raise ValueError(f"pool: unknown method {method!r}; choose one of {', '.join(get_args(Method))}")
+        raise ValueError(
+            f"pool: unknown method {method!r}; choose one of {', '.join(get_args(Method))}"
+        )
     if method == "norm_weighted" and not keep_norm:
-        raise ValueError("pool: norm_weighted weights by the norm, so keep_norm=False contradicts it; use mean")
+        raise ValueError(
+            "pool: norm_weighted weights by the norm, so keep_norm=False contradicts it; use mean"
+        )
     rows = _rows(embeddings, items)
     names, template = _numbered("template_of", template_of, rows.size)
     factor = np.ones(rows.size) if weights is None else np.asarray(weights, dtype=np.float64)
     if factor.shape != rows.shape or not (np.isfinite(factor) & (factor >= 0)).all():
-        raise ValueError(f"pool: weights must be {rows.size} finite numbers >= 0, but got shape {factor.shape}")
+        raise ValueError(
+            f"pool: weights must be {rows.size} finite numbers >= 0, but got shape {factor.shape}"
+        )
     if method == "mean":
         factor = factor / np.bincount(template)[template]
     elif method in ("ijb", "ijb_mean"):
         if media_of is None:
-            raise ValueError(f"pool: method {method!r} averages over each medium first and needs media_of")
+            raise ValueError(
+                f"pool: method {method!r} averages over each medium first and needs media_of"
+            )
         _, media = _numbered("media_of", media_of, rows.size)
-        pairs, medium = np.unique(template * np.int64(media.max(initial=0) + 1) + media, return_inverse=True)
+        pairs, medium = np.unique(
+            template * np.int64(media.max(initial=0) + 1) + media, return_inverse=True
+        )
         factor = factor / np.bincount(medium)[medium]
         if method == "ijb_mean":
             factor = factor / np.bincount(pairs // (media.max(initial=0) + 1))[template]
@@ -81,8 +101,12 @@ def pool(
     return Embeddings(names, pooled.astype(np.float32), embeddings.meta)
 
 
-def _sums(matrix: Floats32, rows: NDArray[Any], group: NDArray[Any], factor: Floats, num_groups: int) -> Floats:
-    """(num_groups, D) sums of factor * matrix[rows] over each group, in float64: a sparse product for each block of the sorted groups."""
+def _sums(
+    matrix: Floats32, rows: NDArray[Any], group: NDArray[Any], factor: Floats, num_groups: int
+) -> Floats:
+    """(num_groups, D) sums of factor * matrix[rows] over each group, in float64: a sparse product
+    for each block of the sorted groups.
+    """
     from scipy.sparse import csr_array  # a tenth of a second to import, needed here only
 
     sums = np.zeros((num_groups, matrix.shape[1]))
@@ -93,9 +117,16 @@ def _sums(matrix: Floats32, rows: NDArray[Any], group: NDArray[Any], factor: Flo
         part = order[start : start + step]
         groups = group[part]
         firsts = np.flatnonzero(np.append(True, groups[1:] != groups[:-1]))
-        taken = matrix[rows[part[0]] : rows[part[0]] + part.size] if in_place else matrix[rows[part]]
-        weights = csr_array((factor[part], np.arange(part.size), np.append(firsts, part.size)), shape=(firsts.size, part.size))
-        sums[groups[firsts]] += weights @ taken.astype(np.float64)  # a group may go on in the next block
+        taken = (
+            matrix[rows[part[0]] : rows[part[0]] + part.size] if in_place else matrix[rows[part]]
+        )
+        weights = csr_array(
+            (factor[part], np.arange(part.size), np.append(firsts, part.size)),
+            shape=(firsts.size, part.size),
+        )
+        sums[groups[firsts]] += weights @ taken.astype(
+            np.float64
+        )  # a group may go on in the next block
     return sums
 
 
@@ -105,10 +136,17 @@ def _rows(embeddings: Embeddings, items: ArrayLike | None) -> NDArray[Any]:
     given = np.asarray(items)
     if given.size == 0:
         return np.empty(0, dtype=np.int64)
-    if given.ndim == 1 and given.dtype.kind in "iu" and not (given.size and (given.min() < 0 or given.max() >= len(embeddings.ids))):
+    if (
+        given.ndim == 1
+        and given.dtype.kind in "iu"
+        and not (given.size and (given.min() < 0 or given.max() >= len(embeddings.ids)))
+    ):
         return given
     if given.ndim != 1 or given.dtype.kind not in "UTO":
-        raise ValueError(f"pool: items must be (R,) ids, or row numbers from 0 to {len(embeddings.ids) - 1}, but got {given.dtype} of shape {given.shape}")
+        raise ValueError(
+            f"pool: items must be (R,) ids, or row numbers from 0 to {len(embeddings.ids) - 1}, "
+            f"but got {given.dtype} of shape {given.shape}"
+        )
     return embeddings.rows(given.tolist())
 
 
@@ -116,7 +154,10 @@ def _numbered(name: str, labels: ArrayLike, count: int) -> tuple[tuple[str, ...]
     """The distinct labels as text by first occurrence, and (R,) their numbers."""
     given = np.asarray(labels)
     if given.shape != (count,) or (count and given.dtype.kind not in "iuUTO"):
-        raise ValueError(f"pool: {name} must be ({count},) texts or integers, one per item, but got {given.dtype} of shape {given.shape}")
+        raise ValueError(
+            f"pool: {name} must be ({count},) texts or integers, one per item, but got "
+            f"{given.dtype} of shape {given.shape}"
+        )
     if given.dtype.kind in "iu":
         known, first, places = np.unique(given, return_index=True, return_inverse=True)
         by_occurrence = np.argsort(first)
@@ -124,26 +165,52 @@ def _numbered(name: str, labels: ArrayLike, count: int) -> tuple[tuple[str, ...]
         numbers_of[by_occurrence] = np.arange(known.size)
         return tuple(map(str, known[by_occurrence].tolist())), numbers_of[places]
     number: dict[Any, int] = {}
-    numbers = np.fromiter((number.setdefault(nfc(one) if isinstance(one, str) else one, len(number)) for one in given.tolist()), dtype=np.int64, count=count)
+    numbers = np.fromiter(
+        (
+            number.setdefault(nfc(one) if isinstance(one, str) else one, len(number))
+            for one in given.tolist()
+        ),
+        dtype=np.int64,
+        count=count,
+    )
     return tuple(map(str, number)), numbers
 
 
 def read_enrolment(path: str | Path) -> dict[str, tuple[str, ...]]:
-    """Reads which items enrol which model: lines `model item item ...` (spk2utt) or one `model item` line per item; a model's lines add up.
+    """Reads which items enrol which model: lines `model item item ...` (spk2utt) or one `model
+    item` line per item; a model's lines add up.
 
-    Separated by blanks or tabs, or by commas where every line has one; a header `model ...`, comments, blank lines and .gz are fine.
-    Returns {model: items}, both in file order. ValueError: empty file; models without items; an item twice in one model. All counted, the first named.
+    Separated by blanks or tabs, or by commas where every line has one; a header `model ...`,
+    comments, blank lines and .gz are fine. Returns {model: items}, both in file order. ValueError:
+    empty file; models without items; an item twice in one model. All counted, the first named.
     """
     lines = [(number, nfc(line)) for number, line in text_lines(path)]
     comma = all("," in line for _, line in lines)
-    fields = [(number, [one.strip() for one in line.split(",")] if comma else line.split()) for number, line in lines]
-    if fields and fields[0][1][0].lower().replace("_", "").replace("-", "") in ("model", "modelid", "enrol", "enrolid", "enroll", "enrollid", "enrollmentid"):
+    fields = [
+        (number, [one.strip() for one in line.split(",")] if comma else line.split())
+        for number, line in lines
+    ]
+    if fields and fields[0][1][0].lower().replace("_", "").replace("-", "") in (
+        "model",
+        "modelid",
+        "enrol",
+        "enrolid",
+        "enroll",
+        "enrollid",
+        "enrollmentid",
+    ):
         del fields[0]
     if not fields:
-        raise ValueError(f"{path}: the file is empty or has only comments; expected lines `model item item ...` or `model item`")
+        raise ValueError(
+            f"{path}: the file is empty or has only comments; expected lines `model item item ...` "
+            "or `model item`"
+        )
     bare = [number for number, line in fields if len(line) < 2 or not all(line)]
     if bare:
-        raise ValueError(f"{path}: {len(bare)} models have no item or an empty one ({at_lines(np.array(bare, dtype=np.int32))}); list their items")
+        raise ValueError(
+            f"{path}: {len(bare)} models have no item or an empty one "
+            f"({at_lines(np.array(bare, dtype=np.int32))}); list their items"
+        )
     models: dict[str, dict[str, None]] = {}
     twice = []
     for number, (model, *listed) in fields:
@@ -153,12 +220,17 @@ def read_enrolment(path: str | Path) -> dict[str, tuple[str, ...]]:
         if len(known) != before + len(listed):
             twice.append(number)
     if twice:
-        raise ValueError(f"{path}: {len(twice)} lines list an item twice for one model ({at_lines(np.array(twice, dtype=np.int32))}); it would count double")
+        raise ValueError(
+            f"{path}: {len(twice)} lines list an item twice for one model "
+            f"({at_lines(np.array(twice, dtype=np.int32))}); it would count double"
+        )
     return {model: tuple(items) for model, items in models.items()}
 
 
 def enrol(embeddings: Embeddings, models: Mapping[str, Sequence[str]], **how: Any) -> Embeddings:
-    """The models' embeddings, pooled from their items as by `pool`, whose keywords `how` are. Their ids are the models.
+    """The models' embeddings, pooled from their items as by `pool`, whose keywords `how` are.
+
+    Their ids are the models.
 
     KeyError if items have no embedding: all counted, the first named.
 
@@ -166,7 +238,15 @@ def enrol(embeddings: Embeddings, models: Mapping[str, Sequence[str]], **how: An
     >>> enrol(utterances, {"ann": ["u1", "u2"], "bob": ["u3", "u1"]}).matrix.ravel().tolist()
     [3.0, 5.5]
     """
-    refuse_missing([("enrolment item", list(dict.fromkeys(item for items in models.values() for item in items)), embeddings)])
+    refuse_missing(
+        [
+            (
+                "enrolment item",
+                list(dict.fromkeys(item for items in models.values() for item in items)),
+                embeddings,
+            )
+        ]
+    )
     return pool(
         embeddings,
         [model for model, items in models.items() for _ in items],

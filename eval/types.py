@@ -1,6 +1,9 @@
-"""The central types of evaluation: Embeddings, Trials, Scores. Checked on construction, then frozen.
+"""The central types of evaluation: Embeddings, Trials, Scores.
 
-One legend for all docstrings: N items, D dims, P trials, Q probes, G gallery, C classes, B batch, T frames, F mel bins.
+Checked on construction, then frozen.
+
+One legend for all docstrings: N items, D dims, P trials, Q probes, G gallery, C classes, B batch, T
+frames, F mel bins.
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ _SHOWN = 5  # how many offenders an error names; all are counted
 def name_first(offenders: Iterable[str]) -> str:
     """The first few offenders as text, with an ellipsis if there are more."""
     listed = list(offenders)
-    return ", ".join(repr(one) for one in listed[:_SHOWN]) + (", ..." if len(listed) > _SHOWN else "")
+    return ", ".join(repr(one) for one in listed[:_SHOWN]) + (
+        ", ..." if len(listed) > _SHOWN else ""
+    )
 
 
 def nfc(text: str) -> str:
@@ -48,18 +53,29 @@ def nfc(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"the name {text!a} is not UTF-8 text, as names from archives of other systems may be; rename it") from None
+        raise ValueError(
+            f"the name {text!a} is not UTF-8 text, as names from archives of other systems may be; "
+            "rename it"
+        ) from None
     return normalize("NFC", text)
 
 
 def nfc_mapping(mapping: Mapping[str, str]) -> Mapping[str, str]:
-    """A mapping from id to name with both in NFC. ValueError if ids become equal whose names differ."""
+    """A mapping from id to name with both in NFC.
+
+    ValueError if ids become equal whose names differ.
+    """
     if all(key.isascii() and value.isascii() for key, value in mapping.items()):
         return mapping
     made: dict[str, str] = {}
-    torn = [key for key, value in mapping.items() if made.setdefault(nfc(key), nfc(value)) != nfc(value)]
+    torn = [
+        key for key, value in mapping.items() if made.setdefault(nfc(key), nfc(value)) != nfc(value)
+    ]
     if torn:
-        raise ValueError(f"{len(torn)} ids are also there in another Unicode form and with another name ({name_first(map(ascii, torn))}); keep one of each")
+        raise ValueError(
+            f"{len(torn)} ids are also there in another Unicode form and with another name "
+            f"({name_first(map(ascii, torn))}); keep one of each"
+        )
     return made
 
 
@@ -67,9 +83,10 @@ def nfc_mapping(mapping: Mapping[str, str]) -> Mapping[str, str]:
 class Embeddings:
     """RAW embeddings of N items: the norm carries quality and is kept.
 
-    ids: N distinct strings, kept in Unicode NFC. matrix: (N, D) float32, finite. meta: text that travels with the file
-    (model digest, similarity to use, modality).
-    Raises ValueError for a wrong shape, repeated ids, or non-finite rows (all counted, the first named).
+    ids: N distinct strings, kept in Unicode NFC. matrix: (N, D) float32, finite. meta: text that
+    travels with the file (model digest, similarity to use, modality).
+    Raises ValueError for a wrong shape, repeated ids, or non-finite rows (all counted, the first
+    named).
     """
 
     ids: tuple[str, ...]
@@ -79,23 +96,42 @@ class Embeddings:
     def __post_init__(self) -> None:
         matrix = np.ascontiguousarray(self.matrix, dtype=np.float32)
         if matrix.ndim != 2 or matrix.shape[0] != len(self.ids) or matrix.shape[1] < 1:
-            raise ValueError(f"embeddings: expected a matrix of ({len(self.ids)}, D >= 1), one row per id, but got shape {matrix.shape}")
+            raise ValueError(
+                f"embeddings: expected a matrix of ({len(self.ids)}, D >= 1), one row per id, but "
+                f"got shape {matrix.shape}"
+            )
         object.__setattr__(self, "matrix", matrix)
         given = tuple(self.ids)
-        object.__setattr__(self, "ids", given if all(map(str.isascii, given)) else tuple(map(nfc, given)))
+        object.__setattr__(
+            self, "ids", given if all(map(str.isascii, given)) else tuple(map(nfc, given))
+        )
         object.__setattr__(self, "meta", MappingProxyType(dict(self.meta)))
         if len(self._row) != len(self.ids):
             seen: set[str] = set()
             repeated = [one for one in self.ids if one in seen or seen.add(one)]  # type: ignore[func-returns-value]
             twice = set(repeated)
             alike = sorted({ascii(one) for one in given if nfc(one) in twice})
-            forms = f"; ids are compared in Unicode NFC, in which these are one: {name_first(alike)}" if len(alike) > len(twice) else ""
-            raise ValueError(f"embeddings: {len(repeated)} repeated ids ({name_first(repeated)}); every id must be unique{forms}")
-        step = max(1, (1 << 20) // matrix.shape[1])  # blocks stay in the cache, and need no memory of the matrix's size
-        if not all(np.isfinite(matrix[start : start + step]).all() for start in range(0, len(matrix), step)):
+            forms = (
+                f"; ids are compared in Unicode NFC, in which these are one: {name_first(alike)}"
+                if len(alike) > len(twice)
+                else ""
+            )
+            raise ValueError(
+                f"embeddings: {len(repeated)} repeated ids ({name_first(repeated)}); every id must "
+                f"be unique{forms}"
+            )
+        step = max(
+            1, (1 << 20) // matrix.shape[1]
+        )  # blocks stay in the cache, and need no memory of the matrix's size
+        if not all(
+            np.isfinite(matrix[start : start + step]).all() for start in range(0, len(matrix), step)
+        ):
             finite = np.isfinite(matrix).all(axis=1)
             bad = [self.ids[i] for i in np.flatnonzero(~finite)]
-            raise ValueError(f"embeddings: {len(bad)} of {len(self.ids)} rows hold NaN or infinity ({name_first(bad)}); extract them again or remove them")
+            raise ValueError(
+                f"embeddings: {len(bad)} of {len(self.ids)} rows hold NaN or infinity "
+                f"({name_first(bad)}); extract them again or remove them"
+            )
 
     @cached_property
     def _row(self) -> dict[str, int]:
@@ -104,26 +140,42 @@ class Embeddings:
     @cached_property
     def norms(self) -> Floats32:
         """(N,) Euclidean norms."""
-        norms: Floats32 = np.sqrt(np.einsum("nd,nd->n", self.matrix, self.matrix, dtype=np.float64)).astype(np.float32)
+        norms: Floats32 = np.sqrt(
+            np.einsum("nd,nd->n", self.matrix, self.matrix, dtype=np.float64)
+        ).astype(np.float32)
         return norms
 
     def unit(self) -> Floats32:
         """(N, D) rows of length 1, whatever their norm; a zero row stays zero."""
         norms: Floats32 | Floats = self.norms
-        if norms.size and not (norms.min() > 1e-15 and norms.max() < 1e18):  # rounded to float32, such norms lose digits
+        if norms.size and not (
+            norms.min() > 1e-15 and norms.max() < 1e18
+        ):  # rounded to float32, such norms lose digits
             norms = np.sqrt(np.einsum("nd,nd->n", self.matrix, self.matrix, dtype=np.float64))
-        rows: Floats32 = np.divide(self.matrix, np.where(norms > 0, norms, 1.0)[:, None], out=np.empty_like(self.matrix), casting="same_kind")
+        rows: Floats32 = np.divide(
+            self.matrix,
+            np.where(norms > 0, norms, 1.0)[:, None],
+            out=np.empty_like(self.matrix),
+            casting="same_kind",
+        )
         return rows
 
     def rows(self, ids: Iterable[str]) -> NDArray[np.int64]:
-        """Row numbers (len(ids),) of `ids`. KeyError says how many are missing and names the first."""
+        """Row numbers (len(ids),) of `ids`.
+
+        KeyError says how many are missing and names the first.
+        """
         wanted = list(ids)
-        found = np.fromiter((self._row.get(one, -1) for one in wanted), dtype=np.int64, count=len(wanted))
+        found = np.fromiter(
+            (self._row.get(one, -1) for one in wanted), dtype=np.int64, count=len(wanted)
+        )
         for i in np.flatnonzero(found < 0).tolist():
             found[i] = self._row.get(nfc(wanted[i]), -1)
         missing = [wanted[i] for i in np.flatnonzero(found < 0)]
         if missing:
-            raise KeyError(f"{len(missing)} of {len(wanted)} ids have no embedding ({name_first(missing)})")
+            raise KeyError(
+                f"{len(missing)} of {len(wanted)} ids have no embedding ({name_first(missing)})"
+            )
         return found
 
 
@@ -131,7 +183,8 @@ class Embeddings:
 class Trials:
     """P trials between enrolment and probe ids.
 
-    enrol_ids, probe_ids: the distinct ids of each side, kept in Unicode NFC; ids that are equal in it become one. enrol, probe: (P,) int32 indices into them.
+    enrol_ids, probe_ids: the distinct ids of each side, kept in Unicode NFC; ids that are equal in
+    it become one. enrol, probe: (P,) int32 indices into them.
     target: (P,) bool, or None for a blind list.
     """
 
@@ -145,10 +198,15 @@ class Trials:
         for side, ids in (("enrol", self.enrol_ids), ("probe", self.probe_ids)):
             index = np.ascontiguousarray(getattr(self, side), dtype=np.int32)
             if index.ndim != 1 or (index.size and (index.min() < 0 or index.max() >= len(ids))):
-                raise ValueError(f"trials: {side} must be (P,) indices into {len(ids)} ids, but got shape {index.shape}")
+                raise ValueError(
+                    f"trials: {side} must be (P,) indices into {len(ids)} ids, but got shape "
+                    f"{index.shape}"
+                )
             if not all(map(str.isascii, ids)):
                 number: dict[str, int] = {}
-                places = np.array([number.setdefault(nfc(one), len(number)) for one in ids], dtype=np.int32)
+                places = np.array(
+                    [number.setdefault(nfc(one), len(number)) for one in ids], dtype=np.int32
+                )
                 if len(number) < len(set(ids)):
                     index = places[index]
                     object.__setattr__(self, f"{side}_ids", tuple(number))
@@ -156,7 +214,10 @@ class Trials:
                     object.__setattr__(self, f"{side}_ids", tuple(map(nfc, ids)))
             object.__setattr__(self, side, index)
         if self.enrol.shape != self.probe.shape:
-            raise ValueError(f"trials: {self.enrol.size} enrol and {self.probe.size} probe entries; they must pair up")
+            raise ValueError(
+                f"trials: {self.enrol.size} enrol and {self.probe.size} probe entries; they must "
+                "pair up"
+            )
         if self.target is not None:
             target = np.ascontiguousarray(self.target, dtype=np.bool_)
             if target.shape != self.enrol.shape:
@@ -168,7 +229,8 @@ class Trials:
 
 
 class SplitScores(np.ndarray[Any, np.dtype[np.float64]]):
-    """Scores of one class that labels have split off: a metric need not ask whether they are labels themselves.
+    """Scores of one class that labels have split off: a metric need not ask whether they are labels
+    themselves.
 
     An ordinary array otherwise. What is taken from it, such as a resample, is one too.
     """
@@ -185,10 +247,15 @@ class Scores:
         values = np.ascontiguousarray(self.values, dtype=np.float64)
         target = np.ascontiguousarray(self.target, dtype=np.bool_)
         if values.ndim != 1 or values.shape != target.shape:
-            raise ValueError(f"scores: values {values.shape} and labels {target.shape} must both be (P,)")
+            raise ValueError(
+                f"scores: values {values.shape} and labels {target.shape} must both be (P,)"
+            )
         bad = np.flatnonzero(~np.isfinite(values))
         if bad.size:
-            raise ValueError(f"scores: {bad.size} of {values.size} are NaN or infinite (first at trial {int(bad[0]) + 1}); every trial needs a finite score")
+            raise ValueError(
+                f"scores: {bad.size} of {values.size} are NaN or infinite (first at trial "
+                f"{int(bad[0]) + 1}); every trial needs a finite score"
+            )
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "target", target)
 

@@ -1,15 +1,20 @@
-"""Verification metrics of two score arrays: ROC, DET, EER, minDCF, TAR@FAR, Cllr. Tie-safe, order-invariant, one sort.
+"""Verification metrics of two score arrays: ROC, DET, EER, minDCF, TAR@FAR, Cllr.
 
-Every function takes the scores of the two classes, `eer(target, nontarget)`, or all scores with their labels,
-`eer(scores, labels=labels)`; labels are boolean, or 1 (target) and 0. Labels as a second argument are refused, see
-`split_classes`.
+Tie-safe, order-invariant, one sort.
 
-A trial is accepted iff score >= threshold. An operating point is a threshold's pair (FAR, FRR): the share of nontarget trials
-accepted and of target trials rejected. Tied scores move together, so the ROC has one point per distinct score, and one that rejects all.
+Every function takes the scores of the two classes, `eer(target, nontarget)`, or all scores with
+their labels, `eer(scores, labels=labels)`; labels are boolean, or 1 (target) and 0. Labels as a
+second argument are refused, see `split_classes`.
 
-Why one sort is enough: with T target and N nontarget scores in order, a threshold's error counts are two binary searches. The EER is found by
-bisection on FAR - FRR, which falls from 1 to -1. minDCF only looks at the ROC's lower left corners: between two neighbouring target scores FRR is constant,
-so the best threshold there is the highest one, the upper target score itself. Counts stay integers until the last division.
+A trial is accepted iff score >= threshold. An operating point is a threshold's pair (FAR, FRR): the
+share of nontarget trials accepted and of target trials rejected. Tied scores move together, so the
+ROC has one point per distinct score, and one that rejects all.
+
+Why one sort is enough: with T target and N nontarget scores in order, a threshold's error counts
+are two binary searches. The EER is found by bisection on FAR - FRR, which falls from 1 to -1.
+minDCF only looks at the ROC's lower left corners: between two neighbouring target scores FRR is
+constant, so the best threshold there is the highest one, the upper target score itself. Counts stay
+integers until the last division.
 """
 
 from __future__ import annotations
@@ -36,7 +41,9 @@ _FINER_BITS = 4  # then at 16 in each stretch that may hold a better one
 
 
 class Roc(NamedTuple):
-    """Operating points by ascending threshold: thresholds, far, frr, all (M + 1,) for M distinct scores; the last threshold is inf (reject all)."""
+    """Operating points by ascending threshold: thresholds, far, frr, all (M + 1,) for M distinct
+    scores; the last threshold is inf (reject all).
+    """
 
     thresholds: AnyFloats
     far: Floats
@@ -44,7 +51,9 @@ class Roc(NamedTuple):
 
 
 class Det(NamedTuple):
-    """Turning points of the DET curve by ascending threshold: FAR and FRR as fractions and as normal deviates (probit)."""
+    """Turning points of the DET curve by ascending threshold: FAR and FRR as fractions and as
+    normal deviates (probit).
+    """
 
     far: Floats
     frr: Floats
@@ -53,7 +62,9 @@ class Det(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A metric's value and its operating threshold (accept iff score >= threshold; inf: reject every trial)."""
+    """A metric's value and its operating threshold (accept iff score >= threshold; inf: reject
+    every trial).
+    """
 
     value: float
     threshold: float
@@ -61,22 +72,33 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Sorted:
-    """Both classes in ascending order, checked, of one float type: what every metric here works on. Made by `sort_scores`."""
+    """Both classes in ascending order, checked, of one float type: what every metric here works on.
+
+    Made by `sort_scores`.
+    """
 
     target: AnyFloats
     nontarget: AnyFloats
 
     @cached_property
     def corners(self) -> tuple[AnyFloats, Counts, Counts]:
-        """Lower left corners of the ROC: thresholds (K,), the distinct target scores; misses and false accepts (K + 1,), the last for rejecting all."""
+        """Lower left corners of the ROC: thresholds (K,), the distinct target scores; misses and
+        false accepts (K + 1,), the last for rejecting all.
+        """
         first = np.flatnonzero(np.append(True, self.target[1:] != self.target[:-1]))
         thresholds = self.target[first]
-        false_accepts = self.nontarget.size - np.searchsorted(self.nontarget, thresholds, side="left")
+        false_accepts = self.nontarget.size - np.searchsorted(
+            self.nontarget, thresholds, side="left"
+        )
         return thresholds, np.append(first, self.target.size), np.append(false_accepts, 0)
 
     def above(self, threshold: Any) -> float:
         """The lowest score of either class above `threshold`; inf if there is none."""
-        found = [scores[i] for scores in (self.target, self.nontarget) if (i := _count(scores, threshold, "right")) < scores.size]
+        found = [
+            scores[i]
+            for scores in (self.target, self.nontarget)
+            if (i := _count(scores, threshold, "right")) < scores.size
+        ]
         return float(min(found)) if found else float("inf")
 
 
@@ -90,9 +112,15 @@ def _as_floats(name: str, scores: ArrayLike) -> AnyFloats:
     if values.dtype.kind in "biu" or values.dtype == np.longdouble:
         values = values.astype(np.float64)
     if values.dtype.kind != "f" or values.ndim != 1:
-        raise ValueError(f"{name}: expected a 1-d array of scores, but got {values.dtype} of shape {values.shape}; pass one real number per trial")
+        raise ValueError(
+            f"{name}: expected a 1-d array of scores, but got {values.dtype} of shape "
+            f"{values.shape}; pass one real number per trial"
+        )
     if not values.size:
-        raise ValueError(f"{name}: there are no {name} scores; verification metrics need at least one target and one nontarget trial")
+        raise ValueError(
+            f"{name}: there are no {name} scores; verification metrics need at least one target "
+            "and one nontarget trial"
+        )
     return values
 
 
@@ -100,7 +128,8 @@ def _refuse_non_finite(name: str, values: AnyFloats) -> None:
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
         raise ValueError(
-            f"{name}: {bad.size} of {values.size} scores are NaN or infinite (first at position {int(bad[0]) + 1}); score these trials again or remove them"
+            f"{name}: {bad.size} of {values.size} scores are NaN or infinite (first at position "
+            f"{int(bad[0]) + 1}); score these trials again or remove them"
         )
 
 
@@ -116,27 +145,43 @@ def as_labels(name: str, labels: ArrayLike, size: int) -> Bools:
         ValueError: Another shape; floats, texts or other numbers; a class without a trial.
     """
     found = np.asarray(labels)
-    if found.shape != (size,) or (size and found.dtype.kind not in "biu") or ((found != 0) & (found != 1)).any():
+    if (
+        found.shape != (size,)
+        or (size and found.dtype.kind not in "biu")
+        or ((found != 0) & (found != 1)).any()
+    ):
         raise ValueError(
-            f"{name} must be ({size},) labels, True or False, but got {found.dtype} of shape {found.shape}; give booleans, or the integers 1 for a target "
+            f"{name} must be ({size},) labels, True or False, but got {found.dtype} of shape "
+            f"{found.shape}; give booleans, or the integers 1 for a target "
             f"and 0 for a nontarget trial, for example labels == 'target' or labels > 0"
         )
     flags = found.astype(np.bool_)
     if flags.all() or not flags.any():
-        raise ValueError(f"{name}: {int(flags.sum())} target and {int((~flags).sum())} nontarget trials; at least one of each is needed")
+        raise ValueError(
+            f"{name}: {int(flags.sum())} target and {int((~flags).sum())} nontarget trials; at "
+            "least one of each is needed"
+        )
     return flags
 
 
 def _mistaken_for_scores(arrays: Mapping[str, AnyFloats]) -> str:
-    """The name of the array that holds labels in place of scores, "" where both may be scores: see `split_classes`."""
+    """The name of the array that holds labels in place of scores, "" where both may be scores: see
+    `split_classes`.
+    """
     first, second = arrays.values()
     if first.size != second.size:
         return ""
-    binary = [name for name, values in arrays.items() if _all(values, lambda block: (block == 0) | (block == 1))]
+    binary = [
+        name
+        for name, values in arrays.items()
+        if _all(values, lambda block: (block == 0) | (block == 1))
+    ]
     if len(binary) != 1:
         return ""
     constant = _all(arrays[binary[0]], lambda block: block == arrays[binary[0]][0])
-    few_whole = first.size < _MIN_LABELS and all(_all(values, lambda block: block == np.floor(block)) for values in (first, second))
+    few_whole = first.size < _MIN_LABELS and all(
+        _all(values, lambda block: block == np.floor(block)) for values in (first, second)
+    )
     return "" if constant or few_whole else binary[0]
 
 
@@ -145,14 +190,17 @@ def _all(values: AnyFloats, holds: Callable[[AnyFloats], Bools]) -> bool:
     return all(bool(holds(values[i : i + 4096]).all()) for i in range(0, values.size, 4096))
 
 
-def split_classes(target: ArrayLike, nontarget: ArrayLike | None, labels: ArrayLike | None) -> tuple[AnyFloats, AnyFloats]:
+def split_classes(
+    target: ArrayLike, nontarget: ArrayLike | None, labels: ArrayLike | None
+) -> tuple[AnyFloats, AnyFloats]:
     """The scores of the target and of the nontarget trials from what a metric was called with.
 
-    Labels in place of scores, as scikit-learn's functions take them, would give a number that means nothing. They are
-    recognised, in either position, by their type (boolean), or by their values: as many values as the other argument
-    has, which are 0 and 1, both of them, while the other argument holds other numbers. Two arrays of 0 and 1 pass: they
-    may be the decisions of a system. Fewer than 8 values pass where all scores are whole numbers, too: [3, 2] and
-    [0, 1] may well be scores. Scores that are refused without cause pass as `scores, labels=labels`; the classes of an
+    Labels in place of scores, as scikit-learn's functions take them, would give a number that means
+    nothing. They are recognised, in either position, by their type (boolean), or by their values:
+    as many values as the other argument has, which are 0 and 1, both of them, while the other
+    argument holds other numbers. Two arrays of 0 and 1 pass: they may be the decisions of a system.
+    Fewer than 8 values pass where all scores are whole numbers, too: [3, 2] and [0, 1] may well be
+    scores. Scores that are refused without cause pass as `scores, labels=labels`; the classes of an
     `eval.types.Scores` always pass, because its labels have split them.
 
     Args:
@@ -161,70 +209,105 @@ def split_classes(target: ArrayLike, nontarget: ArrayLike | None, labels: ArrayL
         labels: (P,) boolean or 0 and 1, or None.
 
     Raises:
-        ValueError: Labels in place of scores, labels beside both classes, neither of them; no scores, another shape or type.
+        ValueError: Labels in place of scores, labels beside both classes, neither of them; no
+            scores, another shape or type.
     """
     if labels is not None:
         if nontarget is not None:
-            raise ValueError("labels: given beside the scores of both classes; call metric(scores, labels=labels) or metric(target, nontarget)")
+            raise ValueError(
+                "labels: given beside the scores of both classes; call metric(scores, "
+                "labels=labels) or metric(target, nontarget)"
+            )
         scores = _as_floats("scores", target)
         _refuse_non_finite("scores", scores)
         flags = as_labels("labels", labels, scores.size)
         return scores[flags], scores[~flags]
     if nontarget is None:
-        raise ValueError("nontarget: missing; call metric(target, nontarget) with the scores of both classes, or metric(scores, labels=labels)")
+        raise ValueError(
+            "nontarget: missing; call metric(target, nontarget) with the scores of both classes, "
+            "or metric(scores, labels=labels)"
+        )
     given = {"target": target, "nontarget": nontarget}
     remedy = "call metric(scores, labels=labels), with all scores in one array"
     for name, values in given.items():
         kind = np.asarray(values).dtype
         if kind == np.bool_:
-            raise ValueError(f"{name}: {np.size(values)} boolean values are labels and not scores; {remedy}")
+            raise ValueError(
+                f"{name}: {np.size(values)} boolean values are labels and not scores; {remedy}"
+            )
     arrays = {name: _as_floats(name, values) for name, values in given.items()}
-    if not isinstance(target, SplitScores) and not isinstance(nontarget, SplitScores) and (name := _mistaken_for_scores(arrays)):
+    if (
+        not isinstance(target, SplitScores)
+        and not isinstance(nontarget, SplitScores)
+        and (name := _mistaken_for_scores(arrays))
+    ):
         raise ValueError(
-            f"{name}: all {arrays[name].size} values are 0 or 1, as labels are, and there are as many as scores; {remedy}, also where these 0 and 1 are scores"
+            f"{name}: all {arrays[name].size} values are 0 or 1, as labels are, and there are as "
+            f"many as scores; {remedy}, also where these 0 and 1 are scores"
         )
     return arrays["target"], arrays["nontarget"]
 
 
-def sort_scores(target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayLike | None = None) -> Sorted:
+def sort_scores(
+    target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayLike | None = None
+) -> Sorted:
     """Check and sort both classes once, for all metrics; float32 stays float32.
 
-    target: (T,), nontarget: (N,); or scores (P,) and labels (P,). ValueError for an empty class, a wrong shape, NaN or
+    target: (T,), nontarget: (N,); or scores (P,) and labels (P,). ValueError for an empty class, a
+    wrong shape, NaN or
     infinity: it says which array, how many and where; and as for `split_classes`.
     """
-    given = dict(zip(("target", "nontarget"), split_classes(target, nontarget, labels), strict=True))
-    common = np.result_type(*given.values())  # mixed types compare exactly in the wider one, and are then widened once only
+    given = dict(
+        zip(("target", "nontarget"), split_classes(target, nontarget, labels), strict=True)
+    )
+    common = np.result_type(
+        *given.values()
+    )  # mixed types compare exactly in the wider one, and are then widened once only
     ordered = {}
     for name, values in given.items():
         ordered[name] = np.sort(values.astype(common, copy=False))
-        if not (np.isfinite(ordered[name][0]) and np.isfinite(ordered[name][-1])):  # sorting puts -inf first, inf and NaN last
+        if not (
+            np.isfinite(ordered[name][0]) and np.isfinite(ordered[name][-1])
+        ):  # sorting puts -inf first, inf and NaN last
             _refuse_non_finite(name, values)
     return Sorted(**ordered)
 
 
-def roc(target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayLike | None = None) -> Roc:
-    """The full ROC: one operating point per distinct score and one that rejects all, by ascending threshold; FAR from 1 to 0, FRR from 0 to 1.
+def roc(
+    target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayLike | None = None
+) -> Roc:
+    """The full ROC: one operating point per distinct score and one that rejects all, by ascending
+    threshold; FAR from 1 to 0, FRR from 0 to 1.
 
     >>> roc([2.0, 1.0], [0.0, 1.0])
     Roc(thresholds=array([ 0.,  1.,  2., inf]), far=array([1. , 0.5, 0. , 0. ]), frr=array([0. , 0. , 0.5, 1. ]))
     """
     s = sort_scores(target, nontarget, labels=labels)
     scores = np.unique(np.concatenate([s.target, s.nontarget]))
-    far = (s.nontarget.size - np.append(np.searchsorted(s.nontarget, scores, side="left"), s.nontarget.size)) / s.nontarget.size
+    far = (
+        s.nontarget.size
+        - np.append(np.searchsorted(s.nontarget, scores, side="left"), s.nontarget.size)
+    ) / s.nontarget.size
     frr = np.append(np.searchsorted(s.target, scores, side="left"), s.target.size) / s.target.size
     return Roc(np.append(scores, scores.dtype.type(np.inf)), far, frr)
 
 
-def det(target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayLike | None = None) -> Det:
-    """The DET curve (Martin et al. 1997): the ROC's turning points with FAR and FRR strictly between 0 and 1, on normal deviate axes.
+def det(
+    target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayLike | None = None
+) -> Det:
+    """The DET curve (Martin et al. 1997): the ROC's turning points with FAR and FRR strictly
+    between 0 and 1, on normal deviate axes.
 
-    Joined by straight lines the fractions draw the whole ROC inside the open square; there are at most two points per distinct target score.
+    Joined by straight lines the fractions draw the whole ROC inside the open square; there are at
+    most two points per distinct target score.
     """
     from scipy.special import ndtri  # a third of a second to import, needed here only
 
     s = sort_scores(target, nontarget, labels=labels)
     thresholds, misses, false_accepts = s.corners
-    passed = s.nontarget.size - np.searchsorted(s.nontarget, thresholds, side="right")  # just above each target score
+    passed = s.nontarget.size - np.searchsorted(
+        s.nontarget, thresholds, side="right"
+    )  # just above each target score
     far = np.stack([false_accepts[:-1], passed], axis=1).ravel() / s.nontarget.size
     frr = np.stack([misses[:-1], misses[1:]], axis=1).ravel() / s.target.size
     inside = (far > 0) & (far < 1) & (frr > 0) & (frr < 1)
@@ -233,36 +316,54 @@ def det(target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayL
 
 
 def _crossing(s: Sorted) -> tuple[tuple[int, int, float], tuple[int, int, float]]:
-    """The two adjacent operating points (misses, false accepts, threshold) around FAR = FRR: FAR >= FRR at the first, FAR < FRR at the second."""
+    """The two adjacent operating points (misses, false accepts, threshold) around FAR = FRR: FAR >=
+    FRR at the first, FAR < FRR at the second.
+    """
 
     def point(threshold: Any) -> tuple[int, int, float]:
-        return _count(s.target, threshold, "left"), s.nontarget.size - _count(s.nontarget, threshold, "left"), float(threshold)
+        return (
+            _count(s.target, threshold, "left"),
+            s.nontarget.size - _count(s.nontarget, threshold, "left"),
+            float(threshold),
+        )
 
     def crossed(threshold: Any) -> bool:
         misses, false_accepts, _ = point(threshold)
         return false_accepts * s.target.size < misses * s.nontarget.size
 
-    before = [scores[i - 1] for scores in (s.target, s.nontarget) if (i := bisect_left(scores, True, key=crossed)) > 0]
+    before = [
+        scores[i - 1]
+        for scores in (s.target, s.nontarget)
+        if (i := bisect_left(scores, True, key=crossed)) > 0
+    ]
     last = max(before)  # never empty: the lowest score of all accepts everything
     after = s.above(last)
-    return point(last), (point(s.target.dtype.type(after)) if np.isfinite(after) else (s.target.size, 0, after))
+    return point(last), (
+        point(s.target.dtype.type(after)) if np.isfinite(after) else (s.target.size, 0, after)
+    )
 
 
 def _hull(s: Sorted) -> tuple[Counts, Counts]:
-    """Vertices (misses, false accepts) of the ROC's lower left convex hull by ascending threshold, ends included.
+    """Vertices (misses, false accepts) of the ROC's lower left convex hull by ascending threshold,
+    ends included.
 
-    By pool-adjacent-violators on the share of targets between corners (Fawcett & Niculescu-Mizil 2007: PAV pools are the hull's edges);
-    a nontarget score between two target scores can never begin a pool, so the corners are enough.
+    By pool-adjacent-violators on the share of targets between corners (Fawcett & Niculescu-Mizil
+    2007: PAV pools are the hull's edges); a nontarget score between two target scores can never
+    begin a pool, so the corners are enough.
     """
     from scipy.optimize import isotonic_regression  # a second to import, needed here only
 
-    if s.nontarget.size < s.target.size:  # the same hull seen from the smaller class, which has fewer corners
+    if (
+        s.nontarget.size < s.target.size
+    ):  # the same hull seen from the smaller class, which has fewer corners
         false_accepts, misses = _hull(Sorted(-s.nontarget[::-1], -s.target[::-1]))
         return misses[::-1], false_accepts[::-1]
     _, misses, false_accepts = s.corners
     misses, false_accepts = np.append(0, misses), np.append(s.nontarget.size, false_accepts)
     trials = np.diff(misses) - np.diff(false_accepts)
-    kept = trials > 0  # only the first can be empty: no nontarget score below the lowest target score
+    kept = (
+        trials > 0
+    )  # only the first can be empty: no nontarget score below the lowest target score
     pools = isotonic_regression(np.diff(misses)[kept] / trials[kept], weights=trials[kept]).blocks
     vertices = np.append(np.flatnonzero(kept), misses.size - 1)[pools]
     return misses[vertices], false_accepts[vertices]
@@ -270,10 +371,14 @@ def _hull(s: Sorted) -> tuple[Counts, Counts]:
 
 def _eer(s: Sorted, method: EerMethod) -> Measured:
     if method not in get_args(EerMethod):
-        raise ValueError(f"eer: unknown method {method!r}; choose one of {', '.join(get_args(EerMethod))}")
+        raise ValueError(
+            f"eer: unknown method {method!r}; choose one of {', '.join(get_args(EerMethod))}"
+        )
     num_targets, num_nontargets = s.target.size, s.nontarget.size
     first, second = _crossing(s)
-    gaps = [a * num_targets - m * num_nontargets for m, a, _ in (first, second)]  # (FAR - FRR) T N: >= 0, then < 0
+    gaps = [
+        a * num_targets - m * num_nontargets for m, a, _ in (first, second)
+    ]  # (FAR - FRR) T N: >= 0, then < 0
     nearest = first if gaps[0] <= -gaps[1] else second
     if method == "nearest":
         return Measured((nearest[0] / num_targets + nearest[1] / num_nontargets) / 2, nearest[2])
@@ -282,17 +387,28 @@ def _eer(s: Sorted, method: EerMethod) -> Measured:
         misses, false_accepts = _hull(s)
         hull_gaps = false_accepts * num_targets - misses * num_nontargets
         i = int(np.flatnonzero(hull_gaps >= 0)[-1])
-        ends, gaps = (int(false_accepts[i]), int(false_accepts[i + 1])), [int(hull_gaps[i]), int(hull_gaps[i + 1])]
+        ends, gaps = (
+            (int(false_accepts[i]), int(false_accepts[i + 1])),
+            [int(hull_gaps[i]), int(hull_gaps[i + 1])],
+        )
     share = gaps[0] / (gaps[0] - gaps[1])  # how far along the segment FAR = FRR lies
     return Measured((ends[0] + share * (ends[1] - ends[0])) / num_nontargets, nearest[2])
 
 
-def eer(target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayLike | None = None, method: EerMethod = "interpolated") -> float:
+def eer(
+    target: ArrayLike,
+    nontarget: ArrayLike | None = None,
+    *,
+    labels: ArrayLike | None = None,
+    method: EerMethod = "interpolated",
+) -> float:
     """Equal error rate as a fraction: where FAR = FRR.
 
-    method: interpolated (linear between the two adjacent ROC points around FAR = FRR; the VoxSRC values), convex_hull (on the ROC's
-    lower convex hull: ROCCH, BOSARIS), nearest (mean of FAR and FRR at the ROC point where they differ least, the lower threshold of two equal ones).
-    Kaldi's compute-eer and voxceleb_trainer's give no less than the interpolated value; docs/protocols.md says by how much they differ.
+    method: interpolated (linear between the two adjacent ROC points around FAR = FRR; the VoxSRC
+    values), convex_hull (on the ROC's
+    lower convex hull: ROCCH, BOSARIS), nearest (mean of FAR and FRR at the ROC point where they
+    differ least, the lower threshold of two equal ones). Kaldi's compute-eer and voxceleb_trainer's
+    give no less than the interpolated value; docs/protocols.md says by how much they differ.
 
     >>> eer([0.9, 0.8, 0.3], [0.1, 0.2, 0.4]) == 1 / 3
     True
@@ -302,28 +418,38 @@ def eer(target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayL
     return _eer(sort_scores(target, nontarget, labels=labels), method).value
 
 
-def threshold_at_eer(target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayLike | None = None) -> float:
+def threshold_at_eer(
+    target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayLike | None = None
+) -> float:
     """Threshold of the ROC point where FAR and FRR differ least (accept iff score >= threshold)."""
     return _eer(sort_scores(target, nontarget, labels=labels), "nearest").threshold
 
 
 def check_costs(p_target: float, c_miss: float, c_fa: float) -> tuple[float, float]:
-    """Weights of FRR and FAR in the normalised detection cost: both divided by the smaller, the cost of the better system without scores.
+    """Weights of FRR and FAR in the normalised detection cost: both divided by the smaller, the
+    cost of the better system without scores.
 
     ValueError unless 0 < p_target < 1 and both costs are positive and finite.
     """
     if not 0 < p_target < 1:
-        raise ValueError(f"p_target = {p_target}: the prior of a target trial must lie strictly between 0 and 1")
+        raise ValueError(
+            f"p_target = {p_target}: the prior of a target trial must lie strictly between 0 and 1"
+        )
     if not (0 < c_miss < float("inf") and 0 < c_fa < float("inf")):
-        raise ValueError(f"c_miss = {c_miss}, c_fa = {c_fa}: both costs must be positive and finite")
+        raise ValueError(
+            f"c_miss = {c_miss}, c_fa = {c_fa}: both costs must be positive and finite"
+        )
     miss, fa = c_miss * p_target, c_fa * (1 - p_target)
     return miss / min(miss, fa), fa / min(miss, fa)
 
 
 def _min_dcf(s: Sorted, p_target: float, c_miss: float, c_fa: float) -> Measured:
-    """Branch and bound over the distinct target scores, each given by its first position in s.target, and T for rejecting all. A threshold strictly between
-    two of them misses at least what lies up to the lower one and accepts at least what the upper one does: a stretch that cannot reach the best cost seen is
-    dropped, the others are cut finer. The minimum is exact, in floats too, because rounded sums and products are monotone."""
+    """Branch and bound over the distinct target scores, each given by its first position in
+    s.target, and T for rejecting all. A threshold strictly between two of them misses at least what
+    lies up to the lower one and accepts at least what the upper one does: a stretch that cannot
+    reach the best cost seen is dropped, the others are cut finer. The minimum is exact, in floats
+    too, because rounded sums and products are monotone.
+    """
     miss_weight, fa_weight = check_costs(p_target, c_miss, c_fa)
     num_targets, num_nontargets = s.target.size, s.nontarget.size
     stride = 1 << max(0, num_targets.bit_length() - _COARSE_BITS)
@@ -331,24 +457,40 @@ def _min_dcf(s: Sorted, p_target: float, c_miss: float, c_fa: float) -> Measured
     while True:
         at = np.unique(np.searchsorted(s.target, s.target[positions], side="left"))
         passed = np.searchsorted(s.target, s.target[at], side="right")
-        accepts = np.append(num_nontargets - np.searchsorted(s.nontarget, s.target[at], side="left"), 0) * (fa_weight / num_nontargets)
+        accepts = np.append(
+            num_nontargets - np.searchsorted(s.nontarget, s.target[at], side="left"), 0
+        ) * (fa_weight / num_nontargets)
         at = np.append(at, num_targets)
         cost = at * (miss_weight / num_targets) + accepts
         best = int(np.argmin(cost))
         if stride == 1:
-            return Measured(float(cost[best]), float(s.target[at[best]]) if at[best] < num_targets else float("inf"))
+            return Measured(
+                float(cost[best]),
+                float(s.target[at[best]]) if at[best] < num_targets else float("inf"),
+            )
         # <=: of equally good thresholds the lowest is wanted
-        left = np.flatnonzero((passed < at[1:]) & (passed * (miss_weight / num_targets) + accepts[1:] <= cost[best]))
+        left = np.flatnonzero(
+            (passed < at[1:]) & (passed * (miss_weight / num_targets) + accepts[1:] <= cost[best])
+        )
         finer = max(1, stride >> _FINER_BITS)
         inside = passed[left, None] + np.arange(0, stride, finer)
-        positions = np.concatenate([at[best : best + 1], at[left], at[left + 1], inside[inside < at[left + 1, None]]])
+        positions = np.concatenate(
+            [at[best : best + 1], at[left], at[left + 1], inside[inside < at[left + 1, None]]]
+        )
         positions, stride = positions[positions < num_targets], finer
 
 
 def min_dcf(
-    target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayLike | None = None, p_target: float, c_miss: float = 1.0, c_fa: float = 1.0
+    target: ArrayLike,
+    nontarget: ArrayLike | None = None,
+    *,
+    labels: ArrayLike | None = None,
+    p_target: float,
+    c_miss: float = 1.0,
+    c_fa: float = 1.0,
 ) -> float:
-    """Minimum detection cost, min over thresholds of (c_miss p FRR + c_fa (1-p) FAR) / min(c_miss p, c_fa (1-p)); never above 1 (NIST SRE).
+    """Minimum detection cost, min over thresholds of (c_miss p FRR + c_fa (1-p) FAR) / min(c_miss
+    p, c_fa (1-p)); never above 1 (NIST SRE).
 
     >>> round(min_dcf([0.9, 0.8, 0.3], [0.1, 0.2, 0.4], p_target=0.01), 6)
     0.333333
@@ -357,26 +499,48 @@ def min_dcf(
 
 
 def min_dcf_threshold(
-    target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayLike | None = None, p_target: float, c_miss: float = 1.0, c_fa: float = 1.0
+    target: ArrayLike,
+    nontarget: ArrayLike | None = None,
+    *,
+    labels: ArrayLike | None = None,
+    p_target: float,
+    c_miss: float = 1.0,
+    c_fa: float = 1.0,
 ) -> float:
-    """The (lowest) target score that reaches min_dcf as threshold; inf if rejecting every trial is cheapest."""
+    """The (lowest) target score that reaches min_dcf as threshold; inf if rejecting every trial is
+    cheapest.
+    """
     return _min_dcf(sort_scores(target, nontarget, labels=labels), p_target, c_miss, c_fa).threshold
 
 
 def actual_dcf(
-    target_llr: ArrayLike, nontarget_llr: ArrayLike | None = None, *, labels: ArrayLike | None = None, p_target: float, c_miss: float = 1.0, c_fa: float = 1.0
+    target_llr: ArrayLike,
+    nontarget_llr: ArrayLike | None = None,
+    *,
+    labels: ArrayLike | None = None,
+    p_target: float,
+    c_miss: float = 1.0,
+    c_fa: float = 1.0,
 ) -> float:
-    """Normalised detection cost at the Bayes threshold log(c_fa (1-p) / (c_miss p)) of log-likelihood ratios (natural logarithm)."""
+    """Normalised detection cost at the Bayes threshold log(c_fa (1-p) / (c_miss p)) of
+    log-likelihood ratios (natural logarithm).
+    """
     miss_weight, fa_weight = check_costs(p_target, c_miss, c_fa)
     target, nontarget = split_classes(target_llr, nontarget_llr, labels)
     _refuse_non_finite("target", target)
     _refuse_non_finite("nontarget", nontarget)
-    threshold = np.float64(np.log(fa_weight / miss_weight))  # a numpy scalar: float32 scores must not round it
-    return float(miss_weight * np.mean(target < threshold) + fa_weight * np.mean(nontarget >= threshold))
+    threshold = np.float64(
+        np.log(fa_weight / miss_weight)
+    )  # a numpy scalar: float32 scores must not round it
+    return float(
+        miss_weight * np.mean(target < threshold) + fa_weight * np.mean(nontarget >= threshold)
+    )
 
 
 def num_allowed(far: float, num_nontargets: int) -> int:
-    """floor(far N), where a product within rounding of a whole number counts as it: 0.29 * 100 is 29, not 28. ValueError unless 0 <= far <= 1."""
+    """floor(far N), where a product within rounding of a whole number counts as it: 0.29 * 100 is
+    29, not 28. ValueError unless 0 <= far <= 1.
+    """
     if not 0 <= far <= 1:
         raise ValueError(f"far = {far}: a false accept rate lies between 0 and 1")
     product = float(far) * num_nontargets
@@ -386,21 +550,37 @@ def num_allowed(far: float, num_nontargets: int) -> int:
 
 def _tar_at_far(s: Sorted, far: float, rule: TarRule) -> Measured:
     if rule not in get_args(TarRule):
-        raise ValueError(f"tar_at_far: unknown rule {rule!r}; choose one of {', '.join(get_args(TarRule))}")
+        raise ValueError(
+            f"tar_at_far: unknown rule {rule!r}; choose one of {', '.join(get_args(TarRule))}"
+        )
     num_targets, num_nontargets = s.target.size, s.nontarget.size
     allowed = num_allowed(far, num_nontargets)
     if allowed >= num_nontargets:
         return Measured(1.0, float(min(s.target[0], s.nontarget[0])))
-    limit = s.nontarget[num_nontargets - 1 - allowed]  # the first nontarget score that must not be accepted
+    limit = s.nontarget[
+        num_nontargets - 1 - allowed
+    ]  # the first nontarget score that must not be accepted
     misses: float = _count(s.target, limit, "right")
     if rule != "strict":
         wanted = float(far) * num_nontargets
-        inside = num_nontargets - _count(s.nontarget, limit, "right")  # the ROC point just within the FAR ...
-        outside = num_nontargets - _count(s.nontarget, limit, "left")  # ... and its neighbour beyond, at the threshold `limit`
+        inside = num_nontargets - _count(
+            s.nontarget, limit, "right"
+        )  # the ROC point just within the FAR ...
+        outside = num_nontargets - _count(
+            s.nontarget, limit, "left"
+        )  # ... and its neighbour beyond, at the threshold `limit`
         if rule == "interpolated":
-            misses += max(wanted - inside, 0.0) / (outside - inside) * (_count(s.target, limit, "left") - misses)
+            misses += (
+                max(wanted - inside, 0.0)
+                / (outside - inside)
+                * (_count(s.target, limit, "left") - misses)
+            )
         elif outside - wanted <= wanted - inside:
-            misses = _count(s.target, s.nontarget[num_nontargets - 1 - outside], "right") if outside < num_nontargets else 0
+            misses = (
+                _count(s.target, s.nontarget[num_nontargets - 1 - outside], "right")
+                if outside < num_nontargets
+                else 0
+            )
     return Measured((num_targets - misses) / num_targets, s.above(limit))
 
 
@@ -411,12 +591,19 @@ def _stated(far: float | None) -> float:
 
 
 def tar_at_far(
-    target: ArrayLike, nontarget: ArrayLike | None = None, far: float | None = None, *, labels: ArrayLike | None = None, rule: TarRule = "strict"
+    target: ArrayLike,
+    nontarget: ArrayLike | None = None,
+    far: float | None = None,
+    *,
+    labels: ArrayLike | None = None,
+    rule: TarRule = "strict",
 ) -> float:
     """True accept rate at a false accept rate of `far`.
 
-    rule: strict (accept iff score > the (floor(far N) + 1)-th largest nontarget score: never exceeds the FAR), nearest (the ROC point of the nearest FAR
-    and the highest TAR there, the larger of two equally near FARs: insightface), interpolated (linear between adjacent ROC points: OpenSphere).
+    rule: strict (accept iff score > the (floor(far N) + 1)-th largest nontarget score: never
+    exceeds the FAR), nearest (the ROC point of the nearest FAR
+    and the highest TAR there, the larger of two equally near FARs: insightface), interpolated
+    (linear between adjacent ROC points: OpenSphere).
 
     >>> tar_at_far([0.9, 0.8, 0.3], [0.1, 0.2, 0.4, 0.8], 0.25) == 2 / 3
     True
@@ -424,9 +611,17 @@ def tar_at_far(
     return _tar_at_far(sort_scores(target, nontarget, labels=labels), _stated(far), rule).value
 
 
-def tar_threshold(target: ArrayLike, nontarget: ArrayLike | None = None, far: float | None = None, *, labels: ArrayLike | None = None) -> float:
+def tar_threshold(
+    target: ArrayLike,
+    nontarget: ArrayLike | None = None,
+    far: float | None = None,
+    *,
+    labels: ArrayLike | None = None,
+) -> float:
     """The lowest score that the strict rule accepts at `far`; inf if it accepts none."""
-    return _tar_at_far(sort_scores(target, nontarget, labels=labels), _stated(far), "strict").threshold
+    return _tar_at_far(
+        sort_scores(target, nontarget, labels=labels), _stated(far), "strict"
+    ).threshold
 
 
 def verification_metrics(
@@ -438,7 +633,8 @@ def verification_metrics(
     fars: Sequence[float] = (1e-1, 1e-2, 1e-3),
     tar_rule: TarRule = "strict",
 ) -> dict[str, Measured]:
-    """All metrics with their thresholds on one sort: "eer" (interpolated), "min_dcf(p)" (unit costs), "tar_at_far(f)" (`tar_rule`); numbers as in f"{p:g}".
+    """All metrics with their thresholds on one sort: "eer" (interpolated), "min_dcf(p)" (unit
+    costs), "tar_at_far(f)" (`tar_rule`); numbers as in f"{p:g}".
 
     >>> {name: round(value, 3) for name, (value, _) in verification_metrics([3.0, 1.0], [0.0, 2.0], p_targets=[0.5], fars=[0.5]).items()}
     {'eer': 0.5, 'min_dcf(0.5)': 0.5, 'tar_at_far(0.5)': 1.0}
@@ -450,15 +646,26 @@ def verification_metrics(
 
 
 def _mean_bits(name: str, values: AnyFloats, sign: float) -> float:
-    """Mean of log2(1 + exp(sign llr)), in float64 but in blocks: a float32 array is never widened as a whole."""
+    """Mean of log2(1 + exp(sign llr)), in float64 but in blocks: a float32 array is never widened
+    as a whole.
+    """
     _refuse_non_finite(name, values)
     step = 1 << 20
-    total = sum(float(np.logaddexp(0.0, sign * values[i : i + step].astype(np.float64)).sum()) for i in range(0, values.size, step))
+    total = sum(
+        float(np.logaddexp(0.0, sign * values[i : i + step].astype(np.float64)).sum())
+        for i in range(0, values.size, step)
+    )
     return total / values.size / float(np.log(2))
 
 
-def cllr(target_llr: ArrayLike, nontarget_llr: ArrayLike | None = None, *, labels: ArrayLike | None = None) -> float:
-    """Cost of log-likelihood ratios in bits (Bruemmer & du Preez 2006): 0 for perfect ones, 1 for llr = 0 throughout, more if misleading.
+def cllr(
+    target_llr: ArrayLike,
+    nontarget_llr: ArrayLike | None = None,
+    *,
+    labels: ArrayLike | None = None,
+) -> float:
+    """Cost of log-likelihood ratios in bits (Bruemmer & du Preez 2006): 0 for perfect ones, 1 for
+    llr = 0 throughout, more if misleading.
 
     >>> cllr([0.0, 0.0], [0.0])
     1.0
@@ -467,11 +674,22 @@ def cllr(target_llr: ArrayLike, nontarget_llr: ArrayLike | None = None, *, label
     return (_mean_bits("target", target, -1.0) + _mean_bits("nontarget", nontarget, 1.0)) / 2
 
 
-def min_cllr(target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayLike | None = None) -> float:
-    """Cllr in bits after the best monotone calibration of the scores (PAV; tied scores share one value): what discrimination alone costs."""
+def min_cllr(
+    target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayLike | None = None
+) -> float:
+    """Cllr in bits after the best monotone calibration of the scores (PAV; tied scores share one
+    value): what discrimination alone costs.
+    """
     s = sort_scores(target, nontarget, labels=labels)
     misses, false_accepts = _hull(s)
-    targets, nontargets = np.diff(misses) / s.target.size, -np.diff(false_accepts) / s.nontarget.size  # each pool's share of either class
-    mixed = (targets > 0) & (nontargets > 0)  # a pure pool has an infinite LLR of the right sign and costs nothing
+    targets, nontargets = (
+        np.diff(misses) / s.target.size,
+        -np.diff(false_accepts) / s.nontarget.size,
+    )  # each pool's share of either class
+    mixed = (targets > 0) & (
+        nontargets > 0
+    )  # a pure pool has an infinite LLR of the right sign and costs nothing
     targets, nontargets = targets[mixed], nontargets[mixed]
-    return float(targets @ np.log1p(nontargets / targets) + nontargets @ np.log1p(targets / nontargets)) / float(2 * np.log(2))
+    return float(
+        targets @ np.log1p(nontargets / targets) + nontargets @ np.log1p(targets / nontargets)
+    ) / float(2 * np.log(2))

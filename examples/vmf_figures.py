@@ -2,9 +2,10 @@
 
     python examples/vmf_figures.py --out figures
 
-vmf_fig2.png: the ratio of Bessel functions A_n(kappa) and where the vMF paper's initialisation puts kappa (Scott et al. 2021, Fig. 2).
-nivmf_fig3.png: three distances of an embedding to a proxy of norm 10, over their cosine and the embedding's norm (Kirchhof et al. 2022, Fig. 3).
-nivmf_fig8.png: approximations of log C_n beside the exact one, n = 512 (Kirchhof et al. 2022, Fig. 8).
+vmf_fig2.png: the ratio of Bessel functions A_n(kappa) and where the vMF paper's initialisation puts
+kappa (Scott et al. 2021, Fig. 2). nivmf_fig3.png: three distances of an embedding to a proxy of
+norm 10, over their cosine and the embedding's norm (Kirchhof et al. 2022, Fig. 3). nivmf_fig8.png:
+approximations of log C_n beside the exact one, n = 512 (Kirchhof et al. 2022, Fig. 8).
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ import matplotlib.pyplot as plt  # the back end comes first
 
 
 def resultants(out: Path, points: int) -> Path:
-    """vMF paper, Fig. 2. A perfect initialiser puts every point on its curve at the height of the dashed line."""
+    """vMF paper, Fig. 2.
+
+    A perfect initialiser puts every point on its curve at the height of the dashed line.
+    """
     figure, axes = plt.subplots(figsize=(6, 4.2), layout="constrained")
     target = 0.4
     kappa = torch.logspace(-1, 4, points, dtype=torch.float64)
@@ -32,10 +36,19 @@ def resultants(out: Path, points: int) -> Path:
         color = plt.get_cmap("viridis")(i / 7.5)
         axes.plot(kappa, mean_resultant(kappa, dim), color=color, label=f"n = {dim}")
         std = target * (dim - 1) / (1 - target**2) / dim**0.5  # Eq 19
-        norm = (std * torch.randn(2000, dim, generator=generator, dtype=torch.float64)).norm(dim=1).mean()
+        norm = (
+            (std * torch.randn(2000, dim, generator=generator, dtype=torch.float64))
+            .norm(dim=1)
+            .mean()
+        )
         axes.plot(norm, mean_resultant(norm, dim), "o", color=color, markeredgecolor="black")
     axes.axhline(target, color="grey", linestyle="--", linewidth=1)
-    axes.set(xscale="log", xlabel="concentration κ", ylabel="mean resultant length $A_n(κ)$", title="Initial concentrations for λ = 0.4 (points)")
+    axes.set(
+        xscale="log",
+        xlabel="concentration κ",
+        ylabel="mean resultant length $A_n(κ)$",
+        title="Initial concentrations for λ = 0.4 (points)",
+    )
     axes.legend(fontsize=8, frameon=False)
     return save(figure, out / "vmf_fig2.png")
 
@@ -63,7 +76,9 @@ def distances(out: Path, points: int) -> Path:
 
 
 def normalizers(out: Path, points: int) -> Path:
-    """nivMF paper, Fig. 8: bounds give the shape up to an unknown constant; the quadratic holds where it was fitted, kappa 10 ... 50."""
+    """nivMF paper, Fig. 8: bounds give the shape up to an unknown constant; the quadratic holds
+    where it was fitted, kappa 10 ... 50.
+    """
     dim = 512
     kappa = torch.linspace(0, 200, points, dtype=torch.float64)
     true = log_normalizer(kappa, dim)
@@ -71,7 +86,10 @@ def normalizers(out: Path, points: int) -> Path:
     shapes = {
         "(a) exact (Debye series)": (true, "-"),
         "(b) quadratic, nivMF paper Eq 13": (log_normalizer(kappa, dim, method="quadratic"), "--"),
-        "(c) Kumar & Tsvetkov 2019": (kumar(kappa, dim) + (true[0] - kumar(kappa[:1], dim)[0]), "-."),
+        "(c) Kumar & Tsvetkov 2019": (
+            kumar(kappa, dim) + (true[0] - kumar(kappa[:1], dim)[0]),
+            "-.",
+        ),
         "(d) mean of bounds, vMF paper Eq 12": (bounds + (true - bounds)[0], ":"),
     }
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
@@ -80,13 +98,22 @@ def normalizers(out: Path, points: int) -> Path:
         right.plot(kappa, (values - true).abs().clamp(min=1e-14), style, label=name)
     left.axvspan(10, 50, color="grey", alpha=0.15, label="where (b) was fitted")
     left.set(xlabel="κ", ylabel="log $C_{512}(κ)$", title="(c), (d): shifted to agree at κ = 0")
-    right.set(xlabel="κ", ylabel="absolute error", yscale="log", ylim=(1e-4, 1e3), title="difference from the exact value")
+    right.set(
+        xlabel="κ",
+        ylabel="absolute error",
+        yscale="log",
+        ylim=(1e-4, 1e3),
+        title="difference from the exact value",
+    )
     left.legend(fontsize=8, frameon=False)
     return save(figure, out / "nivmf_fig8.png")
 
 
 def kumar(kappa: torch.Tensor, dim: int) -> torch.Tensor:
-    """log C_n of Kumar & Tsvetkov 2019, supplement 8.2, up to a constant. (The nivMF release's comments hold it with the opposite sign, which rises.)"""
+    """log C_n of Kumar & Tsvetkov 2019, supplement 8.2, up to a constant.
+
+    (The nivMF release's comments hold it with the opposite sign, which rises.)
+    """
     half = (dim**2 / 4 + kappa**2).sqrt()
     return (dim / 2 - 2) * torch.log(dim / 2 - 2 + half) - half
 

@@ -1,4 +1,6 @@
-"""`python -m likeness ...` is `likeness ...`; `torchrun -m likeness train ...` starts many processes."""
+"""`python -m likeness ...` is `likeness ...`; `torchrun -m likeness train ...` starts many
+processes.
+"""
 
 from likeness.cli import main
 

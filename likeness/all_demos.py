@@ -43,8 +43,9 @@ class _Running(NamedTuple):
 def run_all(jobs: list[Job], *, num_cores: int | None = None) -> None:
     """Run each demo into its folder, without a page of its own, and print what each prints.
 
-    With two cores or more all run at the same time, each on one thread, and what they make is the same as one after the other. On one core, and where
-    Python cannot safely fork a process that has loaded torch (macOS, Windows), they run one after the other in this process.
+    With two cores or more all run at the same time, each on one thread, and what they make is the
+    same as one after the other. On one core, and where Python cannot safely fork a process that has
+    loaded torch (macOS, Windows), they run one after the other in this process.
 
     Args:
         jobs: what to run, in the order in which the output appears.
@@ -62,17 +63,24 @@ def run_all(jobs: list[Job], *, num_cores: int | None = None) -> None:
         return
     for script in mains.values():
         runpy.run_path(script)  # imports once what all processes then have
-    say(f"{len(jobs)} demos run at the same time: {', '.join(mains)}; their lines are shown one demo after the other")
+    say(
+        f"{len(jobs)} demos run at the same time: {', '.join(mains)}; their lines are shown one "
+        "demo after the other"
+    )
     failed = {}
     with _sigterm_interrupts():
         running: list[_Running] = []
         try:
             for job in jobs:
-                with _signals_wait():  # one that came between would leave behind a process that nobody knows
+                with (
+                    _signals_wait()
+                ):  # one that came between would leave behind a process that nobody knows
                     running.append(_start(job))
             for one in running:
                 say(f"\n{one.job.name}: {one.job.folder}")
-                with open(one.lines, encoding="utf-8", errors="backslashreplace", closefd=False) as lines:
+                with open(
+                    one.lines, encoding="utf-8", errors="backslashreplace", closefd=False
+                ) as lines:
                     for line in lines:
                         say(line.rstrip("\n"))
                 one.process.join()
@@ -88,12 +96,17 @@ def run_all(jobs: list[Job], *, num_cores: int | None = None) -> None:
                 os.close(one.lines)
     if failed:
         codes = " and ".join(f"{name} with exit code {code}" for name, code in failed.items())
-        raise ValueError(f"{len(failed)} of {len(jobs)} demos failed, {codes}; the lines above say why; start again with another --out")
+        raise ValueError(
+            f"{len(failed)} of {len(jobs)} demos failed, {codes}; the lines above say why; start "
+            "again with another --out"
+        )
 
 
 def _start(job: Job) -> _Running:
     reader, writer = os.pipe()
-    process = multiprocessing.get_context("fork").Process(target=_work, args=(job, writer), daemon=True)
+    process = multiprocessing.get_context("fork").Process(
+        target=_work, args=(job, writer), daemon=True
+    )
     try:
         process.start()
     finally:
@@ -108,7 +121,9 @@ def _work(job: Job, writer: int) -> None:
     for stream in (1, 2):
         os.dup2(writer, stream)
     os.close(writer)
-    sys.stdout = sys.stderr = open(1, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    sys.stdout = sys.stderr = open(
+        1, "w", encoding="utf-8", errors="backslashreplace", closefd=False
+    )  # noqa: SIM115
     torch.set_num_threads(1)
     with one_sentence("likeness"):
         try:
@@ -119,7 +134,10 @@ def _work(job: Job, writer: int) -> None:
 
 @contextmanager
 def _signals_wait() -> Iterator[None]:
-    """Signals that stop the program come after the block. To mask them is not enough: another thread would take them."""
+    """Signals that stop the program come after the block.
+
+    To mask them is not enough: another thread would take them.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -127,7 +145,9 @@ def _signals_wait() -> Iterator[None]:
     this = os.getpid()
 
     def note(number: int, _: object) -> None:
-        if os.getpid() != this:  # the process that is started within the block, and has not begun yet
+        if (
+            os.getpid() != this
+        ):  # the process that is started within the block, and has not begun yet
             os._exit(130)
         came.append(number)
 

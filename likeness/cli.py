@@ -1,4 +1,7 @@
-"""The `likeness` command: parse, call one function, print. Everything heavy is imported where it is used, so that scoring starts without torch."""
+"""The `likeness` command: parse, call one function, print.
+
+Everything heavy is imported where it is used, so that scoring starts without torch.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ from toolkit.printing import help_columns, say
 
 app = typer.Typer(
     name="likeness",
-    help="Pairwise similarity learning: train embedders, score verification trials, export embeddings.",
+    help="Pairwise similarity learning: train embedders, score verification trials, export "
+    "embeddings.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -28,24 +32,43 @@ app = typer.Typer(
 
 @app.command(epilog="Example: likeness demo --only face --out demo")
 def demo(
-    only: Annotated[str, typer.Option(help="One modality, speaker, face or image; without it all of them, each in a folder of OUT, and one report.")] = "",
-    out: Annotated[Path, typer.Option(help="Folder for the run; must not hold one yet.")] = Path("demo"),
+    only: Annotated[
+        str,
+        typer.Option(
+            help="One modality, speaker, face or image; without it all of them, each in a folder "
+            "of OUT, and one report."
+        ),
+    ] = "",
+    out: Annotated[Path, typer.Option(help="Folder for the run; must not hold one yet.")] = Path(
+        "demo"
+    ),
 ) -> None:
-    """Train, embed, score and report on synthetic voices, synthetic faces and real digits, in minutes on two cores. Runs recipes/*/demo.py of the clone."""
+    """Train, embed, score and report on synthetic voices, synthetic faces and real digits, in
+    minutes on two cores. Runs recipes/*/demo.py of the clone.
+    """
     import runpy
 
-    scripts = {script.parent.name: script for script in sorted((Path(__file__).resolve().parents[1] / "recipes").glob("*/demo.py"))}
+    scripts = {
+        script.parent.name: script
+        for script in sorted((Path(__file__).resolve().parents[1] / "recipes").glob("*/demo.py"))
+    }
     if only not in ("", *scripts) or not scripts:
         raise ValueError(
             f"--only {only!r} has no demo; there is: {', '.join(scripts)}"
             if scripts
-            else "no recipes/*/demo.py beside the toolkit: run the demo from a clone (pip install -e .)"
+            else "no recipes/*/demo.py beside the toolkit: run the demo from a clone (pip install "
+            "-e .)"
         )
     chosen = {only: out} if only else {name: out / name for name in scripts}
-    told = "the demo was stopped, and does not go on where it was; start it again with another --out"
+    told = (
+        "the demo was stopped, and does not go on where it was; start it again with another --out"
+    )
     taken = [str(folder) for folder in chosen.values() if (folder / "run").exists()]
     if taken:  # before the first of several trains for nothing
-        raise ValueError(f"{' and '.join(taken)} already {'holds a demo' if len(taken) == 1 else 'hold demos'}; choose another --out")
+        raise ValueError(
+            f"{' and '.join(taken)} already {'holds a demo' if len(taken) == 1 else 'hold demos'}; "
+            "choose another --out"
+        )
     if only:
         with _stoppable(told):
             runpy.run_path(str(scripts[only]))["main"](out)
@@ -60,21 +83,41 @@ def demo(
         raise typer.Exit(130) from None
     from likeness.demo import command, made_in, report
 
-    say(f"\nAll of them\n\n{report([made_in(folder) for folder in chosen.values()], out)}\nOne report: {out / 'report' / 'index.html'}")
-    say(f"A model as a web page and REST service: {command('likeness', 'serve', '--model', out / 'speaker' / 'run')}")
+    say(
+        f"\nAll of them\n\n{report([made_in(folder) for folder in chosen.values()], out)}\nOne "
+        f"report: {out / 'report' / 'index.html'}"
+    )
+    say(
+        "A model as a web page and REST service: "
+        f"{command('likeness', 'serve', '--model', out / 'speaker' / 'run')}"
+    )
 
 
-@app.command(epilog="Example: likeness train recipes/speaker/an4.py:arcface optim.lr=0.05 --data data --out runs/an4")
+@app.command(
+    epilog="Example: likeness train recipes/speaker/an4.py:arcface optim.lr=0.05 --data data --out "
+    "runs/an4"
+)
 def train(
     context: typer.Context,
     recipe: Annotated[str, typer.Argument(help="RECIPE.py or RECIPE.py:VARIANT.")],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="FIELD=VALUE", help="Dotted typed fields of the recipe.")] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FIELD=VALUE", help="Dotted typed fields of the recipe."),
+    ] = None,
     data: Annotated[Path, typer.Option(help="Folder of the data set.")] = Path("data"),
     out: Annotated[Path, typer.Option(help="Folder for checkpoints and log.")] = ...,  # type: ignore[assignment]
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder's last checkpoint.")] = False,
-    log: Annotated[list[str] | None, typer.Option(help="Beside log.jsonl: tensorboard or wandb; give it once for each.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the folder's last checkpoint.")
+    ] = False,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(help="Beside log.jsonl: tensorboard or wandb; give it once for each."),
+    ] = None,
 ) -> None:
-    """Train a recipe's variant. Many processes: torchrun --nproc-per-node N -m likeness train ..."""
+    """Train a recipe's variant.
+
+    Many processes: torchrun --nproc-per-node N -m likeness train ...
+    """
     from toolkit.parallel import distributed
     from toolkit.training import recipe as recipes
     from toolkit.training.train import fit
@@ -94,35 +137,78 @@ def train(
             from toolkit.training.measure import metrics_of, run_test
 
             measured = run_test(chosen, out, data)
-            say("test: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics_of(chosen, measured).items()))
+            say(
+                "test: "
+                + ", ".join(
+                    f"{name} {value:.4f}" for name, value in metrics_of(chosen, measured).items()
+                )
+            )
             page = out / "report" / "index.html"
-            items.html(page, measured, chosen.metrics, command=f"{context.obj} --resume", version=likeness_version())
+            items.html(
+                page,
+                measured,
+                chosen.metrics,
+                command=f"{context.obj} --resume",
+                version=likeness_version(),
+            )
             say(f"report: {page}")
 
 
-@app.command(epilog="Example: likeness compare recipes/speaker/an4.py --variants arcface,simple --seeds 3 --data data --out runs/an4-compare")
+@app.command(
+    epilog="Example: likeness compare recipes/speaker/an4.py --variants arcface,simple --seeds 3 "
+    "--data data --out runs/an4-compare"
+)
 def compare(
     context: typer.Context,
     recipe: Annotated[str, typer.Argument(help="RECIPE.py.")],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="FIELD=VALUE", help="Dotted typed fields of every variant.")] = None,
-    variants: Annotated[str, typer.Option(help="Names, separated by commas (default: all of the file).")] = "",
-    seeds: Annotated[int, typer.Option(min=1, help="Runs per variant, with the seeds 0 to N - 1.")] = 3,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FIELD=VALUE", help="Dotted typed fields of every variant."),
+    ] = None,
+    variants: Annotated[
+        str, typer.Option(help="Names, separated by commas (default: all of the file).")
+    ] = "",
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Runs per variant, with the seeds 0 to N - 1.")
+    ] = 3,
     data: Annotated[Path, typer.Option(help="Folder of the data set.")] = Path("data"),
-    out: Annotated[Path, typer.Option(help="Folder for runs, tables and report; what is finished there is not done again.")] = ...,  # type: ignore[assignment]
-    reference: Annotated[str, typer.Option(help="The variant that differences are taken to (default: the best mean of the first metric).")] = "",
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Folder for runs, tables and report; what is finished there is not done again."
+        ),
+    ] = ...,  # type: ignore[assignment]
+    reference: Annotated[
+        str,
+        typer.Option(
+            help="The variant that differences are taken to (default: the best mean of the first "
+            "metric)."
+        ),
+    ] = "",
     tune: Annotated[
         int,
         typer.Option(
-            min=0, help="Trials per variant that search the file's RANGES on validation classes first; a grid of Choices ends when every point was tried."
+            min=0,
+            help="Trials per variant that search the file's RANGES on validation classes first; a "
+            "grid of Choices ends when every point was tried.",
         ),
     ] = 0,
-    allow_different: Annotated[str, typer.Option(help="Fields besides the method in which the variants may differ, separated by commas.")] = "",
+    allow_different: Annotated[
+        str,
+        typer.Option(
+            help="Fields besides the method in which the variants may differ, separated by commas."
+        ),
+    ] = "",
 ) -> None:
-    """Train variants x seeds under equal data order and budget; a table with standard errors, intervals over subjects and paired differences."""
+    """Train variants x seeds under equal data order and budget; a table with standard errors,
+    intervals over subjects and paired differences.
+    """
     from eval.reports.comparison import table
     from toolkit.training import compare as comparing
 
-    chosen, ranges = comparing.load_variants(recipe, [one.strip() for one in variants.split(",") if one.strip()], overrides or [])
+    chosen, ranges = comparing.load_variants(
+        recipe, [one.strip() for one in variants.split(",") if one.strip()], overrides or []
+    )
     with _stoppable():
         result = comparing.compare(
             chosen,
@@ -144,11 +230,20 @@ def compare(
 
 @app.command(epilog="Example: likeness prepare fsdd --data data")
 def prepare(
-    dataset: Annotated[str, typer.Argument(help="Its name; without one, the data sets that there are.")] = "",
-    data: Annotated[Path, typer.Option(help="Folder for the data; made if it does not exist.")] = Path("data"),
-    keep: Annotated[bool, typer.Option("--keep", help="Leave fetched archives in DATA/downloads.")] = False,
+    dataset: Annotated[
+        str, typer.Argument(help="Its name; without one, the data sets that there are.")
+    ] = "",
+    data: Annotated[
+        Path, typer.Option(help="Folder for the data; made if it does not exist.")
+    ] = Path("data"),
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave fetched archives in DATA/downloads.")
+    ] = False,
 ) -> None:
-    """Fetch a data set with checksums where the licence lets us; else say what to fetch. Then count what is there."""
+    """Fetch a data set with checksums where the licence lets us; else say what to fetch.
+
+    Then count what is there.
+    """
     from likeness.prepare import prepare as preparing
     from likeness.prepare import sources
 
@@ -158,12 +253,16 @@ def prepare(
         preparing.prepare(sources.named(dataset), data, keep=keep, say=say)
 
 
-_USAGE = cast(type[typer.BadParameter], typer.BadParameter.__mro__[2])  # ClickException: of click, or of the copy of it that newer versions of typer hold
+_USAGE = cast(
+    type[typer.BadParameter], typer.BadParameter.__mro__[2]
+)  # ClickException: of click, or of the copy of it that newer versions of typer hold
 
 
 @contextmanager
 def _stoppable(told: str = "") -> Iterator[None]:
-    """Ctrl-C in training ends with one sentence, `told` or what the run says of itself, and exit code 130."""
+    """Ctrl-C in training ends with one sentence, `told` or what the run says of itself, and exit
+    code 130.
+    """
     from toolkit.console import Interrupted
 
     try:
@@ -178,12 +277,17 @@ app.add_typer(on_files.app)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command; wrong input ends with exit code 2 and one sentence, Ctrl-C with 130. LIKENESS_TRACEBACK=1 shows the traceback as well."""
+    """Run the command; wrong input ends with exit code 2 and one sentence, Ctrl-C with 130.
+
+    LIKENESS_TRACEBACK=1 shows the traceback as well.
+    """
     arguments = sys.argv[1:] if arguments is None else arguments
     command, line = typer.main.get_command(app), shlex.join(["likeness", *arguments])
     with one_sentence("likeness"):
         try:
-            with command.make_context("likeness", list(arguments), obj=line, terminal_width=help_columns()) as context:
+            with command.make_context(
+                "likeness", list(arguments), obj=line, terminal_width=help_columns()
+            ) as context:
                 command.invoke(context)
         except typer.Exit as ended:
             sys.exit(ended.exit_code)

@@ -1,4 +1,6 @@
-"""The job of every recipes/*/demo.py: train, embed, score, evaluate, and say how to do each step by hand."""
+"""The job of every recipes/*/demo.py: train, embed, score, evaluate, and say how to do each step by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ Baseline = Callable[[list[Item]], Embeddings]
 
 
 class Made(NamedTuple):
-    """What a demo leaves for a report: score files, the embeddings behind each, and where the media of their ids lie."""
+    """What a demo leaves for a report: score files, the embeddings behind each, and where the media
+    of their ids lie.
+    """
 
     scores: list[Path]
     embeddings: list[Path]
@@ -47,9 +51,11 @@ def run(
     trials: Part | None = None,
     page: bool = True,
 ) -> Made:
-    """Everything of a demo into `out`: write(folder) makes its data, `told` says of what, `baseline` is what the trained model is set against.
+    """Everything of a demo into `out`: write(folder) makes its data, `told` says of what,
+    `baseline` is what the trained model is set against.
 
-    own_data: the last line of advice, on the user's own files. trials: the recipe's, or others, for a recipe that is measured item by item.
+    own_data: the last line of advice, on the user's own files. trials: the recipe's, or others, for
+    a recipe that is measured item by item.
     page: write the report; False where one page is made of several demos.
     ValueError where `out` holds a demo already.
     """
@@ -69,18 +75,25 @@ def run(
     (out / "scores").mkdir(exist_ok=True)
     ours, _ = embed(model.embedder, items, model.read, meta=model.meta)
     made = Made([], [], data)
-    for name, embedded in ((f"{recipe.modality}-likeness", ours), (f"{recipe.modality}-{baseline[0]}", baseline[1](items))):
+    for name, embedded in (
+        (f"{recipe.modality}-likeness", ours),
+        (f"{recipe.modality}-{baseline[0]}", baseline[1](items)),
+    ):
         made.embeddings.append(out / f"{name}.npz")
         made.scores.append(out / "scores" / f"{name}.txt")
         embeddings.write(made.embeddings[-1], embedded)
         trial_lists.write_scores(made.scores[-1], pairs, similarity.score_trials(pairs, embedded))
     say("4/4 evaluating")
-    say(report([made], out) if page else evaluate_files(made.scores, json_file=out / "results.json"))
+    say(
+        report([made], out) if page else evaluate_files(made.scores, json_file=out / "results.json")
+    )
     assert pairs.target is not None
     first = int(np.flatnonzero(pairs.target)[0])
     paths = {item.id: item.path for item in items}
     example = paths[pairs.enrol_ids[pairs.enrol[first]]], paths[pairs.probe_ids[pairs.probe[first]]]
-    program = sys.argv[0] if Path(sys.argv[0]).name == "likeness" else "likeness"  # as it was called, .venv/bin/likeness say
+    program = (
+        sys.argv[0] if Path(sys.argv[0]).name == "likeness" else "likeness"
+    )  # as it was called, .venv/bin/likeness say
     shown = f", the report {out / 'report' / 'index.html'}" if page else ""
     say(
         f"""
@@ -100,20 +113,43 @@ and on your own files:
 
 def made_in(out: Path) -> Made:
     """What run() left in the folder `out`, the trained model first."""
-    files = sorted(out.glob("*.npz"), key=lambda file: (not file.stem.endswith("-likeness"), file.stem))
+    files = sorted(
+        out.glob("*.npz"), key=lambda file: (not file.stem.endswith("-likeness"), file.stem)
+    )
     return Made([out / "scores" / f"{file.stem}.txt" for file in files], files, out / "data")
 
 
 def report(demos: Sequence[Made], out: Path) -> str:
-    """One page of the demos side by side, out/report/index.html, and out/results.json; returns the table."""
-    scores, embedded = [one for made in demos for one in made.scores], [one for made in demos for one in made.embeddings]
+    """One page of the demos side by side, out/report/index.html, and out/results.json; returns the
+    table.
+    """
+    scores, embedded = (
+        [one for made in demos for one in made.scores],
+        [one for made in demos for one in made.embeddings],
+    )
     media = demos[0].media
     if len(demos) > 1:  # the ids of all
         media = out / "media.txt"
-        write_items(media, [item for made in demos for item in read_items(made.media.parent / "items.txt", made.media.resolve())])
+        write_items(
+            media,
+            [
+                item
+                for made in demos
+                for item in read_items(made.media.parent / "items.txt", made.media.resolve())
+            ],
+        )
     each = [part for one in embedded for part in ("--embeddings", one)]
-    again = command("likeness", "evaluate", *scores, *each, "--media", media, "--report", out / "report")
-    return evaluate_files(scores, report_folder=out / "report", json_file=out / "results.json", embeddings=embedded, media=media, command=again)
+    again = command(
+        "likeness", "evaluate", *scores, *each, "--media", media, "--report", out / "report"
+    )
+    return evaluate_files(
+        scores,
+        report_folder=out / "report",
+        json_file=out / "results.json",
+        embeddings=embedded,
+        media=media,
+        command=again,
+    )
 
 
 def command(*parts: str | Path) -> str:

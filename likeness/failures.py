@@ -1,4 +1,6 @@
-"""How a command ends when something goes wrong: one sentence on stderr and exit code 2, never a traceback unless LIKENESS_TRACEBACK=1 asks for it."""
+"""How a command ends when something goes wrong: one sentence on stderr and exit code 2, never a
+traceback unless LIKENESS_TRACEBACK=1 asks for it.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,33 @@ from types import TracebackType
 from toolkit.printing import one_line, say, silence
 
 _PACKAGES = ("eval", "toolkit", "modalities", "recipes")
-_OF_OTHERS = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-_NO_MEMORY = ("allocate memory", "out of memory", "bad_alloc")  # torch's and ONNX Runtime's allocators raise RuntimeError
-_WORKER = re.compile(r"Caught \w+ in .*Original Traceback \(most recent call last\):\n(?P<frames>.*?)\n(?P<kind>[\w.]+): (?P<text>.*)", re.DOTALL)
-_DOUBT = "an input may be damaged, or this is a defect of Likeness; LIKENESS_TRACEBACK=1 before the command shows where it happened"
-_LESS = "take smaller batches or fewer items at once, or a machine with more; a damaged file may also claim a size that it does not have"
+_OF_OTHERS = tuple(
+    {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
+_NO_MEMORY = (
+    "allocate memory",
+    "out of memory",
+    "bad_alloc",
+)  # torch's and ONNX Runtime's allocators raise RuntimeError
+_WORKER = re.compile(
+    r"Caught \w+ in .*Original Traceback \(most recent call "
+    r"last\):\n(?P<frames>.*?)\n(?P<kind>[\w.]+): (?P<text>.*)",
+    re.DOTALL,
+)
+_DOUBT = (
+    "an input may be damaged, or this is a defect of Likeness; LIKENESS_TRACEBACK=1 before the "
+    "command shows where it happened"
+)
+_LESS = (
+    "take smaller batches or fewer items at once, or a machine with more; a damaged file may also "
+    "claim a size that it does not have"
+)
 
 
 @contextmanager
 def one_sentence(program: str) -> Iterator[None]:
-    """Whatever goes wrong inside ends the process: wrong input with exit code 2 and one sentence on stderr, Ctrl-C with 130.
+    """Whatever goes wrong inside ends the process: wrong input with exit code 2 and one sentence on
+    stderr, Ctrl-C with 130.
 
     LIKENESS_TRACEBACK=1 prints the traceback as well. SystemExit passes.
     """
@@ -32,7 +51,9 @@ def one_sentence(program: str) -> Iterator[None]:
         yield
     except (SystemExit, GeneratorExit):
         raise
-    except BaseException as error:  # torch's CheckpointException and the panics of Rust libraries are no Exception
+    except (
+        BaseException
+    ) as error:  # torch's CheckpointException and the panics of Rust libraries are no Exception
         if isinstance(error, BrokenPipeError) and _reader_is_gone():
             sys.exit(0)
         if os.environ.get("LIKENESS_TRACEBACK"):
@@ -47,12 +68,15 @@ def one_sentence(program: str) -> Iterator[None]:
 def explain(error: BaseException) -> str:
     """One sentence on an exception.
 
-    A text that Likeness or a recipe wrote, or the operating system or an import, stands for itself. Any other is named with its kind, and with what
+    A text that Likeness or a recipe wrote, or the operating system or an import, stands for itself.
+    Any other is named with its kind, and with what
     it may mean: a damaged input or a defect of Likeness, or too little memory.
     """
     error = _inner(error)
     text = _text(error)
-    if in_worker := _WORKER.search(text):  # a DataLoader's worker hands on its traceback as the text
+    if in_worker := _WORKER.search(
+        text
+    ):  # a DataLoader's worker hands on its traceback as the text
         last = in_worker["frames"].splitlines()[-1]
         text = " ".join(in_worker["text"].split())
         return text if last.strip().startswith("raise ") else _doubtful(in_worker["kind"], text)
@@ -71,7 +95,9 @@ def _doubtful(kind: str, text: str) -> str:
 
 
 def _inner(error: BaseException) -> BaseException:
-    """The exception of the process that failed, in place of torch's CheckpointException, which holds those of all processes."""
+    """The exception of the process that failed, in place of torch's CheckpointException, which
+    holds those of all processes.
+    """
     failures = getattr(error, "failures", None)
     if type(error).__name__ == "CheckpointException" and isinstance(failures, dict) and failures:
         first = next(iter(failures.values()))
@@ -88,9 +114,11 @@ def _text(error: BaseException) -> str:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether a `raise` statement of Likeness or of the user's recipe made it: then its text is a sentence that was written for the user.
+    """Whether a `raise` statement of Likeness or of the user's recipe made it: then its text is a
+    sentence that was written for the user.
 
-    `values[name]` and `int(text)` raise KeyError and ValueError in our files too, but not by a `raise`, and their texts say nothing to the user.
+    `values[name]` and `int(text)` raise KeyError and ValueError in our files too, but not by a
+    `raise`, and their texts say nothing to the user.
     """
     place = error.__traceback__
     if place is None or isinstance(error, AssertionError):
@@ -107,7 +135,9 @@ def _raises(place: TracebackType) -> bool:
 
 def _is_our_file(place: TracebackType) -> bool:
     name = str(place.tb_frame.f_globals.get("__name__", ""))
-    return name.split(".")[0] in _PACKAGES or not place.tb_frame.f_code.co_filename.startswith((*_OF_OTHERS, "<"))
+    return name.split(".")[0] in _PACKAGES or not place.tb_frame.f_code.co_filename.startswith(
+        (*_OF_OTHERS, "<")
+    )
 
 
 def _reader_is_gone() -> bool:

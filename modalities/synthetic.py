@@ -1,9 +1,14 @@
-"""Seeded speech-like voices of any number: the demo and every recipe's smoke test run on them. No recordings, no download.
+"""Seeded speech-like voices of any number: the demo and every recipe's smoke test run on them.
 
-Source and filter, after D. H. Klatt, "Software for a cascade/parallel formant synthesizer" (JASA 1980): a glottal pulse train and aspiration noise through a
-cascade of moving formant resonators, plus frication noise. A speaker has a vocal tract length, formant offsets and bandwidths, a pitch with its range, an open
-quotient, a spectral tilt, breathiness, a rate of speech and sibilants of its own. What is said (random syllables), prosody, level and channel change with every
-utterance, the channel most from one session to the other (even and odd utterances). So the long-term spectrum is a poor cue, and a trained network does better.
+No recordings, no download.
+
+Source and filter, after D. H. Klatt, "Software for a cascade/parallel formant synthesizer" (JASA
+1980): a glottal pulse train and aspiration noise through a cascade of moving formant resonators,
+plus frication noise. A speaker has a vocal tract length, formant offsets and bandwidths, a pitch
+with its range, an open quotient, a spectral tilt, breathiness, a rate of speech and sibilants of
+its own. What is said (random syllables), prosody, level and channel change with every utterance,
+the channel most from one session to the other (even and odd utterances). So the long-term spectrum
+is a poor cue, and a trained network does better.
 """
 
 from __future__ import annotations
@@ -26,7 +31,9 @@ _HOP_SECONDS = 0.008  # the formants move in steps of this
 
 
 class Phone(NamedTuple):
-    """formants: F1 to F3 in Hz of an average man. voice, breath, hiss: amplitudes of pulses, aspiration and frication. hiss_hz: centre of the frication."""
+    """formants: F1 to F3 in Hz of an average man. voice, breath, hiss: amplitudes of pulses,
+    aspiration and frication. hiss_hz: centre of the frication.
+    """
 
     formants: tuple[float, float, float]
     seconds: float
@@ -62,18 +69,36 @@ _CONSONANTS = [
     [Phone((340, 1100, 2080), 0.09, voice=0.0, hiss=0.07, hiss_hz=4600)],  # f
     [Phone((300, 1400, 2500), 0.07, voice=0.4, hiss=0.14, hiss_hz=5800)],  # z
     [Phone((500, 1500, 2500), 0.06, voice=0.0, breath=0.8)],  # h
-    [Phone((300, 900, 2200), 0.06, voice=0.0), Phone((350, 900, 2200), 0.03, voice=0.0, breath=0.5, hiss=0.20, hiss_hz=1000)],  # p
-    [Phone((300, 1700, 2600), 0.06, voice=0.0), Phone((350, 1700, 2600), 0.03, voice=0.0, breath=0.5, hiss=0.35, hiss_hz=4300)],  # t
-    [Phone((300, 1900, 2700), 0.06, voice=0.0), Phone((350, 1900, 2700), 0.03, voice=0.0, breath=0.5, hiss=0.30, hiss_hz=2000)],  # k
-    [Phone((220, 900, 2200), 0.06, voice=0.15), Phone((300, 900, 2200), 0.015, hiss=0.12, hiss_hz=900)],  # b
-    [Phone((220, 1700, 2600), 0.06, voice=0.15), Phone((300, 1700, 2600), 0.015, hiss=0.20, hiss_hz=3800)],  # d
+    [
+        Phone((300, 900, 2200), 0.06, voice=0.0),
+        Phone((350, 900, 2200), 0.03, voice=0.0, breath=0.5, hiss=0.20, hiss_hz=1000),
+    ],  # p
+    [
+        Phone((300, 1700, 2600), 0.06, voice=0.0),
+        Phone((350, 1700, 2600), 0.03, voice=0.0, breath=0.5, hiss=0.35, hiss_hz=4300),
+    ],  # t
+    [
+        Phone((300, 1900, 2700), 0.06, voice=0.0),
+        Phone((350, 1900, 2700), 0.03, voice=0.0, breath=0.5, hiss=0.30, hiss_hz=2000),
+    ],  # k
+    [
+        Phone((220, 900, 2200), 0.06, voice=0.15),
+        Phone((300, 900, 2200), 0.015, hiss=0.12, hiss_hz=900),
+    ],  # b
+    [
+        Phone((220, 1700, 2600), 0.06, voice=0.15),
+        Phone((300, 1700, 2600), 0.015, hiss=0.20, hiss_hz=3800),
+    ],  # d
 ]
 _PAUSE = Phone((500, 1500, 2500), 0.12, voice=0.0)
 
 
 @dataclass(frozen=True)
 class Speaker:
-    """What stays the same over a speaker's utterances. Frequencies in Hz, pitch range and slides in octaves."""
+    """What stays the same over a speaker's utterances.
+
+    Frequencies in Hz, pitch range and slides in octaves.
+    """
 
     pitch_hz: float
     pitch_range: float
@@ -89,7 +114,9 @@ class Speaker:
 
 
 def speaker_traits(speaker: int, *, seed: int = 0) -> Speaker:
-    """Draw the traits of speaker number `speaker`, half of them with the shorter tract and higher pitch of women."""
+    """Draw the traits of speaker number `speaker`, half of them with the shorter tract and higher
+    pitch of women.
+    """
     rng = np.random.default_rng([seed, speaker, 1])
     high = bool(rng.integers(2))
     tract = rng.normal(1.16, 0.06) if high else rng.normal(0.99, 0.06)
@@ -108,17 +135,32 @@ def speaker_traits(speaker: int, *, seed: int = 0) -> Speaker:
     )
 
 
-def voice(speaker: int, utterance: int, *, seed: int = 0, seconds: tuple[float, float] = (1.5, 3.0), rate_hz: int = 16_000) -> Wave:
-    """One utterance (samples,) in (-1, 1), a pure function of its arguments; its duration is drawn uniformly from `seconds`.
+def voice(
+    speaker: int,
+    utterance: int,
+    *,
+    seed: int = 0,
+    seconds: tuple[float, float] = (1.5, 3.0),
+    rate_hz: int = 16_000,
+) -> Wave:
+    """One utterance (samples,) in (-1, 1), a pure function of its arguments; its duration is drawn
+    uniformly from `seconds`.
 
     ValueError for negative numbers, seconds below 0.3 or out of order, and rates below 8000 Hz.
     """
     if min(speaker, utterance, seed) < 0:
-        raise ValueError(f"voice: speaker {speaker}, utterance {utterance}, seed {seed}; numbers from 0 are allowed")
+        raise ValueError(
+            f"voice: speaker {speaker}, utterance {utterance}, seed {seed}; numbers from 0 are "
+            "allowed"
+        )
     if not 0.3 <= seconds[0] <= seconds[1]:
-        raise ValueError(f"voice: seconds {seconds} must be (shortest, longest) with a shortest of at least 0.3")
+        raise ValueError(
+            f"voice: seconds {seconds} must be (shortest, longest) with a shortest of at least 0.3"
+        )
     if rate_hz < 8_000:
-        raise ValueError(f"voice: rate_hz is {rate_hz}; at least 8000 is needed to hold the formants")
+        raise ValueError(
+            f"voice: rate_hz is {rate_hz}; at least 8000 is needed to hold the formants"
+        )
     who = speaker_traits(speaker, seed=seed)
     rng = np.random.default_rng([seed, speaker, utterance, 2])
     samples = round(rng.uniform(*seconds) * rate_hz)
@@ -131,22 +173,39 @@ def voice(speaker: int, utterance: int, *, seed: int = 0, seconds: tuple[float, 
     def per_sample(track_of_frames: Floats) -> Floats:
         return np.interp(at, np.arange(frames), track_of_frames)
 
-    pitch = _pitch(who, rng, np.interp(np.arange(frames), np.linspace(0, frames, len(accents)), accents))
+    pitch = _pitch(
+        who, rng, np.interp(np.arange(frames), np.linspace(0, frames, len(accents)), accents)
+    )
     source = _glottis(per_sample(pitch) / rate_hz, who, rng) * per_sample(tracks.voice)
-    source += rng.standard_normal(samples) * (per_sample(tracks.breath) * 0.06 + who.breathiness * 0.5 * per_sample(tracks.voice))
+    source += rng.standard_normal(samples) * (
+        per_sample(tracks.breath) * 0.06 + who.breathiness * 0.5 * per_sample(tracks.voice)
+    )
     spoken = _cascade(source, tracks, hop, rate_hz)
     spoken += _frication(per_sample(tracks.hiss), phones, who, rng, hop, rate_hz)
     return _channel(spoken, np.random.default_rng([seed, speaker, utterance % 2, 3]), rng, rate_hz)
 
 
 def write_voices(
-    folder: str | Path, *, num_speakers: int, num_utterances: int, seed: int = 0, seconds: tuple[float, float] = (1.5, 3.0), rate_hz: int = 16_000
+    folder: str | Path,
+    *,
+    num_speakers: int,
+    num_utterances: int,
+    seed: int = 0,
+    seconds: tuple[float, float] = (1.5, 3.0),
+    rate_hz: int = 16_000,
 ) -> None:
-    """Write folder/spk000/utt00.flac and so on (16-bit), the same for the same arguments; existing files are replaced. Many files show a progress bar."""
+    """Write folder/spk000/utt00.flac and so on (16-bit), the same for the same arguments; existing
+    files are replaced. Many files show a progress bar.
+    """
     if num_speakers < 1 or num_utterances < 1:
-        raise ValueError(f"write_voices: {num_speakers} speakers with {num_utterances} utterances; at least 1 of each is needed")
+        raise ValueError(
+            f"write_voices: {num_speakers} speakers with {num_utterances} utterances; at least 1 "
+            "of each is needed"
+        )
     folder = Path(folder)
-    for speaker in track(range(num_speakers), "Synthesising voices", show=num_speakers * num_utterances >= 100):
+    for speaker in track(
+        range(num_speakers), "Synthesising voices", show=num_speakers * num_utterances >= 100
+    ):
         where = folder / f"spk{speaker:03d}"
         where.mkdir(parents=True, exist_ok=True)
         for utterance in range(num_utterances):
@@ -164,18 +223,31 @@ class _Tracks(NamedTuple):
     hiss: Floats
 
 
-def _say(who: Speaker, rng: np.random.Generator, seconds: float) -> tuple[list[tuple[Phone, float]], Floats]:
-    """Random syllables, (phone, seconds) each, until the time is filled, and random accents for the pitch."""
+def _say(
+    who: Speaker, rng: np.random.Generator, seconds: float
+) -> tuple[list[tuple[Phone, float]], Floats]:
+    """Random syllables, (phone, seconds) each, until the time is filled, and random accents for the
+    pitch.
+    """
     said: list[tuple[Phone, float]] = [(_PAUSE, rng.uniform(0.02, 0.1) * min(1.0, seconds))]
     syllables = 0
     while not syllables or sum(length for _, length in said) < seconds - 0.1:
         number = int(rng.integers(len(_VOWELS)))
         vowel = _VOWELS[number]
-        f1, f2, f3 = (float(f * shift) for f, shift in zip(vowel.formants, who.vowel_shift[number], strict=True))
-        syllable = [*_CONSONANTS[rng.integers(len(_CONSONANTS))], vowel._replace(formants=(f1, f2, f3))]
+        f1, f2, f3 = (
+            float(f * shift)
+            for f, shift in zip(vowel.formants, who.vowel_shift[number], strict=True)
+        )
+        syllable = [
+            *_CONSONANTS[rng.integers(len(_CONSONANTS))],
+            vowel._replace(formants=(f1, f2, f3)),
+        ]
         if rng.random() < 0.3:
             syllable.append(_CONSONANTS[rng.integers(10)][0])  # no stop closes a syllable
-        said += [(phone, phone.seconds * float(np.exp(rng.normal(0.0, 0.2))) / who.tempo) for phone in syllable]
+        said += [
+            (phone, phone.seconds * float(np.exp(rng.normal(0.0, 0.2))) / who.tempo)
+            for phone in syllable
+        ]
         syllables += 1
         if rng.random() < 0.12:
             said.append((_PAUSE, rng.uniform(0.05, 0.2)))
@@ -183,13 +255,25 @@ def _say(who: Speaker, rng: np.random.Generator, seconds: float) -> tuple[list[t
     return said, rng.normal(0.0, 1.0, max(2, syllables))
 
 
-def _tracks(phones: list[tuple[Phone, float]], who: Speaker, frames: int, frame_seconds: float) -> _Tracks:
-    """Piecewise constant targets, smoothed: formants over about 50 ms (coarticulation), amplitudes over 25 ms."""
+def _tracks(
+    phones: list[tuple[Phone, float]], who: Speaker, frames: int, frame_seconds: float
+) -> _Tracks:
+    """Piecewise constant targets, smoothed: formants over about 50 ms (coarticulation), amplitudes
+    over 25 ms.
+    """
     ends = np.cumsum([length for _, length in phones])
-    which = np.minimum(np.searchsorted(ends, (np.arange(frames) + 0.5) * frame_seconds, side="right"), len(phones) - 1)
-    formants = np.array([(*phone.formants, 3300.0, 3900.0) for phone, _ in phones])[which] * who.formant_scale
+    which = np.minimum(
+        np.searchsorted(ends, (np.arange(frames) + 0.5) * frame_seconds, side="right"),
+        len(phones) - 1,
+    )
+    formants = (
+        np.array([(*phone.formants, 3300.0, 3900.0) for phone, _ in phones])[which]
+        * who.formant_scale
+    )
     damping = np.array([phone.damping for phone, _ in phones])[which]
-    bandwidths = np.array([60.0, 90.0, 140.0, 220.0, 280.0]) * who.bandwidth_scale * damping[:, None]
+    bandwidths = (
+        np.array([60.0, 90.0, 140.0, 220.0, 280.0]) * who.bandwidth_scale * damping[:, None]
+    )
 
     def smooth(values: Floats, width: int) -> Floats:
         kernel = np.hanning(width + 2)[1:-1]
@@ -197,20 +281,30 @@ def _tracks(phones: list[tuple[Phone, float]], who: Speaker, frames: int, frame_
         smoothed: Floats = signal.convolve(padded, (kernel / kernel.sum())[:, None], mode="valid")
         return smoothed
 
-    levels = smooth(np.array([(phone.voice, phone.breath, phone.hiss) for phone, _ in phones])[which], 3)
-    return _Tracks(smooth(formants, 7), smooth(bandwidths, 7), levels[:, 0], levels[:, 1], levels[:, 2])
+    levels = smooth(
+        np.array([(phone.voice, phone.breath, phone.hiss) for phone, _ in phones])[which], 3
+    )
+    return _Tracks(
+        smooth(formants, 7), smooth(bandwidths, 7), levels[:, 0], levels[:, 1], levels[:, 2]
+    )
 
 
 def _pitch(who: Speaker, rng: np.random.Generator, accents: Floats) -> Floats:
     """(frames,) Hz: declination, accents, slow drift; each utterance at its own register."""
     frames = len(accents)
     drift = signal.lfilter([0.05], [1.0, -0.95], rng.standard_normal(frames))
-    octaves = rng.normal(0.0, 0.06) + who.pitch_range * (0.5 - np.linspace(0.0, 1.2, frames) + 0.6 * accents) + 0.05 * drift
+    octaves = (
+        rng.normal(0.0, 0.06)
+        + who.pitch_range * (0.5 - np.linspace(0.0, 1.2, frames) + 0.6 * accents)
+        + 0.05 * drift
+    )
     return np.clip(who.pitch_hz * 2**octaves, 55.0, 480.0)
 
 
 def _glottis(cycles_per_sample: Floats, who: Speaker, rng: np.random.Generator) -> Floats:
-    """(samples,) the derivative of Rosenberg's glottal flow a t^2 - b t^3 over the open part of each cycle, with jitter, shimmer and tilt; unit power."""
+    """(samples,) the derivative of Rosenberg's glottal flow a t^2 - b t^3 over the open part of
+    each cycle, with jitter, shimmer and tilt; unit power.
+    """
     samples = len(cycles_per_sample)
     wobble = signal.lfilter([0.02], [1.0, -0.98], rng.standard_normal(samples))
     phase = rng.random() + np.cumsum(cycles_per_sample * (1.0 + 8.0 * who.jitter * wobble))
@@ -224,7 +318,9 @@ def _glottis(cycles_per_sample: Floats, who: Speaker, rng: np.random.Generator) 
 
 
 def _cascade(source: Floats, tracks: _Tracks, hop: int, rate_hz: int) -> Floats:
-    """(samples,) the source through five digital resonators whose coefficients move every hop, the state carried over (Klatt 1980, eq. 1 and 2)."""
+    """(samples,) the source through five digital resonators whose coefficients move every hop, the
+    state carried over (Klatt 1980, eq. 1 and 2).
+    """
     formants = np.minimum(tracks.formants, 0.46 * rate_hz)
     radius = np.exp(-np.pi * tracks.bandwidths / rate_hz)
     b = 2.0 * radius * np.cos(2.0 * np.pi * formants / rate_hz)
@@ -239,34 +335,56 @@ def _cascade(source: Floats, tracks: _Tracks, hop: int, rate_hz: int) -> Floats:
     return spoken
 
 
-def _frication(level: Floats, phones: list[tuple[Phone, float]], who: Speaker, rng: np.random.Generator, hop: int, rate_hz: int) -> Floats:
-    """(samples,) noise through one broad resonance per hissing phone, added beside the cascade as the constriction lies at the front of the mouth."""
+def _frication(
+    level: Floats,
+    phones: list[tuple[Phone, float]],
+    who: Speaker,
+    rng: np.random.Generator,
+    hop: int,
+    rate_hz: int,
+) -> Floats:
+    """(samples,) noise through one broad resonance per hissing phone, added beside the cascade as
+    the constriction lies at the front of the mouth.
+    """
     hissing = np.zeros_like(level)
     end = 0.0
     for phone, length in phones:
         start, end = end, end + length
         if phone.hiss == 0.0:
             continue
-        part = slice(max(0, round(start * rate_hz) - 2 * hop), min(len(level), round(end * rate_hz) + 2 * hop))
+        part = slice(
+            max(0, round(start * rate_hz) - 2 * hop),
+            min(len(level), round(end * rate_hz) + 2 * hop),
+        )
         if part.start >= part.stop:
             break
         centre = min(phone.hiss_hz * who.hiss_scale, 0.44 * rate_hz)
         radius = np.exp(-np.pi * (0.25 * centre + 300.0) / rate_hz)
         noise = rng.standard_normal(part.stop - part.start)
-        coloured = signal.lfilter([1.0, 0.0, -1.0], [1.0, -2.0 * radius * np.cos(2 * np.pi * centre / rate_hz), radius**2], noise)
+        coloured = signal.lfilter(
+            [1.0, 0.0, -1.0],
+            [1.0, -2.0 * radius * np.cos(2 * np.pi * centre / rate_hz), radius**2],
+            noise,
+        )
         hissing[part] += coloured / np.sqrt(np.mean(coloured**2)) * level[part]
     return hissing * 2.5
 
 
-def _channel(spoken: Floats, session: np.random.Generator, rng: np.random.Generator, rate_hz: int) -> Wave:
-    """The recording: tilt, a broad resonance of the room or microphone, noise floor and level; drawn for the session, varied a little by utterance."""
+def _channel(
+    spoken: Floats, session: np.random.Generator, rng: np.random.Generator, rate_hz: int
+) -> Wave:
+    """The recording: tilt, a broad resonance of the room or microphone, noise floor and level;
+    drawn for the session, varied a little by utterance.
+    """
     tilt = session.uniform(-0.45, 0.45) + rng.normal(0.0, 0.05)
     centre, boost = session.uniform(300.0, 0.4 * rate_hz), session.uniform(-0.5, 1.0)
     heard = signal.lfilter([1.0, tilt], [1.0], spoken)
     peak = signal.iirpeak(centre, 1.5, fs=rate_hz)
     heard = heard + boost * signal.lfilter(*peak, heard)
     snr_db = session.uniform(20.0, 35.0) + rng.normal(0.0, 2.0)
-    noise = signal.lfilter([1.0], [1.0, -session.uniform(0.0, 0.9)], rng.standard_normal(len(heard)))
+    noise = signal.lfilter(
+        [1.0], [1.0, -session.uniform(0.0, 0.9)], rng.standard_normal(len(heard))
+    )
     heard += noise * np.sqrt(np.mean(heard**2) / np.mean(noise**2) * 10 ** (-snr_db / 10))
     peak_level = 10 ** (rng.uniform(-16.0, -3.0) / 20)
     recorded: Wave = (heard * (peak_level / np.abs(heard).max())).astype(np.float32)

@@ -1,4 +1,6 @@
-"""Shared fixtures: the real data beside the checkout where it lies there, and small synthetic voices."""
+"""Shared fixtures: the real data beside the checkout where it lies there, and small synthetic
+voices.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 logging.getLogger("torch.distributed.checkpoint").setLevel(logging.WARNING)  # it logs every tensor
 
-# A loaded machine is no bug of ours; and CI judges a change by the same examples each time, while developers' runs go on searching.
+# A loaded machine is no bug of ours; and CI judges a change by the same examples each time, while
+# developers' runs go on searching.
 settings.register_profile("steady", deadline=None, derandomize="CI" in os.environ)
-settings.register_profile("quick", settings.get_profile("steady"))  # of `make test`: a quarter of the examples, see below
+settings.register_profile(
+    "quick", settings.get_profile("steady")
+)  # of `make test`: a quarter of the examples, see below
 settings.load_profile("steady")
 
-# The files that take longest come first: a process that were given one of them last would work on while the others wait.
+# The files that take longest come first: a process that were given one of them last would work on
+# while the others wait.
 LONGEST = (
     "toolkit/training/test_compare.py",
     "likeness/service/test_serve_page.py",
@@ -50,31 +56,51 @@ LONGEST = (
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The longest files first; and where the profile is quick, a quarter of the examples that each test of hypothesis asks for, five at least."""
+    """The longest files first; and where the profile is quick, a quarter of the examples that each
+    test of hypothesis asks for, five at least.
+    """
     place = {Path(__file__).parent / name: k for k, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path, len(place)))
     if config.getoption("--hypothesis-profile") == "quick":
-        # Hypothesis's own plugin changes this attribute in the same way; the tests of a parametrised function share it.
+        # Hypothesis's own plugin changes this attribute in the same way; the tests of a
+        # parametrised function share it.
         for function in {getattr(item, "function", None) for item in items}:
             asked = getattr(function, "_hypothesis_internal_use_settings", None)
             if function is not None and asked is not None:
-                function._hypothesis_internal_use_settings = settings(asked, max_examples=max(5, asked.max_examples // 4))
+                function._hypothesis_internal_use_settings = settings(
+                    asked, max_examples=max(5, asked.max_examples // 4)
+                )
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """Bytes get no name of their own: compressed ones hold the time, so that each process would name the test otherwise."""
+    """Bytes get no name of their own: compressed ones hold the time, so that each process would
+    name the test otherwise.
+    """
     return argname if isinstance(val, bytes) else None
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Headless Chromium with a microphone that beeps; what asks for it is skipped where there is none."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright, for pages in a browser")
-    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    """Headless Chromium with a microphone that beeps; what asks for it is skipped where there is
+    none.
+    """
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="pip install playwright, for pages in a browser"
+    )
+    path = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     if path is None:
         pytest.skip("no Chromium: apt-get install chromium")
-    arguments = ["--no-sandbox", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
-    # Chromium makes a socket among the temporary files, and the system limits the length of its path.
+    arguments = [
+        "--no-sandbox",
+        "--use-fake-device-for-media-stream",
+        "--use-fake-ui-for-media-stream",
+    ]
+    # Chromium makes a socket among the temporary files, and the system limits the length of its
+    # path.
     environment = {**os.environ, "TMPDIR": "/tmp"}
     with playwright.sync_playwright() as running:
         started = running.chromium.launch(executable_path=path, args=arguments, env=environment)
@@ -87,18 +113,25 @@ _cleaned = {"modules": 0}  # how many modules there were when the lazy ones were
 
 @pytest.fixture(autouse=True)
 def _no_lazy_modules() -> Iterator[None]:
-    """speechbrain leaves modules in sys.modules that raise ImportError at any attribute; hypothesis looks at the attributes of every module."""
+    """speechbrain leaves modules in sys.modules that raise ImportError at any attribute; hypothesis
+    looks at the attributes of every module.
+    """
     yield
     if "speechbrain" in sys.modules and len(sys.modules) != _cleaned["modules"]:
         for name, module in list(sys.modules.items()):
-            if name.startswith("speechbrain.") and type(module).__name__ in ("LazyModule", "DeprecatedModuleRedirect"):
+            if name.startswith("speechbrain.") and type(module).__name__ in (
+                "LazyModule",
+                "DeprecatedModuleRedirect",
+            ):
                 del sys.modules[name]
         _cleaned["modules"] = len(sys.modules)
 
 
 @pytest.fixture
 def ctrl_c_in_step() -> Callable[[int], AbstractContextManager[None]]:
-    """ctrl_c_in_step(n): within the block, SIGINT comes as the nth step of training begins, however busy the machine is."""
+    """ctrl_c_in_step(n): within the block, SIGINT comes as the nth step of training begins, however
+    busy the machine is.
+    """
     from toolkit.training.train import step
 
     @contextmanager
@@ -132,7 +165,10 @@ def shared() -> Path:
 
 @pytest.fixture(scope="session")
 def voices(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """8 synthetic speakers x 4 short utterances: DATA/SPEAKER/*.flac. Read only: copy it to change it."""
+    """8 synthetic speakers x 4 short utterances: DATA/SPEAKER/*.flac.
+
+    Read only: copy it to change it.
+    """
     folder = tmp_path_factory.mktemp("voices")
     synthetic.write_voices(folder, num_speakers=8, num_utterances=4, seconds=(0.6, 0.9))
     return folder

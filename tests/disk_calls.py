@@ -1,4 +1,6 @@
-"""In which order names and contents reach the disk: the calls by which files are synchronised, renamed and removed."""
+"""In which order names and contents reach the disk: the calls by which files are synchronised,
+renamed and removed.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,11 @@ import pytest
 
 
 def recorded(monkeypatch: pytest.MonkeyPatch, root: Path) -> list[str]:
-    """The calls from now on that are about `root`, such as "fsync a", "replace a" (by its new name), "unlink a", "rmtree a" and "sync".
+    """The calls from now on that are about `root`, such as "fsync a", "replace a" (by its new
+    name), "unlink a", "rmtree a" and "sync".
 
-    Names count from `root`, which is ".". A file that is not under its own name yet, but in a hidden folder, is called "new a".
+    Names count from `root`, which is ".". A file that is not under its own name yet, but in a
+    hidden folder, is called "new a".
     """
     if not Path("/proc/self/fd").is_dir():
         pytest.skip("needs /proc")
@@ -27,14 +31,20 @@ def recorded(monkeypatch: pytest.MonkeyPatch, root: Path) -> list[str]:
         def call(*arguments: Any, **more: Any) -> Any:
             path = Path(path_of(*arguments))
             if "dir_fd" not in more and path.is_relative_to(root.resolve()):
-                shown = re.sub(r"(^|/)\.[^/]+\.(part|unfinished)/", r"\1new ", path.relative_to(root.resolve()).as_posix())
+                shown = re.sub(
+                    r"(^|/)\.[^/]+\.(part|unfinished)/",
+                    r"\1new ",
+                    path.relative_to(root.resolve()).as_posix(),
+                )
                 calls.append(f"{name} {shown}".rstrip())
             return real(*arguments, **more)
 
         monkeypatch.setattr(module, name, call)
 
     def of_handle(handle: Any) -> str:
-        return os.readlink(f"/proc/self/fd/{handle if isinstance(handle, int) else handle.fileno()}")
+        return os.readlink(
+            f"/proc/self/fd/{handle if isinstance(handle, int) else handle.fileno()}"
+        )
 
     def absolute(path: Any) -> str:
         return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))

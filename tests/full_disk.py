@@ -1,7 +1,8 @@
-"""What tests/test_writes.py runs: full_disk.py FOLDER KIND ... writes each kind of file twice, the second time with a limit of its size.
+"""What tests/test_writes.py runs: full_disk.py FOLDER KIND ... writes each kind of file twice, the
+second time with a limit of its size.
 
-The system refuses what goes beyond the limit as it refuses what a full disk has no room for. Prints JSON:
-{kind: [exception type, message, whether the old one is there, names left behind]}.
+The system refuses what goes beyond the limit as it refuses what a full disk has no room for. Prints
+JSON: {kind: [exception type, message, whether the old one is there, names left behind]}.
 """
 
 from __future__ import annotations
@@ -50,11 +51,21 @@ def limited(size: int) -> Iterator[None]:
 def embedded(version: int) -> Embeddings:
     """64 kB of embeddings in version 0, 256 kB in version 1."""
     num = 128 << 2 * version
-    return Embeddings(tuple(f"i{k}" for k in range(num)), np.full((num, 128), version, np.float32), {"model": str(version)})
+    return Embeddings(
+        tuple(f"i{k}" for k in range(num)),
+        np.full((num, 128), version, np.float32),
+        {"model": str(version)},
+    )
 
 
 def listed(num: int) -> Trials:
-    return Trials(("a",), tuple(f"p{k}" for k in range(num)), [0] * num, range(num), [True, False] * (num // 2))  # type: ignore[arg-type]
+    return Trials(
+        ("a",),
+        tuple(f"p{k}" for k in range(num)),
+        [0] * num,
+        range(num),
+        [True, False] * (num // 2),
+    )  # type: ignore[arg-type]
 
 
 def table(name: str) -> tuple[Write, Read]:
@@ -79,7 +90,9 @@ def write_scores(path: Path, version: int) -> None:
 
 def write_page(path: Path, version: int) -> None:
     scores = Scores(np.linspace(version, 2, 40), np.arange(40) % 2 == 0)
-    results = report.evaluate_scores("a", scores, None, subjects_from="none", switches=report.Switches(num_resamples=0))
+    results = report.evaluate_scores(
+        "a", scores, None, subjects_from="none", switches=report.Switches(num_resamples=0)
+    )
     verification.html(path, results, {"a": scores}, command="x" * 50_000, version="1")
 
 
@@ -153,7 +166,9 @@ def items(folder: Path, version: int) -> list[Item]:
 
 
 def write_shards(folder: Path, packed: list[Item], version: int) -> None:
-    shards.write(packed[: 1 + 2 * version], folder / "packed", name=f"v{version}", shard_bytes=60_000)
+    shards.write(
+        packed[: 1 + 2 * version], folder / "packed", name=f"v{version}", shard_bytes=60_000
+    )
 
 
 def read_shards(folder: Path) -> object:
@@ -161,14 +176,19 @@ def read_shards(folder: Path) -> object:
 
 
 def write_records(folder: Path, version: int) -> None:
-    """So little that Python's buffer holds all of it, and a full disk is noticed only when that is written."""
+    """So little that Python's buffer holds all of it, and a full disk is noticed only when that is
+    written.
+    """
     path = folder.parent / f"{folder.name}.jpg"
     path.write_bytes(b"\xff\xd8" + bytes(1_000))
     recordio_writer.write([Item(f"i{k}", path, "a") for k in range(1 + 2 * version)], folder)
 
 
 def read_records(folder: Path) -> object:
-    return [[one.id for one in recordio.items(folder / "train.rec")], (folder / "train.idx").read_text()]
+    return [
+        [one.id for one in recordio.items(folder / "train.rec")],
+        (folder / "train.idx").read_text(),
+    ]
 
 
 def kinds(folder: Path) -> dict[str, tuple[Write, Read]]:
@@ -177,8 +197,12 @@ def kinds(folder: Path) -> dict[str, tuple[Write, Read]]:
         **{suffix: table(f"e{suffix}") for suffix in (".npz", ".ark", ".parquet", ".h5", ".lance")},
         "scores": text("s.txt", write_scores),
         "zipped scores": text("s.txt.gz", write_scores),
-        "trials": text("t.txt", lambda path, version: trials.write_trials(path, listed(20_000 + 2 * version))),
-        "items": text("items.txt", lambda path, version: write_items(path, packed * 2_000, folder.parent)),
+        "trials": text(
+            "t.txt", lambda path, version: trials.write_trials(path, listed(20_000 + 2 * version))
+        ),
+        "items": text(
+            "items.txt", lambda path, version: write_items(path, packed * 2_000, folder.parent)
+        ),
         "page": text("page.html", write_page),
         "model": text("m.safetensors", write_model),
         "resume": (write_resume, read_resume),
@@ -193,7 +217,9 @@ def kinds(folder: Path) -> dict[str, tuple[Write, Read]]:
 
 def names(folder: Path) -> list[str]:
     """Hidden things that were left, and how many others."""
-    return sorted(one.name for one in folder.rglob("*") if one.name.startswith(".") or "part" in one.name)
+    return sorted(
+        one.name for one in folder.rglob("*") if one.name.startswith(".") or "part" in one.name
+    )
 
 
 def main(root: Path, chosen: list[str]) -> None:
@@ -211,7 +237,10 @@ def main(root: Path, chosen: list[str]) -> None:
             with limited(LIMIT):
                 write(folder, 1)
         except BaseException as error:
-            raised = [next(one.__name__ for one in type(error).__mro__ if one.__module__ == "builtins"), str(error)]
+            raised = [
+                next(one.__name__ for one in type(error).__mro__ if one.__module__ == "builtins"),
+                str(error),
+            ]
         found[kind] = [*raised, read_back(folder) == before, names(folder)]
     print(json.dumps(found))
 

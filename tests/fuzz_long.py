@@ -1,11 +1,14 @@
-"""The readers of tests/test_fuzz.py over many mutations of real files, for hours: in a worker process that is watched for crashes, time and memory.
+"""The readers of tests/test_fuzz.py over many mutations of real files, for hours: in a worker
+process that is watched for crashes, time and memory.
 
-    python tests/fuzz_long.py FOLDER [--count 100000] [--only NAME ...]     run, or go on where the last run of FOLDER stopped
-    python tests/fuzz_long.py FOLDER --report                               how far it is, and what failed
+    python tests/fuzz_long.py FOLDER [--count 100000] [--only NAME ...]     run, or go on where the
+    last run of FOLDER stopped python tests/fuzz_long.py FOLDER --report
+    how far it is, and what failed
 
-Readers that work behind eval.formats.boundary run here without it, so that a hundred thousand files do not need as many processes. Where one crashes, hangs or
-takes too much, the same file is read again through the boundary: it has to end as one ValueError in 10 s ("contained"). FOLDER/failures holds the input
-of everything else. Mutation number I of a reader is always the same.
+Readers that work behind eval.formats.boundary run here without it, so that a hundred thousand files
+do not need as many processes. Where one crashes, hangs or takes too much, the same file is read
+again through the boundary: it has to end as one ValueError in 10 s ("contained"). FOLDER/failures
+holds the input of everything else. Mutation number I of a reader is always the same.
 """
 
 from __future__ import annotations
@@ -50,7 +53,14 @@ class Here:
     def __init__(self, *_: str) -> None:
         pass
 
-    def ask(self, function: Callable[..., Any], *arguments: Any, arrays: Any = (), about: object = "", limits: Any = None) -> Any:
+    def ask(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        arrays: Any = (),
+        about: object = "",
+        limits: Any = None,
+    ) -> Any:
         return boundary._ask_here(function, [*arguments, *arrays], about)
 
     def close(self) -> None:
@@ -73,11 +83,33 @@ def payload_of(name: str, number: int, valid: bytes) -> bytes:
     rng = random.Random(zlib.crc32(f"{name} {number}".encode()))
     case = test_fuzz.CASES[name]
     if case.json and rng.random() < 0.5:
-        leaf = rng.choice([None, True, 1e-300, 1e9, 1e300, float("nan"), -1, 0, 10**9, 10**400, "x", "", "9" * 400, [], {}, [[]], {"call": "a.b", "args": {}}])
+        leaf = rng.choice(
+            [
+                None,
+                True,
+                1e-300,
+                1e9,
+                1e300,
+                float("nan"),
+                -1,
+                0,
+                10**9,
+                10**400,
+                "x",
+                "",
+                "9" * 400,
+                [],
+                {},
+                [[]],
+                {"call": "a.b", "args": {}},
+            ]
+        )
         return test_fuzz.replaced(valid, rng.randrange(1 << 20), leaf)
     changes: list[tuple[str, int, Any]] = []
     for _ in range(rng.choice((1, 1, 1, 2, 2, 3, 5))):
-        kind = rng.choice(("flip", "flip", "set", "set", "huge", "insert", "cut", "drop", "repeat", "splice"))
+        kind = rng.choice(
+            ("flip", "flip", "set", "set", "huge", "insert", "cut", "drop", "repeat", "splice")
+        )
         where = rng.randrange(len(valid) + 1)
         if kind == "flip":
             changes.append(("flip", where, rng.randrange(8)))
@@ -87,7 +119,13 @@ def payload_of(name: str, number: int, valid: bytes) -> bytes:
             changes.append((rng.choice(("set", "insert")), where, rng.choice(test_fuzz._HUGE)))
         elif kind == "splice":
             start = rng.randrange(len(valid) + 1)
-            changes.append((rng.choice(("set", "insert")), where, valid[start : start + rng.randint(1, 200)] or b"\0"))
+            changes.append(
+                (
+                    rng.choice(("set", "insert")),
+                    where,
+                    valid[start : start + rng.randint(1, 200)] or b"\0",
+                )
+            )
         else:
             changes.append((kind, where, 0 if kind == "cut" else rng.randint(1, 600)))
     return test_fuzz.changed(valid, changes)
@@ -110,7 +148,9 @@ def read(name: str, payload: bytes, folder: Path) -> str:
 def work(name: str, start: int, end: int, place: mmap.mmap, out: Path) -> None:
     """In the worker. place: the number of the mutation and the time at which it began."""
     native = test_fuzz.CASES[name].apart
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+    with tempfile.TemporaryDirectory(
+        dir="/dev/shm" if Path("/dev/shm").is_dir() else None
+    ) as folder:
         valid = test_fuzz.CASES[name].make()
         read(name, valid, Path(folder))  # imports, whose memory is not the file's
         peak = base = _peak()
@@ -150,10 +190,14 @@ def chunk(name: str, start: int, end: int, folder: Path) -> tuple[int, list[tupl
         done, code = os.waitpid(pid, os.WNOHANG)
         if done:
             status = os.waitstatus_to_exitcode(code)
-        elif time.monotonic() - json.loads(place[:24].decode())[1] > 3 * SECONDS and not killed:  # thrice, since others use the machine
+        elif (
+            time.monotonic() - json.loads(place[:24].decode())[1] > 3 * SECONDS and not killed
+        ):  # thrice, since others use the machine
             os.kill(pid, signal.SIGKILL)
             killed = True
-    found = [tuple(json.loads(line)) for line in out.read_text().splitlines()] if out.is_file() else []
+    found = (
+        [tuple(json.loads(line)) for line in out.read_text().splitlines()] if out.is_file() else []
+    )
     if status == 0:
         return end, found
     number = json.loads(place[:24].decode())[0]
@@ -163,7 +207,8 @@ def chunk(name: str, start: int, end: int, folder: Path) -> tuple[int, list[tupl
 def contained(name: str, number: int, what: str, folder: Path) -> bool:
     """Keep the input, unless the boundary makes one ValueError of it, in time.
 
-    A "hang" is read once more whatever the reader, because other processes may have stopped the first reading. The
+    A "hang" is read once more whatever the reader, because other processes may have stopped the
+    first reading. The
     second reading has a process of its own: packages that start threads do not survive a fork.
     """
     pid = os.fork()
@@ -177,7 +222,12 @@ def contained(name: str, number: int, what: str, folder: Path) -> bool:
             signal.alarm(int(12 * SECONDS))  # ends this process, and with it the second reading
             with tempfile.TemporaryDirectory() as place:
                 begin = time.monotonic()
-                code = 0 if not read(name, payload, Path(place)) and time.monotonic() - begin < 3 * SECONDS else 1
+                code = (
+                    0
+                    if not read(name, payload, Path(place))
+                    and time.monotonic() - begin < 3 * SECONDS
+                    else 1
+                )
         if code:
             (folder / "failures" / f"{name.replace(' ', '_')}-{number}.bin").write_bytes(payload)
     finally:
@@ -185,7 +235,9 @@ def contained(name: str, number: int, what: str, folder: Path) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--only", nargs="*", default=[])

@@ -1,6 +1,8 @@
-"""What tests/test_writes.py runs: killed.py FOLDER KIND ... writes each kind of file again and again, in processes that are killed at given calls.
+"""What tests/test_writes.py runs: killed.py FOLDER KIND ... writes each kind of file again and
+again, in processes that are killed at given calls.
 
-Prints JSON: {kind: [kills, times that the old one was there, times the new one, what else was there]}.
+Prints JSON: {kind: [kills, times that the old one was there, times the new one, what else was
+there]}.
 """
 
 from __future__ import annotations
@@ -26,14 +28,26 @@ from toolkit.gallery.exact import ExactGallery
 from toolkit.models import checkpoint
 
 NUM_POINTS = 16
-CALLS = ("replace", "rename", "fsync", "flock", "mkdir", "rmdir", "unlink", "execute", "executemany")
+CALLS = (
+    "replace",
+    "rename",
+    "fsync",
+    "flock",
+    "mkdir",
+    "rmdir",
+    "unlink",
+    "execute",
+    "executemany",
+)
 EACH = ("ark",)  # kinds of several files: killed at each of those calls
 Write = Callable[[Path, int], None]
 Read = Callable[[Path], object]
 
 
 def listed(version: int) -> Trials:
-    return Trials(("a",), tuple(f"p{version}{k}" for k in range(40)), [0] * 40, range(40), [True, False] * 20)  # type: ignore[arg-type]
+    return Trials(
+        ("a",), tuple(f"p{version}{k}" for k in range(40)), [0] * 40, range(40), [True, False] * 20
+    )  # type: ignore[arg-type]
 
 
 def embedded(version: int, num: int = 40) -> Embeddings:
@@ -63,7 +77,10 @@ def read_table(name: str, missing: object = None) -> Read:
 
 
 def read_ark(folder: Path) -> object:
-    """Version of the vectors. Their meta has to be of the same, and their index too, or not there."""
+    """Version of the vectors.
+
+    Their meta has to be of the same, and their index too, or not there.
+    """
     held = embeddings.read(folder / "e.ark")
     version = int(held.matrix[0, 0]) // 1000
     assert held.ids == embedded(version).ids
@@ -88,7 +105,9 @@ def read_scores(folder: Path) -> object:
 
 
 def write_plda(folder: Path, version: int) -> None:
-    plda.Plda(np.full(2, version), np.eye(2), np.zeros(2), np.eye(2), np.ones(2)).save(folder / "p.json")
+    plda.Plda(np.full(2, version), np.eye(2), np.zeros(2), np.eye(2), np.ones(2)).save(
+        folder / "p.json"
+    )
 
 
 def read_plda(folder: Path) -> object:
@@ -96,7 +115,12 @@ def read_plda(folder: Path) -> object:
 
 
 def write_model(folder: Path, version: int) -> None:
-    checkpoint.save(folder / "m.safetensors", {"a": torch.full((1000,), float(version))}, {"version": version}, "t/1")
+    checkpoint.save(
+        folder / "m.safetensors",
+        {"a": torch.full((1000,), float(version))},
+        {"version": version},
+        "t/1",
+    )
 
 
 def read_model(folder: Path) -> object:
@@ -116,7 +140,11 @@ def write_shards(folder: Path, version: int) -> None:
 def read_shards(folder: Path) -> object:
     """All items, or none where the packing is not finished, which is said."""
     try:
-        return [(one.id, one.open().read()) for one in shards.items(folder / "packed")] if (folder / "packed").is_dir() else []
+        return (
+            [(one.id, one.open().read()) for one in shards.items(folder / "packed")]
+            if (folder / "packed").is_dir()
+            else []
+        )
     except (FileNotFoundError, ValueError) as error:
         if "pack again" not in str(error):
             raise
@@ -125,7 +153,11 @@ def read_shards(folder: Path) -> object:
 
 def write_gallery(folder: Path, version: int) -> None:
     gallery = ExactGallery(folder / "gallery", {"similarity": "cosine"})
-    held = Embeddings(tuple("abcdef"), np.arange(24, dtype=np.float32).reshape(6, 4) + version, {"similarity": "cosine"})
+    held = Embeddings(
+        tuple("abcdef"),
+        np.arange(24, dtype=np.float32).reshape(6, 4) + version,
+        {"similarity": "cosine"},
+    )
     (gallery.update if len(gallery) else gallery.enrol)(held, list("xxyyzz"))
     gallery.close()
 
@@ -149,7 +181,9 @@ MADE: dict[str, tuple[Write, Read]] = {
 
 
 class Counter:
-    """Counts the calls and returns of this process; kills it at the `last`. marks: those at which files are renamed, synchronised or committed."""
+    """Counts the calls and returns of this process; kills it at the `last`. marks: those at which
+    files are renamed, synchronised or committed.
+    """
 
     def __init__(self, last: int = -1) -> None:
         self.count, self.last, self.marks = 0, last, list[int]()
@@ -183,7 +217,11 @@ def main(root: Path, kinds: list[str]) -> None:
         write(folder, 0)
         first = counted(write, root / kind if not fresh else _folder(root, kind, 0), 1)
         points = {*np.linspace(1, first.count, NUM_POINTS).astype(int).tolist()}
-        marks = first.marks if kind in EACH else first.marks[:: max(1, len(first.marks) // 6)] + first.marks[-3:]
+        marks = (
+            first.marks
+            if kind in EACH
+            else first.marks[:: max(1, len(first.marks) // 6)] + first.marks[-3:]
+        )
         points |= {mark + k for mark in marks for k in (0, 1)}
         kills, old, new, other = 0, 0, 0, list[str]()
         for number, point in enumerate(sorted(points), 2):
@@ -198,7 +236,9 @@ def main(root: Path, kinds: list[str]) -> None:
             try:
                 found = read(folder)
             except Exception as error:  # told below
-                other.append(f"kill at call {point} of {first.count}: {type(error).__name__}: {error}")
+                other.append(
+                    f"kill at call {point} of {first.count}: {type(error).__name__}: {error}"
+                )
                 continue
             write(folder, number)  # goes on or begins anew, whatever was left
             if left := [one.name for one in folder.rglob(".*")]:

@@ -1,8 +1,10 @@
-"""Generated pages are up to date; the commands of README.md and docs/*.md run, or at least name recipes, settings and options that exist.
+"""Generated pages are up to date; the commands of README.md and docs/*.md run, or at least name
+recipes, settings and options that exist.
 
-Blocks marked `sh` and `python` in README.md, docs/own_data.md and docs/deployment.md are run as they stand, in one folder of small synthetic voices, faces
-and images; `likeness train` gets four steps of small batches and one thread besides. Commands in all other blocks are parsed by the command line itself,
-without being run.
+Blocks marked `sh` and `python` in README.md, docs/own_data.md and docs/deployment.md are run as
+they stand, in one folder of small synthetic voices, faces and images; `likeness train` gets four
+steps of small batches and one thread besides. Commands in all other blocks are parsed by the
+command line itself, without being run.
 """
 
 from __future__ import annotations
@@ -30,8 +32,18 @@ from toolkit.training import recipe as recipes
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-RUN = ("docs/own_data.md", "README.md", "docs/deployment.md")  # in this order: later ones use files of the first
-QUICK = ["schedule.steps=4", "schedule.warmup_steps=1", "schedule.eval_every=0", "sampling.batch_size=16", "threads=1"]
+RUN = (
+    "docs/own_data.md",
+    "README.md",
+    "docs/deployment.md",
+)  # in this order: later ones use files of the first
+QUICK = [
+    "schedule.steps=4",
+    "schedule.warmup_steps=1",
+    "schedule.eval_every=0",
+    "sampling.batch_size=16",
+    "threads=1",
+]
 NAMES = ("ann", "bob", *(f"who{i:02d}" for i in range(18)))
 
 
@@ -45,7 +57,12 @@ class Block(NamedTuple):
 def blocks(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
     found = re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    return [Block(page.relative_to(ROOT).as_posix(), text.count("\n", 0, one.start()) + 2, one[1], one[2]) for one in found]
+    return [
+        Block(
+            page.relative_to(ROOT).as_posix(), text.count("\n", 0, one.start()) + 2, one[1], one[2]
+        )
+        for one in found
+    ]
 
 
 def lines(block: Block) -> list[str]:
@@ -55,34 +72,58 @@ def lines(block: Block) -> list[str]:
 
 
 BLOCKS = [one for page in PAGES for one in blocks(page)]
-RUNNABLE = [one for name in RUN for one in BLOCKS if one.page == name and one.kind in ("sh", "python")]
-SHOWN = [(one, line) for one in BLOCKS if one.kind != "python" for line in lines(one) if re.match(r"(likeness|python|torchrun|make|pip|curl) ", line)]
+RUNNABLE = [
+    one for name in RUN for one in BLOCKS if one.page == name and one.kind in ("sh", "python")
+]
+SHOWN = [
+    (one, line)
+    for one in BLOCKS
+    if one.kind != "python"
+    for line in lines(one)
+    if re.match(r"(likeness|python|torchrun|make|pip|curl) ", line)
+]
 
 
 # ---------------------------------------------------------------- commands that run
 
 
 @pytest.fixture(scope="module")
-def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], str]:
-    """Everything runnable as far as the last block that is asked for, once, in order: (page, line of the block) -> "" or what went wrong."""
+def ran(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple[str, int], str]:
+    """Everything runnable as far as the last block that is asked for, once, in order: (page, line
+    of the block) -> "" or what went wrong.
+    """
     for package in ("onnxruntime", "onnxscript", "lancedb", "pyarrow", "h5py", "kaldiio"):
         pytest.importorskip(package)
     folder = tmp_path_factory.mktemp("docs")
-    synthetic.write_voices(folder / "voices", num_speakers=len(NAMES), num_utterances=3, seconds=(0.6, 0.9))
+    synthetic.write_voices(
+        folder / "voices", num_speakers=len(NAMES), num_utterances=3, seconds=(0.6, 0.9)
+    )
     synthetic_faces.write_faces(folder / "faces", num_subjects=10, num_shots=3, size=64)
-    synthetic_glyphs.write_glyphs(folder / "images", num_alphabets=2, num_characters=4, num_drawers=3, size=64)
+    synthetic_glyphs.write_glyphs(
+        folder / "images", num_alphabets=2, num_characters=4, num_drawers=3, size=64
+    )
     for kind, names in (("voices", NAMES), ("faces", NAMES), ("images", ("circle", "cross"))):
         for number, subject in enumerate(sorted((folder / kind).iterdir())):
             for i, file in enumerate(sorted(subject.iterdir())):
                 file.rename(file.with_name(f"{i + 1}{file.suffix}"))
-            subject.rename(subject.with_name(names[number] if number < len(names) else f"class{number}"))
-    (folder / "groups.txt").write_text("".join(f"{name} {'fm'[i % 2]}\n" for i, name in enumerate(NAMES)), encoding="utf-8")
+            subject.rename(
+                subject.with_name(names[number] if number < len(names) else f"class{number}")
+            )
+    (folder / "groups.txt").write_text(
+        "".join(f"{name} {'fm'[i % 2]}\n" for i, name in enumerate(NAMES)), encoding="utf-8"
+    )
     (folder / "recipes").symlink_to(ROOT / "recipes")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with contextlib.chdir(folder):
-            asked = [item.callspec.params["block"] for item in request.session.items if item.path == request.path and "ran" in item.fixturenames]  # type: ignore[attr-defined]
+            asked = [
+                item.callspec.params["block"]
+                for item in request.session.items
+                if item.path == request.path and "ran" in item.fixturenames
+            ]  # type: ignore[attr-defined]
             last = max(RUNNABLE.index(one) for one in asked)
             return {(one.page, one.line): run(one) for one in RUNNABLE[: last + 1]}
     finally:
@@ -122,20 +163,31 @@ def run_line(line: str) -> None:
 
 @pytest.mark.parametrize(
     "block",
-    [pytest.param(one, marks=[pytest.mark.slow] if k else [], id=f"{one.page}:{one.line}") for k, one in enumerate(RUNNABLE)],
+    [
+        pytest.param(one, marks=[pytest.mark.slow] if k else [], id=f"{one.page}:{one.line}")
+        for k, one in enumerate(RUNNABLE)
+    ],
 )
 def test_what_is_marked_as_run_runs(block: Block, ran: dict[tuple[str, int], str]) -> None:
-    assert not ran[block.page, block.line], f"{block.page}, line {block.line}: {ran[block.page, block.line]}"
+    assert not ran[block.page, block.line], (
+        f"{block.page}, line {block.line}: {ran[block.page, block.line]}"
+    )
 
 
 # ---------------------------------------------------------------- commands that are shown
 
 
 def problem(arguments: list[str], folder: Path) -> str:
-    """What the command line's own parser has against it ("" = nothing), in `folder` with a file or folder for every name; then recipe, variants, settings."""
+    """What the command line's own parser has against it ("" = nothing), in `folder` with a file or
+    folder for every name; then recipe, variants, settings.
+    """
     for one in arguments[1:]:
         name = re.sub(r"^lancedb:(.*)$", r"\1.lance", one)
-        if not one.startswith("-") and not any(mark in name for mark in ":=") and not (folder / name).exists():
+        if (
+            not one.startswith("-")
+            and not any(mark in name for mark in ":=")
+            and not (folder / name).exists()
+        ):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             if Path(name).suffix in ("", ".lance") and name != "LIST":
                 (folder / name).mkdir()
@@ -158,7 +210,11 @@ def problem(arguments: list[str], folder: Path) -> str:
     return ""
 
 
-@pytest.mark.parametrize(("block", "line"), SHOWN, ids=[f"{block.page}:{block.line} {line[:50]}" for block, line in SHOWN])
+@pytest.mark.parametrize(
+    ("block", "line"),
+    SHOWN,
+    ids=[f"{block.page}:{block.line} {line[:50]}" for block, line in SHOWN],
+)
 def test_what_is_shown_names_what_exists(block: Block, line: str, tmp_path: Path) -> None:
     name, *arguments = shlex.split(line, comments=True)
     if name == "torchrun":
@@ -171,12 +227,19 @@ def test_what_is_shown_names_what_exists(block: Block, line: str, tmp_path: Path
         for option in (one.partition("=")[0] for one in arguments[1:] if one.startswith("--")):
             assert f'"{option}"' in source, f"{arguments[0]} has no {option}"
     elif name == "make":
-        assert re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE), line
+        assert re.search(
+            rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+        ), line
     elif name == "pip":
-        extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+        extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+            "optional-dependencies"
+        ]
         assert set(re.findall(r"\[([\w,]+)\]", line)[0].split(",")) <= set(extras)
     else:
-        routes = re.findall(r'@app\.\w+\("(/\w*)', (ROOT / "likeness" / "service" / "app.py").read_text(encoding="utf-8"))
+        routes = re.findall(
+            r'@app\.\w+\("(/\w*)',
+            (ROOT / "likeness" / "service" / "app.py").read_text(encoding="utf-8"),
+        )
         assert re.findall(r"http://127\.0\.0\.1:8000(/\w+)", line)[0] in routes
 
 
@@ -203,12 +266,18 @@ def test_wrong_commands_are_found(wrong: str, said: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere_and_no_page_names_a_machine(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    for target, _, anchor in (one.partition("#") for one in re.findall(r"\]\(([^)\s]+)\)", text) if not one.startswith("http")):
+    for target, _, anchor in (
+        one.partition("#")
+        for one in re.findall(r"\]\(([^)\s]+)\)", text)
+        if not one.startswith("http")
+    ):
         linked = page.parent / target if target else page
         assert linked.exists(), target
         if anchor:
             headings = re.findall(r"^#+ (.+)$", linked.read_text(encoding="utf-8"), re.MULTILINE)
-            assert anchor in [re.sub(r"[^\w\- ]", "", one.lower()).strip().replace(" ", "-") for one in headings], f"{target}#{anchor}"
+            assert anchor in [
+                re.sub(r"[^\w\- ]", "", one.lower()).strip().replace(" ", "-") for one in headings
+            ], f"{target}#{anchor}"
     assert not re.findall(r"(?<![\w.])/(?:work|tmp|home|root|Users|mnt)/\S*", text)
 
 
@@ -222,10 +291,21 @@ def test_measuring_again_keeps_what_was_written_by_hand() -> None:
         told = [line for line in text.splitlines() if line and line[0] not in "|`"]
         lines = made.splitlines()
         assert lines[0].startswith(f"`python benchmarks/{script}.py`, ")
-        assert lines[1:9] == ["", "| work | ours |", "|---|---|", "| new | 1 s |", "", "| more |", "|---|", *([""] if told else [])], script
+        assert lines[1:9] == [
+            "",
+            "| work | ours |",
+            "|---|---|",
+            "| new | 1 s |",
+            "",
+            "| more |",
+            "|---|",
+            *([""] if told else []),
+        ], script
         assert [line for line in lines[8:] if line] == told
         assert performance.section(script, printed, made) == made
-    assert sum(line.startswith("FaissGallery") for line in page.splitlines()) == 1  # a remark that begins with "`" would be lost
+    assert (
+        sum(line.startswith("FaissGallery") for line in page.splitlines()) == 1
+    )  # a remark that begins with "`" would be lost
 
 
 def test_the_readme_is_short() -> None:
@@ -247,7 +327,9 @@ def generator() -> ModuleType:
 
 def test_losses_page_is_what_the_classes_say() -> None:
     made = generator().page()
-    assert (ROOT / "docs" / "losses.md").read_text(encoding="utf-8") == made, "docs/losses.md is out of date; run: python docs/make_losses.py"
+    assert (ROOT / "docs" / "losses.md").read_text(encoding="utf-8") == made, (
+        "docs/losses.md is out of date; run: python docs/make_losses.py"
+    )
 
 
 def test_constants_of_losses_are_of_the_agreed_kind_and_their_golden_files_exist() -> None:
@@ -255,9 +337,18 @@ def test_constants_of_losses_are_of_the_agreed_kind_and_their_golden_files_exist
     for cls in generator().find():
         assert isinstance(cls.PROXY, bool), cls
         assert cls.COMPARES in ("pair", "triplet"), cls
-        assert all(isinstance(getattr(cls, name), str) for name in ("PAPER", "GEOMETRY", "NORMALISED", "VERIFIED", "NOTES")), cls
+        assert all(
+            isinstance(getattr(cls, name), str)
+            for name in ("PAPER", "GEOMETRY", "NORMALISED", "VERIFIED", "NOTES")
+        ), cls
         assert cls.PAPER, cls
         assert cls.VERIFIED, cls
         assert cls.__doc__, cls
-        missing = [name for name in re.findall(r"[\w.-]+__\w+", cls.VERIFIED) if not any(stem.endswith(name) or name.endswith(stem) for stem in golden)]
-        assert not missing, f"{cls.__name__} is verified against {missing}, which tests/golden lacks"
+        missing = [
+            name
+            for name in re.findall(r"[\w.-]+__\w+", cls.VERIFIED)
+            if not any(stem.endswith(name) or name.endswith(stem) for stem in golden)
+        ]
+        assert not missing, (
+            f"{cls.__name__} is verified against {missing}, which tests/golden lacks"
+        )

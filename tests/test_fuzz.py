@@ -1,7 +1,9 @@
-"""Every reader of files from elsewhere, fed with damaged and hostile ones: it reads them or says ValueError; nothing runs, no memory is taken on a file's word.
+"""Every reader of files from elsewhere, fed with damaged and hostile ones: it reads them or says
+ValueError; nothing runs, no memory is taken on a file's word.
 
-A case makes one valid file with the project's own writer where there is one. What is fuzzed is its payload: the file, or what lies inside its checksums (a
-.gz, a .zip member, a safetensors header), so that changes get past these.
+A case makes one valid file with the project's own writer where there is one. What is fuzzed is its
+payload: the file, or what lies inside its checksums (a .gz, a .zip member, a safetensors header),
+so that changes get past these.
 LIKENESS_FUZZ_EXAMPLES=5000 pytest tests/test_fuzz.py -k NAME searches for long;
 tests/fuzz_long.py feeds every reader 100,000 files under watch.
 """
@@ -74,10 +76,11 @@ EXAMPLES = int(os.environ.get("LIKENESS_FUZZ_EXAMPLES", "40"))
 
 
 class Case(NamedTuple):
-    """make() -> the payload; place(folder, payload) writes the file or files and says what to read; read(path) reads. json: the payload is JSON text.
+    """make() -> the payload; place(folder, payload) writes the file or files and says what to read;
+    read(path) reads. json: the payload is JSON text.
 
-    needs: the package without which it is skipped. apart: it is read in a process of eval.formats.boundary, so that fewer examples have to do;
-    fuzz_long.py reads without one.
+    needs: the package without which it is skipped. apart: it is read in a process of
+    eval.formats.boundary, so that fewer examples have to do; fuzz_long.py reads without one.
     """
 
     make: Callable[[], bytes]
@@ -88,18 +91,48 @@ class Case(NamedTuple):
     apart: bool = False
 
 
-# Mutations ------------------------------------------------------------------------------------------------------------------------------------------------
+# Mutations
+# ------------------------------------------------------------------------------------------------------------------------------------------------
 
 _HUGE = [
-    *(struct.pack(kind, value) for kind, value in (("<I", 2**32 - 1), (">I", 2**31 - 1), ("<q", 2**62), (">q", -1), ("<i", 2**30), (">H", 2**16 - 1))),
-    *(b"99999999999999999", b"-1", b"9" * 5000, b"1e999", b"nan", b"\0" * 512, b"\n" * 9, b"[" * 3000, b'"', b"\xff\xfe", b"(", b"|", b"/" * 300, b"a" * 300),
+    *(
+        struct.pack(kind, value)
+        for kind, value in (
+            ("<I", 2**32 - 1),
+            (">I", 2**31 - 1),
+            ("<q", 2**62),
+            (">q", -1),
+            ("<i", 2**30),
+            (">H", 2**16 - 1),
+        )
+    ),
+    *(
+        b"99999999999999999",
+        b"-1",
+        b"9" * 5000,
+        b"1e999",
+        b"nan",
+        b"\0" * 512,
+        b"\n" * 9,
+        b"[" * 3000,
+        b'"',
+        b"\xff\xfe",
+        b"(",
+        b"|",
+        b"/" * 300,
+        b"a" * 300,
+    ),
 ]
 _WHERE = st.integers(0, 2**20)
 _CHANGES = st.lists(
     st.one_of(
         st.tuples(st.just("set"), _WHERE, st.binary(min_size=1, max_size=8)),
         st.tuples(st.just("set"), _WHERE, st.sampled_from(_HUGE)),
-        st.tuples(st.just("insert"), _WHERE, st.one_of(st.binary(min_size=1, max_size=16), st.sampled_from(_HUGE))),
+        st.tuples(
+            st.just("insert"),
+            _WHERE,
+            st.one_of(st.binary(min_size=1, max_size=16), st.sampled_from(_HUGE)),
+        ),
         st.tuples(st.just("flip"), _WHERE, st.integers(0, 7)),
         st.tuples(st.just("cut"), _WHERE, st.just(0)),
         st.tuples(st.just("drop"), _WHERE, st.integers(1, 600)),
@@ -108,10 +141,19 @@ _CHANGES = st.lists(
     min_size=1,
     max_size=5,
 )
-_LEAVES = [st.none(), st.booleans(), st.integers(-(10**20), 10**20), st.sampled_from([10**400, 10**9, -1]), st.floats(), st.text(max_size=5)]
+_LEAVES = [
+    st.none(),
+    st.booleans(),
+    st.integers(-(10**20), 10**20),
+    st.sampled_from([10**400, 10**9, -1]),
+    st.floats(),
+    st.text(max_size=5),
+]
 _JSON = st.recursive(
     st.one_of(_LEAVES),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 
@@ -124,7 +166,11 @@ def changed(payload: bytes, changes: list[tuple[str, int, Any]]) -> bytes:
         elif kind == "insert":
             payload = payload[:at] + what + payload[at:]
         elif kind == "flip":
-            payload = payload[:at] + bytes([payload[at] ^ 1 << what]) + payload[at + 1 :] if at < len(payload) else payload
+            payload = (
+                payload[:at] + bytes([payload[at] ^ 1 << what]) + payload[at + 1 :]
+                if at < len(payload)
+                else payload
+            )
         elif kind == "cut":
             payload = payload[:at]
         elif kind == "drop":
@@ -151,7 +197,8 @@ def replaced(text: bytes, where: int, value: object) -> bytes:
     return json.dumps(document[0]).encode()
 
 
-# Valid files ----------------------------------------------------------------------------------------------------------------------------------------------
+# Valid files
+# ----------------------------------------------------------------------------------------------------------------------------------------------
 
 IDS = ("ann/1", "ann/2", "bob/1", "bob/2")
 LISTED = Trials(IDS, IDS, [0, 0, 2, 1], [1, 2, 3, 3], [True, False, True, False])  # type: ignore[arg-type]
@@ -184,9 +231,14 @@ def member(archive: Callable[[], bytes], wanted: str) -> bytes:
         return held.read(next(one for one in held.namelist() if one.endswith(wanted)))
 
 
-def put_member(archive: Callable[[], bytes], wanted: str, name: str, folder: Path, payload: bytes) -> Path:
+def put_member(
+    archive: Callable[[], bytes], wanted: str, name: str, folder: Path, payload: bytes
+) -> Path:
     """The archive with the payload in place of a member, checksums and all."""
-    with zipfile.ZipFile(io.BytesIO(archive())) as held, zipfile.ZipFile(folder / name, "w") as other:
+    with (
+        zipfile.ZipFile(io.BytesIO(archive())) as held,
+        zipfile.ZipFile(folder / name, "w") as other,
+    ):
         for one in held.namelist():
             other.writestr(one, payload if one.endswith(wanted) else held.read(one))
     return folder / name
@@ -211,7 +263,15 @@ def place_scp(folder: Path, payload: bytes) -> Path:
 
 
 def measured(path: Path) -> None:
-    per_item.write(path, per_item.PerItem(IDS, {"correct": np.array([1.0, 0.0, 1.0, 1.0])}, np.array([0, 0, 1, 1], dtype=np.int32), "classes"))
+    per_item.write(
+        path,
+        per_item.PerItem(
+            IDS,
+            {"correct": np.array([1.0, 0.0, 1.0, 1.0])},
+            np.array([0, 0, 1, 1], dtype=np.int32),
+            "classes",
+        ),
+    )
 
 
 @cache
@@ -223,12 +283,17 @@ JPEG = b"\xff\xd8" + bytes(60)
 
 
 def images(folder: Path) -> list[Item]:
-    return [Item(one, plain(f"{number}.jpg", folder, JPEG + bytes([number])), one[:3]) for number, one in enumerate(IDS)]
+    return [
+        Item(one, plain(f"{number}.jpg", folder, JPEG + bytes([number])), one[:3])
+        for number, one in enumerate(IDS)
+    ]
 
 
 @cache
 def record(suffix: str) -> bytes:
-    return written(lambda path: recordio_writer.write(images(path.parent), path.parent, name="t"), f"t{suffix}")
+    return written(
+        lambda path: recordio_writer.write(images(path.parent), path.parent, name="t"), f"t{suffix}"
+    )
 
 
 def place_record(suffix: str, folder: Path, payload: bytes) -> Path:
@@ -257,7 +322,12 @@ CIFAR_META = pickle.dumps({"label_names": [f"c{i}" for i in range(10)]}, protoco
 
 
 def cifar_batch() -> bytes:
-    held = {"batch_label": "one", "labels": [0, 1], "data": np.zeros((2, 3072), dtype=np.uint8), "filenames": ["a", "b"]}
+    held = {
+        "batch_label": "one",
+        "labels": [0, 1],
+        "data": np.zeros((2, 3072), dtype=np.uint8),
+        "filenames": ["a", "b"],
+    }
     return pickle.dumps(held, protocol=4)
 
 
@@ -286,13 +356,19 @@ def cifar_archive() -> bytes:
 
 
 def idx(kind: str) -> bytes:
-    return struct.pack(">II", 0x801, 3) + bytes([1, 2, 3]) if kind == "labels-idx1" else struct.pack(">IIII", 0x803, 3, 2, 2) + bytes(12)
+    return (
+        struct.pack(">II", 0x801, 3) + bytes([1, 2, 3])
+        if kind == "labels-idx1"
+        else struct.pack(">IIII", 0x803, 3, 2, 2) + bytes(12)
+    )
 
 
 def place_mnist(fuzzed: str, compressed: bool, folder: Path, payload: bytes) -> Path:
     for kind in ("images-idx3", "labels-idx1"):
         held = payload if kind == fuzzed else idx(kind)
-        (zipped if compressed else plain)(f"train-{kind}-ubyte{'.gz' if compressed else ''}", folder, held)
+        (zipped if compressed else plain)(
+            f"train-{kind}-ubyte{'.gz' if compressed else ''}", folder, held
+        )
     return folder
 
 
@@ -300,7 +376,13 @@ def place_mnist(fuzzed: str, compressed: bool, folder: Path, payload: bytes) -> 
 def omniglot_archive() -> bytes:
     held = io.BytesIO()
     classes = np.array([f"alphabet{i:02d}/character01" for i in range(21)])
-    np.savez(held, ink_packed=np.zeros((21, 1379), np.uint8), label=np.arange(21), class_name=classes, name=np.array([f"{i:04d}_01" for i in range(21)]))
+    np.savez(
+        held,
+        ink_packed=np.zeros((21, 1379), np.uint8),
+        label=np.arange(21),
+        class_name=classes,
+        name=np.array([f"{i:04d}_01" for i in range(21)]),
+    )
     return held.getvalue()
 
 
@@ -310,11 +392,18 @@ def read_omniglot(path: Path) -> object:
 
 
 FACES = b"a.jpg 1 1\nb.jpg 1 2\nc.jpg 2 1\n"
-POINTS = b"".join(b"%c.jpg 38.2 51.6 73.5 51.5 56.0 71.7 41.5 92.3 70.7 92.2 0.9\n" % one for one in b"abc")
+POINTS = b"".join(
+    b"%c.jpg 38.2 51.6 73.5 51.5 56.0 71.7 41.5 92.3 70.7 92.2 0.9\n" % one for one in b"abc"
+)
 SIDE = b"TEMPLATE_ID,SUBJECT_ID,FILENAME\n1,7,img/1.jpg\n1,7,img/2.jpg\n2,9,img/3.jpg\n"
 KNOWN_FACES = ijb_files.Faces(("a.jpg", "b.jpg", "c.jpg"), np.array([1, 1, 2]), np.array([1, 2, 1]))
 LFW = b"2\t1\nann\t1\t2\nann\t1\tbob\t2\nbob\t1\t2\nbob\t1\tann\t2\n"
-TWO_LINES = b"".join(f"{name}_{i}.jpg {label}\n".encode() for label in (1, 0) for name in ("ann", "bob") for i in range(2))
+TWO_LINES = b"".join(
+    f"{name}_{i}.jpg {label}\n".encode()
+    for label in (1, 0)
+    for name in ("ann", "bob")
+    for i in range(2)
+)
 WHITENED = plda.Plda(np.zeros(2), np.eye(2), np.zeros(2), np.eye(2), np.ones(2))
 
 
@@ -330,7 +419,12 @@ def model_file() -> bytes:
     )  # fmt: skip
     frontend = recipe.frontend()
     embedder = TorchEmbedder(frontend, recipe.backbone(frontend.dim))
-    return written(lambda path: checkpoint.save_model(path, embedder, recipe, similarity="cosine", step=1, metrics={}), "m.safetensors")
+    return written(
+        lambda path: checkpoint.save_model(
+            path, embedder, recipe, similarity="cosine", step=1, metrics={}
+        ),
+        "m.safetensors",
+    )
 
 
 def model_state() -> bytes:
@@ -353,7 +447,11 @@ def header_of(raw: bytes) -> bytes:
 
 
 def place_header(raw: Callable[[], bytes], folder: Path, payload: bytes) -> Path:
-    return plain("m.safetensors", folder, len(payload).to_bytes(8, "little") + payload + raw()[8 + len(header_of(raw())) :])
+    return plain(
+        "m.safetensors",
+        folder,
+        len(payload).to_bytes(8, "little") + payload + raw()[8 + len(header_of(raw())) :],
+    )
 
 
 STATE = {"conv.weight": torch.zeros(2, 3), "conv.bias": torch.ones(2)}
@@ -363,7 +461,9 @@ STATE = {"conv.weight": torch.zeros(2, 3), "conv.bias": torch.ones(2)}
 def state_dict(kind: str) -> bytes:
     if kind == "safetensors":
         return written(lambda path: save_file(STATE, path), "w.safetensors")
-    return written(lambda path: torch.save(STATE, path, _use_new_zipfile_serialization=kind == "zip"), "w.pt")
+    return written(
+        lambda path: torch.save(STATE, path, _use_new_zipfile_serialization=kind == "zip"), "w.pt"
+    )
 
 
 @cache
@@ -395,7 +495,14 @@ def onnx_model() -> bytes:
         [helper.make_tensor("w", kind, [4, 2], [0.5] * 8)],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    stated = {"format": onnx_models.FORMAT, "modality": "speaker", "similarity": "cosine", "digest": "d", "dim": 2, "shape": [4]}
+    stated = {
+        "format": onnx_models.FORMAT,
+        "modality": "speaker",
+        "similarity": "cosine",
+        "digest": "d",
+        "dim": 2,
+        "shape": [4],
+    }
     stated["read"] = {"call": "modalities.speaker.audio.read", "args": {}}
     helper.set_model_props(model, {onnx_models.KEY: json.dumps(stated)})
     return bytes(model.SerializeToString())
@@ -433,7 +540,12 @@ def read_by(*reads: Callable[[Path], object]) -> Callable[[Path], None]:
 def image(kind: str, mode: str = "RGB", **how: Any) -> bytes:
     rng = np.random.default_rng(0)
     grey = mode in ("L", "I;16")
-    pixels = rng.integers(0, 2**16 if mode == "I;16" else 2**8, (12, 16) if grey else (12, 16, 3), dtype=np.uint16 if mode == "I;16" else np.uint8)
+    pixels = rng.integers(
+        0,
+        2**16 if mode == "I;16" else 2**8,
+        (12, 16) if grey else (12, 16, 3),
+        dtype=np.uint16 if mode == "I;16" else np.uint8,
+    )
     held, drawn = io.BytesIO(), Image.fromarray(pixels)
     drawn = drawn if grey or mode == "RGB" else drawn.convert(mode)
     drawn.save(held, kind, **how)
@@ -460,7 +572,11 @@ def check_pixels(path: Path) -> None:
     decoded.check_size(path.read_bytes(), path.name, 10_000)
 
 
-read_image = read_by(check_pixels, lambda path: decoded.decode_bytes(decoded.file_bytes(Item("a/1", path, "a")), path.name), report_media.thumbnail)
+read_image = read_by(
+    check_pixels,
+    lambda path: decoded.decode_bytes(decoded.file_bytes(Item("a/1", path, "a")), path.name),
+    report_media.thumbnail,
+)
 
 
 @cache
@@ -496,8 +612,12 @@ def place_flac(folder: Path, payload: bytes) -> Path:
         last = bool(held[start] & 0x80)
         start += 4 + int.from_bytes(held[start + 1 : start + 4], "big")
     if start + 8 < len(held):
-        size = {6: 1, 7: 2}.get(held[start + 2] >> 4, 0) + {12: 1, 13: 2, 14: 2}.get(held[start + 2] & 15, 0)  # of what the header states at its end
-        leading = next((bit for bit in range(8) if not held[start + 4] << bit & 0x80), 8)  # the frame's number, coded like a letter in UTF-8
+        size = {6: 1, 7: 2}.get(held[start + 2] >> 4, 0) + {12: 1, 13: 2, 14: 2}.get(
+            held[start + 2] & 15, 0
+        )  # of what the header states at its end
+        leading = next(
+            (bit for bit in range(8) if not held[start + 4] << bit & 0x80), 8
+        )  # the frame's number, coded like a letter in UTF-8
         end = start + 4 + max(1, leading) + size
         held[end : end + 1] = crc(held[start:end], 8, 0x07)
         held[-2:] = crc(held[start:-2], 16, 0x8005)
@@ -524,7 +644,8 @@ def read_in_shard(path: Path) -> object:
 read_audio = read_by(
     lambda path: audio.read(Item("a/1", path, "a"), max_values=2**24),
     read_in_shard,
-    lambda path: sum(len(part) for part in long.read(Item("a/1", path, "a"), chunk_seconds=1.0, max_seconds=3600.0, max_values=2**24)),
+    lambda path: sum(len(part) for part in long.read(Item(
+        "a/1", path, "a"), chunk_seconds=1.0, max_seconds=3600.0, max_values=2**24)),
     report_media.clip,
     lambda path: noise.stretch(path, 16_000, np.random.default_rng(0)),
     noise.impulse_response,
@@ -534,11 +655,15 @@ read_audio = read_by(
 @cache
 def matlab(kind: str) -> bytes:
     if kind == "cars":
-        cells: Any = np.array([("car_ims/000001.jpg", 1)], dtype=[("relative_im_path", "O"), ("class", "O")])
+        cells: Any = np.array(
+            [("car_ims/000001.jpg", 1)], dtype=[("relative_im_path", "O"), ("class", "O")]
+        )
         return written(lambda path: savemat(path, {"annotations": cells}), "cars_annos.mat")
     splits = np.empty((2, 1), dtype=object)
     for number in range(2):
-        sides = np.array([[{"name": f"{side}_{i}"} for i in range(2)] for side in range(2)], dtype=object)
+        sides = np.array(
+            [[{"name": f"{side}_{i}"} for i in range(2)] for side in range(2)], dtype=object
+        )
         splits[number, 0] = {"pairs": sides, "labels": np.array([[1, -1]])}
     return written(lambda path: savemat(path, {"splits": splits}), "p.mat")
 
@@ -552,7 +677,9 @@ def place_cars(folder: Path, payload: bytes) -> Path:
 def place_packed_mat(folder: Path, payload: bytes) -> Path:
     """As version 7 writes it, each variable compressed."""
     packed = zlib.compress(payload, 1)
-    return plain("p.mat", folder, matlab("agedb")[:128] + struct.pack("<II", 15, len(packed)) + packed)
+    return plain(
+        "p.mat", folder, matlab("agedb")[:128] + struct.pack("<II", 15, len(packed)) + packed
+    )
 
 
 GALLERY = {"similarity": "cosine", "model": "m"}
@@ -579,11 +706,19 @@ def journal() -> bytes:
     """What a change leaves that was killed: the pages of before."""
     page_size, nonce = 4096, 7
     pages = [gallery()[at : at + page_size] for at in range(0, len(gallery()), page_size)]
-    head = bytes.fromhex("d9d505f920a163d7") + struct.pack(">IIIII", 2, nonce, len(pages), 512, page_size)
+    head = bytes.fromhex("d9d505f920a163d7") + struct.pack(
+        ">IIIII", 2, nonce, len(pages), 512, page_size
+    )
     held = [head.ljust(512, b"\0")]
     for number in (1, 3):
         page = pages[number - 1]
-        held += [struct.pack(">I", number), page, struct.pack(">I", (nonce + sum(page[i] for i in range(page_size - 200, 0, -200))) % 2**32)]
+        held += [
+            struct.pack(">I", number),
+            page,
+            struct.pack(
+                ">I", (nonce + sum(page[i] for i in range(page_size - 200, 0, -200))) % 2**32
+            ),
+        ]
     return b"".join(held)
 
 
@@ -610,16 +745,24 @@ def read_gallery(folder: Path) -> None:
 
 @cache
 def lance(kind: str) -> dict[str, bytes]:
-    """The files of a LanceDB table by their places below its folder: of embeddings, or of a gallery."""
+    """The files of a LanceDB table by their places below its folder: of embeddings, or of a
+    gallery.
+    """
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory() as folder:
         path = Path(folder) / ("gallery.lance" if kind == "gallery" else "e.lance")
         if kind == "gallery":
-            LanceGallery(folder, GALLERY).enrol(Embeddings(IDS, EMBEDDED.matrix, GALLERY), ["ann", "ann", "bob", "zoë"])
+            LanceGallery(folder, GALLERY).enrol(
+                Embeddings(IDS, EMBEDDED.matrix, GALLERY), ["ann", "ann", "bob", "zoë"]
+            )
         else:
             embeddings.write(path, EMBEDDED)
-        return {one.relative_to(path).as_posix(): one.read_bytes() for one in sorted(path.rglob("*")) if one.is_file()}
+        return {
+            one.relative_to(path).as_posix(): one.read_bytes()
+            for one in sorted(path.rglob("*"))
+            if one.is_file()
+        }
 
 
 def lance_part(kind: str, part: str) -> bytes:
@@ -644,11 +787,16 @@ def _watch(event: str, arguments: tuple[Any, ...]) -> None:
     """Stop whatever would write outside, before it does."""
     if not _writes_into or (event != "open" and event not in _WRITES):
         return
-    if event == "open" and (not isinstance(arguments[0], str | bytes) or not arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)):
+    if event == "open" and (
+        not isinstance(arguments[0], str | bytes)
+        or not arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+    ):
         return
     paths = arguments[:2] if event in ("os.rename", "os.link", "os.symlink") else arguments[:1]
     for path in paths:
-        if not isinstance(path, int) and not Path(os.path.realpath(os.fsdecode(path))).is_relative_to(_writes_into[0]):
+        if not isinstance(path, int) and not Path(
+            os.path.realpath(os.fsdecode(path))
+        ).is_relative_to(_writes_into[0]):
             raise AssertionError(f"{event} outside the folder: {path!r}")
 
 
@@ -658,7 +806,9 @@ def _start_watching() -> None:
 
 
 def unpack(path: Path) -> None:
-    """Unpack it into a folder outside which nothing is written, and in which there are only files and folders afterwards."""
+    """Unpack it into a folder outside which nothing is written, and in which there are only files
+    and folders afterwards.
+    """
     into = path.parent / "unpacked"
     shutil.rmtree(into, ignore_errors=True)
     _start_watching()
@@ -677,7 +827,11 @@ def unpack(path: Path) -> None:
 def tar_archive(form: int) -> bytes:
     held = io.BytesIO()
     with tarfile.open(fileobj=held, mode="w", format=form) as tar:
-        for name, content in (("a/1.txt", b"one"), (f"a/{'long' * (10 if form == tarfile.USTAR_FORMAT else 40)}/2.txt", b"two" * 100), ("c/3.txt", b"")):
+        for name, content in (
+            ("a/1.txt", b"one"),
+            (f"a/{'long' * (10 if form == tarfile.USTAR_FORMAT else 40)}/2.txt", b"two" * 100),
+            ("c/3.txt", b""),
+        ):
             one = tarfile.TarInfo(name)
             one.size = len(content)
             tar.addfile(one, io.BytesIO(content))
@@ -720,12 +874,17 @@ embedding_model: !new:speechbrain.lobes.models.ECAPA_TDNN.ECAPA_TDNN
 
 
 def read_settings(path: Path) -> None:
-    """Without the modules that speechbrain leaves, whose attributes raise ImportError when hypothesis looks at them."""
+    """Without the modules that speechbrain leaves, whose attributes raise ImportError when
+    hypothesis looks at them.
+    """
     try:
         backends_speechbrain.read_settings(path)
     finally:
         for name, module in list(sys.modules.items()):
-            if name.startswith("speechbrain.") and type(module).__name__ in ("LazyModule", "DeprecatedModuleRedirect"):
+            if name.startswith("speechbrain.") and type(module).__name__ in (
+                "LazyModule",
+                "DeprecatedModuleRedirect",
+            ):
                 del sys.modules[name]
 
 
@@ -734,11 +893,21 @@ def face_model() -> bytes:
     """What InsightFace takes for a recognition network, by its inputs and nodes; it has no weights."""
     onnx = pytest.importorskip("onnx")
     helper, kind = onnx.helper, onnx.TensorProto.FLOAT
-    nodes = [helper.make_node("Sub", ["data", "mean"], ["x"], name="Sub_0"), helper.make_node("Mul", ["x", "scale"], ["y"], name="Mul_0")]
+    nodes = [
+        helper.make_node("Sub", ["data", "mean"], ["x"], name="Sub_0"),
+        helper.make_node("Mul", ["x", "scale"], ["y"], name="Mul_0"),
+    ]
     nodes.append(helper.make_node("GlobalAveragePool", ["y"], ["z"]))
-    sides = [helper.make_tensor_value_info("data", kind, ["batch", 3, 112, 112]), helper.make_tensor_value_info("z", kind, ["batch", 3, 1, 1])]
+    sides = [
+        helper.make_tensor_value_info("data", kind, ["batch", 3, 112, 112]),
+        helper.make_tensor_value_info("z", kind, ["batch", 3, 1, 1]),
+    ]
     fixed = [helper.make_tensor(name, kind, [1], [2.0]) for name in ("mean", "scale")]
-    model = helper.make_model(helper.make_graph(nodes, "g", sides[:1], sides[1:], fixed), opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", sides[:1], sides[1:], fixed),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
     return bytes(model.SerializeToString())
 
 
@@ -748,7 +917,12 @@ def place_manifest(folder: Path, payload: bytes) -> Path:
     return folder
 
 
-MANIFEST = {"manifest_version": 2, "model_id": "tiny", "license": "MODEL.LICENSE", "tasks": {"recognition": {"file": "a.onnx"}}}
+MANIFEST = {
+    "manifest_version": 2,
+    "model_id": "tiny",
+    "license": "MODEL.LICENSE",
+    "tasks": {"recognition": {"file": "a.onnx"}},
+}
 MANIFEST["tasks"]["recognition"]["preprocessing"] = {"mean": 127.5, "std": 127.5}  # type: ignore[index]
 
 
@@ -762,8 +936,15 @@ def place_beside_images(name: str, folder: Path, payload: bytes) -> Path:
 
 OML = b"label,path,split,is_query,is_gallery\nann,ann/1.jpg,train,,\nbob,bob/1.jpg,validation,True,False\nbob,bob/2.jpg,validation,False,True\n"
 META = b"VoxCeleb1 ID\tVGGFace1 ID\tGender\tNationality\tSet\nid10001\tA.J._Buckley\tm\tIreland\tdev\nid10270\tB\tf\tUSA\ttest\n"
-CFP = {"Pair_list_F.txt": b"1 ../a/1.jpg\n2 ../b/1.jpg\n", "Pair_list_P.txt": b"1 ../a/2.jpg\n2 ../b/2.jpg\n"}
-CFP |= {f"Split/FP/{fold}/{kind}.txt": pair for fold in ("01", "02") for kind, pair in (("same", b"1,1\n2,2\n"), ("diff", b"1,2\n2,1\n"))}
+CFP = {
+    "Pair_list_F.txt": b"1 ../a/1.jpg\n2 ../b/1.jpg\n",
+    "Pair_list_P.txt": b"1 ../a/2.jpg\n2 ../b/2.jpg\n",
+}
+CFP |= {
+    f"Split/FP/{fold}/{kind}.txt": pair
+    for fold in ("01", "02")
+    for kind, pair in (("same", b"1,1\n2,2\n"), ("diff", b"1,2\n2,1\n"))
+}
 
 
 def place_cfp(name: str, folder: Path, payload: bytes) -> Path:
@@ -790,13 +971,23 @@ def place_sop(folder: Path, payload: bytes) -> Path:
     return folder
 
 
-CELEBS = {"dev/dev.lst": b"id00001\n", "eval/lists/enroll.lst": b"id00800-enroll enroll/id00800-enroll.wav\n"}
-CELEBS["eval/lists/trials.lst"] = b"id00800-enroll test/id00800-singing-01-001.wav 1\nid00800-enroll test/id00801-singing-01-001.wav 0\n"
+CELEBS = {
+    "dev/dev.lst": b"id00001\n",
+    "eval/lists/enroll.lst": b"id00800-enroll enroll/id00800-enroll.wav\n",
+}
+CELEBS["eval/lists/trials.lst"] = (
+    b"id00800-enroll test/id00800-singing-01-001.wav 1\nid00800-enroll test/id00801-singing-01-001.wav 0\n"
+)
 CELEBS["eval/lists/enroll.map"] = b"id00800-enroll id00001/singing-01-002.wav\n"
 
 
 def place_celebs(name: str, folder: Path, payload: bytes) -> Path:
-    recorded = ("data/id00001/singing-01-002", "eval/enroll/id00800-enroll", "eval/test/id00800-singing-01-001", "eval/test/id00801-singing-01-001")
+    recorded = (
+        "data/id00001/singing-01-002",
+        "eval/enroll/id00800-enroll",
+        "eval/test/id00800-singing-01-001",
+        "eval/test/id00801-singing-01-001",
+    )
     for one, held in {**CELEBS, **{f"{name}.flac": b"" for name in recorded}}.items():
         (folder / one).parent.mkdir(parents=True, exist_ok=True)
         plain(one, folder, payload if one == name else held)
@@ -807,67 +998,146 @@ read_celebs = read_by(cnceleb.items, cnceleb.trials, cnceleb.enrolment, cnceleb.
 
 
 CASES = {
-    "trials": Case(partial(written, lambda path: trials.write_trials(path, LISTED), "t.txt"), partial(plain, "t.txt"), trials.read_trials),
+    "trials": Case(
+        partial(written, lambda path: trials.write_trials(path, LISTED), "t.txt"),
+        partial(plain, "t.txt"),
+        trials.read_trials,
+    ),
     "trials.gz": Case(lambda: b"1 a b\n0 a c\n", partial(zipped, "t.gz"), trials.read_trials),
-    "trials.gz file": Case(lambda: gzip.compress(b"1 a b\n0 a c\n"), partial(plain, "t.gz"), trials.read_trials),
+    "trials.gz file": Case(
+        lambda: gzip.compress(b"1 a b\n0 a c\n"), partial(plain, "t.gz"), trials.read_trials
+    ),
     "scores": Case(
-        partial(written, lambda path: trials.write_scores(path, LISTED, np.linspace(-1, 1, 4)), "s.txt"),
+        partial(
+            written, lambda path: trials.write_scores(path, LISTED, np.linspace(-1, 1, 4)), "s.txt"
+        ),
         partial(plain, "s.txt"),
         partial(trials.read_scores, trials=LISTED),
     ),
-    "mapping": Case(lambda: b"ann/1 ann\nbob/1 bob\n", partial(plain, "m.txt"), subjects.read_mapping),
+    "mapping": Case(
+        lambda: b"ann/1 ann\nbob/1 bob\n", partial(plain, "m.txt"), subjects.read_mapping
+    ),
     "ark": Case(partial(table, ".ark"), partial(plain, "e.ark"), embeddings.read),
-    "ark text": Case(lambda: b"ann/1 [ 1 2.5 3e2 ]\nann/2 [ 4 5 6 ]\n", partial(plain, "e.ark"), embeddings.read),
+    "ark text": Case(
+        lambda: b"ann/1 [ 1 2.5 3e2 ]\nann/2 [ 4 5 6 ]\n", partial(plain, "e.ark"), embeddings.read
+    ),
     "scp": Case(scp, place_scp, embeddings.read),
     "npz": Case(partial(table, ".npz"), partial(plain, "e.npz"), embeddings.read),
-    "npz ids": Case(partial(member, partial(table, ".npz"), "ids.npy"), partial(put_member, partial(table, ".npz"), "ids.npy", "e.npz"), embeddings.read),
-    "npz matrix": Case(
-        partial(member, partial(table, ".npz"), "matrix.npy"), partial(put_member, partial(table, ".npz"), "matrix.npy", "e.npz"), embeddings.read
+    "npz ids": Case(
+        partial(member, partial(table, ".npz"), "ids.npy"),
+        partial(put_member, partial(table, ".npz"), "ids.npy", "e.npz"),
+        embeddings.read,
     ),
-    "parquet": Case(partial(table, ".parquet"), partial(plain, "e.parquet"), embeddings.read, needs="pyarrow", apart=True),
-    "h5": Case(partial(table, ".h5"), partial(plain, "e.h5"), embeddings.read, needs="h5py", apart=True),
+    "npz matrix": Case(
+        partial(member, partial(table, ".npz"), "matrix.npy"),
+        partial(put_member, partial(table, ".npz"), "matrix.npy", "e.npz"),
+        embeddings.read,
+    ),
+    "parquet": Case(
+        partial(table, ".parquet"),
+        partial(plain, "e.parquet"),
+        embeddings.read,
+        needs="pyarrow",
+        apart=True,
+    ),
+    "h5": Case(
+        partial(table, ".h5"), partial(plain, "e.h5"), embeddings.read, needs="h5py", apart=True
+    ),
     "per item": Case(per_items, partial(plain, "t.npz"), per_item.read),
-    "per item ids": Case(partial(member, per_items, "ids.npy"), partial(put_member, per_items, "ids.npy", "t.npz"), per_item.read),
+    "per item ids": Case(
+        partial(member, per_items, "ids.npy"),
+        partial(put_member, per_items, "ids.npy", "t.npz"),
+        per_item.read,
+    ),
     "rec": Case(partial(record, ".rec"), partial(place_record, ".rec"), read_record),
     "idx": Case(partial(record, ".idx"), partial(place_record, ".idx"), read_record),
     "lone rec": Case(partial(record, ".rec"), place_lone_record, read_record),
     "bin": Case(verification, partial(plain, "v.bin"), pickled.items),
     "cifar": Case(cifar_batch, place_cifar, partial(cifar.items, split="test", whole=False)),
-    "cifar meta": Case(lambda: CIFAR_META, place_cifar_meta, partial(cifar.items, split="test", whole=False)),
-    "cifar tar.gz": Case(
-        cifar_archive, lambda folder, payload: zipped("cifar-10-python.tar.gz", folder, payload).parent, partial(cifar.items, split="test", whole=False)
+    "cifar meta": Case(
+        lambda: CIFAR_META, place_cifar_meta, partial(cifar.items, split="test", whole=False)
     ),
-    "mnist images": Case(partial(idx, "images-idx3"), partial(place_mnist, "images-idx3", False), mnist.items),
-    "mnist labels": Case(partial(idx, "labels-idx1"), partial(place_mnist, "labels-idx1", True), mnist.items),
+    "cifar tar.gz": Case(
+        cifar_archive,
+        lambda folder, payload: zipped("cifar-10-python.tar.gz", folder, payload).parent,
+        partial(cifar.items, split="test", whole=False),
+    ),
+    "mnist images": Case(
+        partial(idx, "images-idx3"), partial(place_mnist, "images-idx3", False), mnist.items
+    ),
+    "mnist labels": Case(
+        partial(idx, "labels-idx1"), partial(place_mnist, "labels-idx1", True), mnist.items
+    ),
     "omniglot": Case(omniglot_archive, partial(plain, "images_background.npz"), read_omniglot),
     "omniglot names": Case(
-        partial(member, omniglot_archive, "class_name.npy"), partial(put_member, omniglot_archive, "class_name.npy", "images_background.npz"), read_omniglot
+        partial(member, omniglot_archive, "class_name.npy"),
+        partial(put_member, omniglot_archive, "class_name.npy", "images_background.npz"),
+        read_omniglot,
     ),
     "ijb faces": Case(lambda: FACES, partial(plain, "f.txt"), ijb_files.read_faces),
-    "ijb scores": Case(lambda: POINTS, partial(plain, "f.txt"), partial(ijb_files.read_detector_scores, faces=KNOWN_FACES)),
+    "ijb scores": Case(
+        lambda: POINTS,
+        partial(plain, "f.txt"),
+        partial(ijb_files.read_detector_scores, faces=KNOWN_FACES),
+    ),
     "ijb landmarks": Case(lambda: POINTS, partial(plain, "f.txt"), ijb.read_landmarks),
-    "ijb pairs": Case(lambda: b"1 2 1\n2 3 0\n3 4 0\n", partial(plain, "f.txt"), ijb_files.read_template_pairs),
+    "ijb pairs": Case(
+        lambda: b"1 2 1\n2 3 0\n3 4 0\n", partial(plain, "f.txt"), ijb_files.read_template_pairs
+    ),
     "ijb side": Case(lambda: SIDE, partial(plain, "f.csv"), ijb_files.read_side),
-    "items": Case(lambda: b"ann/1\ta.wav\tann\nbob/1\tb.wav\tbob\n", partial(plain, "i.txt"), read_items),
+    "items": Case(
+        lambda: b"ann/1\ta.wav\tann\nbob/1\tb.wav\tbob\n", partial(plain, "i.txt"), read_items
+    ),
     "lfw": Case(lambda: LFW, partial(plain, "pairs.txt"), read_lfw),
-    "two lines": Case(lambda: TWO_LINES, partial(plain, "pairs.txt"), partial(pairs.read_two_lines, num_folds=1)),
-    "calibration": Case(partial(written, Calibration(2.0, -1.0, (0.5,), ("snr",)).save, "c.json"), partial(plain, "c.json"), load_calibration, json=True),
-    "plda": Case(partial(written, WHITENED.save, "p.json"), partial(plain, "p.json"), plda.load_plda, json=True),
+    "two lines": Case(
+        lambda: TWO_LINES, partial(plain, "pairs.txt"), partial(pairs.read_two_lines, num_folds=1)
+    ),
+    "calibration": Case(
+        partial(written, Calibration(2.0, -1.0, (0.5,), ("snr",)).save, "c.json"),
+        partial(plain, "c.json"),
+        load_calibration,
+        json=True,
+    ),
+    "plda": Case(
+        partial(written, WHITENED.save, "p.json"),
+        partial(plain, "p.json"),
+        plda.load_plda,
+        json=True,
+    ),
     "checkpoint": Case(model_file, partial(plain, "m.safetensors"), load_model),
-    "checkpoint header": Case(lambda: header_of(model_file()), partial(place_header, model_file), load_model, json=True),
+    "checkpoint header": Case(
+        lambda: header_of(model_file()), partial(place_header, model_file), load_model, json=True
+    ),
     "checkpoint state": Case(model_state, place_state, load_model, json=True),
     "tar": Case(partial(tar_shard, "t-000000.tar"), partial(plain, "t-000000.tar"), read_shard),
     "tar index": Case(partial(tar_shard, "t-000000.tar.index"), place_index, read_shard),
-    "weights safetensors": Case(partial(state_dict, "safetensors"), partial(plain, "w.safetensors"), read_weights),
+    "weights safetensors": Case(
+        partial(state_dict, "safetensors"), partial(plain, "w.safetensors"), read_weights
+    ),
     "weights zip": Case(partial(state_dict, "zip"), partial(plain, "w.pt"), read_weights),
     "weights pickle": Case(
-        partial(member, partial(state_dict, "zip"), "data.pkl"), partial(put_member, partial(state_dict, "zip"), "data.pkl", "w.pt"), read_weights
+        partial(member, partial(state_dict, "zip"), "data.pkl"),
+        partial(put_member, partial(state_dict, "zip"), "data.pkl", "w.pt"),
+        read_weights,
     ),
     "weights legacy": Case(partial(state_dict, "legacy"), partial(plain, "w.pt"), read_weights),
-    "onnx": Case(onnx_model, partial(plain, "m.onnx"), exported_models.load, needs="onnxruntime", apart=True),
-    "onnx description": Case(onnx_description, place_onnx_description, exported_models.load, json=True, needs="onnxruntime", apart=True),
+    "onnx": Case(
+        onnx_model, partial(plain, "m.onnx"), exported_models.load, needs="onnxruntime", apart=True
+    ),
+    "onnx description": Case(
+        onnx_description,
+        place_onnx_description,
+        exported_models.load,
+        json=True,
+        needs="onnxruntime",
+        apart=True,
+    ),
     **{
-        f"image {name}": Case(partial(image, *how, **more), place_png if how[0] == "PNG" else partial(plain, f"i.{name.split()[0]}"), read_image)
+        f"image {name}": Case(
+            partial(image, *how, **more),
+            place_png if how[0] == "PNG" else partial(plain, f"i.{name.split()[0]}"),
+            read_image,
+        )
         for name, how, more in (
             ("jpeg", ("JPEG",), {}),
             ("jpeg cmyk", ("JPEG", "CMYK"), {}),
@@ -887,9 +1157,15 @@ CASES = {
         )
     },
     "image jpeg turned": Case(turned_jpeg, partial(plain, "i.jpg"), read_image),
-    "image ppm text": Case(lambda: b"P3\n# c\n2 2\n255\n" + b"1 2 3 " * 4, partial(plain, "i.ppm"), read_image),
+    "image ppm text": Case(
+        lambda: b"P3\n# c\n2 2\n255\n" + b"1 2 3 " * 4, partial(plain, "i.ppm"), read_image
+    ),
     **{
-        f"audio {name}": Case(partial(sound, kind, subtype), place or partial(plain, f"a.{name.split()[0]}"), read_audio)
+        f"audio {name}": Case(
+            partial(sound, kind, subtype),
+            place or partial(plain, f"a.{name.split()[0]}"),
+            read_audio,
+        )
         for name, kind, subtype, place in (
             ("wav", "WAV", "PCM_16", None),
             ("wav floats", "WAV", "FLOAT", None),
@@ -903,30 +1179,74 @@ CASES = {
         )
     },
     "mat": Case(partial(matlab, "agedb"), partial(plain, "p.mat"), pairs.read_agedb, apart=True),
-    "mat packed": Case(lambda: matlab("agedb")[128:], place_packed_mat, pairs.read_agedb, apart=True),
-    "mat cars": Case(partial(matlab, "cars"), place_cars, partial(cars.items, whole=False), apart=True),
+    "mat packed": Case(
+        lambda: matlab("agedb")[128:], place_packed_mat, pairs.read_agedb, apart=True
+    ),
+    "mat cars": Case(
+        partial(matlab, "cars"), place_cars, partial(cars.items, whole=False), apart=True
+    ),
     "gallery": Case(gallery, place_gallery, read_gallery),
     "gallery journal": Case(journal, place_journal, read_gallery),
     **{
-        f"lance {kind} {part}": Case(partial(lance_part, kind, part), partial(place_lance, kind, part), read, needs="lancedb", apart=apart)
-        for kind, read, apart in (("table", embeddings.read, True), ("gallery", read_gallery, False))
+        f"lance {kind} {part}": Case(
+            partial(lance_part, kind, part),
+            partial(place_lance, kind, part),
+            read,
+            needs="lancedb",
+            apart=apart,
+        )
+        for kind, read, apart in (
+            ("table", embeddings.read, True),
+            ("gallery", read_gallery, False),
+        )
         for part in ("data", "versions", "transactions")
     },
     "unpack tar": Case(partial(tar_archive, tarfile.USTAR_FORMAT), partial(plain, "a.tar"), unpack),
-    "unpack tar gnu": Case(partial(tar_archive, tarfile.GNU_FORMAT), partial(zipped, "a.tar.gz"), unpack),
-    "unpack tar pax": Case(partial(tar_archive, tarfile.PAX_FORMAT), partial(zipped, "a.tgz"), unpack),
-    "unpack tar.gz file": Case(lambda: gzip.compress(tar_archive(tarfile.USTAR_FORMAT)), partial(plain, "a.tar.gz"), unpack),
+    "unpack tar gnu": Case(
+        partial(tar_archive, tarfile.GNU_FORMAT), partial(zipped, "a.tar.gz"), unpack
+    ),
+    "unpack tar pax": Case(
+        partial(tar_archive, tarfile.PAX_FORMAT), partial(zipped, "a.tgz"), unpack
+    ),
+    "unpack tar.gz file": Case(
+        lambda: gzip.compress(tar_archive(tarfile.USTAR_FORMAT)), partial(plain, "a.tar.gz"), unpack
+    ),
     "unpack zip": Case(zip_archive, partial(plain, "a.zip"), unpack),
     "speechbrain": Case(hyperparams, partial(plain, "hyperparams.yaml"), read_settings),
-    "insightface": Case(face_model, partial(plain, "m.onnx"), backends_insightface.read_pixels, needs="onnx", apart=True),
-    "insightface manifest": Case(
-        lambda: json.dumps(MANIFEST).encode(), place_manifest, lambda path: backends_insightface.find(str(path)), json=True, needs="onnx", apart=True
+    "insightface": Case(
+        face_model,
+        partial(plain, "m.onnx"),
+        backends_insightface.read_pixels,
+        needs="onnx",
+        apart=True,
     ),
-    "enrolment": Case(lambda: b"m1 ann/1 ann/2\nm2 bob/1\n", partial(plain, "e.txt"), templates.read_enrolment),
-    "media": Case(lambda: b"ann/1\ta.jpg\tann\nb.jpg\n", partial(plain, "m.txt"), report_media.media_of),
-    "face list": Case(lambda: b"0 ann/1.jpg\n1 bob/1.jpg\n", partial(place_beside_images, "l.txt"), lambda path: face_folders.read_list(path, path.parent)),
-    "cfp list": Case(lambda: CFP["Pair_list_F.txt"], partial(place_cfp, "Pair_list_F.txt"), pairs.read_cfp),
-    "cfp fold": Case(lambda: CFP["Split/FP/01/same.txt"], partial(place_cfp, "Split/FP/01/same.txt"), pairs.read_cfp),
+    "insightface manifest": Case(
+        lambda: json.dumps(MANIFEST).encode(),
+        place_manifest,
+        lambda path: backends_insightface.find(str(path)),
+        json=True,
+        needs="onnx",
+        apart=True,
+    ),
+    "enrolment": Case(
+        lambda: b"m1 ann/1 ann/2\nm2 bob/1\n", partial(plain, "e.txt"), templates.read_enrolment
+    ),
+    "media": Case(
+        lambda: b"ann/1\ta.jpg\tann\nb.jpg\n", partial(plain, "m.txt"), report_media.media_of
+    ),
+    "face list": Case(
+        lambda: b"0 ann/1.jpg\n1 bob/1.jpg\n",
+        partial(place_beside_images, "l.txt"),
+        lambda path: face_folders.read_list(path, path.parent),
+    ),
+    "cfp list": Case(
+        lambda: CFP["Pair_list_F.txt"], partial(place_cfp, "Pair_list_F.txt"), pairs.read_cfp
+    ),
+    "cfp fold": Case(
+        lambda: CFP["Split/FP/01/same.txt"],
+        partial(place_cfp, "Split/FP/01/same.txt"),
+        pairs.read_cfp,
+    ),
     "oml": Case(lambda: OML, partial(place_beside_images, "df.csv"), lists.oml_retrieval),
     "cub": Case(lambda: b"1 001.Bird/a.jpg\n", place_cub, partial(cub.items, whole=False)),
     "sop": Case(lambda: SOP, place_sop, partial(sop.items, whole=False)),
@@ -935,15 +1255,25 @@ CASES = {
         partial(place_beside_images, "items.csv"),
         lambda path: speaker_lists.items(path.parent, split_column="part", split="dev"),
     ),
-    "voxceleb": Case(lambda: META, partial(plain, "vox1_meta.csv"), lambda path: voxceleb.metadata(path.parent)),
-    **{f"cnceleb {name.rpartition('/')[2]}": Case(partial(CELEBS.__getitem__, name), partial(place_celebs, name), read_celebs) for name in CELEBS},
+    "voxceleb": Case(
+        lambda: META, partial(plain, "vox1_meta.csv"), lambda path: voxceleb.metadata(path.parent)
+    ),
+    **{
+        f"cnceleb {name.rpartition('/')[2]}": Case(
+            partial(CELEBS.__getitem__, name), partial(place_celebs, name), read_celebs
+        )
+        for name in CELEBS
+    },
 }
 # What they need takes seconds to import, or they are read by code that another case reaches too.
 SLOW = re.compile(
     r"lance .*|speechbrain|insightface manifest|gallery journal|cfp list|cnceleb (enroll|trials).*"
-    r"|image (jpeg cmyk|png .*|webp lossless|bmp palette|tiff|tiff jpeg|tiff fax|ppm text)|audio (wav .*|opus|sph)|unpack (tar|tar gnu|tar.gz file)"
+    r"|image (jpeg cmyk|png .*|webp lossless|bmp palette|tiff|tiff jpeg|tiff fax|ppm text)|audio "
+    r"(wav .*|opus|sph)|unpack (tar|tar gnu|tar.gz file)"
 )
-PARAMETERS = [pytest.param(name, marks=[pytest.mark.slow] if SLOW.fullmatch(name) else []) for name in CASES]
+PARAMETERS = [
+    pytest.param(name, marks=[pytest.mark.slow] if SLOW.fullmatch(name) else []) for name in CASES
+]
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
@@ -960,10 +1290,18 @@ def test_a_damaged_file_is_read_or_refused(name: str, tmp_path: Path) -> None:
 
     examples = max(5, EXAMPLES // 8) if case.apart else EXAMPLES
 
-    @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    )
     @given(change=changes)
     def feed(change: Any) -> None:
-        payload = change if isinstance(change, bytes) else changed(valid, change) if isinstance(change, list) else replaced(valid, *change)
+        payload = (
+            change
+            if isinstance(change, bytes)
+            else changed(valid, change)
+            if isinstance(change, list)
+            else replaced(valid, *change)
+        )
         path = case.place(tmp_path, payload)
         with warnings.catch_warnings(), suppress(ValueError, FileNotFoundError):
             warnings.simplefilter("ignore")
@@ -972,7 +1310,8 @@ def test_a_damaged_file_is_read_or_refused(name: str, tmp_path: Path) -> None:
     feed()
 
 
-# Nothing in a file runs -----------------------------------------------------------------------------------------------------------------------------------
+# Nothing in a file runs
+# -----------------------------------------------------------------------------------------------------------------------------------
 
 
 class Canary:
@@ -993,13 +1332,23 @@ def objects(payload: Any) -> bytes:
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
-@pytest.mark.parametrize("name", [one for one in PARAMETERS if one.values[0] not in ("npz ids", "per item ids", "omniglot names")])
+@pytest.mark.parametrize(
+    "name",
+    [
+        one
+        for one in PARAMETERS
+        if one.values[0] not in ("npz ids", "per item ids", "omniglot names")
+    ],
+)
 def test_a_pickle_in_any_place_does_not_run(name: str, protocol: int, tmp_path: Path) -> None:
     if CASES[name].needs:
         pytest.importorskip(CASES[name].needs)
     canary = tmp_path / "canary"
     payload = pickle.dumps(Canary(canary), protocol=protocol)
-    with warnings.catch_warnings(), suppress(ValueError, FileNotFoundError):  # protocol 0 is lines of text, and a list of items may hold any
+    with (
+        warnings.catch_warnings(),
+        suppress(ValueError, FileNotFoundError),
+    ):  # protocol 0 is lines of text, and a list of items may hold any
         warnings.simplefilter("ignore")
         CASES[name].read(CASES[name].place(tmp_path, payload))
     assert not canary.exists()
@@ -1019,18 +1368,25 @@ def test_pickled_objects_in_an_array_do_not_run(name: str, tmp_path: Path) -> No
 def test_kaldiio_ways_to_run_code_are_refused(tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     payload = b"ann/1 PKL" + pickle.dumps(Canary(canary))  # kaldiio's own kind of pickled entry
-    for name, held in (("e.ark", payload), ("e.scp", f"ann/1 mkdir {canary} |\n".encode()), ("f.scp", f"ann/1 | mkdir {canary}\n".encode())):
+    for name, held in (
+        ("e.ark", payload),
+        ("e.scp", f"ann/1 mkdir {canary} |\n".encode()),
+        ("f.scp", f"ann/1 | mkdir {canary}\n".encode()),
+    ):
         with pytest.raises(ValueError, match="refused"):
             embeddings.read(plain(name, tmp_path, held))
     assert not canary.exists()
 
 
-# Memory that a file only claims ---------------------------------------------------------------------------------------------------------------------------
+# Memory that a file only claims
+# ---------------------------------------------------------------------------------------------------------------------------
 
 
 def npy(descr: str, shape: tuple[int, ...], data: bytes = b"") -> bytes:
     held = io.BytesIO()
-    np.lib.format.write_array_header_1_0(held, {"descr": descr, "fortran_order": False, "shape": shape})
+    np.lib.format.write_array_header_1_0(
+        held, {"descr": descr, "fortran_order": False, "shape": shape}
+    )
     return held.getvalue() + data
 
 
@@ -1077,10 +1433,19 @@ CLAIMS: dict[str, tuple[str, Callable[[], bytes]]] = {
     "a matrix that is not there": ("npz matrix", lambda: npy("<f4", (10**9, 10**3), bytes(64))),
     "results that are not there": ("per item ids", lambda: npy("<U5", (10**10,), bytes(64))),
     "names that are not there": ("omniglot names", lambda: npy("<U22", (10**9,), bytes(64))),
-    "a header of 4 GB": ("npz matrix", lambda: b"\x93NUMPY\x02\x00" + struct.pack("<I", 2**32 - 1) + bytes(64)),
+    "a header of 4 GB": (
+        "npz matrix",
+        lambda: b"\x93NUMPY\x02\x00" + struct.pack("<I", 2**32 - 1) + bytes(64),
+    ),
     "a long vector": ("ark", lambda: b"ann/1 \0BFV \4" + struct.pack("<i", 2**20) + bytes(64)),
-    "an endless vector": ("ark", lambda: b"ann/1 \0BFV \4" + struct.pack("<i", 2**31 - 1) + bytes(64)),
-    "a long record": ("lone rec", lambda: struct.pack("<II", recordio.MAGIC, 2**29 - 1) + bytes(64)),
+    "an endless vector": (
+        "ark",
+        lambda: b"ann/1 \0BFV \4" + struct.pack("<i", 2**31 - 1) + bytes(64),
+    ),
+    "a long record": (
+        "lone rec",
+        lambda: struct.pack("<II", recordio.MAGIC, 2**29 - 1) + bytes(64),
+    ),
     "an offset beyond": ("idx", lambda: b"1\t999999999999999999\n"),
     "bytes of a pickle": ("bin", lambda: opcodes(b"\x8e" + struct.pack("<Q", 2**62))),
     "a frame of a pickle": ("bin", lambda: opcodes(b"\x95" + struct.pack("<Q", 2**62))),
@@ -1093,7 +1458,10 @@ CLAIMS: dict[str, tuple[str, Callable[[], bytes]]] = {
     "a member of 8 GB": ("cifar tar.gz", lambda: tar_of(2**33)),
     "a name of 8 GB": ("cifar tar.gz", lambda: long_name(2**33)),
     "a member before itself": ("cifar tar.gz", lambda: tar_of(-(2**20))),
-    "images of MNIST": ("mnist images", lambda: struct.pack(">IIII", 0x803, *[2**32 - 1] * 3) + bytes(9)),
+    "images of MNIST": (
+        "mnist images",
+        lambda: struct.pack(">IIII", 0x803, *[2**32 - 1] * 3) + bytes(9),
+    ),
     "labels of MNIST": ("mnist labels", lambda: struct.pack(">II", 0x801, 2**32 - 1) + bytes(9)),
     "a line of pairs": ("ijb pairs", lambda: b"1" * 3_000_000),
     "a line of faces": ("ijb faces", lambda: b"1" * 3_000_000),
@@ -1108,9 +1476,18 @@ CLAIMS: dict[str, tuple[str, Callable[[], bytes]]] = {
     "a member of a shard": ("tar", lambda: tar_of(2**33)),
     "a name in a shard": ("tar", lambda: long_name(2**33)),
     "a member before the shard": ("tar", lambda: tar_of(-(2**20))),
-    "rows of an index": ("tar index", lambda: b'{"likeness_index": 1, "shard": "t", "bytes": 1, "items": 1000000000000}\n'),
-    "a bytearray": ("weights pickle", lambda: opcodes(b"cbuiltins\nbytearray\n(J" + struct.pack("<i", 2**31 - 1) + b"tR.")),
-    "a bytearray without archive": ("weights legacy", lambda: opcodes(b"cbuiltins\nbytearray\n(J" + struct.pack("<i", 2**31 - 1) + b"tR.")),
+    "rows of an index": (
+        "tar index",
+        lambda: b'{"likeness_index": 1, "shard": "t", "bytes": 1, "items": 1000000000000}\n',
+    ),
+    "a bytearray": (
+        "weights pickle",
+        lambda: opcodes(b"cbuiltins\nbytearray\n(J" + struct.pack("<i", 2**31 - 1) + b"tR."),
+    ),
+    "a bytearray without archive": (
+        "weights legacy",
+        lambda: opcodes(b"cbuiltins\nbytearray\n(J" + struct.pack("<i", 2**31 - 1) + b"tR."),
+    ),
     "a tensor of weights": ("weights safetensors", lambda: struct.pack("<Q", len(FAR)) + FAR),
 }
 
@@ -1158,12 +1535,24 @@ LONG_NAMES = {
 
 @pytest.mark.parametrize("name", LONG_NAMES)
 def test_names_that_no_system_has_are_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"there is no file|not there|not in|is there|do not exist|no folder|no items"):
+    with pytest.raises(
+        ValueError,
+        match=r"there is no file|not there|not in|is there|do not exist|no folder|no items",
+    ):
         CASES[name].read(CASES[name].place(tmp_path, LONG_NAMES[name]))
 
 
-@pytest.mark.parametrize(("name", "payload"), [("voxceleb", b"a" * 200_000), ("oml", b'"' + b"a\n" * 100_000), ("csv", b'"' + b"a\n" * 100_000)])
-def test_fields_longer_than_the_csv_module_takes_are_refused(name: str, payload: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "payload"),
+    [
+        ("voxceleb", b"a" * 200_000),
+        ("oml", b'"' + b"a\n" * 100_000),
+        ("csv", b'"' + b"a\n" * 100_000),
+    ],
+)
+def test_fields_longer_than_the_csv_module_takes_are_refused(
+    name: str, payload: bytes, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match="field limit"):
         CASES[name].read(CASES[name].place(tmp_path, payload))
 
@@ -1172,6 +1561,8 @@ def test_a_table_that_claims_a_terabyte_is_refused(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "e.h5", "w") as file:
         file.create_dataset("ids", data=np.array([b"a"]))
-        file.create_dataset("matrix", shape=(10**6, 10**6), dtype="f4", chunks=(64, 64), compression="gzip")
+        file.create_dataset(
+            "matrix", shape=(10**6, 10**6), dtype="f4", chunks=(64, 64), compression="gzip"
+        )
     with pytest.raises(ValueError, match="damaged or hostile"):
         embeddings.read(tmp_path / "e.h5")

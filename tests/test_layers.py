@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SYNTHETIC = [f"modalities.{path.stem}" for path in sorted((ROOT / "modalities").glob("synthetic*.py"))]
+SYNTHETIC = [
+    f"modalities.{path.stem}" for path in sorted((ROOT / "modalities").glob("synthetic*.py"))
+]
 METRICS = {"numpy", "scipy", "sklearn"}
 EXTERNAL = {
     "eval": METRICS,
@@ -27,7 +29,10 @@ INTERNAL = {
     "toolkit.vmf": {"toolkit.vmf", "eval.directional"},
     "toolkit.backbones": {"toolkit.backbones"},
     "toolkit": {"toolkit", "eval"},
-    **{f"modalities.{name}": {f"modalities.{name}", *SYNTHETIC, "toolkit", "eval"} for name in ("speaker", "face", "image")},
+    **{
+        f"modalities.{name}": {f"modalities.{name}", *SYNTHETIC, "toolkit", "eval"}
+        for name in ("speaker", "face", "image")
+    },
     **{name: {"toolkit", "eval"} for name in SYNTHETIC},
     "likeness": {"likeness", "modalities", "toolkit", "eval"},
     "recipes": {"likeness", "modalities", "toolkit", "eval"},
@@ -64,11 +69,15 @@ def test_imports_follow_the_table(path: Path) -> None:
     for name in imports(path):
         top = name.split(".")[0]
         if top in OURS:
-            assert any(f"{name}.".startswith(f"{one}.") for one in allowed), f"{mine} must not import {name}"
+            assert any(f"{name}.".startswith(f"{one}.") for one in allowed), (
+                f"{mine} must not import {name}"
+            )
         elif mine in EXTERNAL:
             import sys
 
-            assert top in EXTERNAL[mine] or top in sys.stdlib_module_names, f"{mine} must not import {name}"
+            assert top in EXTERNAL[mine] or top in sys.stdlib_module_names, (
+                f"{mine} must not import {name}"
+            )
 
 
 def test_nobody_imports_recipes_or_tests() -> None:
@@ -77,23 +86,41 @@ def test_nobody_imports_recipes_or_tests() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in FILES if path.relative_to(ROOT).parts[0] in ("eval", "toolkit")], ids=lambda path: path.relative_to(ROOT).as_posix()
+    "path",
+    [path for path in FILES if path.relative_to(ROOT).parts[0] in ("eval", "toolkit")],
+    ids=lambda path: path.relative_to(ROOT).as_posix(),
 )
 def test_no_floor_names_a_higher_one_in_a_string(path: Path) -> None:
     higher = ("modalities.", "likeness.", "recipes.")
-    texts = {node.value for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    texts = {
+        node.value
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
     assert not [
-        text for text in texts if text.startswith(higher) and " " not in text and "/" not in text and text != "likeness."
+        text
+        for text in texts
+        if text.startswith(higher) and " " not in text and "/" not in text and text != "likeness."
     ]  # formats are likeness.NAME/N
 
 
 def test_only_checkpoints_import_by_name() -> None:
     """A module is imported by a name that is data where a checkpoint's parts are restored.
 
-    Beside it, classes of an allowed list, optional packages and what a reading process is asked for are imported by names that stand in the code.
+    Beside it, classes of an allowed list, optional packages and what a reading process is asked for
+    are imported by names that stand in the code.
     """
-    by_name = {path.relative_to(ROOT).as_posix() for path in FILES if "importlib.import_module(" in path.read_text(encoding="utf-8")}
-    optional = {"likeness/models/speechbrain.py", "toolkit/backbones/torchaudio_cpu.py", "eval/formats/tables.py", "eval/formats/boundary.py"}
+    by_name = {
+        path.relative_to(ROOT).as_posix()
+        for path in FILES
+        if "importlib.import_module(" in path.read_text(encoding="utf-8")
+    }
+    optional = {
+        "likeness/models/speechbrain.py",
+        "toolkit/backbones/torchaudio_cpu.py",
+        "eval/formats/tables.py",
+        "eval/formats/boundary.py",
+    }
     assert by_name == {"likeness/models/parts.py", *optional}
 
 
@@ -115,9 +142,27 @@ def test_the_table_is_not_vacuous() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_nothing_of_one_system_is_imported_with_a_module(path: Path) -> None:
-    """Windows has no fcntl, no resource and no fork: a file that needs them imports them where it does."""
-    of_one_system = {"fcntl", "resource", "pwd", "grp", "termios", "msvcrt", "winreg", "multiprocessing.context.ForkProcess"}
+    """Windows has no fcntl, no resource and no fork: a file that needs them imports them where it
+    does.
+    """
+    of_one_system = {
+        "fcntl",
+        "resource",
+        "pwd",
+        "grp",
+        "termios",
+        "msvcrt",
+        "winreg",
+        "multiprocessing.context.ForkProcess",
+    }
     body = ast.parse(path.read_text(encoding="utf-8")).body
     found = {alias.name for node in body if isinstance(node, ast.Import) for alias in node.names}
-    found |= {f"{node.module}.{alias.name}" for node in body if isinstance(node, ast.ImportFrom) for alias in node.names}
-    assert not {name for name in found if name in of_one_system or name.partition(".")[0] in of_one_system}
+    found |= {
+        f"{node.module}.{alias.name}"
+        for node in body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert not {
+        name for name in found if name in of_one_system or name.partition(".")[0] in of_one_system
+    }

@@ -1,4 +1,7 @@
-"""Names that look the same are the same: Unicode NFC wherever text becomes a key. Paths stay as the disk has them."""
+"""Names that look the same are the same: Unicode NFC wherever text becomes a key.
+
+Paths stay as the disk has them.
+"""
 
 from __future__ import annotations
 
@@ -38,23 +41,39 @@ def test_the_two_forms_differ() -> None:
 
 
 @pytest.mark.parametrize(("listed", "stored"), [(NFC, NFD), (NFD, NFC)])
-def test_a_trial_list_finds_embeddings_subjects_and_groups_in_the_other_form(tmp_path: Path, listed: str, stored: str) -> None:
-    (tmp_path / "trials.txt").write_text(f"{listed}/1 {listed}/2 1\nann/1 {listed}/2 0\n", encoding="utf-8")
-    (tmp_path / "subjects.txt").write_text(f"{stored}/1 {stored}\n{listed}/2 {listed}\nann/1 ann\n", encoding="utf-8")
+def test_a_trial_list_finds_embeddings_subjects_and_groups_in_the_other_form(
+    tmp_path: Path, listed: str, stored: str
+) -> None:
+    (tmp_path / "trials.txt").write_text(
+        f"{listed}/1 {listed}/2 1\nann/1 {listed}/2 0\n", encoding="utf-8"
+    )
+    (tmp_path / "subjects.txt").write_text(
+        f"{stored}/1 {stored}\n{listed}/2 {listed}\nann/1 ann\n", encoding="utf-8"
+    )
     (tmp_path / "groups.txt").write_text(f"{stored} old\nann young\n", encoding="utf-8")
     files.write(tmp_path / "e.npz", embedded(f"{stored}/1", f"{stored}/2", "ann/1"))
     trials = read_trials(tmp_path / "trials.txt")
     scores = score_trials(trials, files.read(tmp_path / "e.npz"))
     first = np.array([0, 1], np.int32), np.array([0, 0], np.int32)
-    write_scores(tmp_path / "scores.txt", Trials((f"{stored}/1", "ann/1"), (f"{stored}/2",), *first, np.array([True, False])), scores)
+    write_scores(
+        tmp_path / "scores.txt",
+        Trials((f"{stored}/1", "ann/1"), (f"{stored}/2",), *first, np.array([True, False])),
+        scores,
+    )
     np.testing.assert_array_equal(read_scores(tmp_path / "scores.txt", trials)[1], scores)
     mapping = read_mapping(tmp_path / "subjects.txt")
-    for given in (mapping, {normalize("NFD", key): normalize("NFD", value) for key, value in mapping.items()}):
+    for given in (
+        mapping,
+        {normalize("NFD", key): normalize("NFD", value) for key, value in mapping.items()},
+    ):
         found, how = subjects_of(trials, given)
         assert how == "given mapping"
         assert found is not None
         assert found[0].tolist() == [0, 1]
-        assert sides_of(trials, read_mapping(tmp_path / "groups.txt"), given)[0].tolist() == [[0, 0], [1, 0]]
+        assert sides_of(trials, read_mapping(tmp_path / "groups.txt"), given)[0].tolist() == [
+            [0, 0],
+            [1, 0],
+        ]
 
 
 def test_one_id_in_two_forms_is_one_id_of_a_list(tmp_path: Path) -> None:
@@ -63,7 +82,9 @@ def test_one_id_in_two_forms_is_one_id_of_a_list(tmp_path: Path) -> None:
     trials = read_trials(path)
     assert trials.enrol_ids == (NFC,)
     assert trials.enrol.tolist() == [0, 0, 0]
-    direct = Trials((NFC, "x", NFD), ("y", NFD), np.array([2, 1, 0], np.int32), np.array([0, 1, 1], np.int32))
+    direct = Trials(
+        (NFC, "x", NFD), ("y", NFD), np.array([2, 1, 0], np.int32), np.array([0, 1, 1], np.int32)
+    )
     assert (direct.enrol_ids, direct.probe_ids) == ((NFC, "x"), ("y", NFC))
     assert direct.enrol.tolist() == [0, 1, 0]
     path.write_text(f"{NFC} ann 1\n{NFD} ann 0\n", encoding="utf-8")
@@ -104,7 +125,9 @@ def test_files_are_opened_by_the_name_on_the_disk(tmp_path: Path) -> None:
     assert as_stored(tmp_path, f"{NFC}/none.jpg") == tmp_path / NFC / "none.jpg"
     assert "<img" in media_of(tmp_path).show(f"{NFC}/{NFC}_0001")
     (tmp_path / "list.txt").write_text(f"{NFD}/{NFD}_0001.jpg\n", encoding="utf-8")
-    assert [(one.id, one.path) for one in read_items(tmp_path / "list.txt")] == [(f"{NFC}/{NFC}_0001.jpg", place)]
+    assert [(one.id, one.path) for one in read_items(tmp_path / "list.txt")] == [
+        (f"{NFC}/{NFC}_0001.jpg", place)
+    ]
 
 
 def test_models_and_templates(tmp_path: Path) -> None:
@@ -118,7 +141,9 @@ def test_models_and_templates(tmp_path: Path) -> None:
 
 def test_galleries_know_people_in_either_form(tmp_path: Path) -> None:
     rows = embedded("a", "b")
-    store = Enrolments(tmp_path, {}, {"similarity": "cosine", "pooling": "mean"})  # as an earlier version wrote it
+    store = Enrolments(
+        tmp_path, {}, {"similarity": "cosine", "pooling": "mean"}
+    )  # as an earlier version wrote it
     store.write([NFD], rows.matrix[:1], replace=False)
     store.close()
     gallery = ExactGallery(tmp_path)

@@ -1,4 +1,6 @@
-"""What docs/protocols.md says of other tools' numbers: their rules written anew, and the stated difference from ours."""
+"""What docs/protocols.md says of other tools' numbers: their rules written anew, and the stated
+difference from ours.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,21 @@ ROOT = Path(__file__).parents[1]
 # A tool -> what docs/protocols.md says of it; the tests below derive these numbers.
 STATED = {
     "Kaldi, `compute-eer`": ("1 / T above", "(T - 1) / T"),
-    "voxceleb_trainer (clovaai), `tuneThresholdfromScore`": ("max(1 / T, 1 / N) / 2", "100 against 75 %", "targets 2 3 4 5 and nontargets 1 6 7 8"),
+    "voxceleb_trainer (clovaai), `tuneThresholdfromScore`": (
+        "max(1 / T, 1 / N) / 2",
+        "100 against 75 %",
+        "targets 2 3 4 5 and nontargets 1 6 7 8",
+    ),
     "FaceX-Zoo, LFW": ("ddof=1", "a third"),
     "revisitop (Oxford, Paris)": ("trapezoids", "(r_j - j) / (r_j (r_j + 1))", "25 against 50 %"),
     "pytorch-metric-learning, SupCon": ("without a negative pair", "log(n - 1)"),
     "3D-Speaker, pooling": ("1e-8", "4.5e-8 / d or 5e-8 / d", "2.2e-4 or 3.2e-4"),
-    "ECE": ("sum_g m_g 2 p_g (1 - p_g)", "the root of sum_g m_g p_g (1 - p_g)", "never over .5", ".02 on average at 50 confidences"),
+    "ECE": (
+        "sum_g m_g 2 p_g (1 - p_g)",
+        "the root of sum_g m_g p_g (1 - p_g)",
+        "never over .5",
+        ".02 on average at 50 confidences",
+    ),
 }
 
 
@@ -46,7 +57,9 @@ def drawn(seed: int, num_targets: int, num_nontargets: int) -> tuple[np.ndarray,
 
 
 def kaldi_eer(target: np.ndarray, nontarget: np.ndarray) -> float:
-    """compute-eer: the share of targets below the first target position whose counterpart among the nontargets is lower."""
+    """compute-eer: the share of targets below the first target position whose counterpart among the
+    nontargets is lower.
+    """
     t, n = sorted(target), sorted(nontarget)
     position = 0
     while position + 1 < len(t):
@@ -58,18 +71,28 @@ def kaldi_eer(target: np.ndarray, nontarget: np.ndarray) -> float:
 
 
 @given(sides)
-def test_kaldis_eer_is_the_frr_at_the_first_target_score_where_far_is_no_higher(given_sides: tuple[int, int, int]) -> None:
+def test_kaldis_eer_is_the_frr_at_the_first_target_score_where_far_is_no_higher(
+    given_sides: tuple[int, int, int],
+) -> None:
     target, nontarget = drawn(*given_sides)
     theirs, ours, num = kaldi_eer(target, nontarget), eer(target, nontarget), len(target)
-    rates = [(float(np.mean(target < one)), float(np.mean(nontarget >= one))) for one in np.sort(target)]
-    assert theirs == pytest.approx(next((frr for frr, far in rates if far <= frr + 1e-12), (num - 1) / num))
-    assert -1e-12 <= theirs - ours <= 1 / num + 1e-12 or theirs == (num - 1) / num  # its loop ends one position early
+    rates = [
+        (float(np.mean(target < one)), float(np.mean(nontarget >= one))) for one in np.sort(target)
+    ]
+    assert theirs == pytest.approx(
+        next((frr for frr, far in rates if far <= frr + 1e-12), (num - 1) / num)
+    )
+    assert (
+        -1e-12 <= theirs - ours <= 1 / num + 1e-12 or theirs == (num - 1) / num
+    )  # its loop ends one position early
     if len(nontarget) == num and theirs < (num - 1) / num:
         assert theirs == pytest.approx(ours)
 
 
 def clova_eer(target: np.ndarray, nontarget: np.ndarray, *, drop: bool = True) -> float:
-    """tuneThresholdfromScore: the larger of both rates where they differ least, on scikit-learn's ROC, which drops points on a straight line."""
+    """tuneThresholdfromScore: the larger of both rates where they differ least, on scikit-learn's
+    ROC, which drops points on a straight line.
+    """
     labels = np.r_[np.ones(len(target)), np.zeros(len(nontarget))]
     fpr, tpr, _ = roc_curve(labels, np.r_[target, nontarget], pos_label=1, drop_intermediate=drop)
     nearest = np.nanargmin(np.absolute(1 - tpr - fpr))
@@ -77,22 +100,37 @@ def clova_eer(target: np.ndarray, nontarget: np.ndarray, *, drop: bool = True) -
 
 
 @given(sides)
-def test_clovas_eer_is_the_larger_rate_of_the_nearest_point(given_sides: tuple[int, int, int]) -> None:
+def test_clovas_eer_is_the_larger_rate_of_the_nearest_point(
+    given_sides: tuple[int, int, int],
+) -> None:
     target, nontarget = drawn(*given_sides)
     ours = eer(target, nontarget)
     curve = roc(target, nontarget)
     gaps = np.abs(curve.far - curve.frr)
-    nearest = [max(far, frr) for far, frr, gap in zip(curve.far, curve.frr, gaps, strict=True) if gap <= gaps.min() + 1e-12]
+    nearest = [
+        max(far, frr)
+        for far, frr, gap in zip(curve.far, curve.frr, gaps, strict=True)
+        if gap <= gaps.min() + 1e-12
+    ]
     theirs = clova_eer(target, nontarget, drop=False)
     assert any(theirs == pytest.approx(one) for one in nearest)  # of two equally near points either
-    lower = min((far + frr) / 2 for far, frr, gap in zip(curve.far, curve.frr, gaps, strict=True) if gap <= gaps.min() + 1e-12)
+    lower = min(
+        (far + frr) / 2
+        for far, frr, gap in zip(curve.far, curve.frr, gaps, strict=True)
+        if gap <= gaps.min() + 1e-12
+    )
     assert lower - 1e-12 <= theirs - gaps.min() / 2
-    assert clova_eer(target, nontarget, drop=False) - ours <= max(1 / len(target), 1 / len(nontarget)) / 2 + 1e-12
+    assert (
+        clova_eer(target, nontarget, drop=False) - ours
+        <= max(1 / len(target), 1 / len(nontarget)) / 2 + 1e-12
+    )
     assert clova_eer(target, nontarget) >= ours - 1e-12
 
 
 def test_clovas_dropped_points_can_double_the_eer() -> None:
-    """Of the scores n t t t t n n n (rising) the ROC has a straight run of four targets, whose inner points scikit-learn drops."""
+    """Of the scores n t t t t n n n (rising) the ROC has a straight run of four targets, whose
+    inner points scikit-learn drops.
+    """
     target, nontarget = np.array([2.0, 3.0, 4.0, 5.0]), np.array([1.0, 6.0, 7.0, 8.0])
     assert eer(target, nontarget) == clova_eer(target, nontarget, drop=False) == 0.75
     assert clova_eer(target, nontarget) == 1.0
@@ -104,7 +142,9 @@ def test_facexzoos_standard_error_is_a_third_of_the_ten_folds_deviation() -> Non
     scores = rng.standard_normal(600) + 1.5 * same
     found = ten_fold_accuracy(scores, same)
     folds = np.arange(600) // 60
-    accuracies = [np.mean((scores[folds == k] >= found.thresholds[k]) == same[folds == k]) for k in range(10)]
+    accuracies = [
+        np.mean((scores[folds == k] >= found.thresholds[k]) == same[folds == k]) for k in range(10)
+    ]
     assert found.mean == pytest.approx(np.mean(accuracies))
     assert np.std(accuracies, ddof=1) / np.sqrt(10) == pytest.approx(found.std / 3)
 
@@ -120,25 +160,41 @@ def revisitop_ap(ranks: list[int], num_relevant: int) -> float:
 
 @given(st.lists(st.booleans(), min_size=1, max_size=40).filter(any))
 def test_revisitops_average_precision_is_lower_by_the_stated_sum(relevant: list[bool]) -> None:
-    """Ours: one query before a gallery that it ranks in this order, R@K and MAP@1000 over the whole of it."""
+    """Ours: one query before a gallery that it ranks in this order, R@K and MAP@1000 over the whole
+    of it.
+    """
     places = [rank for rank, one in enumerate(relevant) if one]
     num = len(places)
     angles = np.linspace(0.1, 1.5, len(relevant))
     gallery = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    ours = retrieval_metrics(np.array([[1.0, 0.0]]), [1], gallery=gallery, gallery_labels=[int(one) for one in relevant])["map@1000"]
-    lower = sum((rank - j) / (rank * (rank + 1)) for j, rank in enumerate(places) if rank) / (2 * num)
+    ours = retrieval_metrics(
+        np.array([[1.0, 0.0]]), [1], gallery=gallery, gallery_labels=[int(one) for one in relevant]
+    )["map@1000"]
+    lower = sum((rank - j) / (rank * (rank + 1)) for j, rank in enumerate(places) if rank) / (
+        2 * num
+    )
     assert revisitop_ap(places, num) == pytest.approx(ours - lower)
     assert revisitop_ap([1], 1) == 0.25  # one relevant item in the second place: ours is 0.5
 
 
-def differences_of_ties(confidence: np.ndarray, correct: np.ndarray, order: np.ndarray, num_bins: int, power: int) -> float:
+def differences_of_ties(
+    confidence: np.ndarray, correct: np.ndarray, order: np.ndarray, num_bins: int, power: int
+) -> float:
     by_row = ece(confidence[order], correct[order], num_bins=num_bins, power=power, ties="row")  # type: ignore[arg-type]
     return abs(by_row - ece(confidence, correct, num_bins=num_bins, power=power))  # type: ignore[arg-type]
 
 
 @settings(max_examples=60)
-@given(st.integers(0, 100_000), st.integers(2, 60), st.integers(2, 15), st.sampled_from([1, 2]), st.integers(0, 2))
-def test_ties_in_the_ece_move_it_by_no_more_than_the_groups_that_bins_part(seed: int, size: int, num_bins: int, power: int, decimals: int) -> None:
+@given(
+    st.integers(0, 100_000),
+    st.integers(2, 60),
+    st.integers(2, 15),
+    st.sampled_from([1, 2]),
+    st.integers(0, 2),
+)
+def test_ties_in_the_ece_move_it_by_no_more_than_the_groups_that_bins_part(
+    seed: int, size: int, num_bins: int, power: int, decimals: int
+) -> None:
     rng = np.random.default_rng(seed)
     confidence = np.round(rng.beta(4, 2, size), decimals)
     correct = rng.random(size) < confidence
@@ -151,11 +207,17 @@ def test_ties_in_the_ece_move_it_by_no_more_than_the_groups_that_bins_part(seed:
             bound += float(np.mean(confidence == value)) * accuracy * (1 - accuracy)
     bound = 2 * bound if power == 1 else math.sqrt(bound)
     assert bound <= 0.5
-    for order in (rng.permutation(size), np.argsort(correct, kind="stable"), np.argsort(~correct, kind="stable")):
+    for order in (
+        rng.permutation(size),
+        np.argsort(correct, kind="stable"),
+        np.argsort(~correct, kind="stable"),
+    ):
         assert differences_of_ties(confidence, correct, order, num_bins, power) <= bound + 1e-12
 
 
-def test_the_bound_on_ties_is_reached_and_fifty_items_of_two_digits_move_by_more_than_a_hundredth() -> None:
+def test_the_bound_on_ties_is_reached_and_fifty_items_of_two_digits_move_by_more_than_a_hundredth() -> (
+    None
+):
     half = np.arange(30) < 15
     for power in (1, 2):
         assert differences_of_ties(np.full(30, 0.5), half, np.argsort(half), 2, power) == 0.5
@@ -163,7 +225,9 @@ def test_the_bound_on_ties_is_reached_and_fifty_items_of_two_digits_move_by_more
     moved = []
     for _ in range(100):
         confidence = np.round(rng.beta(8, 2, 50), 2)
-        moved.append(differences_of_ties(confidence, rng.random(50) < confidence, rng.permutation(50), 15, 2))
+        moved.append(
+            differences_of_ties(confidence, rng.random(50) < confidence, rng.permutation(50), 15, 2)
+        )
     assert 0.01 < np.mean(moved) < 0.03
     assert max(moved) > 0.05
 
@@ -174,12 +238,16 @@ def test_supcon_of_a_batch_without_negatives_costs_the_choice_among_positives() 
     from toolkit.losses.contrast import SupCon
 
     for num in (3, 8):
-        loss = SupCon(4)(torch.ones(num, 4, dtype=torch.float64), torch.zeros(num, dtype=torch.int64))
+        loss = SupCon(4)(
+            torch.ones(num, 4, dtype=torch.float64), torch.zeros(num, dtype=torch.int64)
+        )
         assert float(loss) == pytest.approx(math.log(num - 1))
 
 
 def test_the_floor_under_the_root_of_pooled_deviations() -> None:
-    """WeSpeaker's 1e-7, which is ours, against 3D-Speaker's 1e-8 (ERes2Net) and none (CAM++): most for a constant channel."""
+    """WeSpeaker's 1e-7, which is ours, against 3D-Speaker's 1e-8 (ERes2Net) and none (CAM++): most
+    for a constant channel.
+    """
     import torch
 
     from toolkit.backbones.pooling import statistics
@@ -190,4 +258,6 @@ def test_the_floor_under_the_root_of_pooled_deviations() -> None:
     for floor, constant in ((1e-8, 2.2e-4), (0.0, 3.2e-4)):
         apart = deviation - (variance + floor).sqrt()
         assert float(apart[0]) == pytest.approx(constant, rel=0.02)
-        assert float(apart[1]) == pytest.approx((1e-7 - floor) / (2 * float(variance[1].sqrt())), rel=1e-6)
+        assert float(apart[1]) == pytest.approx(
+            (1e-7 - floor) / (2 * float(variance[1].sqrt())), rel=1e-6
+        )

@@ -1,4 +1,6 @@
-"""Nothing is wrapped or cut where the output is no terminal, whatever the width is said to be, and nothing prints past toolkit.printing and toolkit.console."""
+"""Nothing is wrapped or cut where the output is no terminal, whatever the width is said to be, and
+nothing prints past toolkit.printing and toolkit.console.
+"""
 
 from __future__ import annotations
 
@@ -21,33 +23,86 @@ PLACES = ("toolkit/printing.py", "toolkit/console.py")
 LONG = " ".join(f"word{number}" for number in range(60)) + " a\ttab"  # some 400 characters
 WIDTHS = pytest.mark.parametrize("columns", ["40", "400"])
 
-_CALLS = {"print", "pprint", "echo", "secho", "print_exc", "print_exception", "print_help", "print_usage"}
+_CALLS = {
+    "print",
+    "pprint",
+    "echo",
+    "secho",
+    "print_exc",
+    "print_exception",
+    "print_help",
+    "print_usage",
+}
 _MAKERS = {"Console", "Progress", "Live", "Status", "tqdm", "trange", "ArgumentParser"}
 
 
 def prints(file: Path) -> Iterator[tuple[int, str]]:
-    """Line and name of every call and import in a file that prints, or that makes something that prints."""
+    """Line and name of every call and import in a file that prints, or that makes something that
+    prints.
+    """
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("rich", "tqdm", "click"):
-            yield from ((node.lineno, one.name) for one in node.names if not one.name.endswith("Column"))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in (
+            "rich",
+            "tqdm",
+            "click",
+        ):
+            yield from (
+                (node.lineno, one.name) for one in node.names if not one.name.endswith("Column")
+            )
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, one.name) for one in node.names if one.name.split(".")[0] in ("rich", "tqdm", "click"))
+            yield from (
+                (node.lineno, one.name)
+                for one in node.names
+                if one.name.split(".")[0] in ("rich", "tqdm", "click")
+            )
         if not isinstance(node, ast.Call):
             continue
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id if isinstance(node.func, ast.Name) else ""
+        name = (
+            node.func.attr
+            if isinstance(node.func, ast.Attribute)
+            else node.func.id
+            if isinstance(node.func, ast.Name)
+            else ""
+        )
         whose = ast.unparse(node.func.value) if isinstance(node.func, ast.Attribute) else ""
-        streams = ("sys.stdout", "sys.stderr", "sys.__stdout__", "sys.__stderr__", "stdout", "stderr")
-        exits = name == "exit" and whose in ("sys", "") and any(not isinstance(one, ast.Constant) or isinstance(one.value, str) for one in node.args)
-        if (name in _CALLS | _MAKERS and not (name == "print" and whose == "console")) or (whose in streams and name in ("write", "writelines")):
+        streams = (
+            "sys.stdout",
+            "sys.stderr",
+            "sys.__stdout__",
+            "sys.__stderr__",
+            "stdout",
+            "stderr",
+        )
+        exits = (
+            name == "exit"
+            and whose in ("sys", "")
+            and any(
+                not isinstance(one, ast.Constant) or isinstance(one.value, str) for one in node.args
+            )
+        )
+        if (name in _CALLS | _MAKERS and not (name == "print" and whose == "console")) or (
+            whose in streams and name in ("write", "writelines")
+        ):
             yield node.lineno, name
-        elif exits and not any(isinstance(one, ast.Attribute) and one.attr == "exit_code" for one in node.args):  # sys.exit("text") prints it
+        elif exits and not any(
+            isinstance(one, ast.Attribute) and one.attr == "exit_code" for one in node.args
+        ):  # sys.exit("text") prints it
             yield node.lineno, "exit"
 
 
 def test_every_print_goes_through_one_place() -> None:
-    files = [file for folder in ("eval", "toolkit", "modalities", "likeness", "recipes") for file in sorted((ROOT / folder).rglob("*.py"))]
+    files = [
+        file
+        for folder in ("eval", "toolkit", "modalities", "likeness", "recipes")
+        for file in sorted((ROOT / folder).rglob("*.py"))
+    ]
     names = {file: file.relative_to(ROOT).as_posix() for file in files}
-    past = [f"{names[file]}:{line} {what}" for file in files if names[file] not in PLACES for line, what in prints(file)]
+    past = [
+        f"{names[file]}:{line} {what}"
+        for file in files
+        if names[file] not in PLACES
+        for line, what in prints(file)
+    ]
     assert not past, "print with toolkit.printing.say or toolkit.console: console.print, bar, track"
 
 
@@ -79,11 +134,17 @@ def test_the_search_finds_prints(tmp_path: Path) -> None:
 
 
 @WIDTHS
-@pytest.mark.parametrize("forced", ["", "1"])  # FORCE_COLOR is set by many CI services, whose logs are files
-def test_lines_stay_whole_where_there_is_no_terminal(columns: str, forced: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "forced", ["", "1"]
+)  # FORCE_COLOR is set by many CI services, whose logs are files
+def test_lines_stay_whole_where_there_is_no_terminal(
+    columns: str, forced: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setenv("FORCE_COLOR", forced)
-    monkeypatch.setattr(console, "_width", int(columns))  # what a Console that is made under this width holds
+    monkeypatch.setattr(
+        console, "_width", int(columns)
+    )  # what a Console that is made under this width holds
     say(LONG)
     console.print(LONG)
     bad = BadItems(0.9)
@@ -102,7 +163,9 @@ def test_lines_stay_whole_where_there_is_no_terminal(columns: str, forced: str, 
 HOSTILE = "a\x1b[2Jb\x1b]0;title\x07c\rd\x9b31me\u202ef\u2028g\x7f"
 
 
-def test_names_of_files_do_not_steer_the_terminal(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_names_of_files_do_not_steer_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     say(f"{HOSTILE}\tz")
     console.print(HOSTILE)
     BadItems(0.9).count([Bad(f"{HOSTILE}\nskipped b", "no\nsuch file")], 10)
@@ -118,7 +181,9 @@ def test_names_of_files_do_not_steer_the_terminal(monkeypatch: pytest.MonkeyPatc
 
 
 @WIDTHS
-def test_help_and_usage_are_whole_where_there_is_no_terminal(columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_and_usage_are_whole_where_there_is_no_terminal(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     seen = []
     for arguments in (["--help"], ["score", "--help"], ["score"], ["score", f"--{'nothing' * 20}"]):
@@ -126,9 +191,14 @@ def test_help_and_usage_are_whole_where_there_is_no_terminal(columns: str, monke
             main(arguments)
         seen.append("".join(capsys.readouterr()))
     assert "differences." in seen[0], "the summary of compare is more than 100 characters long"
-    assert "log-likelihood ratios." in next(line for line in seen[1].splitlines() if "--calibration" in line)
+    assert "log-likelihood ratios." in next(
+        line for line in seen[1].splitlines() if "--calibration" in line
+    )
     assert "..." not in seen[0].replace("[ARGS]...", "")
-    assert all(len([line for line in text.splitlines() if line.startswith("Error: ")]) == 1 for text in seen[2:])
+    assert all(
+        len([line for line in text.splitlines() if line.startswith("Error: ")]) == 1
+        for text in seen[2:]
+    )
     parser = argument_parser(LONG)
     parser.add_argument("--data", help=LONG, required=True)
     with pytest.raises(SystemExit):
@@ -137,10 +207,17 @@ def test_help_and_usage_are_whole_where_there_is_no_terminal(columns: str, monke
 
 
 @WIDTHS
-def test_tables_are_whole_where_there_is_no_terminal(columns: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_are_whole_where_there_is_no_terminal(
+    columns: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     name = "system" * 30
-    (tmp_path / f"{name}.txt").write_text("".join(f"a{i}/1 {'ab'[i % 2]}{i}/2 {i % 7 / 7} {1 - i % 2}\n" for i in range(40)))
+    (tmp_path / f"{name}.txt").write_text(
+        "".join(f"a{i}/1 {'ab'[i % 2]}{i}/2 {i % 7 / 7} {1 - i % 2}\n" for i in range(40))
+    )
     with pytest.raises(SystemExit) as ended:
         main(["evaluate", str(tmp_path / f"{name}.txt"), "--resamples", "20"])
     assert not ended.value.code
@@ -169,9 +246,16 @@ def test_what_a_stream_cannot_encode_is_escaped(monkeypatch: pytest.MonkeyPatch)
     assert raw.getvalue() == b"\\u03ba \\udcff\n"
 
 
-def test_a_reader_that_has_gone_ends_the_printing_not_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "s.txt").write_text("".join(f"a{i}/1 {'ab'[i % 2]}{i}/2 {i % 7 / 7} {1 - i % 2}\n" for i in range(40)))
-    for arguments in (["evaluate", tmp_path / "s.txt", "--resamples", 0, "--json", tmp_path / "r.json"], ["--help"]):
+def test_a_reader_that_has_gone_ends_the_printing_not_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "s.txt").write_text(
+        "".join(f"a{i}/1 {'ab'[i % 2]}{i}/2 {i % 7 / 7} {1 - i % 2}\n" for i in range(40))
+    )
+    for arguments in (
+        ["evaluate", tmp_path / "s.txt", "--resamples", 0, "--json", tmp_path / "r.json"],
+        ["--help"],
+    ):
         reader, writer = os.pipe()
         os.close(reader)
         with monkeypatch.context() as patched, os.fdopen(writer, "w") as stream:
@@ -184,8 +268,12 @@ def test_a_reader_that_has_gone_ends_the_printing_not_the_work(tmp_path: Path, m
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_an_output_that_is_full_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "s.txt").write_text("".join(f"a{i}/1 {'ab'[i % 2]}{i}/2 {i % 7 / 7} {1 - i % 2}\n" for i in range(40)))
+def test_an_output_that_is_full_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "s.txt").write_text(
+        "".join(f"a{i}/1 {'ab'[i % 2]}{i}/2 {i % 7 / 7} {1 - i % 2}\n" for i in range(40))
+    )
     with open("/dev/full", "w") as stream, monkeypatch.context() as patched:
         patched.setattr(sys, "stdout", stream)
         with pytest.raises(SystemExit) as ended:

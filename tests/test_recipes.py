@@ -1,4 +1,6 @@
-"""Every recipe of the clone, found by itself: it describes, restores, and trains on synthetic voices or faces for a few steps."""
+"""Every recipe of the clone, found by itself: it describes, restores, and trains on synthetic
+voices or faces for a few steps.
+"""
 
 from __future__ import annotations
 
@@ -45,25 +47,41 @@ FIELD = [ROOT / "recipes" / "face" / f"{name}.py" for name in ("vggface2", "ms1m
 FIELD += sorted((ROOT / "recipes" / "image").glob("*.py"))
 VARIANTS = [(path, name) for path in FILES if path not in FIELD for name in module(path).RECIPES]
 IDS = [f"{path.relative_to(ROOT / 'recipes')}:{name}" for path, name in VARIANTS]
-FIRST = {path: next(name for here, name in VARIANTS if here == path) for path, _ in VARIANTS}  # trained in every run of the tests
+FIRST = {
+    path: next(name for here, name in VARIANTS if here == path) for path, _ in VARIANTS
+}  # trained in every run of the tests
 
 # What makes a variant small enough for a test; its parts stay what they are.
 SMALL = {
     "ResNet34": ["backbone.width=8", "backbone.dim=16"],
-    "ECAPA": ["backbone.channels=16", "backbone.dim=16", "backbone.attention_channels=8", "backbone.se_channels=8"],
+    "ECAPA": [
+        "backbone.channels=16",
+        "backbone.dim=16",
+        "backbone.attention_channels=8",
+        "backbone.se_channels=8",
+    ],
     "OrderStatistics": [],
     "GradientHistograms": [],
     "SFNet": ["backbone.depth=4", "backbone.width=8", "backbone.dim=8"],
     "IResNet": ["backbone.depth=18", "backbone.width=8", "backbone.dim=8"],
-    "WeSpeakerECAPA": ["backbone.channels=16", "backbone.pooled=24", "backbone.dim=16", "backbone.se_channels=8"],
+    "WeSpeakerECAPA": [
+        "backbone.channels=16",
+        "backbone.pooled=24",
+        "backbone.dim=16",
+        "backbone.se_channels=8",
+    ],
 }
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ten synthetic speakers in the layout of AN4 (an4/wav/f..., m...), which is also DATA/SPEAKER/**/*.flac for folders."""
+    """Ten synthetic speakers in the layout of AN4 (an4/wav/f..., m...), which is also
+    DATA/SPEAKER/**/*.flac for folders.
+    """
     folder = tmp_path_factory.mktemp("data")
-    synthetic.write_voices(folder / "an4" / "wav", num_speakers=10, num_utterances=3, seconds=(0.8, 1.2))
+    synthetic.write_voices(
+        folder / "an4" / "wav", num_speakers=10, num_utterances=3, seconds=(0.8, 1.2)
+    )
     for number, speaker in enumerate(sorted((folder / "an4" / "wav").iterdir())):
         speaker.rename(speaker.with_name("fm"[number % 2] + speaker.name))
     return folder
@@ -71,7 +89,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ten synthetic subjects in the layout of ORL (orl/s1/1.pgm), grey, 112 x 112, which is also DATA/SUBJECT/*.pgm for folders."""
+    """Ten synthetic subjects in the layout of ORL (orl/s1/1.pgm), grey, 112 x 112, which is also
+    DATA/SUBJECT/*.pgm for folders.
+    """
     folder = tmp_path_factory.mktemp("faces")
     for subject in range(10):
         (folder / "orl" / f"s{subject + 1}").mkdir(parents=True)
@@ -88,23 +108,36 @@ def fsdd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.mkdir(parents=True)
     for number in range(12):
         wave = synthetic.voice(number % 4, number // 4, seconds=(0.3, 0.5), rate_hz=8_000)
-        soundfile.write(folder / f"{number // 4}_speaker{number % 4}_0.wav", wave, 8_000, subtype="PCM_16")
+        soundfile.write(
+            folder / f"{number // 4}_speaker{number % 4}_0.wav", wave, 8_000, subtype="PCM_16"
+        )
     return folder.parents[1]
 
 
 @pytest.fixture(scope="module")
 def vox(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """VoxCeleb in miniature: 4 speakers of VoxCeleb2 dev, 2 of VoxCeleb1 test, a trial list, and folders of noise and rooms."""
+    """VoxCeleb in miniature: 4 speakers of VoxCeleb2 dev, 2 of VoxCeleb1 test, a trial list, and
+    folders of noise and rooms.
+    """
     folder = tmp_path_factory.mktemp("vox")
-    for number, speaker in enumerate(["vox2/dev/wav/id00012", "vox2/dev/wav/id00015", "vox2/dev/wav/id00016", "vox2/dev/wav/id00018"]):
+    for number, speaker in enumerate(
+        [
+            "vox2/dev/wav/id00012",
+            "vox2/dev/wav/id00015",
+            "vox2/dev/wav/id00016",
+            "vox2/dev/wav/id00018",
+        ]
+    ):
         for video in range(2):
             write_voice(folder / speaker / f"video{video}" / "00001.wav", number, video)
     for number, speaker in enumerate(["vox1/test/wav/id10270", "vox1/test/wav/id10309"], 4):
         for utterance in range(2):
             write_voice(folder / speaker / "video" / f"{utterance:05d}.wav", number, utterance)
     (folder / "trials.txt").write_text(
-        "1 id10270/video/00000.wav id10270/video/00001.wav\n0 id10270/video/00000.wav id10309/video/00001.wav\n"
-        "1 id10309/video/00000.wav id10309/video/00001.wav\n0 id10309/video/00000.wav id10270/video/00001.wav\n",
+        "1 id10270/video/00000.wav id10270/video/00001.wav\n0 id10270/video/00000.wav "
+        "id10309/video/00001.wav\n"
+        "1 id10309/video/00000.wav id10309/video/00001.wav\n0 id10309/video/00000.wav "
+        "id10270/video/00001.wav\n",
         encoding="utf-8",
     )
     write_voice(folder / "musan" / "noise" / "a.wav", 6, 0)
@@ -114,13 +147,19 @@ def vox(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def write_voice(path: Path, speaker: int, utterance: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    soundfile.write(path, synthetic.voice(speaker, utterance, seconds=(0.5, 0.8)), 16_000, subtype="PCM_16")
+    soundfile.write(
+        path, synthetic.voice(speaker, utterance, seconds=(0.5, 0.8)), 16_000, subtype="PCM_16"
+    )
 
 
 def small_vox(folder: Path, recipe: Recipe) -> list[str]:
     """What makes a recipe of voxceleb.py run on the miniature."""
     noisy = describe(recipe)["augment"]["args"].get("corrupt")
-    noise = [f"augment.corrupt.musan={folder / 'musan'}", f"augment.corrupt.rirs={folder / 'rirs'}"] if noisy else []
+    noise = (
+        [f"augment.corrupt.musan={folder / 'musan'}", f"augment.corrupt.rirs={folder / 'rirs'}"]
+        if noisy
+        else []
+    )
     return ["trials.file=trials.txt", "augment.seconds=0.3,0.4", *noise]
 
 
@@ -130,19 +169,35 @@ def test_describes_and_restores(path: Path, variant: str) -> None:
     described = json.loads(json.dumps(describe(recipe)))
     frontend = restore(described["frontend"], "frontend", kind="module")()
     backbone = restore(described["backbone"], "backbone", kind="module")(frontend.dim)
-    assert sum(p.numel() for p in backbone.parameters()) == sum(p.numel() for p in recipe.backbone(recipe.frontend().dim).parameters())
+    assert sum(p.numel() for p in backbone.parameters()) == sum(
+        p.numel() for p in recipe.backbone(recipe.frontend().dim).parameters()
+    )
     restore(described["read"], "read", kind="read")
 
 
 @pytest.mark.parametrize(
     ("path", "variant"),
-    [pytest.param(path, name, marks=[] if name == FIRST[path] else [pytest.mark.slow]) for path, name in VARIANTS],
+    [
+        pytest.param(path, name, marks=[] if name == FIRST[path] else [pytest.mark.slow])
+        for path, name in VARIANTS
+    ],
     ids=IDS,
 )
-def test_trains_and_embeds(path: Path, variant: str, data: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_trains_and_embeds(
+    path: Path, variant: str, data: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     recipe, _ = recipes.load(f"{path}:{variant}")
-    steps = ["schedule.steps=3", "schedule.warmup_steps=1", "schedule.eval_every=0", "sampling.batch_size=4", "workers=0", "threads=1"]
-    small: Recipe = recipes.override(recipe, [*SMALL[describe(recipe)["backbone"]["call"].rpartition(".")[2]], *steps])
+    steps = [
+        "schedule.steps=3",
+        "schedule.warmup_steps=1",
+        "schedule.eval_every=0",
+        "sampling.batch_size=4",
+        "workers=0",
+        "threads=1",
+    ]
+    small: Recipe = recipes.override(
+        recipe, [*SMALL[describe(recipe)["backbone"]["call"].rpartition(".")[2]], *steps]
+    )
     where = data / "an4" / "wav" if path.stem in ("folders", "demo") else data
     if path.parent.name == "face":
         folder: Path = request.getfixturevalue("faces")
@@ -153,7 +208,15 @@ def test_trains_and_embeds(path: Path, variant: str, data: Path, tmp_path: Path,
         small = recipes.override(small, small_vox(where, small))
         if small.init:  # a second stage: its first comes before
             small = replace(small, init=str(tmp_path / "first"))
-            fit(replace(small, init="", items=recipes.load(f"{path}:{variant.removesuffix('_lm')}")[0].items), data=where, out=tmp_path / "first")
+            fit(
+                replace(
+                    small,
+                    init="",
+                    items=recipes.load(f"{path}:{variant.removesuffix('_lm')}")[0].items,
+                ),
+                data=where,
+                out=tmp_path / "first",
+            )
     small = replace(small, memory=replace(small.memory, size=8) if small.memory else None)
     loaded = load_model(fit(small, data=where, out=tmp_path / "run"))
     last = json.loads((tmp_path / "run" / "log.jsonl").read_text().splitlines()[-1])
@@ -163,17 +226,48 @@ def test_trains_and_embeds(path: Path, variant: str, data: Path, tmp_path: Path,
     assert loaded.embedder.dim > 1
 
 
-def test_voxceleb_in_two_stages_from_the_command_line(vox: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The commands of the recipe's head: the class vectors of the first stage, sped-up speakers included, go on in the second."""
+def test_voxceleb_in_two_stages_from_the_command_line(
+    vox: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The commands of the recipe's head: the class vectors of the first stage, sped-up speakers
+    included, go on in the second.
+    """
     recipe = ROOT / "recipes" / "speaker" / "voxceleb.py"
-    tiny = ["backbone.width=8", "backbone.dim=8", "sampling.batch_size=4", "schedule.warmup_steps=1", "workers=0", "threads=1"]
-    tiny += ["schedule.eval_every=0", *small_vox(vox, recipes.load(f"{recipe}:wespeaker_resnet34")[0])]
+    tiny = [
+        "backbone.width=8",
+        "backbone.dim=8",
+        "sampling.batch_size=4",
+        "schedule.warmup_steps=1",
+        "workers=0",
+        "threads=1",
+    ]
+    tiny += [
+        "schedule.eval_every=0",
+        *small_vox(vox, recipes.load(f"{recipe}:wespeaker_resnet34")[0]),
+    ]
     first, second = tmp_path / "first", tmp_path / "second"
-    for variant, out, more in (("wespeaker_resnet34", first, []), ("wespeaker_resnet34_lm", second, [f"init={first}"])):
+    for variant, out, more in (
+        ("wespeaker_resnet34", first, []),
+        ("wespeaker_resnet34_lm", second, [f"init={first}"]),
+    ):
         with pytest.raises(SystemExit) as stopped:
-            main(["train", f"{recipe}:{variant}", *tiny, *more, "schedule.steps=2", "--data", str(vox), "--out", str(out)])
+            main(
+                [
+                    "train",
+                    f"{recipe}:{variant}",
+                    *tiny,
+                    *more,
+                    "schedule.steps=2",
+                    "--data",
+                    str(vox),
+                    "--out",
+                    str(out),
+                ]
+            )
         assert stopped.value.code == 0
-    assert "and its class proxies: the 12 classes are the same" in " ".join(capfd.readouterr().err.split())  # 4 speakers x 3 speeds
+    assert "and its class proxies: the 12 classes are the same" in " ".join(
+        capfd.readouterr().err.split()
+    )  # 4 speakers x 3 speeds
 
 
 def test_lists_of_faces_are_the_held_out_subjects(faces: Path, tmp_path: Path) -> None:
@@ -188,12 +282,17 @@ def test_lists_of_faces_are_the_held_out_subjects(faces: Path, tmp_path: Path) -
 
 def test_orl_starts_from_the_network_of_the_demo() -> None:
     """`init` takes the demo's weights only as long as both have one network and read images alike."""
-    demo, orl = (module(ROOT / "recipes" / "face" / f"{name}.py").RECIPES[variant] for name, variant in (("demo", "arcface"), ("orl", "deep_arcface")))
+    demo, orl = (
+        module(ROOT / "recipes" / "face" / f"{name}.py").RECIPES[variant]
+        for name, variant in (("demo", "arcface"), ("orl", "deep_arcface"))
+    )
     for part in ("frontend", "backbone", "read"):
         assert describe(getattr(demo, part)) == describe(getattr(orl, part))
 
 
-def test_orl_baselines_agree_with_a_second_calculation(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_orl_baselines_agree_with_a_second_calculation(
+    shared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """EER of pixels and MAP@R, from the images by loops and scikit-learn alone."""
     recipe = module(ROOT / "recipes" / "face" / "orl.py")
     data = shared / "data"
@@ -202,7 +301,12 @@ def test_orl_baselines_agree_with_a_second_calculation(shared: Path, capsys: pyt
     similar, same, precisions = [], [], []
     for fold in range(5):
         items = recipe.orl.items(data, split="test", fold=fold)
-        images = [cv2.resize(np.asarray(Image.open(item.path)), (48, 48), interpolation=cv2.INTER_AREA).ravel().astype(float) for item in items]
+        images = [
+            cv2.resize(np.asarray(Image.open(item.path)), (48, 48), interpolation=cv2.INTER_AREA)
+            .ravel()
+            .astype(float)
+            for item in items
+        ]
         cosine = cosine_similarity(images)
         labels = np.array([item.label for item in items])
         for i in range(len(items)):
@@ -212,7 +316,9 @@ def test_orl_baselines_agree_with_a_second_calculation(shared: Path, capsys: pyt
         upper = np.triu_indices(len(items), 1)
         similar.append(cosine[upper])
         same.append((labels[:, None] == labels)[upper])
-    false, true, _ = roc_curve(np.concatenate(same), np.concatenate(similar), drop_intermediate=False)
+    false, true, _ = roc_curve(
+        np.concatenate(same), np.concatenate(similar), drop_intermediate=False
+    )
     crossing = np.argmin(np.abs(1 - true - false))
     assert float(told[2].split()[0]) == pytest.approx(50 * (1 - true + false)[crossing], abs=0.2)
     assert float(told[3].split()[0]) == pytest.approx(100 * np.mean(precisions), abs=0.06)
@@ -222,4 +328,8 @@ def test_heads_state_their_command_and_where_numbers_are() -> None:
     for path in FILES:
         head = module(path).__doc__ or ""
         assert "likeness " in head, path
-        assert path.stem == "demo" or "docs/results.md" in head or "nothing of it measured by us" in head, path
+        assert (
+            path.stem == "demo"
+            or "docs/results.md" in head
+            or "nothing of it measured by us" in head
+        ), path

@@ -1,4 +1,6 @@
-"""The face recipes of the field: every variant trains two steps on drawn faces in its data set's layout, and holds the settings of its paper or config."""
+"""The face recipes of the field: every variant trains two steps on drawn faces in its data set's
+layout, and holds the settings of its paper or config.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +31,29 @@ from toolkit.training.recipe import Recipe
 from toolkit.training.train import fit
 
 NAMES = ("vggface2", "ms1mv2", "webface")
-# At least 8 channels: torch 2.13 writes beyond its memory in the weight gradient of a strided 1 x 1 convolution
-# of fewer in channels-last, on processors with AVX2 and without AVX-512.
+# At least 8 channels: torch 2.13 writes beyond its memory in the weight gradient of a strided 1 x 1
+# convolution of fewer in channels-last, on processors with AVX2 and without AVX-512.
 SMALL = {
     "SFNet": ["backbone.depth=4", "backbone.width=8"],
     "IResNet": ["backbone.depth=18", "backbone.blocks=1,1,1,1", "backbone.width=8"],
     "FaceViT": ["backbone.width=16", "backbone.depth=1", "backbone.heads=2"],
 }
-TINY = ["schedule.steps=2", "schedule.warmup_steps=1", "schedule.eval_every=0", "schedule.save_every=2", "sampling.batch_size=8", "workers=0", "threads=1"]
-TINY += ["accumulate=1", "backbone.dim=8", "backbone.image_size=32", "read.size=32,32", "read.fit=resize"]
+TINY = [
+    "schedule.steps=2",
+    "schedule.warmup_steps=1",
+    "schedule.eval_every=0",
+    "schedule.save_every=2",
+    "sampling.batch_size=8",
+    "workers=0",
+    "threads=1",
+]
+TINY += [
+    "accumulate=1",
+    "backbone.dim=8",
+    "backbone.image_size=32",
+    "read.size=32,32",
+    "read.fit=resize",
+]
 
 
 def load(name: str) -> ModuleType:
@@ -51,7 +67,12 @@ def load(name: str) -> ModuleType:
 
 
 MODULES = {name: load(name) for name in NAMES}
-VARIANTS = [(name, one) for name in NAMES for one in MODULES[name].RECIPES if "simple" in one or not one.endswith("_released")]  # those differ in views alone
+VARIANTS = [
+    (name, one)
+    for name in NAMES
+    for one in MODULES[name].RECIPES
+    if "simple" in one or not one.endswith("_released")
+]  # those differ in views alone
 
 
 def tiny(recipe: Recipe) -> Recipe:
@@ -62,17 +83,31 @@ def tiny(recipe: Recipe) -> Recipe:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Six subjects x 4 images in VGGFace2's folders and in InsightFace's RecordIO; beside them lfw.bin and its like, of two other subjects."""
+    """Six subjects x 4 images in VGGFace2's folders and in InsightFace's RecordIO; beside them
+    lfw.bin and its like, of two other subjects.
+    """
     root = tmp_path_factory.mktemp("faces")
     folders, packed = root / "vggface2", root / "faces_emore"
-    train = [_draw(folders / f"n{subject:06d}" / f"{shot:04d}_01.jpg", subject, shot) for subject in range(6) for shot in range(4)]
+    train = [
+        _draw(folders / f"n{subject:06d}" / f"{shot:04d}_01.jpg", subject, shot)
+        for subject in range(6)
+        for shot in range(4)
+    ]
     recordio_writer.write(train, packed)
-    tested = [_draw(root / "tested" / f"{subject}_{shot}.jpg", subject, shot) for subject in (6, 7) for shot in range(2)]
+    tested = [
+        _draw(root / "tested" / f"{subject}_{shot}.jpg", subject, shot)
+        for subject in (6, 7)
+        for shot in range(2)
+    ]
     ids = tuple(item.id for item in tested)
     first, second = (np.array(one, dtype=np.int32) for one in ([0, 2, 0, 1], [1, 3, 2, 3]))
     for where in (folders, packed):
         for name in ("lfw", "agedb_30", "calfw", "cplfw", "cfp_fp"):
-            pickled.write(tested, Trials(ids, ids, first, second, np.array([True, True, False, False])), where / f"{name}.bin")
+            pickled.write(
+                tested,
+                Trials(ids, ids, first, second, np.array([True, True, False, False])),
+                where / f"{name}.bin",
+            )
     return {"vggface2": folders, "ms1mv2": packed, "webface": packed}
 
 
@@ -107,7 +142,11 @@ def test_trains(name: str, variant: str, data: dict[str, Path], tmp_path: Path) 
     small = tiny(recipe)
     if small.init:  # SCF starts from an ArcFace run
         first = tiny(MODULES[name].RECIPES[small.init.removeprefix("runs/")])
-        fit(replace(first, trials=None, schedule=replace(first.schedule, watch="")), data=data[name], out=tmp_path / "first")
+        fit(
+            replace(first, trials=None, schedule=replace(first.schedule, watch="")),
+            data=data[name],
+            out=tmp_path / "first",
+        )
         small = replace(small, init=str(tmp_path / "first"))
     fit(small, data=data[name], out=tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
@@ -122,33 +161,73 @@ def test_trains(name: str, variant: str, data: dict[str, Path], tmp_path: Path) 
 def test_ablation_is_table_9_of_the_paper(shared: Path) -> None:
     """Rows read from the paper's own text; those with b_theta .3 are Table 2's."""
     text = (shared / "papers" / "simple.txt").read_text(encoding="utf-8")
-    rows = re.findall(r"^(0\.\d+)\s(\d)\s(0\.\d+)\s(\d\.\d+)\s\d", text[text.index("A. Effect of Hyperparameters") :], flags=re.MULTILINE)
-    printed = {(float(b_theta), float(r), float(alpha)): float(error) for b_theta, r, alpha, error in rows}
+    rows = re.findall(
+        r"^(0\.\d+)\s(\d)\s(0\.\d+)\s(\d\.\d+)\s\d",
+        text[text.index("A. Effect of Hyperparameters") :],
+        flags=re.MULTILINE,
+    )
+    printed = {
+        (float(b_theta), float(r), float(alpha)): float(error) for b_theta, r, alpha, error in rows
+    }
     assert len(printed) == 28
     listed = MODULES["ms1mv2"].ABLATION
-    assert printed == {(b, r, alpha): error for b, rows in listed.items() for r, alphas in rows.items() for alpha, error in alphas.items()}
-    table_2 = re.findall(r"^(\d)\s(0\.\d+)\s(\d\.\d+)\s\d", text[: text.index("Table 2: Ablation")], flags=re.MULTILINE)
-    assert {(float(r), float(alpha)): float(error) for r, alpha, error in table_2} == {key[1:]: error for key, error in printed.items() if key[0] == 0.3}
-    trained = [recipe.loss.keywords for name, recipe in MODULES["ms1mv2"].RECIPES.items() if "theta" in name]
+    assert printed == {
+        (b, r, alpha): error
+        for b, rows in listed.items()
+        for r, alphas in rows.items()
+        for alpha, error in alphas.items()
+    }
+    table_2 = re.findall(
+        r"^(\d)\s(0\.\d+)\s(\d\.\d+)\s\d",
+        text[: text.index("Table 2: Ablation")],
+        flags=re.MULTILINE,
+    )
+    assert {(float(r), float(alpha)): float(error) for r, alpha, error in table_2} == {
+        key[1:]: error for key, error in printed.items() if key[0] == 0.3
+    }
+    trained = [
+        recipe.loss.keywords
+        for name, recipe in MODULES["ms1mv2"].RECIPES.items()
+        if "theta" in name
+    ]
     assert {(one["b_theta"], one["r"], one["alpha"]) for one in trained} == set(printed)
     assert len(trained) == 28
 
 
 def test_losses_of_tables_3_to_5_differ_in_augmentation_only_by_name() -> None:
-    """The SimPLE paper says that the setups are the same; flips alone for the rivals are its release's."""
-    probabilities = {"crop_prob": 0.2, "low_res_prob": 0.2, "photo_prob": 0.2}  # Sec. 5.1, beside flips with .5
+    """The SimPLE paper says that the setups are the same; flips alone for the rivals are its
+    release's.
+    """
+    probabilities = {
+        "crop_prob": 0.2,
+        "low_res_prob": 0.2,
+        "photo_prob": 0.2,
+    }  # Sec. 5.1, beside flips with .5
     assert ADAFACE_VIEW.keywords == probabilities
-    for name, rivals in (("vggface2", {"arcface", "cosface", "sphereface2"}), ("ms1mv2", {"b_arcface", "c_arcface", "c_magface", "c_adaface"})):
+    for name, rivals in (
+        ("vggface2", {"arcface", "cosface", "sphereface2"}),
+        ("ms1mv2", {"b_arcface", "c_arcface", "c_magface", "c_adaface"}),
+    ):
         found: dict[str, Recipe] = MODULES[name].RECIPES
-        plain = {one: recipe for one, recipe in found.items() if not one.endswith("_released") and one != "insightface_r100"}
+        plain = {
+            one: recipe
+            for one, recipe in found.items()
+            if not one.endswith("_released") and one != "insightface_r100"
+        }
         assert plain.keys() >= rivals
         simple = next(recipe for one, recipe in plain.items() if one.endswith("simple"))
         assert all(describe(recipe.augment) == describe(ADAFACE_VIEW) for recipe in plain.values())
-        released = {one: recipe for one, recipe in found.items() if one.endswith("_released") and "simple" not in one}
+        released = {
+            one: recipe
+            for one, recipe in found.items()
+            if one.endswith("_released") and "simple" not in one
+        }
         assert {one.removesuffix("_released") for one in released} >= rivals - {"c_adaface"}
         for one, recipe in released.items():
             assert describe(recipe.augment) == describe(FLIP_VIEW)
-            assert replace(recipe, augment=simple.augment) == replace(found[one.removesuffix("_released")], augment=simple.augment)
+            assert replace(recipe, augment=simple.augment) == replace(
+                found[one.removesuffix("_released")], augment=simple.augment
+            )
 
 
 @pytest.mark.parametrize("name", ["vggface2", "ms1mv2"])
@@ -164,7 +243,9 @@ def test_embeddings_of_all_losses_have_512_dimensions(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("variant", "steps", "warmup_steps", "rates"),
-    [  # by hand, from the images and batches of the configs: insightface/recognition/arcface_torch/configs/*.py
+    # by hand, from the images and batches of the configs:
+    # insightface/recognition/arcface_torch/configs/*.py
+    [
         ("webface4m_r100", 82_700, 0, {0: 0.1, 41_350: 0.025}),
         ("webface42m_r100_pfc02", 829_580, 0, {414_790: 0.025}),
         ("webface42m_r100_pfc02_4k", 207_380, 10_369, {5_183: 0.15, 10_369: 0.3, 207_380: 0.0}),
@@ -173,20 +254,30 @@ def test_embeddings_of_all_losses_have_512_dimensions(name: str) -> None:
         ("glint360k_r100", 333_820, 0, {166_910: 0.025}),
     ],
 )
-def test_schedules_are_insightfaces(variant: str, steps: int, warmup_steps: int, rates: dict[int, float]) -> None:
+def test_schedules_are_insightfaces(
+    variant: str, steps: int, warmup_steps: int, rates: dict[int, float]
+) -> None:
     recipe: Recipe = MODULES["webface"].RECIPES[variant]
     schedule = recipe.schedule
     assert (schedule.steps, schedule.warmup_steps) == (steps, warmup_steps)
     for step, rate in rates.items():
         warm = min(1.0, (step + 1) / warmup_steps) if warmup_steps else 1.0
-        assert recipe.optim.lr * warm * schedule.decay(step / steps) == pytest.approx(rate, rel=2e-4)
+        assert recipe.optim.lr * warm * schedule.decay(step / steps) == pytest.approx(
+            rate, rel=2e-4
+        )
 
 
 @pytest.mark.parametrize(
     ("name", "variant", "drops"),
-    [("vggface2", "arcface", (40_000, 60_000)), ("ms1mv2", "c_simple", (80_000, 140_000, 200_000)), ("ms1mv2", "b_simple", (100_000, 180_000, 220_000))],
+    [
+        ("vggface2", "arcface", (40_000, 60_000)),
+        ("ms1mv2", "c_simple", (80_000, 140_000, 200_000)),
+        ("ms1mv2", "b_simple", (100_000, 180_000, 220_000)),
+    ],
 )
-def test_rates_drop_where_opensphere_drops_them(name: str, variant: str, drops: tuple[int, ...]) -> None:
+def test_rates_drop_where_opensphere_drops_them(
+    name: str, variant: str, drops: tuple[int, ...]
+) -> None:
     schedule = MODULES[name].RECIPES[variant].schedule
     for number, step in enumerate(drops):
         assert schedule.decay((step - 1) / schedule.steps) == pytest.approx(0.1**number)
@@ -199,16 +290,26 @@ def test_heads_speak_of_every_variant() -> None:
         unnamed = [
             one
             for one in MODULES[name].RECIPES
-            if "theta" not in one and one.removeprefix("ce_star_").removeprefix("cosface_star").removesuffix("_released") not in head
+            if "theta" not in one
+            and one.removeprefix("ce_star_").removeprefix("cosface_star").removesuffix("_released")
+            not in head
         ]
         assert unnamed == []
 
 
-def test_scf_starts_from_the_class_vectors_of_arcface(data: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_scf_starts_from_the_class_vectors_of_arcface(
+    data: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """SCF passes them no gradient, so that those of a run from nothing would stay as drawn."""
     listed = MODULES["ms1mv2"].RECIPES
-    arcface, scf = (replace(tiny(listed[one]), trials=None) for one in ("c_arcface", "c_scf_arcface"))
-    arcface, scf = (replace(one, schedule=replace(one.schedule, watch="")) for one in (arcface, scf))
+    arcface, scf = (
+        replace(tiny(listed[one]), trials=None) for one in ("c_arcface", "c_scf_arcface")
+    )
+    arcface, scf = (
+        replace(one, schedule=replace(one.schedule, watch="")) for one in (arcface, scf)
+    )
     fit(arcface, data=data["ms1mv2"], out=tmp_path / "first")
     fit(replace(scf, init=str(tmp_path / "first")), data=data["ms1mv2"], out=tmp_path / "second")
-    assert "and its class proxies: the 6 classes are the same" in " ".join(capfd.readouterr().err.split())
+    assert "and its class proxies: the 6 classes are the same" in " ".join(
+        capfd.readouterr().err.split()
+    )

@@ -1,4 +1,6 @@
-"""The image recipes, found by themselves: each describes and restores, every loss trains and is measured on drawn images in its data set's own layout."""
+"""The image recipes, found by themselves: each describes and restores, every loss trains and is
+measured on drawn images in its data set's own layout.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,15 @@ SMALL = {
     "BNInception": ["backbone.dim=8"],
     "SFNet": ["backbone.width=8", "backbone.dim=8"],
 }
-TINY = ["schedule.steps=2", "schedule.warmup_steps=0", "schedule.eval_every=2", "schedule.save_every=2", "workers=0", "threads=1", "sampling.batch_size=8"]
+TINY = [
+    "schedule.steps=2",
+    "schedule.warmup_steps=0",
+    "schedule.eval_every=2",
+    "schedule.save_every=2",
+    "workers=0",
+    "threads=1",
+    "sampling.batch_size=8",
+]
 # whose classes there have to be: (classes, of them to train, protocols)
 SETS: dict[str, tuple[int, int, tuple[Protocol, ...]]] = {
     "cub": (200, 100, ("standard", "vmf", "mlrc", "benchmarker")),
@@ -77,7 +87,10 @@ def parts_of(recipe: Recipe) -> dict[str, dict[str, Any]]:
 
 
 def to_train() -> list[Any]:
-    """One variant of each file (True); slow, of every kind of test each loss once. The others are the same parts with other numbers."""
+    """One variant of each file (True); slow, of every kind of test each loss once.
+
+    The others are the same parts with other numbers.
+    """
     chosen, seen = [], set()
     for name, module in MODULES.items():
         first = "vmf" if "vmf" in module.RECIPES else next(iter(module.RECIPES))
@@ -85,29 +98,56 @@ def to_train() -> list[Any]:
             parts = parts_of(module.RECIPES[variant])
             kind = (parts.get("test", parts["loss"])["call"], parts["loss"]["call"])
             if variant == first or kind not in seen:
-                chosen.append(pytest.param(name, variant, variant == first, marks=[] if variant == first else [pytest.mark.slow]))
+                chosen.append(
+                    pytest.param(
+                        name,
+                        variant,
+                        variant == first,
+                        marks=[] if variant == first else [pytest.mark.slow],
+                    )
+                )
             seen.add(kind)
     return chosen
 
 
 def small(recipe: Recipe, own_network: bool) -> Recipe:
-    """The recipe with a network and images small enough for a test; its parts stay what they are, but for a network that cannot be made small."""
+    """The recipe with a network and images small enough for a test; its parts stay what they are,
+    but for a network that cannot be made small.
+    """
     if not own_network and parts_of(recipe)["backbone"]["call"].endswith(".BNInception"):
         recipe = replace(recipe, backbone=ImageResNet)
     parts = parts_of(recipe)
-    wanted = [*TINY, *SMALL.get(parts["backbone"]["call"].rpartition(".")[2], []), f"sampling.items_per_class={min(2, recipe.sampling.items_per_class)}"]
+    wanted = [
+        *TINY,
+        *SMALL.get(parts["backbone"]["call"].rpartition(".")[2], []),
+        f"sampling.items_per_class={min(2, recipe.sampling.items_per_class)}",
+    ]
     if "weights" in inspect.signature(recipe.backbone).parameters:
         wanted.append("backbone.weights=")
-    fixed = "image_size" in parts["backbone"]["args"]  # a network for one size, which is small already
-    edges = {} if fixed else {"short_edge": EDGE + 4, "size": f"{EDGE + 4},{EDGE + 4}", "crop": EDGE}
+    fixed = (
+        "image_size" in parts["backbone"]["args"]
+    )  # a network for one size, which is small already
+    edges = (
+        {} if fixed else {"short_edge": EDGE + 4, "size": f"{EDGE + 4},{EDGE + 4}", "crop": EDGE}
+    )
     wanted += [
-        f"{name}.{key}={value}" for name in ("read", "train_read", "frontend") for key, value in edges.items() if key in parts.get(name, {"args": ()})["args"]
+        f"{name}.{key}={value}"
+        for name in ("read", "train_read", "frontend")
+        for key, value in edges.items()
+        if key in parts.get(name, {"args": ()})["args"]
     ]
-    if not fixed and recipe.augment is not None and "size" in inspect.signature(recipe.augment).parameters:
+    if (
+        not fixed
+        and recipe.augment is not None
+        and "size" in inspect.signature(recipe.augment).parameters
+    ):
         wanted.append(f"augment.size={EDGE}")
     for name, part in parts.items():  # data sets of which only a part is there
         module, _, function = part["call"].rpartition(".")
-        if "whole" in inspect.signature(getattr(importlib.import_module(module), function)).parameters:
+        if (
+            "whole"
+            in inspect.signature(getattr(importlib.import_module(module), function)).parameters
+        ):
             wanted.append(f"{name}.whole=false")
     made = recipes.override(recipe, wanted)
     return replace(made, memory=replace(made.memory, size=16) if made.memory else None)
@@ -125,17 +165,32 @@ def coloured(number: int, shot: int) -> np.ndarray:
 
 def write_idx(folder: Path, part: str, pixels: np.ndarray, labels: np.ndarray) -> None:
     folder.mkdir(exist_ok=True)
-    (folder / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, *pixels.shape) + pixels.tobytes())
-    (folder / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, len(labels)) + labels.tobytes())
+    (folder / f"{part}-images-idx3-ubyte").write_bytes(
+        struct.pack(">4I", 0x803, *pixels.shape) + pixels.tobytes()
+    )
+    (folder / f"{part}-labels-idx1-ubyte").write_bytes(
+        struct.pack(">2I", 0x801, len(labels)) + labels.tobytes()
+    )
 
 
 def write_cifar(folder: Path, names: Sequence[str], num_classes: int, each: int, head: int) -> None:
-    """The binary distribution: `head` label bytes and 3 x 32 x 32 levels an image; as many images of a class in every file."""
+    """The binary distribution: `head` label bytes and 3 x 32 x 32 levels an image; as many images
+    of a class in every file.
+    """
     folder.mkdir()
     for name in names:
         labels = np.tile(np.arange(num_classes, dtype=np.uint8), each)
-        planes = np.stack([cv2.resize(coloured(int(one), i // num_classes), (32, 32)).transpose(2, 0, 1).ravel() for i, one in enumerate(labels)])
-        (folder / name).write_bytes(np.column_stack((*[labels] * head, planes)).astype(np.uint8).tobytes())
+        planes = np.stack(
+            [
+                cv2.resize(coloured(int(one), i // num_classes), (32, 32))
+                .transpose(2, 0, 1)
+                .ravel()
+                for i, one in enumerate(labels)
+            ]
+        )
+        (folder / name).write_bytes(
+            np.column_stack((*[labels] * head, planes)).astype(np.uint8).tobytes()
+        )
 
 
 def classes_of(name: str) -> list[int]:
@@ -143,7 +198,14 @@ def classes_of(name: str) -> list[int]:
     num_classes, num_train, protocols = SETS[name]
     most = {"train": 9, "validation": 3, "test": 4}
     every = [divide_classes(num_classes, num_train, protocol=one)._asdict() for one in protocols]
-    return sorted({int(i) + 1 for division in every for split, classes in division.items() for i in classes[: most[split]]})
+    return sorted(
+        {
+            int(i) + 1
+            for division in every
+            for split, classes in division.items()
+            for i in classes[: most[split]]
+        }
+    )
 
 
 def write_images(paths: Sequence[Path]) -> None:
@@ -161,29 +223,52 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pixels = np.stack([drawn(first + int(digit), i // 10) for i, digit in enumerate(digits)])
         write_idx(root / name, "train", pixels, digits)
         write_idx(root / name, "t10k", pixels[:40], digits[:40])
-    write_cifar(root / "cifar-10-batches-bin", [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"], 10, 2, 1)
+    write_cifar(
+        root / "cifar-10-batches-bin",
+        [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"],
+        10,
+        2,
+        1,
+    )
     write_cifar(root / "cifar-100-binary", ["train.bin"], 100, 7, 2)
-    (root / "cifar-100-binary" / "test.bin").write_bytes((root / "cifar-100-binary" / "train.bin").read_bytes()[: 100 * 3074])
-    (root / "cifar-10-batches-bin" / "batches.meta.txt").write_text("\n".join(f"class{i}" for i in range(10)))
-    (root / "cifar-100-binary" / "fine_label_names.txt").write_text("\n".join(f"class{i}" for i in range(100)))
+    (root / "cifar-100-binary" / "test.bin").write_bytes(
+        (root / "cifar-100-binary" / "train.bin").read_bytes()[: 100 * 3074]
+    )
+    (root / "cifar-10-batches-bin" / "batches.meta.txt").write_text(
+        "\n".join(f"class{i}" for i in range(10))
+    )
+    (root / "cifar-100-binary" / "fine_label_names.txt").write_text(
+        "\n".join(f"class{i}" for i in range(100))
+    )
 
     birds = [f"{c:03d}.Bird_{c}/bird_{shot}.jpg" for c in classes_of("cub") for shot in range(3)]
     write_images([root / "CUB_200_2011" / "images" / one for one in birds])
-    (root / "CUB_200_2011" / "images.txt").write_text("".join(f"{i} {one}\n" for i, one in enumerate(birds, 1)))
+    (root / "CUB_200_2011" / "images.txt").write_text(
+        "".join(f"{i} {one}\n" for i, one in enumerate(birds, 1))
+    )
 
     cars = [(f"car_ims/{c:03d}{shot:03d}.jpg", c) for c in classes_of("cars") for shot in range(3)]
     write_images([root / "cars196" / one for one, _ in cars])
-    savemat(root / "cars196" / "cars_annos.mat", {"annotations": np.array(cars, dtype=[("relative_im_path", "O"), ("class", "O")])})
+    savemat(
+        root / "cars196" / "cars_annos.mat",
+        {"annotations": np.array(cars, dtype=[("relative_im_path", "O"), ("class", "O")])},
+    )
 
     products = [(f"sofa_final/{c}_{shot}.JPG", c) for c in classes_of("sop") for shot in range(3)]
     write_images([root / "Stanford_Online_Products" / one for one, _ in products])
     for part, wanted in (("train", range(1, 11_319)), ("test", range(11_319, 22_635))):
         rows = [f"{i} {c} 1 {path}\n" for i, (path, c) in enumerate(products, 1) if c in wanted]
-        (root / "Stanford_Online_Products" / f"Ebay_{part}.txt").write_text("image_id class_id super_class_id path\n" + "".join(rows))
+        (root / "Stanford_Online_Products" / f"Ebay_{part}.txt").write_text(
+            "image_id class_id super_class_id path\n" + "".join(rows)
+        )
 
     background = root / "omniglot" / "images_background"
-    synthetic_glyphs.write_glyphs(background, num_alphabets=23, num_characters=2, num_drawers=3, size=35, by_alphabet=True)
-    synthetic_glyphs.write_glyphs(root / "folders", num_alphabets=4, num_characters=4, num_drawers=4, size=EDGE)
+    synthetic_glyphs.write_glyphs(
+        background, num_alphabets=23, num_characters=2, num_drawers=3, size=35, by_alphabet=True
+    )
+    synthetic_glyphs.write_glyphs(
+        root / "folders", num_alphabets=4, num_characters=4, num_drawers=4, size=EDGE
+    )
     digits_as_files.write(root / "demo")
     return root
 
@@ -201,13 +286,17 @@ def test_describes_and_restores(name: str, variant: str) -> None:
     described = json.loads(json.dumps(describe(recipe)))
     frontend = restore(described["frontend"], "frontend", kind="module")()
     backbone = restore(described["backbone"], "backbone", kind="module")
-    if (key := (frontend.dim, json.dumps(described["backbone"]))) not in BUILT:  # equal networks once
+    if (
+        key := (frontend.dim, json.dumps(described["backbone"]))
+    ) not in BUILT:  # equal networks once
         BUILT.add(key)
         assert shapes(backbone, frontend.dim) == shapes(recipe.backbone, recipe.frontend().dim)
     restore(described["read"], "read", kind="read")
     loss: Any = recipe.loss(8, 12)
     groups = loss.param_groups(recipe.optim)
-    assert sum(len(group["params"]) for group in groups) == sum(one.requires_grad for one in loss.parameters())
+    assert sum(len(group["params"]) for group in groups) == sum(
+        one.requires_grad for one in loss.parameters()
+    )
     if recipe.schedule.watch:
         assert recipe.schedule.watch in recipe.metrics
 
@@ -221,7 +310,9 @@ def folders_of(root: Path, num_classes: int) -> Path:
     return root
 
 
-def test_the_list_of_own_images_is_of_classes_that_nobody_trains_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_of_own_images_is_of_classes_that_nobody_trains_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = folders_of(tmp_path / "my images", 20)
     MODULES["folders"].write_lists(data, tmp_path / "lists")
     assert capsys.readouterr().out == f"8 items of 4 classes in {tmp_path / 'lists'}\n"
@@ -229,12 +320,18 @@ def test_the_list_of_own_images_is_of_classes_that_nobody_trains_on(tmp_path: Pa
     assert all(one.path == data / one.id and one.path.is_file() for one in listed)
     for recipe in MODULES["folders"].RECIPES.values():
         assert [one.id for one in recipe.test.keywords["items"](data)] == [one.id for one in listed]
-        assert not {str(one.label) for one in recipe.items(data)} & {one.id.partition("/")[0] for one in listed}
+        assert not {str(one.label) for one in recipe.items(data)} & {
+            one.id.partition("/")[0] for one in listed
+        }
 
 
 @pytest.mark.parametrize(("num_classes", "batch_size"), [(20, 64), (19, 60), (4, 8)])
-def test_how_many_classes_own_images_need(num_classes: int, batch_size: int, tmp_path: Path) -> None:
-    """20 with the recipe's batches; 4 times the training classes is the most that fewer allow (docs/own_data.md)."""
+def test_how_many_classes_own_images_need(
+    num_classes: int, batch_size: int, tmp_path: Path
+) -> None:
+    """20 with the recipe's batches; 4 times the training classes is the most that fewer allow
+    (docs/own_data.md).
+    """
     recipe = MODULES["folders"].RECIPES["small"]
     labels = label_numbers(recipe.items(folders_of(tmp_path, num_classes)))[1]
     check_sampling(labels, replace(recipe.sampling, batch_size=batch_size))
@@ -251,7 +348,9 @@ def test_what_watches_accuracy_or_recall_knows_that_higher_is_better() -> None:
 
 
 @pytest.mark.parametrize(("name", "variant", "own_network"), to_train())
-def test_trains_and_is_measured(name: str, variant: str, own_network: bool, data: Path, tmp_path: Path) -> None:
+def test_trains_and_is_measured(
+    name: str, variant: str, own_network: bool, data: Path, tmp_path: Path
+) -> None:
     recipe = small(MODULES[name].RECIPES[variant], own_network)
     where = data / name if name in ("folders", "demo") else data
     model = fit(recipe, data=where, out=tmp_path / "run")
@@ -268,4 +367,6 @@ def test_trains_and_is_measured(name: str, variant: str, own_network: bool, data
         right = measured.columns.get("correct", np.array([0.0, 1.0]))
         assert list(values) == list(recipe.metrics)
         for metric, value in values.items():  # the AUROC of right and wrong predictions needs both
-            assert np.isfinite(value) or (metric == "auroc" and not 0 < right.sum() < right.size), metric
+            assert np.isfinite(value) or (metric == "auroc" and not 0 < right.sum() < right.size), (
+                metric
+            )

@@ -1,4 +1,6 @@
-"""The heads of the retrieval recipes quote their papers' tables, the schedules are the releases', and Table 7's four folds are joined as it says."""
+"""The heads of the retrieval recipes quote their papers' tables, the schedules are the releases',
+and Table 7's four folds are joined as it says.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +40,18 @@ def load(name: str) -> ModuleType:
     return module
 
 
-SIMPLE, CUB, CARS, SOP = (load(name) for name in ("cub200_simple", "cub200_nivmf", "cars196_nivmf", "sop_nivmf"))
+SIMPLE, CUB, CARS, SOP = (
+    load(name) for name in ("cub200_simple", "cub200_nivmf", "cars196_nivmf", "sop_nivmf")
+)
 
 
 def test_table_7_is_quoted_and_has_a_variant_for_each_row(shared: Path) -> None:
     text = (shared / "papers" / "simple.txt").read_text(encoding="utf-8")
     text = text[text.index("Precision@1") : text.index("Table 7: Performance")]
-    printed = {tuple(map(float, one)) for one in re.findall(r"(\d\d\.\d\d)\s+(\d\d\.\d\d)\s+(\d\d\.\d\d)", text)}
+    printed = {
+        tuple(map(float, one))
+        for one in re.findall(r"(\d\d\.\d\d)\s+(\d\d\.\d\d)\s+(\d\d\.\d\d)", text)
+    }
     quoted = re.findall(r"(\w+) (\d\d\.\d\d) / (\d\d\.\d\d) / (\d\d\.\d\d)", SIMPLE.__doc__ or "")
     assert len(printed) == 15
     assert {tuple(map(float, one[1:])) for one in quoted} == printed
@@ -53,10 +60,18 @@ def test_table_7_is_quoted_and_has_a_variant_for_each_row(shared: Path) -> None:
 
 def test_simple_has_the_settings_that_sec_5_1_fixes(shared: Path) -> None:
     text = (shared / "papers" / "simple.txt").read_text(encoding="utf-8")
-    fixed = re.search(r"we fix r=([\d.]+),\s+\$\\alpha=([\d.]+)\$\s*, and\s+\$b_\{\\theta\}=([\d.]+)\$\s+in the following experiments", text)
+    fixed = re.search(
+        r"we fix r=([\d.]+),\s+\$\\alpha=([\d.]+)\$\s*, and\s+\$b_\{\\theta\}=([\d.]+)\$\s+in the "
+        r"following experiments",
+        text,
+    )
     assert fixed is not None
     simple, ours = SIMPLE.RECIPES["simple"], SIMPLE.RECIPES["simple_ours"]
-    assert [simple.loss.keywords[one] for one in ("r", "alpha", "b_theta")] == [float(one) for one in fixed.groups()] == [3, 0.001, 0.3]
+    assert (
+        [simple.loss.keywords[one] for one in ("r", "alpha", "b_theta")]
+        == [float(one) for one in fixed.groups()]
+        == [3, 0.001, 0.3]
+    )
     assert simple.memory is not None
     assert (ours.loss.keywords["r"], ours.loss.keywords["alpha"], ours.memory) == (1, 0.1, None)
     assert replace(simple, loss=ours.loss, memory=None) == ours
@@ -70,7 +85,12 @@ def test_every_row_with_a_nivmf_has_the_paper_s_normaliser_by_name(module: Modul
         made = loss.first if isinstance(loss, Joint) else loss
         return made if isinstance(made, ProbabilisticNCA) and "nivmf" in made.distance else None
 
-    rows = {name for name in module.RECIPES if "=" not in name and not name.endswith(("_heuristic", "_released", "_euclidean", "_diversity"))}
+    rows = {
+        name
+        for name in module.RECIPES
+        if "=" not in name
+        and not name.endswith(("_heuristic", "_released", "_euclidean", "_diversity"))
+    }
     with_nivmf = {name for name in rows if first(module.RECIPES[name]) is not None}
     assert with_nivmf >= {"el_nivmf", "panc_el_nivmf", "r_128", "r_512", "r_ibn_512"}
     for name in with_nivmf:
@@ -78,7 +98,10 @@ def test_every_row_with_a_nivmf_has_the_paper_s_normaliser_by_name(module: Modul
         assert heuristic is not None
         assert exact is not None
         assert (heuristic.normalizer, exact.normalizer) == ("paper", "exact")
-        assert replace(module.RECIPES[f"{name}_heuristic"], loss=module.RECIPES[name].loss) == module.RECIPES[name]
+        assert (
+            replace(module.RECIPES[f"{name}_heuristic"], loss=module.RECIPES[name].loss)
+            == module.RECIPES[name]
+        )
     assert sum(name.endswith("_heuristic") for name in module.RECIPES) == len(with_nivmf)
 
 
@@ -88,11 +111,21 @@ def test_table_4_is_quoted(module: ModuleType, column: int, shared: Path) -> Non
     text = text[text.index("Table 4: R@1") : text.index("## K Qualitative")]
     numbers = [float(one) for one in re.findall(r"(\d\d\.\d\d) ?\\pm", text)]
     assert len(numbers) == 14
-    printed = [numbers[2 * column], numbers[2 * column + 1], *numbers[4 + column :: 2]]  # our copy sets the first two rows beside each other
+    printed = [
+        numbers[2 * column],
+        numbers[2 * column + 1],
+        *numbers[4 + column :: 2],
+    ]  # our copy sets the first two rows beside each other
     head = " ".join((module.__doc__ or "").split())
-    quoted = re.findall(r"(\w+) (\d\d\.\d\d)", head[head.index("NAME_euclidean), R@1") : head.index("Figure 9")])
+    quoted = re.findall(
+        r"(\w+) (\d\d\.\d\d)", head[head.index("NAME_euclidean), R@1") : head.index("Figure 9")]
+    )
     assert [float(number) for _, number in quoted] == printed
-    assert [f"{name}_euclidean" for name, _ in quoted] == ["l2_euclidean", "cos_euclidean", *(one for one in module.TABLE_4 if one[:2] not in ("l2", "co"))]
+    assert [f"{name}_euclidean" for name, _ in quoted] == [
+        "l2_euclidean",
+        "cos_euclidean",
+        *(one for one in module.TABLE_4 if one[:2] not in ("l2", "co")),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +137,9 @@ def test_table_4_is_quoted(module: ModuleType, column: int, shared: Path) -> Non
         (CARS, "r_512", 300, {104: 1, 105: 0.2, 169: 0.2, 170: 0.04}),
     ],
 )
-def test_rates_drop_where_the_release_drops_them(module: ModuleType, variant: str, epochs: int, rates: dict[int, float]) -> None:
+def test_rates_drop_where_the_release_drops_them(
+    module: ModuleType, variant: str, epochs: int, rates: dict[int, float]
+) -> None:
     schedule = module.RECIPES[variant].schedule
     per_epoch = module.NUM_IMAGES // 64
     assert schedule.steps == epochs * per_epoch
@@ -114,33 +149,53 @@ def test_rates_drop_where_the_release_drops_them(module: ModuleType, variant: st
 
 @pytest.mark.parametrize(
     ("module", "variant", "released"),
-    [  # example_runs.sh: rates of proxies and concentrations, the concentration, the factor on the last layer, the weight of ProxyAnchor
+    # example_runs.sh: rates of proxies and concentrations, the concentration, the factor on the
+    # last layer, the weight of ProxyAnchor
+    [
         (CUB, "r_128", (5_000, 20_000, 6, 30, 3)),
         (CUB, "r_512", (5_000, 20_000, 18, 50, 5)),
         (CARS, "r_128", (7_500, 7_500, 9, 12, 0.3)),
         (CARS, "r_512", (5_000, 20_000, 22, 10, 0.1)),
     ],
 )
-def test_settings_are_the_release_s(module: ModuleType, variant: str, released: tuple[float, ...]) -> None:
+def test_settings_are_the_release_s(
+    module: ModuleType, variant: str, released: tuple[float, ...]
+) -> None:
     recipe = module.RECIPES[variant]
     joint = recipe.loss.keywords
     first = joint["first"](8, 3)
     assert isinstance(first, ProbabilisticNCA)
     assert first.kappas is not None
-    assert (first.num_samples, float(first.temperature.detach()), first.temperature_lr_scale) == (5, pytest.approx(0.003), 200)
+    assert (first.num_samples, float(first.temperature.detach()), first.temperature_lr_scale) == (
+        5,
+        pytest.approx(0.003),
+        200,
+    )
     assert first.proxies.norm(dim=1).tolist() == pytest.approx(3 * [released[2]], rel=1e-5)
     start = first.kappas.unique().tolist()
-    assert (recipe.optim.proxy_lr_scale, first.kappa_lr_scale, *start, recipe.backbone.keywords["head_scale"], joint["weight"]) == released
+    assert (
+        recipe.optim.proxy_lr_scale,
+        first.kappa_lr_scale,
+        *start,
+        recipe.backbone.keywords["head_scale"],
+        joint["weight"],
+    ) == released
 
 
 @pytest.mark.parametrize("module", [CUB, CARS])
-def test_figure_5_has_the_rates_of_512_dimensions_and_multiplies_where_the_release_does(module: ModuleType) -> None:
-    """architectures/resnet50.py looks for 'proxyvmf' in the loss's name; cos, l2 and nivMF are proxynca_cos, proxynca_l2, proxynca_nivmf there."""
+def test_figure_5_has_the_rates_of_512_dimensions_and_multiplies_where_the_release_does(
+    module: ModuleType,
+) -> None:
+    """architectures/resnet50.py looks for 'proxyvmf' in the loss's name; cos, l2 and nivMF are
+    proxynca_cos, proxynca_l2, proxynca_nivmf there.
+    """
     factor = module.RECIPES["r_512"].backbone.keywords["head_scale"]
     assert factor > 1
     for name, recipe in module.FIGURE_5.items():
         assert recipe.optim == module.RECIPES["r_512"].optim
-        assert recipe.backbone.keywords["head_scale"] == (1 if name in ("cos", "l2", "nivmf") else factor)
+        assert recipe.backbone.keywords["head_scale"] == (
+            1 if name in ("cos", "l2", "nivmf") else factor
+        )
         assert recipe.backbone.keywords["dim"] == 512
         euclidean = module.RECIPES[f"{name}_euclidean"]
         assert replace(euclidean, similarity=recipe.similarity) == recipe
@@ -148,7 +203,9 @@ def test_figure_5_has_the_rates_of_512_dimensions_and_multiplies_where_the_relea
 
 
 @pytest.mark.parametrize(("module", "epochs"), [(CUB, 50), (CARS, 150)])
-def test_figure_5_is_searched_as_supp_i_has_it(module: ModuleType, epochs: int, shared: Path) -> None:
+def test_figure_5_is_searched_as_supp_i_has_it(
+    module: ModuleType, epochs: int, shared: Path
+) -> None:
     text = (shared / "papers" / "nivmf.txt").read_text(encoding="utf-8")
     text = text[text.index("## I Experimental Details Ablation") : text.index("## J ")]
     assert "3 times with random seeds" in text
@@ -159,15 +216,22 @@ def test_figure_5_is_searched_as_supp_i_has_it(module: ModuleType, epochs: int, 
         search = module.RANGES[name]
         assert isinstance(search, Search)
         assert (search.seeds, search.looks) == (3, epochs)
-        assert [one.values for one in search.values()] == [(1.0, 1 / 32, 1 / 256), (10.0, 50.0, 200.0)]  # type: ignore[union-attr]
+        assert [one.values for one in search.values()] == [
+            (1.0, 1 / 32, 1 / 256),
+            (10.0, 50.0, 200.0),
+        ]  # type: ignore[union-attr]
         assert module.FIGURE_5[name].schedule.steps % epochs == 0
-    assert f"{epochs} on {'CARS' if module is CARS else 'CUB'}" in text.replace("150 epochs on", "150 on")
+    assert f"{epochs} on {'CARS' if module is CARS else 'CUB'}" in text.replace(
+        "150 epochs on", "150 on"
+    )
 
 
 @pytest.mark.parametrize("module", [CUB, CARS, SOP, SIMPLE])
 def test_batch_norm_trains_its_weights_but_not_its_statistics(module: ModuleType) -> None:
     """Both codebases call eval() on batch norm and leave requires_grad alone."""
-    assert {recipe.backbone.keywords["batch_norm"] for recipe in module.RECIPES.values()} == {"fixed"}
+    assert {recipe.backbone.keywords["batch_norm"] for recipe in module.RECIPES.values()} == {
+        "fixed"
+    }
 
 
 @pytest.mark.parametrize("module", [CUB, CARS, SOP])
@@ -176,48 +240,81 @@ def test_margin_has_a_boundary_for_each_class(module: ModuleType) -> None:
 
 
 def test_class_vectors_turn_at_their_releases_rates() -> None:
-    """A step turns a row by about rate / size: [48]'s rates (docs/papers/mlrc.md) beside its network's 1e-6, and its sizes; oproxy.py's randn / 8."""
+    """A step turns a row by about rate / size: [48]'s rates (docs/papers/mlrc.md) beside its
+    network's 1e-6, and its sizes; oproxy.py's randn / 8.
+    """
     unit_normal = dict.fromkeys(("proxynca", "normsoftmax", "cosface", "arcface"), 1.0)
-    sizes = {**unit_normal, "softtriple": float(torch.nn.init.kaiming_uniform_(torch.empty(128, 750), a=5**0.5).std())}
-    rates = {"proxynca": 6.04e-3, "normsoftmax": 4.46e-3, "cosface": 2.53e-3, "arcface": 5.13e-3, "softtriple": 5.37e-5}
+    sizes = {
+        **unit_normal,
+        "softtriple": float(torch.nn.init.kaiming_uniform_(torch.empty(128, 750), a=5**0.5).std()),
+    }
+    rates = {
+        "proxynca": 6.04e-3,
+        "normsoftmax": 4.46e-3,
+        "cosface": 2.53e-3,
+        "arcface": 5.13e-3,
+        "softtriple": 5.37e-5,
+    }
     for name, size in sizes.items():
         recipe = SIMPLE.RECIPES[name]
         ours = recipe.loss(128, 75).proxies.detach().std().item()
-        assert recipe.optim.proxy_lr_scale / ours == pytest.approx(rates[name] / 1e-6 / size, rel=0.03)
+        assert recipe.optim.proxy_lr_scale / ours == pytest.approx(
+            rates[name] / 1e-6 / size, rel=0.03
+        )
     panc = SOP.RECIPES["panc"]
-    assert panc.optim.proxy_lr_scale / panc.loss(128, 11_318).proxies.detach().std().item() == pytest.approx(2_000 / 0.125, rel=0.01)
+    assert panc.optim.proxy_lr_scale / panc.loss(
+        128, 11_318
+    ).proxies.detach().std().item() == pytest.approx(2_000 / 0.125, rel=0.01)
 
 
 def test_softtriple_has_the_regulariser_of_its_codebase() -> None:
-    """There it is .3754 times the mean distance of a class's pairs of centres: what our tau adds to the loss."""
+    """There it is .3754 times the mean distance of a class's pairs of centres: what our tau adds to
+    the loss.
+    """
     part = SIMPLE.RECIPES["softtriple"].loss
     torch.manual_seed(0)
     loss = part(16, 3).double()
     centres = torch.nn.functional.normalize(torch.cat([loss.proxies[None], loss.centres]), dim=2)
-    pairs = [(2 + 1e-5 - 2 * centres[s, c] @ centres[t, c]) ** 0.5 for c in range(3) for s in range(10) for t in range(s)]
+    pairs = [
+        (2 + 1e-5 - 2 * centres[s, c] @ centres[t, c]) ** 0.5
+        for c in range(3)
+        for s in range(10)
+        for t in range(s)
+    ]
     z, y = torch.randn(4, 16).double(), torch.tensor([0, 1, 2, 0])
     with_it, loss.tau = loss(z, y).item(), 0.0
-    assert with_it - loss(z, y).item() == pytest.approx(0.3754 * float(torch.stack(pairs).mean().detach()), rel=1e-9)
+    assert with_it - loss(z, y).item() == pytest.approx(
+        0.3754 * float(torch.stack(pairs).mean().detach()), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize(("module", "column"), [(CARS, 0), (CUB, 1)])
 def test_table_5_is_quoted(module: ModuleType, column: int, shared: Path) -> None:
     text = (shared / "papers" / "nivmf.txt").read_text(encoding="utf-8")
     text = text[text.index("Dataset\tMetric\t$d_{\\cos}") : text.index("Table 5: Metrics on how")]
-    numbers = re.findall(r"\+(\d+)\\?%", text)  # Cars: to EL-vMF (clusters, features), to EL-nivMF; then CUB
+    numbers = re.findall(
+        r"\+(\d+)\\?%", text
+    )  # Cars: to EL-vMF (clusters, features), to EL-nivMF; then CUB
     assert len(numbers) == 8
-    quoted = re.search(r"el_vmf \+(\d+) % / \+(\d+) %, elk_nivmf \+(\d+) % / \+(\d+) %", module.__doc__ or "")
+    quoted = re.search(
+        r"el_vmf \+(\d+) % / \+(\d+) %, elk_nivmf \+(\d+) % / \+(\d+) %", module.__doc__ or ""
+    )
     assert quoted is not None
     assert list(quoted.groups()) == numbers[4 * column : 4 * column + 4]
 
 
 def test_what_is_compared_differs_in_method_alone() -> None:
-    """Variants of one table share data, batches, budget and views, so that `likeness compare` takes them."""
+    """Variants of one table share data, batches, budget and views, so that `likeness compare` takes
+    them.
+    """
     for module in (CUB, CARS, SOP):
         for table in ("TABLE_1", "TABLE_2", "FIGURE_4", "FIGURE_5", "TABLE_5"):
             listed = list(getattr(module, table, {}).values())
             for name in ("items", "test", "read", "train_read", "augment", "sampling", "metrics"):
-                described = [describe({"one": getattr(one, name)} if name != "sampling" else one.sampling) for one in listed]
+                described = [
+                    describe({"one": getattr(one, name)} if name != "sampling" else one.sampling)
+                    for one in listed
+                ]
                 assert all(one == described[0] for one in described), (table, name)
             assert len({one.schedule.steps for one in listed}) <= 1
 
@@ -225,7 +322,10 @@ def test_what_is_compared_differs_in_method_alone() -> None:
 def test_the_heads_name_every_variant() -> None:
     for module in (CUB, CARS, SOP, SIMPLE):
         head = module.__doc__ or ""
-        stems = {one: re.sub(r"=.*|_(euclidean|diversity|released|heuristic)$", "", one) for one in module.RECIPES}
+        stems = {
+            one: re.sub(r"=.*|_(euclidean|diversity|released|heuristic)$", "", one)
+            for one in module.RECIPES
+        }
         unnamed = [one for one, stem in stems.items() if stem not in head]
         assert unnamed == []
 
@@ -247,20 +347,44 @@ def birds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return data
 
 
-SHRUNK = ["schedule.steps=2", "schedule.eval_every=0", "sampling.batch_size=4", "sampling.items_per_class=2", "workers=0", "threads=1"]
-SHRUNK += ["items.whole=false", "test.items.whole=false", "augment.size=32", "read.short_edge=36", "read.crop=32"]
+SHRUNK = [
+    "schedule.steps=2",
+    "schedule.eval_every=0",
+    "sampling.batch_size=4",
+    "sampling.items_per_class=2",
+    "workers=0",
+    "threads=1",
+]
+SHRUNK += [
+    "items.whole=false",
+    "test.items.whole=false",
+    "augment.size=32",
+    "read.short_edge=36",
+    "read.crop=32",
+]
 TINY = partial(ImageResNet, dim=8, depth=18, blocks=(1, 1, 1, 1), width=8)
 
 
-@pytest.mark.slow  # four trainings; the search itself has tests of its own in toolkit/training/test_tune.py
+# four trainings; the search itself has tests of its own in toolkit/training/test_tune.py
+@pytest.mark.slow
 def test_figure_5_is_tuned_on_held_out_classes(birds: Path, tmp_path: Path) -> None:
-    """The search of the head's command: trials fit some training classes and retrieve among the others; the run they choose for has all, and the test's."""
+    """The search of the head's command: trials fit some training classes and retrieve among the
+    others; the run they choose for has all, and the test's.
+    """
     pytest.importorskip("optuna")
-    chosen = {name: replace(recipes.override(CUB.RECIPES[name], SHRUNK), backbone=TINY) for name in ("elk_nivmf",)}
+    chosen = {
+        name: replace(recipes.override(CUB.RECIPES[name], SHRUNK), backbone=TINY)
+        for name in ("elk_nivmf",)
+    }
     ranges = {name: CUB.RANGES[name] for name in chosen}
-    result = compare.compare(chosen, num_seeds=1, data=birds, out=tmp_path, ranges=ranges, num_tuning_trials=1, say=str)
+    result = compare.compare(
+        chosen, num_seeds=1, data=birds, out=tmp_path, ranges=ranges, num_tuning_trials=1, say=str
+    )
     assert [run.failed for run in result.runs] == [""]
-    train, test = ({str(one.label) for one in part(birds)} for part in (chosen["elk_nivmf"].items, chosen["elk_nivmf"].test.keywords["items"]))  # type: ignore[union-attr]
+    train, test = (
+        {str(one.label) for one in part(birds)}
+        for part in (chosen["elk_nivmf"].items, chosen["elk_nivmf"].test.keywords["items"])
+    )  # type: ignore[union-attr]
     for name, tuned in (result.tuned or {}).items():
         inner = on_validation_classes(chosen[name])
         fitted = {str(one.label) for one in inner.items(birds)}
@@ -290,16 +414,39 @@ def test_diversity_is_that_of_the_training_images(birds: Path, tmp_path: Path) -
     assert measured.ids == tuple(one.id for one in recipe.items(birds))
     z = load_model(tmp_path, recipe).embed(recipe.items(birds))
     labels = np.unique([one.label for one in recipe.items(birds)], return_inverse=True)[1]
-    expected = {"cluster_diversity": cluster_diversity(z, labels), "feature_diversity": feature_diversity(z)}
+    expected = {
+        "cluster_diversity": cluster_diversity(z, labels),
+        "feature_diversity": feature_diversity(z),
+    }
     assert measure.metrics_of(recipe, measured) == pytest.approx(expected, rel=1e-6)
 
 
 def test_four_folds_are_joined(birds: Path, tmp_path: Path) -> None:
-    settings = ["schedule.steps=2", "schedule.eval_every=0", "sampling.batch_size=4", "sampling.items_per_class=2", "workers=0", "threads=1"]
-    settings += ["items.whole=false", "test.items.whole=false", "validation.items.whole=false", "frontend.crop=32", "augment.size=32"]
-    settings += ["read.short_edge=36", "read.crop=32", "train_read.short_edge=36", "augment.flip_prob=0"]
+    settings = [
+        "schedule.steps=2",
+        "schedule.eval_every=0",
+        "sampling.batch_size=4",
+        "sampling.items_per_class=2",
+        "workers=0",
+        "threads=1",
+    ]
+    settings += [
+        "items.whole=false",
+        "test.items.whole=false",
+        "validation.items.whole=false",
+        "frontend.crop=32",
+        "augment.size=32",
+    ]
+    settings += [
+        "read.short_edge=36",
+        "read.crop=32",
+        "train_read.short_edge=36",
+        "augment.flip_prob=0",
+    ]
     tiny = recipes.override(SIMPLE.RECIPES["contrastive"], settings)
-    tiny = replace(tiny, backbone=partial(ImageResNet, dim=8, depth=18, blocks=(1, 1, 1, 1), width=8))
+    tiny = replace(
+        tiny, backbone=partial(ImageResNet, dim=8, depth=18, blocks=(1, 1, 1, 1), width=8)
+    )
     measured, alone = SIMPLE.joined(tiny, birds, tmp_path)
     assert len(alone) == 4
     trained = []
@@ -309,24 +456,34 @@ def test_four_folds_are_joined(birds: Path, tmp_path: Path) -> None:
         assert isinstance(recipe.items, partial)
         trained.append({str(one.label) for one in recipe.items(birds)})
         assert isinstance(recipe.validation, partial)
-        assert not trained[-1] & {str(one.label) for one in recipe.validation.keywords["items"](birds)}
+        assert not trained[-1] & {
+            str(one.label) for one in recipe.validation.keywords["items"](birds)
+        }
         assert isinstance(recipe.test, partial)
         tested = recipe.test.keywords["items"](birds)
         z = load_model(tmp_path / f"fold{fold}", recipe).embed(tested)
         rows.append(z / np.linalg.norm(z, axis=1, keepdims=True))
     assert len({tuple(sorted(one)) for one in trained}) == 4
-    assert set.union(*trained) == {f"{block + i:03d}.Bird" for block in (1, 26, 51, 76) for i in range(4)}
-    for i, item in enumerate(tested):  # by hand: cosine of the joined rows is the mean of the folds' cosines
+    assert set.union(*trained) == {
+        f"{block + i:03d}.Bird" for block in (1, 26, 51, 76) for i in range(4)
+    }
+    for i, item in enumerate(
+        tested
+    ):  # by hand: cosine of the joined rows is the mean of the folds' cosines
         cosine = np.mean([one @ one[i] for one in rows], axis=0)
         order = [j for j in np.argsort(-cosine) if j != i]
         hits = [float(tested[j].label == item.label) for j in order[:2]]
         assert measured.ids[i] == item.id
         assert measured.columns["precision@1"][i] == pytest.approx(hits[0])
         assert measured.columns["r_precision"][i] == pytest.approx(np.mean(hits))
-        assert measured.columns["map@r"][i] == pytest.approx((hits[0] + hits[1] * (1 + hits[0]) / 2) / 2)
+        assert measured.columns["map@r"][i] == pytest.approx(
+            (hits[0] + hits[1] * (1 + hits[0]) / 2) / 2
+        )
     again = (tmp_path / "fold0" / "last.safetensors").stat().st_mtime_ns
     text = SIMPLE.row("contrastive", tiny, birds, tmp_path)
     assert (tmp_path / "fold0" / "last.safetensors").stat().st_mtime_ns == again
     assert text.startswith(f"| contrastive | {100 * measured.columns['precision@1'].mean():.2f} ")
-    assert text.split()[4].startswith(("[", "no"))  # no interval where none of so few items is a hit
+    assert text.split()[4].startswith(
+        ("[", "no")
+    )  # no interval where none of so few items is a hit
     assert text.count("|") == 8

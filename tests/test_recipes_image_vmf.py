@@ -1,4 +1,6 @@
-"""The recipes of the vMF paper against the paper's own text, cell by cell: hyper-parameters, splits, batches, networks, and the numbers that heads promise."""
+"""The recipes of the vMF paper against the paper's own text, cell by cell: hyper-parameters,
+splits, batches, networks, and the numbers that heads promise.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,21 @@ from toolkit.training import compare
 from toolkit.training.recipe import Recipe
 
 LOSSES = ("standard", "hyperbolic", "cosine", "arcface", "vmf")
-NAMES = {5: "mnist", 6: "fashion_mnist", 7: "cifar10", 8: "cifar100", 9: "cars196", 10: "cub200", 11: "sop"}  # the table of hyper-parameters
+NAMES = {
+    5: "mnist",
+    6: "fashion_mnist",
+    7: "cifar10",
+    8: "cifar100",
+    9: "cars196",
+    10: "cub200",
+    11: "sop",
+}  # the table of hyper-parameters
 
 
 def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"recipe_image_{name}", Path(__file__).parents[1] / "recipes" / "image" / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(
+        f"recipe_image_{name}", Path(__file__).parents[1] / "recipes" / "image" / f"{name}.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -37,8 +49,12 @@ MODULES = {name: load(name) for name in NAMES.values()}
 
 def table(text: str, number: int) -> dict[str, dict[str, str]]:
     """loss -> column -> cell of one of the paper's Tables 5 to 11, which end with their captions."""
-    above = text[: re.search(rf"^Table {number}\. Hyperparameter values", text, flags=re.MULTILINE).start()]  # type: ignore[union-attr]
-    rows = [line.split("\t") for line in above[above.rindex("\tLR\tTLR") :].strip("\n").splitlines()]
+    above = text[
+        : re.search(rf"^Table {number}\. Hyperparameter values", text, flags=re.MULTILINE).start()
+    ]  # type: ignore[union-attr]
+    rows = [
+        line.split("\t") for line in above[above.rindex("\tLR\tTLR") :].strip("\n").splitlines()
+    ]
     return {row[0].lower(): dict(zip(rows[0][1:], row[1:], strict=True)) for row in rows[1:]}
 
 
@@ -57,15 +73,27 @@ def test_hyper_parameters_are_those_of_the_vmf_paper(number: int, name: str, sha
         recipe: Recipe = module.RECIPES[loss]
         optim, part = recipe.optim, recipe.loss.keywords  # type: ignore[attr-defined]
         cells = {key: None if cell == "–" else cell for key, cell in row.items()}
-        assert (optim.name, optim.proxy_lr_scale, optim.nesterov) == ("sgd", 1.0, cells["NMOM"] == "True")
-        start = None if loss in ("standard", "hyperbolic") else part["tau"] if "tau" in part else float(np.log(part["scale"]))
+        assert (optim.name, optim.proxy_lr_scale, optim.nesterov) == (
+            "sgd",
+            1.0,
+            cells["NMOM"] == "True",
+        )
+        start = (
+            None
+            if loss in ("standard", "hyperbolic")
+            else part["tau"]
+            if "tau" in part
+            else float(np.log(part["scale"]))
+        )
         held = {
             "LR": optim.lr,
             "TLR": part.get("tau_lr"),
             "MOM": optim.momentum,
             "WD": optim.weight_decay,
             "m": part.get("margin"),
-            "$m = 0$ Epochs": part.get("warmup_steps", 0) / module.EPOCH if loss == "arcface" else None,
+            "$m = 0$ Epochs": part.get("warmup_steps", 0) / module.EPOCH
+            if loss == "arcface"
+            else None,
             "c": part.get("c"),
             "λ": part.get("resultant"),
             "Init τ": start,
@@ -75,13 +103,24 @@ def test_hyper_parameters_are_those_of_the_vmf_paper(number: int, name: str, sha
             cell = cells[key]
             assert (found is None) == (cell is None), (loss, key)
             assert cell is None or found == pytest.approx(number_of(cell), abs=1e-12), (loss, key)
-        assert (recipe.schedule.halve_after, recipe.schedule.stop_after, recipe.schedule.eval_every) == (15, 35, module.EPOCH)
+        assert (
+            recipe.schedule.halve_after,
+            recipe.schedule.stop_after,
+            recipe.schedule.eval_every,
+        ) == (15, 35, module.EPOCH)
 
 
-@pytest.mark.parametrize(("name", "column"), [("mnist", 1), ("fashion_mnist", 2), ("cifar10", 3), ("cifar100", 4)])
+@pytest.mark.parametrize(
+    ("name", "column"), [("mnist", 1), ("fashion_mnist", 2), ("cifar10", 3), ("cifar100", 4)]
+)
 def test_heads_state_the_accuracies_of_the_paper(name: str, column: int, shared: Path) -> None:
     text = (shared / "papers" / "vmf.txt").read_text(encoding="utf-8")
-    rows = re.findall(r"^(\w+)\t(\d\d\.\d\d) ± [\d.]+\t(\d\d\.\d\d) ± [\d.]+\t(\d\d\.\d\d) ± [\d.]+\t(\d\d\.\d\d) ± ", text, flags=re.MULTILINE)
+    rows = re.findall(
+        r"^(\w+)\t(\d\d\.\d\d) ± [\d.]+\t(\d\d\.\d\d) ± [\d.]+\t(\d\d\.\d\d) ± "
+        r"[\d.]+\t(\d\d\.\d\d) ± ",
+        text,
+        flags=re.MULTILINE,
+    )
     assert [row[0].lower() for row in rows] == list(LOSSES)
     for row in rows:
         assert f"{row[0].lower()} {row[column]}" in " ".join(str(MODULES[name].__doc__).split())
@@ -90,8 +129,20 @@ def test_heads_state_the_accuracies_of_the_paper(name: str, column: int, shared:
 @pytest.mark.parametrize(("name", "column"), [("cars196", 1), ("cub200", 2), ("sop", 3)])
 def test_heads_state_the_map_at_r_of_the_paper(name: str, column: int, shared: Path) -> None:
     text = (shared / "papers" / "vmf.txt").read_text(encoding="utf-8")
-    rows = re.findall(r"^([\w+ ]+)\t(\d\d\.\d) ± ([.\d]+)\t(\d\d\.\d) ± ([.\d]+)\t(\d\d\.\d) ± ([.\d]+)$", text, flags=re.MULTILINE)
-    names = ["standard", "standard_cosine", "hyperbolic", "hyperbolic_cosine", "cosine", "arcface", "vmf"]
+    rows = re.findall(
+        r"^([\w+ ]+)\t(\d\d\.\d) ± ([.\d]+)\t(\d\d\.\d) ± ([.\d]+)\t(\d\d\.\d) ± ([.\d]+)$",
+        text,
+        flags=re.MULTILINE,
+    )
+    names = [
+        "standard",
+        "standard_cosine",
+        "hyperbolic",
+        "hyperbolic_cosine",
+        "cosine",
+        "arcface",
+        "vmf",
+    ]
     assert len(rows) == 7
     head = " ".join(str(MODULES[name].__doc__).split())
     for variant, row in zip(names, rows, strict=True):
@@ -106,37 +157,64 @@ def test_cosine_at_test_changes_the_similarity_of_the_test_alone(name: str) -> N
         assert listed[loss].similarity == own
         by_cosine, own_test = listed[f"{loss}_cosine"], describe(listed[loss].test)
         assert replace(by_cosine, test=listed[loss].test) == listed[loss]
-        assert describe(by_cosine.test) == {**own_test, "args": {**own_test["args"], "similarity": "cosine"}}
+        assert describe(by_cosine.test) == {
+            **own_test,
+            "args": {**own_test["args"], "similarity": "cosine"},
+        }
     assert listed["hyperbolic"].loss(4, 3).similarity == "poincare:1e-05"
     assert listed["vmf"].test.keywords["num_samples"] == 10  # the expected metrics
 
 
 @pytest.mark.parametrize("name", NAMES.values())
 def test_variants_differ_in_the_method_alone(name: str) -> None:
-    """So that `likeness compare` takes them all: one test but for "+ cosine at test", one validation, one budget."""
+    """So that `likeness compare` takes them all: one test but for "+ cosine at test", one
+    validation, one budget.
+    """
     listed = MODULES[name].RECIPES
-    compare._check({variant: one for variant, one in listed.items() if not variant.endswith("_cosine")}, 1, "", ())
+    compare._check(
+        {variant: one for variant, one in listed.items() if not variant.endswith("_cosine")},
+        1,
+        "",
+        (),
+    )
     if "standard_cosine" in listed:
         compare._check(listed, 1, "", ("test",))
-        with pytest.raises(ValueError, match=r"the variants differ in test, .* --allow-different test$"):
+        with pytest.raises(
+            ValueError, match=r"the variants differ in test, .* --allow-different test$"
+        ):
             compare._check(listed, 1, "", ())
         assert "--allow-different test" in str(MODULES[name].__doc__)
 
 
 @pytest.mark.parametrize("name", NAMES.values())
 def test_class_vectors_start_as_the_release_s(name: str) -> None:
-    """Uniform within +-sqrt(6 / (dim + classes)) (App. D.1) or +-1/sqrt(dim) (nn.Linear's own); hyperbolic's always the latter, vmf's normal (Eq 19)."""
-    dim, classes = {"mnist": (3, 10), "fashion_mnist": (3, 10), "cifar10": (128, 10), "cifar100": (128, 100)}.get(name, (512, 85))
+    """Uniform within +-sqrt(6 / (dim + classes)) (App. D.1) or +-1/sqrt(dim) (nn.Linear's own);
+    hyperbolic's always the latter, vmf's normal (Eq 19).
+    """
+    dim, classes = {
+        "mnist": (3, 10),
+        "fashion_mnist": (3, 10),
+        "cifar10": (128, 10),
+        "cifar100": (128, 100),
+    }.get(name, (512, 85))
     for variant, recipe in MODULES[name].RECIPES.items():
         torch.manual_seed(0)
         w = recipe.loss(dim, classes).proxies.detach()
-        bound = (6 / (dim + classes)) ** 0.5 if dim == 3 and not variant.startswith("hyperbolic") else dim**-0.5
+        bound = (
+            (6 / (dim + classes)) ** 0.5
+            if dim == 3 and not variant.startswith("hyperbolic")
+            else dim**-0.5
+        )
         if variant.startswith("vmf"):
             resultant = 0.4 if dim < 512 else 0.7
-            assert float(w.std()) == pytest.approx(resultant / (1 - resultant**2) * (dim - 1) / dim**0.5, rel=0.2)
+            assert float(w.std()) == pytest.approx(
+                resultant / (1 - resultant**2) * (dim - 1) / dim**0.5, rel=0.2
+            )
         else:
             assert 0.9 * bound < float(w.abs().max()) <= bound, variant
-            assert float(w.abs().mean()) == pytest.approx(bound / 2, abs=5 * bound / (12 * w.numel()) ** 0.5), variant
+            assert float(w.abs().mean()) == pytest.approx(
+                bound / 2, abs=5 * bound / (12 * w.numel()) ** 0.5
+            ), variant
 
 
 @pytest.mark.parametrize("name", ["cifar100", "cars196"])
@@ -151,7 +229,9 @@ def test_fixed_temperatures_stay_fixed(name: str) -> None:
             scale = made.scale if made.tau is None else made.tau.exp().item()
             assert scale == pytest.approx(value, rel=1e-6)
             groups = made.param_groups(recipe.optim)
-            assert [group["lr"] for group in groups if any(one is made.tau for one in group["params"])] == ([] if made.tau is None else [0.0])
+            assert [
+                group["lr"] for group in groups if any(one is made.tau for one in group["params"])
+            ] == ([] if made.tau is None else [0.0])
             assert type(made) is type(learned.loss(8, 4))
             if not isinstance(made, VMF):
                 unit = torch.eye(8)[:1]
@@ -161,22 +241,35 @@ def test_fixed_temperatures_stay_fixed(name: str) -> None:
 
 def test_splits_and_batches_are_those_of_appendix_d() -> None:
     """Classes to train and validate on, and the 15 % of the fixed sets."""
-    for division, (train, validation) in (((200, 100), (85, 15)), ((196, 98), (83, 15)), ((22_634, 11_318), (9_620, 1_698))):
+    for division, (train, validation) in (
+        ((200, 100), (85, 15)),
+        ((196, 98), (83, 15)),
+        ((22_634, 11_318), (9_620, 1_698)),
+    ):
         parts = divide_classes(*division, protocol="vmf")
         assert (len(parts.train), len(parts.validation)) == (train, validation)
     described = {name: describe(module.RECIPES["vmf"]) for name, module in MODULES.items()}
     listed = {
-        name: [one[field] if field == "items" else one[field]["args"]["items"] for field in ("items", "validation", "test")] for name, one in described.items()
+        name: [
+            one[field] if field == "items" else one[field]["args"]["items"]
+            for field in ("items", "validation", "test")
+        ]
+        for name, one in described.items()
     }
     for name in ("cub200", "cars196", "sop"):
         assert [one["args"]["split"] for one in listed[name]] == ["train", "validation", "test"]
         assert {one["args"]["protocol"] for one in listed[name]} == {"vmf"}
     for name in ("mnist", "fashion_mnist", "cifar10", "cifar100"):
         assert [one["args"]["split"] for one in listed[name]] == ["train", "validation", "test"]
-        assert json.dumps(described[name]["test"]["args"]["calibrate_on"]) == json.dumps(listed[name][1])
+        assert json.dumps(described[name]["test"]["args"]["calibrate_on"]) == json.dumps(
+            listed[name][1]
+        )
         assert {one["args"]["validation_share"] for one in listed[name][:2]} == {0.15}
     sizes = {name: MODULES[name].RECIPES["vmf"].sampling for name in NAMES.values()}
-    assert {name: (one.batch_size // one.items_per_class, one.items_per_class) for name, one in sizes.items()} == {
+    assert {
+        name: (one.batch_size // one.items_per_class, one.items_per_class)
+        for name, one in sizes.items()
+    } == {
         "mnist": (10, 13),
         "fashion_mnist": (10, 13),
         "cifar10": (10, 26),
@@ -191,12 +284,19 @@ def test_networks_are_those_of_appendix_d() -> None:
     for name in ("cifar10", "cifar100"):
         with torch.device("meta"):
             network = MODULES[name].RECIPES["vmf"].backbone(3)
-        assert (tuple(network.conv1.weight.shape), network.conv1.stride, tuple(network.fc.weight.shape)) == ((64, 3, 3, 3), (1, 1), (128, 2048))
+        assert (
+            tuple(network.conv1.weight.shape),
+            network.conv1.stride,
+            tuple(network.fc.weight.shape),
+        ) == ((64, 3, 3, 3), (1, 1), (128, 2048))
         assert sum(one.requires_grad for one in network.bn1.parameters()) == 2
     for name in ("cars196", "cub200", "sop"):
         with torch.device("meta"):
             network = MODULES[name].RECIPES["vmf"].backbone(3).train()
-        assert (tuple(network.conv1.weight.shape), tuple(network.fc.weight.shape)) == ((64, 3, 7, 7), (512, 2048))
+        assert (tuple(network.conv1.weight.shape), tuple(network.fc.weight.shape)) == (
+            (64, 3, 7, 7),
+            (512, 2048),
+        )
         norms = [one for one in network.modules() if isinstance(one, torch.nn.BatchNorm2d)]
         assert len(norms) == 53
         assert not any(one.training or one.weight.requires_grad for one in norms)

@@ -1,4 +1,6 @@
-"""Whatever is killed while it writes leaves the old file or the new one: every write goes through atomic_path, or is here with the reason why it need not."""
+"""Whatever is killed while it writes leaves the old file or the new one: every write goes through
+atomic_path, or is here with the reason why it need not.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,51 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-_METHODS = {"write_text", "write_bytes", "tofile", "savefig", "imwrite", "savez", "savez_compressed", "savetxt", "save", "save_file", "write_table", "mkstemp"}
-_METHODS |= {"copyfile", "copy2", "copytree", "move", "rename", "dcp_save", "write_index", "to_csv", "to_parquet", "SummaryWriter", "create_table"}
+_METHODS = {
+    "write_text",
+    "write_bytes",
+    "tofile",
+    "savefig",
+    "imwrite",
+    "savez",
+    "savez_compressed",
+    "savetxt",
+    "save",
+    "save_file",
+    "write_table",
+    "mkstemp",
+}
+_METHODS |= {
+    "copyfile",
+    "copy2",
+    "copytree",
+    "move",
+    "rename",
+    "dcp_save",
+    "write_index",
+    "to_csv",
+    "to_parquet",
+    "SummaryWriter",
+    "create_table",
+}
 _OPENERS = {"open", "File", "ZipFile", "GzipFile", "SoundFile", "fdopen", "memmap"}
-_CONNECTS = {("sqlite3", "connect"), ("lancedb", "connect"), ("soundfile", "write"), ("shutil", "copy"), ("os", "replace")}
+_CONNECTS = {
+    ("sqlite3", "connect"),
+    ("lancedb", "connect"),
+    ("soundfile", "write"),
+    ("shutil", "copy"),
+    ("os", "replace"),
+}
 
-_MADE = "the same call makes the same data again from its beginning, and a half image or recording is refused by its decoder"
+_MADE = (
+    "the same call makes the same data again from its beginning, and a half image or recording is "
+    "refused by its decoder"
+)
 _ATOMIC = "calls a save that is atomic"
-_MOVE = "is what the others go through: what was written, and the new name, are on the disk before it returns"
+_MOVE = (
+    "is what the others go through: what was written, and the new name, are on the disk before it "
+    "returns"
+)
 _TABLE = "a version of a LanceDB table counts from the moment in which its manifest is there"
 # file -> function -> why a kill there leaves nothing that is taken for a whole file
 ALLOWED = {
@@ -30,7 +69,10 @@ ALLOWED = {
     "eval/plda.py": {"fit_files": _ATOMIC},
     "likeness/commands/score.py": {"calibrate_files": _ATOMIC},
     "eval/formats/writing.py": {"move": _MOVE},
-    "modalities/face/align.py": {"align_folder": "NAME.part, hidden, is renamed when it is whole; half a line of several.tsv is dropped by the next run"},
+    "modalities/face/align.py": {
+        "align_folder": "NAME.part, hidden, is renamed when it is whole; half a line of "
+        "several.tsv is dropped by the next run"
+    },
     "modalities/image/digits.py": {"write": _MADE},
     "modalities/synthetic.py": {"write_voices": _MADE},
     "modalities/synthetic_faces.py": {"write_faces": _MADE},
@@ -45,13 +87,19 @@ ALLOWED = {
     },
     "toolkit/gallery/lance.py": {"LanceGallery.__init__": _TABLE},
     "toolkit/gallery/store.py": {"Enrolments.__init__": "SQLite's transactions"},
-    "toolkit/training/log.py": {"Log.__init__": "entries are appended; a half line is dropped when the run goes on"},
+    "toolkit/training/log.py": {
+        "Log.__init__": "entries are appended; a half line is dropped when the run goes on"
+    },
     "likeness/prepare/prepare.py": {
         "_place": "all is unpacked in a hidden folder, which is renamed when it is whole",
     },
-    "toolkit/training/run.py": {"save_run": "the folder counts once its state.json is there, which is written last"},
+    "toolkit/training/run.py": {
+        "save_run": "the folder counts once its state.json is there, which is written last"
+    },
     "likeness/service/work.py": {"private_files": "temporary: gone with the process"},
-    "toolkit/data/shards.py": {"write": "renames what is whole; a kill between the names is finished by the next packing"},
+    "toolkit/data/shards.py": {
+        "write": "renames what is whole; a kill between the names is finished by the next packing"
+    },
 }
 
 
@@ -63,7 +111,9 @@ class Write(NamedTuple):
 
 
 def writes(file: Path) -> Iterator[Write]:
-    """The calls in a file that write files, but for those into memory and those to a name that atomic_path or staged gave."""
+    """The calls in a file that write files, but for those into memory and those to a name that
+    atomic_path or staged gave.
+    """
     tree = ast.parse(file.read_text(encoding="utf-8"))
     yield from _within(tree, file, "", frozenset())
 
@@ -88,25 +138,39 @@ def _within(node: ast.AST, file: Path, function: str, safe: frozenset[str]) -> I
             yield from _within(one, file, function, safe)
         return
     if isinstance(node, ast.Call) and _writes(node) and not _mentions(node, safe):
-        yield Write(file.relative_to(ROOT).as_posix(), function, node.lineno, ast.unparse(node)[:80])
+        yield Write(
+            file.relative_to(ROOT).as_posix(), function, node.lineno, ast.unparse(node)[:80]
+        )
     for child in ast.iter_child_nodes(node):
         yield from _within(child, file, function, safe)
 
 
 def _in_memory(function: ast.FunctionDef) -> Iterator[str]:
     for node in ast.walk(function):
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _name(node.value) in ("BytesIO", "StringIO"):
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Call)
+            and _name(node.value) in ("BytesIO", "StringIO")
+        ):
             yield from (one.id for one in node.targets if isinstance(one, ast.Name))
         if isinstance(node, ast.With):
             yield from (
                 one.optional_vars.id
                 for one in node.items
-                if isinstance(one.optional_vars, ast.Name) and isinstance(one.context_expr, ast.Call) and _name(one.context_expr) == "BytesIO"
+                if isinstance(one.optional_vars, ast.Name)
+                and isinstance(one.context_expr, ast.Call)
+                and _name(one.context_expr) == "BytesIO"
             )
 
 
 def _name(call: ast.Call) -> str:
-    return call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id if isinstance(call.func, ast.Name) else ""
+    return (
+        call.func.attr
+        if isinstance(call.func, ast.Attribute)
+        else call.func.id
+        if isinstance(call.func, ast.Name)
+        else ""
+    )
 
 
 def _mentions(call: ast.Call, names: frozenset[str]) -> bool:
@@ -115,12 +179,28 @@ def _mentions(call: ast.Call, names: frozenset[str]) -> bool:
 
 def _writes(call: ast.Call) -> bool:
     name = _name(call)
-    if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name) and (call.func.value.id, name) in _CONNECTS:
+    if (
+        isinstance(call.func, ast.Attribute)
+        and isinstance(call.func.value, ast.Name)
+        and (call.func.value.id, name) in _CONNECTS
+    ):
         return True
     if name in _OPENERS:
-        given = [inner for one in (*call.args, *(key.value for key in call.keywords)) for inner in ast.walk(one)]
-        modes = [one.value for one in given if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-        return any(set(mode) <= set("rwaxbt+:gz") and set(mode) & set("wax+") for mode in modes if 0 < len(mode) <= 4)
+        given = [
+            inner
+            for one in (*call.args, *(key.value for key in call.keywords))
+            for inner in ast.walk(one)
+        ]
+        modes = [
+            one.value
+            for one in given
+            if isinstance(one, ast.Constant) and isinstance(one.value, str)
+        ]
+        return any(
+            set(mode) <= set("rwaxbt+:gz") and set(mode) & set("wax+")
+            for mode in modes
+            if 0 < len(mode) <= 4
+        )
     if not isinstance(call.func, ast.Attribute):
         return name in _METHODS - {"save"}  # checkpoint.save, in its own module
     if name == "replace":  # a path's, to one other; a text's takes two
@@ -129,10 +209,20 @@ def _writes(call: ast.Call) -> bool:
 
 
 def test_every_write_is_whole_or_known() -> None:
-    found = [one for folder in ("eval", "toolkit", "modalities", "likeness") for file in sorted((ROOT / folder).rglob("*.py")) for one in writes(file)]
+    found = [
+        one
+        for folder in ("eval", "toolkit", "modalities", "likeness")
+        for file in sorted((ROOT / folder).rglob("*.py"))
+        for one in writes(file)
+    ]
     strangers = [one for one in found if one.function not in ALLOWED.get(one.file, {})]
-    assert not strangers, "write through eval.formats.writing.atomic_path, or say in ALLOWED why a kill leaves nothing half-written that is taken for whole"
-    gone = {(file, one) for file, functions in ALLOWED.items() for one in functions} - {(one.file, one.function) for one in found}
+    assert not strangers, (
+        "write through eval.formats.writing.atomic_path, or say in ALLOWED why a kill leaves "
+        "nothing half-written that is taken for whole"
+    )
+    gone = {(file, one) for file, functions in ALLOWED.items() for one in functions} - {
+        (one.file, one.function) for one in found
+    }
     assert not gone, "these no longer write: remove them"
 
 
@@ -179,8 +269,16 @@ def test_the_search_finds_plain_writes(tmp_path: Path, monkeypatch: pytest.Monke
     ids=" ".join,
 )
 def test_a_kill_leaves_the_old_or_the_new(kinds: tuple[str, ...], tmp_path: Path) -> None:
-    """Processes that replace a file are killed at some 20 of their calls, those around the renames among them; what is there is then read."""
-    command = [sys.executable, "-P", str(Path(__file__).with_name("killed.py")), str(tmp_path), *kinds]
+    """Processes that replace a file are killed at some 20 of their calls, those around the renames
+    among them; what is there is then read.
+    """
+    command = [
+        sys.executable,
+        "-P",
+        str(Path(__file__).with_name("killed.py")),
+        str(tmp_path),
+        *kinds,
+    ]
     told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert told.returncode == 0, told.stderr[-2000:]
     found = json.loads(told.stdout.splitlines()[-1])
@@ -192,20 +290,47 @@ def test_a_kill_leaves_the_old_or_the_new(kinds: tuple[str, ...], tmp_path: Path
         assert new or kind == "shards", kind  # ... and after the rename
 
 
-WRITERS = (".npz", ".ark", ".parquet", ".h5", ".lance", "scores", "zipped scores", "trials", "items", "page", "model", "resume", "log", "tensorboard")
+WRITERS = (
+    ".npz",
+    ".ark",
+    ".parquet",
+    ".h5",
+    ".lance",
+    "scores",
+    "zipped scores",
+    "trials",
+    "items",
+    "page",
+    "model",
+    "resume",
+    "log",
+    "tensorboard",
+)
 WRITERS += ("gallery", "LanceDB gallery", "shards", "records")
 IMPORT_MUCH = (".parquet", ".h5", ".lance", "LanceDB gallery", "tensorboard", "page")
 
 
 @pytest.fixture(scope="module")
-def on_a_full_disk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+def on_a_full_disk(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[Any]]:
     """What became of each writer that is asked for."""
     pytest.importorskip("resource")
     for name in ("pyarrow", "h5py", "lancedb", "tensorboard"):
         pytest.importorskip(name)
-    here = [item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function)]
+    here = [
+        item
+        for item in request.session.items
+        if item.path == request.path and isinstance(item, pytest.Function)
+    ]
     asked = [item.callspec.params["kind"] for item in here if "on_a_full_disk" in item.fixturenames]
-    command = [sys.executable, "-P", str(Path(__file__).with_name("full_disk.py")), str(tmp_path_factory.mktemp("disk")), *asked]
+    command = [
+        sys.executable,
+        "-P",
+        str(Path(__file__).with_name("full_disk.py")),
+        str(tmp_path_factory.mktemp("disk")),
+        *asked,
+    ]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr[-2000:]
     assert "Traceback" not in ended.stderr
@@ -213,8 +338,13 @@ def on_a_full_disk(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
     return found
 
 
-@pytest.mark.parametrize("kind", [pytest.param(one, marks=[pytest.mark.slow] if one in IMPORT_MUCH else []) for one in WRITERS])
-def test_a_full_disk_leaves_the_old_and_is_named(kind: str, on_a_full_disk: dict[str, list[Any]]) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(one, marks=[pytest.mark.slow] if one in IMPORT_MUCH else []) for one in WRITERS],
+)
+def test_a_full_disk_leaves_the_old_and_is_named(
+    kind: str, on_a_full_disk: dict[str, list[Any]]
+) -> None:
     exception, message, old_is_there, left = on_a_full_disk[kind]
     assert exception == "OSError"
     assert "make room" in message

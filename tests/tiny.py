@@ -16,7 +16,9 @@ from toolkit.training.recipe import Optim, Recipe, Schedule
 
 BASE = Recipe(
     modality="speaker",
-    frontend=partial(KaldiFbank, num_mels=16, dither=1.0),  # dither draws from torch's generator: resume has to restore it
+    frontend=partial(
+        KaldiFbank, num_mels=16, dither=1.0
+    ),  # dither draws from torch's generator: resume has to restore it
     backbone=partial(ResNet34, dim=8, width=2, blocks=(1, 1, 1, 1)),
     loss=partial(ArcFace, scale=8.0),
     items=partial(folders.items, split="train", test_share=0.25),
@@ -31,5 +33,10 @@ BASE = Recipe(
 )
 RECIPES = {
     "arcface": BASE,
-    "simple": replace(BASE, loss=partial(SimPLE, r=1.0, alpha=0.1, b=-1.0), memory=Memory(20, 0.9), schedule=Schedule(steps=12, save_every=5)),
+    "simple": replace(
+        BASE,
+        loss=partial(SimPLE, r=1.0, alpha=0.1, b=-1.0),
+        memory=Memory(20, 0.9),
+        schedule=Schedule(steps=12, save_every=5),
+    ),
 }

@@ -21,11 +21,16 @@ T = TypeVar("T")
 
 
 class _Stderr(Console):
-    """Stderr, with progress bars where it is a terminal. Text is printed as it is: never wrapped, cut or read as markup."""
+    """Stderr, with progress bars where it is a terminal.
+
+    Text is printed as it is: never wrapped, cut or read as markup.
+    """
 
     @property
     def is_terminal(self) -> bool:
-        """Whether stderr itself is one: rich alone would take FORCE_COLOR's word for it, and cut a bar's lines in a log."""
+        """Whether stderr itself is one: rich alone would take FORCE_COLOR's word for it, and cut a
+        bar's lines in a log.
+        """
         return is_terminal(cast(TextIO, self.file))
 
     def print(self, *objects: Any, **options: Any) -> None:
@@ -33,17 +38,25 @@ class _Stderr(Console):
         if not all(isinstance(one, str) for one in objects):  # a bar, drawn by rich itself
             super().print(*objects, **options)
         elif self.is_terminal:
-            super().print(*map(visible, objects), soft_wrap=True, markup=False, highlight=False, emoji=False)
+            super().print(
+                *map(visible, objects), soft_wrap=True, markup=False, highlight=False, emoji=False
+            )
         else:
             say(" ".join(objects), error=True)
 
 
-console = _Stderr(stderr=True, markup=False, highlight=False, emoji=False)  # names of files may hold [..] and :..:, which rich reads as its own
+console = _Stderr(
+    stderr=True, markup=False, highlight=False, emoji=False
+)  # names of files may hold [..] and :..:, which rich reads as its own
 
 
 def bar(*columns: str | ProgressColumn, show: bool = True, transient: bool = True) -> Progress:
-    """A progress bar on stderr, which shows nothing where stderr is no terminal. columns: rich's, by default its own choice."""
-    return Progress(*columns, console=console, transient=transient, disable=not (show and console.is_terminal))
+    """A progress bar on stderr, which shows nothing where stderr is no terminal. columns: rich's,
+    by default its own choice.
+    """
+    return Progress(
+        *columns, console=console, transient=transient, disable=not (show and console.is_terminal)
+    )
 
 
 def track(values: Sequence[T], what: str, *, show: bool = True) -> Iterator[T]:
@@ -57,13 +70,21 @@ class Interrupted(Exception):
 
 
 class Bar:
-    """Progress with loss, rate and time left; one line per tenth of the run where the output is no terminal."""
+    """Progress with loss, rate and time left; one line per tenth of the run where the output is no
+    terminal.
+    """
 
     def __init__(self, steps: int, start: int, *, quiet: bool = False):
         self.steps, self.quiet = steps, quiet
-        columns = (TextColumn("step {task.completed}/{task.total}"), BarColumn(), TextColumn("loss {task.fields[loss]:.4f}  lr {task.fields[rate]:.2e}"))
+        columns = (
+            TextColumn("step {task.completed}/{task.total}"),
+            BarColumn(),
+            TextColumn("loss {task.fields[loss]:.4f}  lr {task.fields[rate]:.2e}"),
+        )
         self.progress = bar(*columns, TimeRemainingColumn(), show=not quiet, transient=False)
-        self.task = self.progress.add_task("train", total=steps, completed=start, loss=math.nan, rate=0.0)
+        self.task = self.progress.add_task(
+            "train", total=steps, completed=start, loss=math.nan, rate=0.0
+        )
 
     def __enter__(self) -> Bar:
         self.progress.start()
@@ -97,13 +118,18 @@ class BadItems:
                 console.print(one_line(f"skipped {one.id}: {one.reason}"))
         if self.failed > self.max_share * self.drawn + (1 if self.max_share else 0):
             raise ValueError(
-                f"{self.failed} of {self.drawn} items drawn so far cannot be read ({name_first(self.seen)}), more than max_bad_share={self.max_share}; "
+                f"{self.failed} of {self.drawn} items drawn so far cannot be read "
+                f"({name_first(self.seen)}), more than max_bad_share={self.max_share}; "
                 "repair or remove them, or raise max_bad_share"
             )
 
     def report(self) -> None:
         if self.seen:
-            skipped = "1 item was skipped because it" if len(self.seen) == 1 else f"{len(self.seen)} items were skipped because they"
+            skipped = (
+                "1 item was skipped because it"
+                if len(self.seen) == 1
+                else f"{len(self.seen)} items were skipped because they"
+            )
             console.print(f"{skipped} cannot be read: {name_first(self.seen)}")
 
 
@@ -114,20 +140,28 @@ def ignore_ctrl_c(_: int) -> None:
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C or SIGTERM only sets a flag, so that the step ends and is saved; the second interrupts at once (the last checkpoint stays whole)."""
+    """The first Ctrl-C or SIGTERM only sets a flag, so that the step ends and is saved; the second
+    interrupts at once (the last checkpoint stays whole).
+    """
     asked = False
 
     def ask(number: int, _: object) -> None:
         nonlocal asked
         asked = True
-        what = "Ctrl-C" if number == signal.SIGINT else "SIGTERM (another process of the run ended, or the machine is wanted)"
+        what = (
+            "Ctrl-C"
+            if number == signal.SIGINT
+            else "SIGTERM (another process of the run ended, or the machine is wanted)"
+        )
         console.print(f"{what}: finishing this step and saving; press Ctrl-C again to stop at once")
         for again in (signal.SIGINT, signal.SIGTERM):
             signal.signal(again, signal.default_int_handler)
 
     before = []
     try:
-        before = [(number, signal.signal(number, ask)) for number in (signal.SIGINT, signal.SIGTERM)]
+        before = [
+            (number, signal.signal(number, ask)) for number in (signal.SIGINT, signal.SIGTERM)
+        ]
     except ValueError:  # not in the main thread: somebody else owns the signals
         yield lambda: False
         return

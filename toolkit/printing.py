@@ -1,4 +1,5 @@
-"""The one place that prints: text goes out as it is, whatever the width, the encoding or the reader.
+"""The one place that prints: text goes out as it is, whatever the width, the encoding or the
+reader.
 
 Control characters are written as their escapes: the names of files are the work of others, and must
 not clear a screen, change its colours or turn a line around. Nothing here wraps or cuts a line.
@@ -17,8 +18,17 @@ if TYPE_CHECKING:
 
 _UNLIMITED = 100_000  # columns: more than any line of help holds
 
-_TURNING = (0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))  # line ends, and marks that turn the order of what follows
-_ESCAPES = {code: ascii(chr(code))[1:-1] for code in (*range(32), *range(127, 160), *_TURNING) if chr(code) not in "\n\t"}
+_TURNING = (
+    0x2028,
+    0x2029,
+    *range(0x202A, 0x202F),
+    *range(0x2066, 0x206A),
+)  # line ends, and marks that turn the order of what follows
+_ESCAPES = {
+    code: ascii(chr(code))[1:-1]
+    for code in (*range(32), *range(127, 160), *_TURNING)
+    if chr(code) not in "\n\t"
+}
 
 
 def visible(text: str) -> str:
@@ -43,8 +53,8 @@ def say(text: str, *, error: bool = False) -> None:
     """Print `text` and a line end, unwrapped and uncut, to stdout, or with error=True to stderr.
 
     A control character, or one that the stream cannot encode, is written as its escape. A reader
-    that has gone (`likeness evaluate ... | head`) ends the printing, not the work: whatever is still
-    to be written to files is written.
+    that has gone (`likeness evaluate ... | head`) ends the printing, not the work: whatever is
+    still to be written to files is written.
     """
     stream = sys.stderr if error else sys.stdout
     text = visible(text)
@@ -59,20 +69,27 @@ def say(text: str, *, error: bool = False) -> None:
         stream.flush()
     except BrokenPipeError:
         silence(stream)
-    except OSError:  # a full disk: without this Python's flush at the end would fail again, with a text of its own
+    except OSError:
+        # a full disk: without this Python's flush at the end would fail again, with a text of its
+        # own
         silence(stream)
         raise
 
 
 def silence(stream: TextIO) -> None:
-    """Lead a stream whose reader has gone to nowhere, so that neither later prints nor Python's flush at the end fail."""
+    """Lead a stream whose reader has gone to nowhere, so that neither later prints nor Python's
+    flush at the end fail.
+    """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether a person's terminal shows the stream. FORCE_COLOR and the like, which CI sets for logs, make no terminal of a file."""
+    """Whether a person's terminal shows the stream.
+
+    FORCE_COLOR and the like, which CI sets for logs, make no terminal of a file.
+    """
     try:
         return stream is not None and stream.isatty()
     except ValueError:  # closed
@@ -80,12 +97,21 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def help_columns() -> int | None:
-    """The width that help and usage are laid out to: None, the terminal's, or without a terminal so many columns that nothing is wrapped or cut."""
+    """The width that help and usage are laid out to: None, the terminal's, or without a terminal so
+    many columns that nothing is wrapped or cut.
+    """
     return None if is_terminal(sys.stdout) and is_terminal(sys.stderr) else _UNLIMITED
 
 
 def argument_parser(description: str | None) -> argparse.ArgumentParser:
-    """An argparse parser for a recipe that runs as a script; its help keeps the description's lines and is laid out by help_columns()."""
+    """An argparse parser for a recipe that runs as a script; its help keeps the description's lines
+    and is laid out by help_columns().
+    """
     import argparse
 
-    return argparse.ArgumentParser(description=description, formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=help_columns()))
+    return argparse.ArgumentParser(
+        description=description,
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(
+            prog, width=help_columns()
+        ),
+    )

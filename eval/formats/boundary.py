@@ -1,13 +1,17 @@
-"""Native parsers of foreign files, each in a process of its own: a crash, a hang or a memory bomb there is one sentence here.
+"""Native parsers of foreign files, each in a process of its own: a crash, a hang or a memory bomb
+there is one sentence here.
 
-Nothing within Python can guard against a parser in C or C++ that aborts, loops or allocates what a file claims. A `Process` runs one of our
-own functions under limits of memory and processor time, and sends back plain arrays: a small JSON header and raw bytes over a socket, never
-a pickle. It may be asked many times: an ONNX model runs in one that stays.
+Nothing within Python can guard against a parser in C or C++ that aborts, loops or allocates what a
+file claims. A `Process` runs one of our own functions under limits of memory and processor time,
+and sends back plain arrays: a small JSON header and raw bytes over a socket, never a pickle. It may
+be asked many times: an ONNX model runs in one that stays.
 
-Processes are forks of a starter: one lean Python per program (no torch, none of the start-up code of site packages, no threads), which imports
-numpy and what a reader needs and never sees a byte of a file. The first process costs what that takes to start, 0.2 s; later ones take 10 ms.
+Processes are forks of a starter: one lean Python per program (no torch, none of the start-up code
+of site packages, no threads), which imports numpy and what a reader needs and never sees a byte of
+a file. The first process costs what that takes to start, 0.2 s; later ones take 10 ms.
 
-Windows has no fork and no such limits. The functions run in this very process there, without protection.
+Windows has no fork and no such limits. The functions run in this very process there, without
+protection.
 """
 
 from __future__ import annotations
@@ -37,11 +41,28 @@ Answer = tuple[Any, list[Array]]  # what a function gives: a small JSON value, a
 _MAX_HEADER = 1 << 22  # bytes of JSON
 _MAX_ARRAYS = 64
 _MAX_NDIM = 8
-_TYPES = {np.dtype(name).str: np.dtype(name) for name in ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "?")}
-_START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from eval.formats.boundary import _serve; _serve()"
+_TYPES = {
+    np.dtype(name).str: np.dtype(name)
+    for name in ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "?")
+}
+_START = (
+    "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from eval.formats.boundary import "
+    "_serve; _serve()"
+)
 _START_SECONDS = 60.0  # on a machine that is very busy
-_KINDS: dict[str, type[Exception]] = {kind.__name__: kind for kind in (ValueError, FileNotFoundError, IsADirectoryError, PermissionError, ImportError, OSError)}
-# No numeric library of the process starts threads that its limits would have to feed; HDF5 loads no plug-ins; Arrow takes memory as malloc does.
+_KINDS: dict[str, type[Exception]] = {
+    kind.__name__: kind
+    for kind in (
+        ValueError,
+        FileNotFoundError,
+        IsADirectoryError,
+        PermissionError,
+        ImportError,
+        OSError,
+    )
+}
+# No numeric library of the process starts threads that its limits would have to feed; HDF5 loads no
+# plug-ins; Arrow takes memory as malloc does.
 _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
@@ -61,13 +82,16 @@ class Ended(ValueError):
 class Limits(NamedTuple):
     """What one answer may cost."""
 
-    seconds: float  # of processor time, all threads together; ten times that, and half a minute, by the clock
+    # of processor time, all threads together; ten times that, and half a minute, by the clock
+    seconds: float
     memory: int  # bytes beside what the process holds already
     answer: int  # bytes of the arrays that come back
 
 
 class Process:
-    """A child process that runs functions of ours on files of others. It ends with the object, or with this process.
+    """A child process that runs functions of ours on files of others.
+
+    It ends with the object, or with this process.
 
     Args:
         preload: Packages to import before it starts, once for all: later processes find them there.
@@ -82,14 +106,25 @@ class Process:
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._starter, self._pid = _start(theirs, preload)
-        self._close = weakref.finalize(self, _end, self._socket, self._starter, self._pid, self._owner)
+        self._close = weakref.finalize(
+            self, _end, self._socket, self._starter, self._pid, self._owner
+        )
 
     @property
     def usable(self) -> bool:
-        """Whether it may be asked: it met no limit, and was started by this very process and not by the one that this was forked from."""
+        """Whether it may be asked: it met no limit, and was started by this very process and not by
+        the one that this was forked from.
+        """
         return self._close.alive and self._owner == os.getpid()
 
-    def ask(self, function: Callable[..., Answer], *arguments: Any, arrays: Sequence[Array] = (), about: object, limits: Limits) -> Answer:
+    def ask(
+        self,
+        function: Callable[..., Answer],
+        *arguments: Any,
+        arrays: Sequence[Array] = (),
+        about: object,
+        limits: Limits,
+    ) -> Answer:
         """Run function(*arguments, *arrays) there.
 
         Args:
@@ -103,13 +138,19 @@ class Process:
             The JSON value and the arrays.
 
         Raises:
-            ValueError: The function raised it; or the process died, or met a limit. After the latter two it is of no further use.
+            ValueError: The function raised it; or the process died, or met a limit. After the
+                latter two it is of no further use.
             Ended: It was of no further use before, perhaps by a question of another thread.
             OSError, ImportError: The function raised it.
         """
         if not FORKS:
             return _ask_here(function, [*arguments, *arrays], about)
-        request = {"call": [function.__module__, function.__qualname__], "arguments": arguments, "seconds": limits.seconds, "memory": limits.memory}
+        request = {
+            "call": [function.__module__, function.__qualname__],
+            "arguments": arguments,
+            "seconds": limits.seconds,
+            "memory": limits.memory,
+        }
         clock = 30.0 + 10.0 * limits.seconds
         with self._lock:
             if not self.usable:
@@ -120,23 +161,39 @@ class Process:
                 answer, found = _receive(self._socket, end, limits.answer)
             except TimeoutError:
                 self.close()
-                raise ValueError(f"{about}: reading it was stopped after {clock:.0f} s; it is damaged or hostile") from None
+                raise ValueError(
+                    f"{about}: reading it was stopped after {clock:.0f} s; it is damaged or hostile"
+                ) from None
             except _Damaged as error:
                 self.close()
-                raise ValueError(f"{about}: the answer of the reading process is damaged ({error}); the file is damaged or hostile") from None
+                raise ValueError(
+                    f"{about}: the answer of the reading process is damaged ({error}); the file is "
+                    "damaged or hostile"
+                ) from None
             except OSError:
-                raise ValueError(f"{about}: {self._fate(limits)}; it is damaged or hostile") from None
+                raise ValueError(
+                    f"{about}: {self._fate(limits)}; it is damaged or hostile"
+                ) from None
             except BaseException:
                 self.close()  # in the middle of an answer
                 raise
         if isinstance(answer, dict) and "value" in answer:
             return answer["value"], found
-        kind, text = (str(answer.get(name, "")) for name in ("error", "text")) if isinstance(answer, dict) else ("", "")
+        kind, text = (
+            (str(answer.get(name, "")) for name in ("error", "text"))
+            if isinstance(answer, dict)
+            else ("", "")
+        )
         if kind == "MemoryError":
-            raise ValueError(f"{about}: reading it takes more than {limits.memory >> 20} MiB; it is damaged or hostile")
+            raise ValueError(
+                f"{about}: reading it takes more than {limits.memory >> 20} MiB; it is damaged or "
+                "hostile"
+            )
         if kind in _KINDS:
             raise _KINDS[kind](text)
-        raise ValueError(f"{about}: it cannot be read ({kind}: {text[:200]}); it is damaged, or of another kind")
+        raise ValueError(
+            f"{about}: it cannot be read ({kind}: {text[:200]}); it is damaged, or of another kind"
+        )
 
     def _fate(self, limits: Limits) -> str:
         """Of what the process died, as a sentence's part."""
@@ -158,7 +215,13 @@ class Process:
         self.close()
 
 
-def ask_once(function: Callable[..., Answer], *arguments: Any, preload: Sequence[str] = (), about: object, limits: Limits) -> Answer:
+def ask_once(
+    function: Callable[..., Answer],
+    *arguments: Any,
+    preload: Sequence[str] = (),
+    about: object,
+    limits: Limits,
+) -> Answer:
     """`Process.ask` of a process that is started for this question alone."""
     with Process(*preload) as process:
         return process.ask(function, *arguments, about=about, limits=limits)
@@ -171,11 +234,16 @@ def _ask_here(function: Callable[..., Answer], arguments: Sequence[Any], about: 
     except tuple(_KINDS.values()):
         raise
     except Exception as error:
-        raise ValueError(f"{about}: it cannot be read ({type(error).__name__}: {str(error)[:200]}); it is damaged, or of another kind") from None
+        raise ValueError(
+            f"{about}: it cannot be read ({type(error).__name__}: {str(error)[:200]}); it is "
+            "damaged, or of another kind"
+        ) from None
 
 
 class _Starter:
-    """A lean Python without threads, of which every Process is a fork: the first costs what Python and its packages take to start, later ones 10 ms."""
+    """A lean Python without threads, of which every Process is a fork: the first costs what Python
+    and its packages take to start, later ones 10 ms.
+    """
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
@@ -184,16 +252,23 @@ class _Starter:
         self._left: list[int] = []  # processes that are to be ended by the next order
         with theirs:
             # First where this package lies: of an editable installation, sys.path does not say so.
-            paths = json.dumps([str(Path(__file__).parents[2]), *(os.path.abspath(path) for path in sys.path)])
-            # -S: what site packages run when Python starts costs time. A session of its own: an interrupt by the keyboard is for us alone.
+            paths = json.dumps(
+                [str(Path(__file__).parents[2]), *(os.path.abspath(path) for path in sys.path)]
+            )
+            # -S: what site packages run when Python starts costs time. A session of its own: an
+            # interrupt by the keyboard is for us alone.
             self._child = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _START, paths],
                 stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, **_ENVIRONMENT}, start_new_session=True,
             )  # fmt: skip
 
     def order(self, command: str, value: Any, given: socket.socket | None = None) -> int:
-        """ "start" a process on a socket, after importing the packages of `value`: its number. "end" the process `value`: what it ended with, as wait says."""
-        if self._holder == threading.get_ident():  # the garbage collector ends a process in the middle of another order
+        """ "start" a process on a socket, after importing the packages of `value`: its number. "end"
+        the process `value`: what it ended with, as wait says.
+        """
+        if (
+            self._holder == threading.get_ident()
+        ):  # the garbage collector ends a process in the middle of another order
             self._left.append(value)
             return -signal.SIGKILL
         with self._lock:
@@ -203,7 +278,9 @@ class _Starter:
                 while self._left:
                     self._exchange("end", self._left.pop(), None)
                 return found
-            except BaseException:  # what is still under way would be taken for the answer to the next order
+            except (
+                BaseException
+            ):  # what is still under way would be taken for the answer to the next order
                 self.close()
                 raise
             finally:
@@ -241,7 +318,10 @@ def _start(theirs: socket.socket, preload: Sequence[str]) -> tuple[_Starter, int
                 starter.close()
                 _starter = None
                 if attempt == 2:
-                    raise OSError(f"no process for reading files of others can be started ({type(error).__name__}: {error}); is there memory left?") from None
+                    raise OSError(
+                        "no process for reading files of others can be started "
+                        f"({type(error).__name__}: {error}); is there memory left?"
+                    ) from None
     raise AssertionError
 
 
@@ -259,7 +339,9 @@ if FORKS:
 def _end(ours: socket.socket, starter: _Starter, pid: int, owner: int) -> int:
     """End a process; what it ended with, as subprocess says it: the negative number of a signal."""
     ours.close()
-    if os.getpid() != owner:  # a process that was forked off closes its copy of the socket, and no more
+    if (
+        os.getpid() != owner
+    ):  # a process that was forked off closes its copy of the socket, and no more
         return 0
     try:
         return os.waitstatus_to_exitcode(starter.order("end", pid))
@@ -271,9 +353,13 @@ class _Damaged(Exception):
     """Bytes that are no message."""
 
 
-def _send(to: socket.socket, header: dict[str, Any], arrays: Sequence[Array], end: float | None = None) -> None:
+def _send(
+    to: socket.socket, header: dict[str, Any], arrays: Sequence[Array], end: float | None = None
+) -> None:
     whole = [np.asarray(one, one.dtype.newbyteorder("="), order="C") for one in arrays]
-    text = json.dumps({**header, "arrays": [[one.dtype.str, list(one.shape)] for one in whole]}).encode()
+    text = json.dumps(
+        {**header, "arrays": [[one.dtype.str, list(one.shape)] for one in whole]}
+    ).encode()
     parts: list[bytes | memoryview] = [len(text).to_bytes(8, "little"), text]
     parts += [one.reshape(-1).view(np.uint8).data for one in whole if one.size]
     for part in parts:
@@ -282,7 +368,9 @@ def _send(to: socket.socket, header: dict[str, Any], arrays: Sequence[Array], en
 
 
 def _receive(where: socket.socket, end: float | None = None, limit: int | None = None) -> Answer:
-    """A header and its arrays. _Damaged for what no sender of ours sends, before memory is taken for it."""
+    """A header and its arrays. _Damaged for what no sender of ours sends, before memory is taken
+    for it.
+    """
     size = int.from_bytes(_exactly(where, 8, end), "little")
     if size > _MAX_HEADER:
         raise _Damaged(f"a header of {size} bytes")
@@ -292,7 +380,9 @@ def _receive(where: socket.socket, end: float | None = None, limit: int | None =
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _Damaged(f"a header that cannot be read: {type(error).__name__}") from None
     total = sum(dtype.itemsize * math.prod(shape) for dtype, shape in stated)
-    if len(stated) > _MAX_ARRAYS or any(len(shape) > _MAX_NDIM or min(shape, default=0) < 0 for _, shape in stated):
+    if len(stated) > _MAX_ARRAYS or any(
+        len(shape) > _MAX_NDIM or min(shape, default=0) < 0 for _, shape in stated
+    ):
         raise _Damaged("arrays of impossible shapes")
     if limit is not None and total > limit:
         raise _Damaged(f"{total} bytes, where at most {limit} are allowed")
@@ -311,7 +401,10 @@ def _exactly(where: socket.socket, size: int, end: float | None) -> bytes:
 
 
 def _fill(where: socket.socket, view: memoryview, end: float | None) -> None:
-    """Read until it is full. ConnectionError where the other side has gone, TimeoutError at the end of its time."""
+    """Read until it is full.
+
+    ConnectionError where the other side has gone, TimeoutError at the end of its time.
+    """
     while len(view):
         where.settimeout(None if end is None else max(0.001, end - time.monotonic()))
         count = where.recv_into(view)
@@ -373,7 +466,10 @@ def _answer(where: socket.socket) -> NoReturn:
             except MemoryError:
                 answer, found = {"error": "MemoryError", "text": ""}, []
             except BaseException as error:  # a panic of Rust's is no Exception
-                known = next((one.__name__ for one in type(error).__mro__ if one.__name__ in _KINDS), type(error).__name__)
+                known = next(
+                    (one.__name__ for one in type(error).__mro__ if one.__name__ in _KINDS),
+                    type(error).__name__,
+                )
                 answer, found = {"error": known, "text": str(error)[:4000]}, []
             _limit(None, None)
             _send(where, answer, found)
@@ -394,7 +490,17 @@ def _limit(seconds: float | None, memory: int | None) -> None:
         data = _held() + memory
     for which, soft in ((resource.RLIMIT_CPU, cpu), (resource.RLIMIT_DATA, data)):
         hard = resource.getrlimit(which)[1]
-        resource.setrlimit(which, (soft if hard == resource.RLIM_INFINITY else min(soft, hard) if soft != resource.RLIM_INFINITY else hard, hard))
+        resource.setrlimit(
+            which,
+            (
+                soft
+                if hard == resource.RLIM_INFINITY
+                else min(soft, hard)
+                if soft != resource.RLIM_INFINITY
+                else hard,
+                hard,
+            ),
+        )
 
 
 def _held() -> int:

@@ -1,13 +1,18 @@
-"""Embedding files: .npz, Kaldi's .ark with .scp, .parquet, .h5, and LanceDB tables. The raw float32 matrix comes back bit for bit; nothing is executed.
+"""Embedding files: .npz, Kaldi's .ark with .scp, .parquet, .h5, and LanceDB tables.
 
-.npz       ids (N,) text, matrix (N, D) float32, norms (N,) float32 and meta, a JSON object of texts (model digest, similarity, modality)
-.ark       binary vectors; NAME.scp says where each of them is, NAME.meta.json holds the meta, for which Kaldi has no place (embeddings_kaldi.py)
-.parquet   columns id, vector (lists of D float32) and norm; the meta as JSON under the key "likeness" of the schema's metadata (embeddings_tables.py)
-.h5        data sets ids, matrix, norms and meta, as in .npz
-.lance     a LanceDB table with the columns and metadata of .parquet: DIR/TABLE.lance, also written lancedb:DIR/TABLE, is table TABLE of the database DIR
+The raw float32 matrix comes back bit for bit; nothing is executed.
 
-The last three need pyarrow, h5py and lancedb: pip install 'likeness[formats]'. A LanceDB table is a folder of one's own, like a database, and not a file to be
-taken from strangers: LanceDB reads what its manifest names.
+.npz       ids (N,) text, matrix (N, D) float32, norms (N,) float32 and meta, a JSON object of texts
+(model digest, similarity, modality) .ark       binary vectors; NAME.scp says where each of them is,
+NAME.meta.json holds the meta, for which Kaldi has no place (embeddings_kaldi.py) .parquet   columns
+id, vector (lists of D float32) and norm; the meta as JSON under the key "likeness" of the schema's
+metadata (embeddings_tables.py) .h5        data sets ids, matrix, norms and meta, as in .npz
+.lance     a LanceDB table with the columns and metadata of .parquet: DIR/TABLE.lance, also written
+lancedb:DIR/TABLE, is table TABLE of the database DIR
+
+The last three need pyarrow, h5py and lancedb: pip install 'likeness[formats]'. A LanceDB table is a
+folder of one's own, like a database, and not a file to be taken from strangers: LanceDB reads what
+its manifest names.
 """
 
 from __future__ import annotations
@@ -45,10 +50,12 @@ _REFUSED_IDS = {  # what a format cannot give back
 
 
 def read(path: str | Path) -> Embeddings:
-    """Reads the embeddings of a file or table of the formats above. float16 and float64 matrices become float32.
+    """Reads the embeddings of a file or table of the formats above. float16 and float64 matrices
+    become float32.
 
-    ValueError: other suffix; damaged, truncated or foreign file; a pipe or device; pickled objects; commands in a .scp; links to other files in a .h5; repeated
-    ids, NaN; more than 1 GiB that is also over 100 times the file's size. FileNotFoundError. ImportError names the extra to install.
+    ValueError: other suffix; damaged, truncated or foreign file; a pipe or device; pickled objects;
+    commands in a .scp; links to other files in a .h5; repeated ids, NaN; more than 1 GiB that is
+    also over 100 times the file's size. FileNotFoundError. ImportError names the extra to install.
     """
     path = located(path)
     suffix, stated = _suffix(path, _READ), path
@@ -67,9 +74,11 @@ def read(path: str | Path) -> Embeddings:
 
 
 def write(path: str | Path, embeddings: Embeddings) -> None:
-    """Writes one of the formats above, by the path's suffix, whole or not at all: what was there before stays until all is written.
+    """Writes one of the formats above, by the path's suffix, whole or not at all: what was there
+    before stays until all is written.
 
-    ValueError: other suffix; ids that the format cannot hold. ImportError names the extra to install.
+    ValueError: other suffix; ids that the format cannot hold. ImportError names the extra to
+    install.
     """
     path = located(path)
     suffix = _suffix(path, _WRITTEN)
@@ -77,7 +86,13 @@ def write(path: str | Path, embeddings: Embeddings) -> None:
     meta = json.dumps(dict(embeddings.meta))
     if suffix == ".npz":
         with atomic_path(path) as temporary, temporary.open("wb") as handle:
-            np.savez(handle, matrix=embeddings.matrix, ids=np.array(embeddings.ids, dtype=np.str_), norms=embeddings.norms, meta=np.array(meta))
+            np.savez(
+                handle,
+                matrix=embeddings.matrix,
+                ids=np.array(embeddings.ids, dtype=np.str_),
+                norms=embeddings.norms,
+                meta=np.array(meta),
+            )
     elif suffix == ".ark":
         kaldi.write(path, embeddings, meta)
     else:
@@ -85,21 +100,30 @@ def write(path: str | Path, embeddings: Embeddings) -> None:
 
 
 def check_suffix(path: str | Path) -> None:
-    """ValueError if `write` could not write to `path` because of its suffix, ImportError if a package for it is missing: ask before long work."""
+    """ValueError if `write` could not write to `path` because of its suffix, ImportError if a
+    package for it is missing: ask before long work.
+    """
     tables.check_installed(path := located(path), _suffix(path, _WRITTEN))
 
 
 def check_ids(path: str | Path, ids: Iterable[str]) -> None:
-    """ValueError if the format of `path` could not give these ids back, counted and named: ask before long work."""
+    """ValueError if the format of `path` could not give these ids back, counted and named: ask
+    before long work.
+    """
     path = located(path)
     pattern, what = _REFUSED_IDS[_suffix(path, _WRITTEN)]
     bad = [one for one in ids if re.search(pattern, one)]
     if bad:
-        raise ValueError(f"{path}: {len(bad)} ids {what} ({name_first(bad)}); rename them, or write to another format")
+        raise ValueError(
+            f"{path}: {len(bad)} ids {what} ({name_first(bad)}); rename them, or write to another "
+            "format"
+        )
 
 
 def located(place: str | Path) -> Path:
-    """Where embeddings lie: `place` itself, but of lancedb:DIR/TABLE the table's folder. ValueError for lancedb: without a table.
+    """Where embeddings lie: `place` itself, but of lancedb:DIR/TABLE the table's folder.
+
+    ValueError for lancedb: without a table.
 
     >>> located("lancedb:voices/test").as_posix(), located("test.npz").as_posix()
     ('voices/test.lance', 'test.npz')
@@ -116,7 +140,10 @@ def located(place: str | Path) -> Path:
 def _suffix(path: Path, allowed: tuple[str, ...]) -> str:
     suffix = path.suffix.lower()
     if suffix not in allowed:
-        raise ValueError(f"{path}: embeddings with suffix {suffix!r} are not supported; allowed: {', '.join(allowed)}")
+        raise ValueError(
+            f"{path}: embeddings with suffix {suffix!r} are not supported; allowed: "
+            f"{', '.join(allowed)}"
+        )
     return suffix
 
 
@@ -134,20 +161,40 @@ def _size(path: Path) -> int:
 def _read_npz(path: Path, limit: int) -> tuple[tuple[str, ...], NDArray[Any], str]:
     with npz.opened(path, limit) as held:
         headers = held.headers
-        found = ", ".join(f"{name} {dtype} {shape}" for name, (dtype, shape) in headers.items()) or "none"
-        wanted = {"ids": ("U", 1), "matrix": ("f", 2)} | ({"meta": ("U", 0)} if "meta" in headers else {})
+        found = (
+            ", ".join(f"{name} {dtype} {shape}" for name, (dtype, shape) in headers.items())
+            or "none"
+        )
+        wanted = {"ids": ("U", 1), "matrix": ("f", 2)} | (
+            {"meta": ("U", 0)} if "meta" in headers else {}
+        )
         for name, (kind, ndim) in wanted.items():
-            if name not in headers or headers[name].dtype.kind != kind or len(headers[name].shape) != ndim:
-                raise ValueError(f"{path}: not an embeddings file: expected ids (N,) text, matrix (N, D) floats and meta, a JSON text; arrays found: {found}")
+            if (
+                name not in headers
+                or headers[name].dtype.kind != kind
+                or len(headers[name].shape) != ndim
+            ):
+                raise ValueError(
+                    f"{path}: not an embeddings file: expected ids (N,) text, matrix (N, D) floats "
+                    f"and meta, a JSON text; arrays found: {found}"
+                )
         straight = _straight(path, held.archive.getinfo("matrix.npy"), *headers["matrix"])
         matrix = held.read("matrix") if straight is None else straight
-        return tuple(held.read("ids").tolist()), matrix, str(held.read("meta")[()]) if "meta" in headers else "{}"
+        return (
+            tuple(held.read("ids").tolist()),
+            matrix,
+            str(held.read("meta")[()]) if "meta" in headers else "{}",
+        )
 
 
-def _straight(path: Path, info: zipfile.ZipInfo, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any] | None:
-    """A large matrix straight from the file into its own memory, past zipfile, which takes most of the time; its CRC is checked.
+def _straight(
+    path: Path, info: zipfile.ZipInfo, dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> NDArray[Any] | None:
+    """A large matrix straight from the file into its own memory, past zipfile, which takes most of
+    the time; its CRC is checked.
 
-    It is read and not mapped: a mapped file that shrinks ends the process, and one that changes later gives other numbers.
+    It is read and not mapped: a mapped file that shrinks ends the process, and one that changes
+    later gives other numbers.
 
     Returns:
         The matrix; None where zipfile has to read it: compressed, small, in Fortran's order.
@@ -157,7 +204,12 @@ def _straight(path: Path, info: zipfile.ZipInfo, dtype: np.dtype[Any], shape: tu
     with path.open("rb", buffering=0) as file:
         file.seek(info.header_offset)
         local = file.read(30)
-        file.seek(info.header_offset + 30 + int.from_bytes(local[26:28], "little") + int.from_bytes(local[28:30], "little"))
+        file.seek(
+            info.header_offset
+            + 30
+            + int.from_bytes(local[26:28], "little")
+            + int.from_bytes(local[28:30], "little")
+        )
         found = np.empty(shape, dtype)
         head = file.read(info.file_size - found.nbytes)
         if b"'fortran_order': False" not in head:
@@ -167,7 +219,9 @@ def _straight(path: Path, info: zipfile.ZipInfo, dtype: np.dtype[Any], shape: tu
             block = content[place : place + _BLOCK]
             size = file.readinto(block) or 0
             if not size:
-                raise zipfile.BadZipFile(f"{info.filename!r} ends after {place} of {len(content)} bytes")
+                raise zipfile.BadZipFile(
+                    f"{info.filename!r} ends after {place} of {len(content)} bytes"
+                )
             summed = zlib.crc32(block[:size], summed)
             place += size
     if summed != info.CRC:
@@ -181,5 +235,8 @@ def _meta(path: Path, text: str) -> dict[str, str]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: meta is not JSON ({error})") from None
     if not isinstance(meta, Mapping) or not all(isinstance(value, str) for value in meta.values()):
-        raise ValueError(f'{path}: meta must be a JSON object of texts, such as {{"similarity": "cosine"}}, but is {text[:80]!r}')
+        raise ValueError(
+            f'{path}: meta must be a JSON object of texts, such as {{"similarity": "cosine"}}, but '
+            f"is {text[:80]!r}"
+        )
     return dict(meta)

@@ -1,4 +1,6 @@
-"""Lists in MATLAB files (.mat), read by scipy in a process of its own: a few bytes there may state any number of cells, which it allocates and goes through."""
+"""Lists in MATLAB files (.mat), read by scipy in a process of its own: a few bytes there may state
+any number of cells, which it allocates and goes through.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,18 @@ def agedb_folds(path: Path) -> list[list[list[Any]]]:
 
 
 def cars_annotations(path: Path, field: str) -> list[list[Any]]:
-    """[file name, class] of each annotation of Cars196; `field` holds the name. Raises as `agedb_folds`."""
+    """[file name, class] of each annotation of Cars196; `field` holds the name.
+
+    Raises as `agedb_folds`.
+    """
     return list(_read(path, _cars, field))
 
 
 def _read(path: Path, function: Any, *arguments: str) -> Any:
     limits = Limits(seconds=_SECONDS, memory=_MEMORY, answer=0)
-    return ask_once(function, str(path.absolute()), *arguments, preload=("scipy.io",), about=path, limits=limits)[0]
+    return ask_once(
+        function, str(path.absolute()), *arguments, preload=("scipy.io",), about=path, limits=limits
+    )[0]
 
 
 def _agedb(path: str) -> Answer:
@@ -36,12 +43,17 @@ def _agedb(path: str) -> Answer:
 
 
 def _agedb_fold(record: Any) -> list[list[Any]]:
-    """record[0]: (2, P) cells of structs whose first field is the image's name; record[1]: (1, P) labels."""
+    """record[0]: (2, P) cells of structs whose first field is the image's name; record[1]: (1, P)
+    labels.
+    """
     names, labels = record[0], record[1][0]
     sides = [[str(cell[0][0][0][0]) for cell in names[side]] for side in (0, 1)]
     if not len(sides[0]) == len(sides[1]) == len(labels) or not set(labels.tolist()) <= {-1, 0, 1}:
         raise ValueError("names and labels do not pair up")
-    return [[f"{first}.jpg", f"{second}.jpg", label == 1] for first, second, label in zip(*sides, labels.tolist(), strict=True)]
+    return [
+        [f"{first}.jpg", f"{second}.jpg", label == 1]
+        for first, second, label in zip(*sides, labels.tolist(), strict=True)
+    ]
 
 
 def _cars(path: str, field: str) -> Answer:
@@ -59,4 +71,6 @@ def _load(path: str, name: str, *, squeeze: bool) -> Any:
         except MemoryError:
             raise
         except Exception as error:  # of many kinds for a damaged file, OSError among them
-            raise ValueError(f"{path}: it cannot be read ({type(error).__name__}: {str(error)[:200]})") from None
+            raise ValueError(
+                f"{path}: it cannot be read ({type(error).__name__}: {str(error)[:200]})"
+            ) from None

@@ -1,4 +1,6 @@
-"""What a result, an embedding file or a checkpoint says of where it came from: digests and the version."""
+"""What a result, an embedding file or a checkpoint says of where it came from: digests and the
+version.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,19 @@ _MAX_INDEX = 1 << 30  # bytes of a .scp
 
 
 def sha256(path: Path) -> str:
-    """Hex digest of a file; of a folder (a LanceDB table), of the names and digests of all its files; of a Kaldi .scp, of those of the files behind it.
+    """Hex digest of a file; of a folder (a LanceDB table), of the names and digests of all its
+    files; of a Kaldi .scp, of those of the files behind it.
 
     A pipe cannot be read again and gives a phrase that says so, in place of the digest of nothing.
     """
     if path.is_dir():
-        return _joint({one.relative_to(path).as_posix(): one for one in sorted(path.rglob("*")) if one.is_file()})
+        return _joint(
+            {
+                one.relative_to(path).as_posix(): one
+                for one in sorted(path.rglob("*"))
+                if one.is_file()
+            }
+        )
     if path.exists() and not path.is_file():
         return "unknown: read from a pipe"
     if path.suffix.lower() == ".scp":
@@ -30,12 +39,19 @@ def sha256(path: Path) -> str:
 
 
 def _behind(path: Path) -> dict[str, Path]:
-    """What embeddings in a .scp are read from: the index, the archives that it names (as it names them), and the meta beside it or else beside them."""
+    """What embeddings in a .scp are read from: the index, the archives that it names (as it names
+    them), and the meta beside it or else beside them.
+    """
     side = meta_path(path)
     found = {path.name: path}
-    targets = (line.strip().partition(" ")[2].strip() for line in bounded(path, _MAX_INDEX).decode(errors="replace").splitlines())
+    targets = (
+        line.strip().partition(" ")[2].strip()
+        for line in bounded(path, _MAX_INDEX).decode(errors="replace").splitlines()
+    )
     for name in dict.fromkeys(re.sub(r":\d+\Z", "", target) for target in targets):
-        held = next((one for one in (Path(name), path.parent / name) if name and os.path.isfile(one)), None)  # from the working folder first, as in Kaldi
+        held = next(
+            (one for one in (Path(name), path.parent / name) if name and os.path.isfile(one)), None
+        )  # from the working folder first, as in Kaldi
         if held is not None:
             found[name] = held
             if not side.is_file() and meta_path(held).is_file():
@@ -44,7 +60,9 @@ def _behind(path: Path) -> dict[str, Path]:
 
 
 def _joint(files: Mapping[str, Path]) -> str:
-    return hashlib.sha256("".join(f"{name}\0{_plain(one)}\n" for name, one in files.items()).encode()).hexdigest()
+    return hashlib.sha256(
+        "".join(f"{name}\0{_plain(one)}\n" for name, one in files.items()).encode()
+    ).hexdigest()
 
 
 def _plain(path: Path) -> str:

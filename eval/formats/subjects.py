@@ -14,10 +14,15 @@ from eval.types import Bools, Ints, Trials, name_first, nfc_mapping
 
 
 def read_mapping(path: str | Path) -> dict[str, str]:
-    """Reads lines `id subject` (utt2spk) into {id: subject}. ValueError: as for `read_trials`; an id with two subjects."""
+    """Reads lines `id subject` (utt2spk) into {id: subject}.
+
+    ValueError: as for `read_trials`; an id with two subjects.
+    """
     table = read_table(path, lambda fields: len(fields) == 2 and all(fields), lambda fields: None)
     if len(table.columns) != 2:
-        raise ValueError(f"{path}: {len(table.columns)} fields in each line; expected two: id and subject")
+        raise ValueError(
+            f"{path}: {len(table.columns)} fields in each line; expected two: id and subject"
+        )
     ids, subjects = (cast(Column, column) for column in table.columns)
     refuse_empty(table)
     subject_of = np.zeros(len(ids.keys), dtype=np.int32)
@@ -26,37 +31,56 @@ def read_mapping(path: str | Path) -> dict[str, str]:
     names = ids.texts(table.path)
     if bad.size:
         first = name_first(names[i] for i in ids.codes[bad])
-        raise ValueError(f"{path}: {bad.size} lines give an id another subject than a later line ({first}; {at_lines(table.lines[bad])})")
+        raise ValueError(
+            f"{path}: {bad.size} lines give an id another subject than a later line ({first}; "
+            f"{at_lines(table.lines[bad])})"
+        )
     subject_names = subjects.texts(table.path)
     return {name: subject_names[i] for name, i in zip(names, subject_of, strict=True)}
 
 
-def subjects_of(trials: Trials, mapping: Mapping[str, str] | None = None) -> tuple[tuple[Ints, Ints] | None, str]:
-    """Subject numbers of the enrol_ids and of the probe_ids (one numbering), and how they were found; None if they cannot be known.
+def subjects_of(
+    trials: Trials, mapping: Mapping[str, str] | None = None
+) -> tuple[tuple[Ints, Ints] | None, str]:
+    """Subject numbers of the enrol_ids and of the probe_ids (one numbering), and how they were
+    found; None if they cannot be known.
 
-    In this order: `mapping` from id to subject; the first path component of the ids, if it agrees with every label; the groups that the target
-    trials connect, if no nontarget trial lies inside one. An interval over trials instead of subjects is too narrow: say so where None is returned.
-    ValueError if ids have no subject in `mapping`, or if it contradicts labels; all counted, the first named.
+    In this order: `mapping` from id to subject; the first path component of the ids, if it agrees
+    with every label; the groups that the target trials connect, if no nontarget trial lies inside
+    one. An interval over trials instead of subjects is too narrow: say so where None is returned.
+    ValueError if ids have no subject in `mapping`, or if it contradicts labels; all counted, the
+    first named.
 
     >>> subjects_of(Trials(("ann/1", "bob/1"), ("ann/2",), [0, 1], [0, 0], [True, False]))
     ((array([0, 1], dtype=int32), array([0], dtype=int32)), 'first path component of the ids')
     """
     if mapping is not None:
         mapping = nfc_mapping(mapping)
-        missing = [one for one in dict.fromkeys(trials.enrol_ids + trials.probe_ids) if one not in mapping]
+        missing = [
+            one for one in dict.fromkeys(trials.enrol_ids + trials.probe_ids) if one not in mapping
+        ]
         if missing:
-            raise ValueError(f"subjects: {len(missing)} ids have no subject ({name_first(missing)}); add them to the mapping")
-        found = _numbered([mapping[one] for one in trials.enrol_ids], [mapping[one] for one in trials.probe_ids])
+            raise ValueError(
+                f"subjects: {len(missing)} ids have no subject ({name_first(missing)}); add them "
+                "to the mapping"
+            )
+        found = _numbered(
+            [mapping[one] for one in trials.enrol_ids], [mapping[one] for one in trials.probe_ids]
+        )
         wrong = np.flatnonzero(_contradictions(trials, found))
         if wrong.size:
             raise ValueError(
-                f"subjects: {wrong.size} labels contradict the mapping (first: {pair_text(trials, int(wrong[0]))}); target means the same subject on both sides"
+                f"subjects: {wrong.size} labels contradict the mapping (first: "
+                f"{pair_text(trials, int(wrong[0]))}); target means the same subject on both sides"
             )
         return found, "given mapping"
     if trials.target is None:
         return None, "unknown: the list has no labels"
     if all("/" in one for one in trials.enrol_ids + trials.probe_ids):
-        found = _numbered([one.split("/", 1)[0] for one in trials.enrol_ids], [one.split("/", 1)[0] for one in trials.probe_ids])
+        found = _numbered(
+            [one.split("/", 1)[0] for one in trials.enrol_ids],
+            [one.split("/", 1)[0] for one in trials.probe_ids],
+        )
         if not _contradictions(trials, found).any():
             return found, "first path component of the ids"
     from scipy.sparse import coo_array  # slow to import, needed here only
@@ -65,16 +89,25 @@ def subjects_of(trials: Trials, mapping: Mapping[str, str] | None = None) -> tup
     enrol, probe = _numbered(trials.enrol_ids, trials.probe_ids)
     num_ids = len(set(trials.enrol_ids) | set(trials.probe_ids))
     edges = (enrol[trials.enrol[trials.target]], probe[trials.probe[trials.target]])
-    _, group = connected_components(coo_array((np.ones(len(edges[0]), dtype=np.bool_), edges), shape=(num_ids, num_ids)), directed=False)
+    _, group = connected_components(
+        coo_array((np.ones(len(edges[0]), dtype=np.bool_), edges), shape=(num_ids, num_ids)),
+        directed=False,
+    )
     found = group[enrol].astype(np.int32), group[probe].astype(np.int32)
     if _contradictions(trials, found).any():
-        return None, "unknown: the ids do not name subjects, and nontarget trials lie inside the groups that target trials connect"
+        return (
+            None,
+            "unknown: the ids do not name subjects, and nontarget trials lie inside the groups "
+            "that target trials connect",
+        )
     return found, "groups connected by target trials"
 
 
 def _numbered(enrol: Sequence[str], probe: Sequence[str]) -> tuple[Ints, Ints]:
     number = {one: i for i, one in enumerate(dict.fromkeys([*enrol, *probe]))}
-    return np.array([number[one] for one in enrol], dtype=np.int32), np.array([number[one] for one in probe], dtype=np.int32)
+    return np.array([number[one] for one in enrol], dtype=np.int32), np.array(
+        [number[one] for one in probe], dtype=np.int32
+    )
 
 
 def _contradictions(trials: Trials, subjects: tuple[Ints, Ints]) -> Bools:

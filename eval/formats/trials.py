@@ -1,9 +1,11 @@
 """Trial lists and score files in the formats of the field.
 
-A trial list has the columns `label enrol probe`, `enrol probe label` or `enrol probe` (a blind list); a score file `score enrol probe`,
-`enrol probe score`, or one of these with a label. Which column is which follows from the whole file, not from its first line: a label column
-holds labels of one kind throughout (1 0, target nontarget, tgt imp, true false), a score column numbers. A header line, where there is one,
-has the last word, and settles the rare files that can be read in two ways (ids that are themselves 0 or 1).
+A trial list has the columns `label enrol probe`, `enrol probe label` or `enrol probe` (a blind
+list); a score file `score enrol probe`, `enrol probe score`, or one of these with a label. Which
+column is which follows from the whole file, not from its first line: a label column holds labels of
+one kind throughout (1 0, target nontarget, tgt imp, true false), a score column numbers. A header
+line, where there is one, has the last word, and settles the rare files that can be read in two ways
+(ids that are themselves 0 or 1).
 """
 
 from __future__ import annotations
@@ -16,7 +18,17 @@ from typing import IO, cast
 
 import numpy as np
 
-from eval.formats.files import Column, Table, all_fractions, as_floats, at_lines, atomic_path, is_number, read_table, refuse_empty
+from eval.formats.files import (
+    Column,
+    Table,
+    all_fractions,
+    as_floats,
+    at_lines,
+    atomic_path,
+    is_number,
+    read_table,
+    refuse_empty,
+)
 from eval.types import Bools, Floats, Trials, name_first
 
 # One letter for each column: label, enrol, probe, score. "epsl" is what write_scores writes.
@@ -31,9 +43,21 @@ _LABELS: tuple[dict[bytes, bool], ...] = (
     {b"true": True, b"false": False},
 )
 
-# Header names, lower case, without _ - and blanks. No number and no label is among them, except that "target" also heads a label column.
+# Header names, lower case, without _ - and blanks. No number and no label is among them, except
+# that "target" also heads a label column.
 _HEADER = {
-    "l": {b"label", b"labels", b"key", b"istarget", b"issame", b"same", b"match", b"targettype", b"truth", b"groundtruth"},
+    "l": {
+        b"label",
+        b"labels",
+        b"key",
+        b"istarget",
+        b"issame",
+        b"same",
+        b"match",
+        b"targettype",
+        b"truth",
+        b"groundtruth",
+    },
     "s": {b"score", b"scores", b"llr", b"similarity", b"cosine"},
     "e": {
         b"enrol",
@@ -56,10 +80,13 @@ _UNWRITABLE = re.compile(r"^\Z|^[# \ufeff]| \Z|[\x00-\x1f\ud800-\udfff]")
 
 
 def read_trials(path: str | Path) -> Trials:
-    """Reads a trial list, see above; separated by blanks, tabs or commas; # comments, blank lines, a header and .gz are fine.
+    """Reads a trial list, see above; separated by blanks, tabs or commas; # comments, blank lines,
+    a header and .gz are fine.
 
-    The trials stay in file order, identical duplicates included; ids are numbered by first occurrence.
-    ValueError: empty, binary or damaged; lines that differ; no label column or more than one; a pair with both labels. All are counted, the first lines named.
+    The trials stay in file order, identical duplicates included; ids are numbered by first
+    occurrence.
+    ValueError: empty, binary or damaged; lines that differ; no label column or more than one; a
+    pair with both labels. All are counted, the first lines named.
     """
     table, fitting = _read(path, _TRIAL_LAYOUTS)
     if len(fitting) > 1:
@@ -70,49 +97,70 @@ def read_trials(path: str | Path) -> Trials:
 def read_scores(path: str | Path, trials: Trials | None = None) -> tuple[Trials, Floats]:
     """Reads a score file: its trials and their scores (P,) float64.
 
-    With `trials`, the scores come in the order of that list and with its labels, matched by (enrol, probe): every trial needs
-    one score and every score a trial.
-    ValueError: as for `read_trials`; scores that are no finite numbers; pairs that do not match; labels that contradict the list. All counted, the first named.
-    Also for a trial list in place of a score file: its labels would pass for scores, and perfect ones.
+    With `trials`, the scores come in the order of that list and with its labels, matched by (enrol,
+    probe): every trial needs one score and every score a trial.
+    ValueError: as for `read_trials`; scores that are no finite numbers; pairs that do not match;
+    labels that contradict the list. All counted, the first named.
+    Also for a trial list in place of a score file: its labels would pass for scores, and perfect
+    ones.
     """
     table, fitting = _read(path, _SCORE_LAYOUTS)
-    if len(fitting) > 1 and trials is not None:  # ids that are numbers: the list knows which column holds them
+    if (
+        len(fitting) > 1 and trials is not None
+    ):  # ids that are numbers: the list knows which column holds them
         sides = [set(trials.enrol_ids), set(trials.probe_ids)]
         fitting = [
-            one for one in fitting if all(known.issuperset(_column(table, one, side).texts(table.path)) for known, side in zip(sides, "ep", strict=True))
+            one
+            for one in fitting
+            if all(
+                known.issuperset(_column(table, one, side).texts(table.path))
+                for known, side in zip(sides, "ep", strict=True)
+            )
         ] or fitting
     if len(fitting) > 1:
         raise _ambiguous(table, fitting)
     column = table.columns[fitting[0].index("s")]
-    if table.layout is None and "l" not in fitting[0] and isinstance(column, Column) and {b"0", b"1"}.issuperset(column.keys):
+    if (
+        table.layout is None
+        and "l" not in fitting[0]
+        and isinstance(column, Column)
+        and {b"0", b"1"}.issuperset(column.keys)
+    ):
         raise ValueError(
-            f"{table.path}: all {len(table.lines)} scores are 0 or 1, as the labels of a trial list are; give the score file, "
+            f"{table.path}: all {len(table.lines)} scores are 0 or 1, as the labels of a trial "
+            "list are; give the score file, "
             f"or put `{_spelt(fitting[0])}` as a header line on top if these are scores"
         )
     values = as_floats(column.keys)[column.codes] if isinstance(column, Column) else column
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
         raise ValueError(
-            f"{table.path}: {bad.size} of {values.size} scores are NaN, infinite or no numbers ({at_lines(table.lines[bad])}); score these trials again"
+            f"{table.path}: {bad.size} of {values.size} scores are NaN, infinite or no numbers "
+            f"({at_lines(table.lines[bad])}); score these trials again"
         )
     scored = _trials(table, fitting[0])
     return (scored, values) if trials is None else _align(table, scored, values, trials)
 
 
 def write_trials(path: str | Path, trials: Trials) -> None:
-    """Writes `enrol probe label` (label 1 or 0; absent in a blind list) that `read_trials` reads back. Whole or not at all; .gz by suffix.
+    """Writes `enrol probe label` (label 1 or 0; absent in a blind list) that `read_trials` reads
+    back. Whole or not at all; .gz by suffix.
 
-    Ids that hold blanks are separated by tabs, and files that could be misread get a header. ValueError for ids that no such file can hold.
+    Ids that hold blanks are separated by tabs, and files that could be misread get a header.
+    ValueError for ids that no such file can hold.
     """
     _write(path, trials, None)
 
 
 def write_scores(path: str | Path, trials: Trials, values: Floats) -> None:
-    """Writes `enrol probe score label` with the shortest digits that give back the same float64. values: (P,) finite. Otherwise as `write_trials`."""
+    """Writes `enrol probe score label` with the shortest digits that give back the same float64.
+    values: (P,) finite. Otherwise as `write_trials`.
+    """
     values = np.asarray(values, dtype=np.float64)
     if values.shape != (len(trials),) or not np.isfinite(values).all():
         raise ValueError(
-            f"scores: {len(trials)} trials need as many finite scores, but got shape {values.shape} with {int((~np.isfinite(values)).sum())} NaN or infinite"
+            f"scores: {len(trials)} trials need as many finite scores, but got shape "
+            f"{values.shape} with {int((~np.isfinite(values)).sum())} NaN or infinite"
         )
     _write(path, trials, values)
 
@@ -121,30 +169,63 @@ def _read(path: str | Path, layouts: tuple[str, ...]) -> tuple[Table, list[str]]
     """The table and the layouts that all of its lines fit, at least one."""
 
     def fits(fields: Sequence[bytes]) -> bool:
-        return any(len(one) == len(fields) and all(_is(role, field) for role, field in zip(one, fields, strict=True)) for one in layouts)
+        return any(
+            len(one) == len(fields)
+            and all(_is(role, field) for role, field in zip(one, fields, strict=True))
+            for one in layouts
+        )
 
-    table = read_table(path, fits, lambda fields: _header(fields, layouts), fractions="s" in layouts[0])
+    table = read_table(
+        path, fits, lambda fields: _header(fields, layouts), fractions="s" in layouts[0]
+    )
     width = len(table.columns)
-    candidates = [table.layout] if table.layout is not None else [one for one in layouts if len(one) == width]
+    candidates = (
+        [table.layout]
+        if table.layout is not None
+        else [one for one in layouts if len(one) == width]
+    )
     if not candidates or len(candidates[0]) != width:
-        allowed = ", ".join(f"`{_spelt(one)}`" for one in ([table.layout] if table.layout else layouts))
+        allowed = ", ".join(
+            f"`{_spelt(one)}`" for one in ([table.layout] if table.layout else layouts)
+        )
         raise ValueError(f"{path}: {width} fields in each line; expected {allowed}")
     refuse_empty(table)
     misfits = {
-        one: np.logical_or.reduce([_misfits(column, role, len(table.lines)) for role, column in zip(one, table.columns, strict=True)]) for one in candidates
+        one: np.logical_or.reduce(
+            [
+                _misfits(column, role, len(table.lines))
+                for role, column in zip(one, table.columns, strict=True)
+            ]
+        )
+        for one in candidates
     }
     fitting = [one for one, bad in misfits.items() if not bad.any()]
     if not fitting:
-        found = "; ".join(f"as `{_spelt(one)}` {np.count_nonzero(bad)} do not fit ({at_lines(table.lines[bad])})" for one, bad in misfits.items())
-        raise ValueError(f"{path}: of {len(table.lines)} lines, {found}; labels are 1 0, target nontarget, tgt imp or true false, one kind throughout")
+        found = "; ".join(
+            f"as `{_spelt(one)}` {np.count_nonzero(bad)} do not fit ({at_lines(table.lines[bad])})"
+            for one, bad in misfits.items()
+        )
+        raise ValueError(
+            f"{path}: of {len(table.lines)} lines, {found}; labels are 1 0, target nontarget, tgt "
+            "imp or true false, one kind throughout"
+        )
     return table, fitting
 
 
 def _header(fields: Sequence[bytes], layouts: tuple[str, ...]) -> str | None:
-    """The layout that a header line states; None for a data line. A line with a label or a number is never a header."""
+    """The layout that a header line states; None for a data line.
+
+    A line with a label or a number is never a header.
+    """
     names = [re.sub(rb"[\s_-]", b"", field.lower()) for field in fields]
-    roles = [next((role for role, known in _HEADER.items() if name in known), "?") for name in names]
-    if b"target" in names and "l" not in roles and "?" not in [role for role, name in zip(roles, names, strict=True) if name != b"target"]:
+    roles = [
+        next((role for role, known in _HEADER.items() if name in known), "?") for name in names
+    ]
+    if (
+        b"target" in names
+        and "l" not in roles
+        and "?" not in [role for role, name in zip(roles, names, strict=True) if name != b"target"]
+    ):
         roles[names.index(b"target")] = "l"
     elif any(_is("l", name) or is_number(name) for name in names):
         return None
@@ -162,11 +243,15 @@ def _is(role: str, field: bytes) -> bool:
 
 
 def _misfits(column: Column | Floats, role: str, num_lines: int) -> Bools:
-    """(P,) the lines whose field cannot play the role; for labels, those that are not of the commonest kind."""
+    """(P,) the lines whose field cannot play the role; for labels, those that are not of the
+    commonest kind.
+    """
     if not isinstance(column, Column):
         return np.full(num_lines, role != "s")
     if role == "l":
-        bad = ~np.array([[key.lower() in known for key in column.keys] for known in _LABELS], dtype=np.bool_)
+        bad = ~np.array(
+            [[key.lower() in known for key in column.keys] for known in _LABELS], dtype=np.bool_
+        )
         each = np.bincount(column.codes, minlength=len(column.keys))
         misfit = bad[np.argmin(bad @ each)]
     elif role == "s":
@@ -182,9 +267,13 @@ def _trials(table: Table, layout: str) -> Trials:
     if "l" in layout:
         column = _column(table, layout, "l")
         value_of = {key: value for known in _LABELS for key, value in known.items()}
-        target = np.array([value_of[key.lower()] for key in column.keys], dtype=np.bool_)[column.codes]
+        target = np.array([value_of[key.lower()] for key in column.keys], dtype=np.bool_)[
+            column.codes
+        ]
         _refuse_both_labels(table, enrol, probe, target)
-    return Trials(enrol.texts(table.path), probe.texts(table.path), enrol.codes, probe.codes, target)
+    return Trials(
+        enrol.texts(table.path), probe.texts(table.path), enrol.codes, probe.codes, target
+    )
 
 
 def _refuse_both_labels(table: Table, enrol: Column, probe: Column, target: Bools) -> None:
@@ -196,7 +285,10 @@ def _refuse_both_labels(table: Table, enrol: Column, probe: Column, target: Bool
         rows = np.flatnonzero(np.isin(pair, both))
         first = int(rows[0])
         pairs_are = "pair is" if both.size == 1 else "pairs are"
-        named = f"{enrol.keys[enrol.codes[first]].decode(errors='replace')} {probe.keys[probe.codes[first]].decode(errors='replace')}"
+        named = (
+            f"{enrol.keys[enrol.codes[first]].decode(errors='replace')} "
+            f"{probe.keys[probe.codes[first]].decode(errors='replace')}"
+        )
         raise ValueError(
             f"{table.path}: {both.size} {pairs_are} labelled both target and nontarget "
             f"(first: {named}; {at_lines(table.lines[rows])}); remove one label of each"
@@ -205,31 +297,59 @@ def _refuse_both_labels(table: Table, enrol: Column, probe: Column, target: Bool
 
 def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tuple[Trials, Floats]:
     """The scores in the order of `trials`, with its labels."""
-    number_of = [{one: i for i, one in enumerate(ids)} for ids in (trials.enrol_ids, trials.probe_ids)]
-    enrol = np.array([number_of[0].get(one, -1) for one in scored.enrol_ids], dtype=np.int64)[scored.enrol]
-    probe = np.array([number_of[1].get(one, -1) for one in scored.probe_ids], dtype=np.int64)[scored.probe]
+    number_of = [
+        {one: i for i, one in enumerate(ids)} for ids in (trials.enrol_ids, trials.probe_ids)
+    ]
+    enrol = np.array([number_of[0].get(one, -1) for one in scored.enrol_ids], dtype=np.int64)[
+        scored.enrol
+    ]
+    probe = np.array([number_of[1].get(one, -1) for one in scored.probe_ids], dtype=np.int64)[
+        scored.probe
+    ]
     width = len(trials.probe_ids)
     have = np.where((enrol < 0) | (probe < 0), -1, enrol * width + probe)
     want = trials.enrol.astype(np.int64) * width + trials.probe
     order = np.argsort(have, kind="stable")
-    at = order[np.minimum(np.searchsorted(have[order], want), order.size - 1)]  # any row of that pair
+    at = order[
+        np.minimum(np.searchsorted(have[order], want), order.size - 1)
+    ]  # any row of that pair
     unscored, unlisted = np.flatnonzero(have[at] != want), np.flatnonzero(~np.isin(have, want))
     if unscored.size or unlisted.size:
-        texts = [f"{unscored.size} of {len(trials)} trials have no score (first: {pair_text(trials, int(unscored[0]))})"] if unscored.size else []
+        texts = (
+            [
+                f"{unscored.size} of {len(trials)} trials have no score (first: "
+                f"{pair_text(trials, int(unscored[0]))})"
+            ]
+            if unscored.size
+            else []
+        )
         if unlisted.size:
             first = pair_text(scored, int(unlisted[0]))
-            texts.append(f"{unlisted.size} of {len(scored)} scores have no trial (first: {first}; {at_lines(table.lines[unlisted])})")
-        raise ValueError(f"{table.path}: {' and '.join(texts)}; does the trial list belong to these scores?")
-    clash = np.flatnonzero((have[order][1:] == have[order][:-1]) & (values[order][1:] != values[order][:-1]))
+            texts.append(
+                f"{unlisted.size} of {len(scored)} scores have no trial (first: {first}; "
+                f"{at_lines(table.lines[unlisted])})"
+            )
+        raise ValueError(
+            f"{table.path}: {' and '.join(texts)}; does the trial list belong to these scores?"
+        )
+    clash = np.flatnonzero(
+        (have[order][1:] == have[order][:-1]) & (values[order][1:] != values[order][:-1])
+    )
     if clash.size:
-        raise ValueError(f"{table.path}: {clash.size} repeated pairs have differing scores (first: {pair_text(scored, int(order[clash[0]]))}); keep one")
+        raise ValueError(
+            f"{table.path}: {clash.size} repeated pairs have differing scores (first: "
+            f"{pair_text(scored, int(order[clash[0]]))}); keep one"
+        )
     if scored.target is not None:
         if trials.target is None:
-            return Trials(trials.enrol_ids, trials.probe_ids, trials.enrol, trials.probe, scored.target[at]), values[at]
+            return Trials(
+                trials.enrol_ids, trials.probe_ids, trials.enrol, trials.probe, scored.target[at]
+            ), values[at]
         wrong = np.flatnonzero(scored.target[at] != trials.target)
         if wrong.size:
             raise ValueError(
-                f"{table.path}: {wrong.size} labels contradict the trial list (first: {pair_text(trials, int(wrong[0]))}; {at_lines(table.lines[at[wrong]])})"
+                f"{table.path}: {wrong.size} labels contradict the trial list (first: "
+                f"{pair_text(trials, int(wrong[0]))}; {at_lines(table.lines[at[wrong]])})"
             )
     return trials, values[at]
 
@@ -237,30 +357,45 @@ def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tupl
 def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
     if not len(trials):
         raise ValueError(f"{path}: there are no trials to write")
-    occurring = [[ids[k] for k in np.unique(index)] for ids, index in ((trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe))]
+    occurring = [
+        [ids[k] for k in np.unique(index)]
+        for ids, index in ((trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe))
+    ]
     bad = [one for side in occurring for one in side if _UNWRITABLE.search(one)]
     if bad:
         raise ValueError(
-            f"{path}: {len(bad)} ids are empty, begin with # or a blank, end in a blank, or hold control characters ({name_first(bad)}); rename them"
+            f"{path}: {len(bad)} ids are empty, begin with # or a blank, end in a blank, or hold "
+            f"control characters ({name_first(bad)}); rename them"
         )
     blank = any(" " in one for side in occurring for one in side)
     first = [trials.enrol_ids[trials.enrol[0]].encode(), trials.probe_ids[trials.probe[0]].encode()]
     layout = "ep" + ("s" if values is not None else "") + ("l" if trials.target is not None else "")
     sides = [[one.encode() for one in side] for side in occurring]
-    misread = _header(first, ("ep",)) is not None or any(all_fractions(side) or all(_is("l", one) for one in side) for side in sides)
+    misread = _header(first, ("ep",)) is not None or any(
+        all_fractions(side) or all(_is("l", one) for one in side) for side in sides
+    )
     separator = "\t" if blank else " "
     with atomic_path(path) as temporary, temporary.open("wb") as raw:
-        stream = cast(IO[bytes], gzip.GzipFile("", "wb", 6, raw, mtime=0)) if str(path).endswith(".gz") else raw
+        stream = (
+            cast(IO[bytes], gzip.GzipFile("", "wb", 6, raw, mtime=0))
+            if str(path).endswith(".gz")
+            else raw
+        )
         if misread or blank or any("," in one for side in occurring for one in side):
             stream.write((separator.join(_NAMES[role] for role in layout) + "\n").encode())
         for start in range(0, len(trials), _CHUNK):
             part = slice(start, start + _CHUNK)
-            columns = [map(trials.enrol_ids.__getitem__, trials.enrol[part].tolist()), map(trials.probe_ids.__getitem__, trials.probe[part].tolist())]
+            columns = [
+                map(trials.enrol_ids.__getitem__, trials.enrol[part].tolist()),
+                map(trials.probe_ids.__getitem__, trials.probe[part].tolist()),
+            ]
             if values is not None:
                 columns.append(map(repr, values[part].tolist()))
             if trials.target is not None:
                 columns.append(map("01".__getitem__, trials.target[part].tolist()))
-            stream.write(("\n".join(map(separator.join, zip(*columns, strict=True))) + "\n").encode())
+            stream.write(
+                ("\n".join(map(separator.join, zip(*columns, strict=True))) + "\n").encode()
+            )
         if stream is not raw:
             stream.close()
 
@@ -268,7 +403,8 @@ def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
 def _ambiguous(table: Table, fitting: list[str]) -> ValueError:
     ways = " and as ".join(f"`{_spelt(one)}`" for one in fitting)
     return ValueError(
-        f"{table.path}: all {len(table.lines)} lines (from line {int(table.lines[0])}) can be read as {ways}; put the right one as a header line on top"
+        f"{table.path}: all {len(table.lines)} lines (from line {int(table.lines[0])}) can be read "
+        f"as {ways}; put the right one as a header line on top"
     )
 
 

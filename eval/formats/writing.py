@@ -1,8 +1,10 @@
-"""Files and folders written whole or not at all: a kill, a power cut or a full disk leaves the old or the new.
+"""Files and folders written whole or not at all: a kill, a power cut or a full disk leaves the old
+or the new.
 
-What is written lies in a hidden folder beside its place, `.NAME.HEX.part`, until it is whole. The writer
-holds the operating system's lock on that folder, which goes with the process however it ends. So the next
-writer of the same file knows which of these folders a killed writer left behind, and removes only those.
+What is written lies in a hidden folder beside its place, `.NAME.HEX.part`, until it is whole. The
+writer holds the operating system's lock on that folder, which goes with the process however it
+ends. So the next writer of the same file knows which of these folders a killed writer left behind,
+and removes only those.
 """
 
 from __future__ import annotations
@@ -23,10 +25,11 @@ _LONGEST = 200  # bytes of a name in the name of the folder beside it, which may
 
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
-    """A temporary path; what is written there replaces `path` when the block ends, and vanishes if the block raises.
+    """A temporary path; what is written there replaces `path` when the block ends, and vanishes if
+    the block raises.
 
-    A device or pipe (/dev/stdout of a pipeline, say) cannot be replaced and is yielded as it is. A link keeps
-    pointing to the same, now new, file.
+    A device or pipe (/dev/stdout of a pipeline, say) cannot be replaced and is yielded as it is. A
+    link keeps pointing to the same, now new, file.
 
     Args:
         path: the file to write.
@@ -41,14 +44,21 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     ...     _ = temporary.write_text("scores")
     """
     given = Path(path)
-    if given.exists() and not given.is_file():  # asked of the name as given: what /dev/stdout of a pipeline leads to has no name of its own
+    if (
+        given.exists() and not given.is_file()
+    ):  # asked of the name as given: what /dev/stdout of a pipeline leads to has no name of its own
         if given.is_dir():
             raise IsADirectoryError(f"{given} is a folder; name a file in it")
         yield given
         return
     path = Path(os.path.realpath(given))
-    if _is_descriptor(given):  # whoever holds it open would go on writing to the file that was replaced
-        raise ValueError(f"{given} leads to {path}, which is already open and cannot be replaced; name the file itself")
+    if _is_descriptor(
+        given
+    ):  # whoever holds it open would go on writing to the file that was replaced
+        raise ValueError(
+            f"{given} leads to {path}, which is already open and cannot be replaced; name the file "
+            "itself"
+        )
     with staged(path) as temporary:
         yield temporary
         move(temporary, path)
@@ -56,7 +66,8 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def staged(path: Path) -> Iterator[Path]:
-    """A path of the same name on the same disk, for a file or folder that the block moves to `path` when it is whole.
+    """A path of the same name on the same disk, for a file or folder that the block moves to `path`
+    when it is whole.
 
     What the block leaves there is removed, and so is what killed writers of `path` left.
 
@@ -79,7 +90,8 @@ def staged(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def added(folder: Path) -> Iterator[None]:
-    """For a folder whose files are added and never changed, as those of a LanceDB table: what the block adds is on the disk when it ends.
+    """For a folder whose files are added and never changed, as those of a LanceDB table: what the
+    block adds is on the disk when it ends.
 
     If the block raises, what it added is removed.
 
@@ -104,7 +116,8 @@ def added(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def full_disk(path: Path) -> Iterator[None]:
-    """What a block raises where the disk is full, as one sentence that names `path`; also what libraries in Rust make of the system's error.
+    """What a block raises where the disk is full, as one sentence that names `path`; also what
+    libraries in Rust make of the system's error.
 
     Raises:
         OSError: the disk is full.
@@ -117,16 +130,20 @@ def full_disk(path: Path) -> Iterator[None]:
         if number not in FULL or "cannot be written" in str(error):
             raise
         reason = os.strerror(number)
-        refused = OSError(f"{path} cannot be written, and what was there before is unchanged ({reason}); make room and try again")
+        refused = OSError(
+            f"{path} cannot be written, and what was there before is unchanged ({reason}); make "
+            "room and try again"
+        )
         refused.errno = number  # not as an argument, which would come before the sentence
         raise refused from error
 
 
 def move(source: Path, path: Path) -> None:
-    """Rename a file or folder that is whole to `path`, over a file that is there; it is on the disk when this returns.
+    """Rename a file or folder that is whole to `path`, over a file that is there; it is on the disk
+    when this returns.
 
-    The content reaches the disk before the rename, or a power cut could leave an empty file under the final name,
-    and the new name reaches it before the caller removes anything older.
+    The content reaches the disk before the rename, or a power cut could leave an empty file under
+    the final name, and the new name reaches it before the caller removes anything older.
     """
     sync(source)
     os.replace(source, path)
@@ -155,7 +172,9 @@ def sync(path: Path) -> None:
 
 
 def sync_names(folder: Path) -> None:
-    """Wait until what was renamed, made and removed in a folder is on the disk, where the system can do so."""
+    """Wait until what was renamed, made and removed in a folder is on the disk, where the system
+    can do so.
+    """
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:  # Windows opens no folders; a folder may be writable but not readable
@@ -168,7 +187,10 @@ def sync_names(folder: Path) -> None:
 
 
 def remove_abandoned(path: Path) -> None:
-    """Remove what killed writers of `path` left beside it. What a process that is alive writes now stays."""
+    """Remove what killed writers of `path` left beside it.
+
+    What a process that is alive writes now stays.
+    """
     pattern = re.compile(rf"\.{re.escape(_label(path))}\.[0-9a-f]{{12}}\.part")
     try:
         names = [name for name in os.listdir(path.parent) if pattern.fullmatch(name)]
@@ -195,17 +217,23 @@ def _reserve(path: Path) -> tuple[Path, int | None]:
         try:
             folder.mkdir(mode=0o700)
         except OSError as error:
-            raise OSError(error.errno, f"{os.strerror(error.errno or 0)}; it cannot be written", str(path)) from None
+            raise OSError(
+                error.errno, f"{os.strerror(error.errno or 0)}; it cannot be written", str(path)
+            ) from None
         lock = _locked(folder)
         if lock is not None:
             return folder, lock
         if not _has_locks(folder):
             return folder, None
-        shutil.rmtree(folder, ignore_errors=True)  # another writer of the same file took it for abandoned before it was locked
+        shutil.rmtree(
+            folder, ignore_errors=True
+        )  # another writer of the same file took it for abandoned before it was locked
 
 
 def _locked(folder: Path) -> int | None:
-    """A handle with the lock on a folder; None if another process holds it, it is gone, or there are no locks."""
+    """A handle with the lock on a folder; None if another process holds it, it is gone, or there
+    are no locks.
+    """
     try:
         import fcntl
     except ImportError:  # Windows
@@ -216,7 +244,9 @@ def _locked(folder: Path) -> int | None:
         return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(handle), os.stat(folder)):  # and not removed between the two calls
+        if os.path.samestat(
+            os.fstat(handle), os.stat(folder)
+        ):  # and not removed between the two calls
             return handle
     except OSError:
         pass
@@ -225,7 +255,10 @@ def _locked(folder: Path) -> int | None:
 
 
 def _has_locks(folder: Path) -> bool:
-    """Whether the disk of a folder that this process made knows locks. It need not be there any more."""
+    """Whether the disk of a folder that this process made knows locks.
+
+    It need not be there any more.
+    """
     try:
         import fcntl
     except ImportError:
@@ -246,7 +279,9 @@ def _has_locks(folder: Path) -> bool:
 
 
 def _is_descriptor(path: Path) -> bool:
-    """Whether the way to the file leads through one that a process holds open, as that of /dev/stdout or /dev/fd/3 does."""
+    """Whether the way to the file leads through one that a process holds open, as that of
+    /dev/stdout or /dev/fd/3 does.
+    """
     for _ in range(40):  # links, at most as many as the kernel follows
         folder = os.path.realpath(path.parent)
         if re.fullmatch(r"/dev/fd|/proc/\d+(/task/\d+)?/fd", folder):

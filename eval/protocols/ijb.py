@@ -1,9 +1,12 @@
-"""The IJB-B and IJB-C protocols, 1:1 and 1:N, from face features: every switch named, and the field's variants as presets.
+"""The IJB-B and IJB-C protocols, 1:1 and 1:N, from face features: every switch named, and the
+field's variants as presets.
 
-"IJB-C TAR@FAR=1e-4" is not one protocol. Tools differ in how they join the two flipped views, whether the feature's norm is kept, whether the detector's score
-weights a face, how media and templates are pooled, whether templates are scaled to length 1, and in the rules that read TAR and TPIR from the scores; their
-names clash too (N1 of insightface's ijb_evals.py is N0 of its ijb_11.py). `Switches` says all of it, stands in every result, and `PRESETS` holds the tools'
-own (their code, tabulated in docs/protocols.md). The meta files are read by eval.protocols.ijb_files.
+"IJB-C TAR@FAR=1e-4" is not one protocol. Tools differ in how they join the two flipped views,
+whether the feature's norm is kept, whether the detector's score weights a face, how media and
+templates are pooled, whether templates are scaled to length 1, and in the rules that read TAR and
+TPIR from the scores; their names clash too (N1 of insightface's ijb_evals.py is N0 of its
+ijb_11.py). `Switches` says all of it, stands in every result, and `PRESETS` holds the tools' own
+(their code, tabulated in docs/protocols.md). The meta files are read by eval.protocols.ijb_files.
 """
 
 from __future__ import annotations
@@ -38,12 +41,18 @@ _CELLS = 1 << 20
 
 @dataclass(frozen=True)
 class Switches:
-    """Everything between face features and a number. The defaults are those of docs/protocols.md; insightface's letters in brackets.
+    """Everything between face features and a number.
 
-    flip (F): sum or mean of the features of the image and of its mirror image, none (the image alone), included (the features as they are, holding both).
-    keep_norm (N): False scales each face's feature (both views joined) to length 1. detector_score (D): True multiplies it by the detector's score.
-    media: mean over the faces of a template that share a medium, or none (each face is its own medium). template: sum or mean over media.
-    final_norm: templates scaled to length 1. similarity: a name of eval.similarity. tar_rule: see eval.verification.tar_at_far.
+    The defaults are those of docs/protocols.md; insightface's letters in brackets.
+
+    flip (F): sum or mean of the features of the image and of its mirror image, none (the image
+    alone), included (the features as they are, holding both).
+    keep_norm (N): False scales each face's feature (both views joined) to length 1. detector_score
+    (D): True multiplies it by the detector's score.
+    media: mean over the faces of a template that share a medium, or none (each face is its own
+    medium). template: sum or mean over media.
+    final_norm: templates scaled to length 1. similarity: a name of eval.similarity. tar_rule: see
+    eval.verification.tar_at_far.
     tpir_protocol: see eval.identification.RULES.
     """
 
@@ -58,22 +67,40 @@ class Switches:
     tpir_protocol: Protocol = "open"
 
     def __post_init__(self) -> None:
-        allowed = {"flip": Flip, "media": MediaPooling, "template": TemplatePooling, "tar_rule": TarRule, "tpir_protocol": Protocol}
+        allowed = {
+            "flip": Flip,
+            "media": MediaPooling,
+            "template": TemplatePooling,
+            "tar_rule": TarRule,
+            "tpir_protocol": Protocol,
+        }
         for name, choices in allowed.items():
             if getattr(self, name) not in get_args(choices):
-                raise ValueError(f"switch {name} = {getattr(self, name)!r}: choose one of {', '.join(get_args(choices))}")
-        score_pairs([[1.0]], [[1.0]], [0], [0], self.similarity)  # refuses a name before features are read and pooled
+                raise ValueError(
+                    f"switch {name} = {getattr(self, name)!r}: choose one of "
+                    f"{', '.join(get_args(choices))}"
+                )
+        score_pairs(
+            [[1.0]], [[1.0]], [0], [0], self.similarity
+        )  # refuses a name before features are read and pooled
 
 
 _INSIGHTFACE = Switches(tar_rule="nearest", tpir_protocol="closed")
-_OPENSPHERE = replace(_INSIGHTFACE, detector_score=False, flip="mean", template="mean", tar_rule="interpolated")
+_OPENSPHERE = replace(
+    _INSIGHTFACE, detector_score=False, flip="mean", template="mean", tar_rule="interpolated"
+)
 
-# A preset's name is the tool's file or project. OpenSphere's heads wrap each view before it is pooled (SimPLE: softplus magnitude): give wrapped features.
+# A preset's name is the tool's file or project. OpenSphere's heads wrap each view before it is
+# pooled (SimPLE: softplus magnitude): give wrapped features.
 PRESETS: dict[str, Switches] = {
     "likeness": Switches(),
     "insightface": _INSIGHTFACE,  # ijb_11.py, eval_ijbc.py, onnx_ijbc.py and ijb_1n.py: "N1D1F2"
-    "insightface_ijb_evals": replace(_INSIGHTFACE, tpir_protocol="ijb_evals"),  # its default, "N0D1F1"
-    "adaface": replace(_INSIGHTFACE, detector_score=False),  # validate_IJB_BC.py: norm-weighted sum of the views = sum of the raw features
+    "insightface_ijb_evals": replace(
+        _INSIGHTFACE, tpir_protocol="ijb_evals"
+    ),  # its default, "N0D1F1"
+    "adaface": replace(
+        _INSIGHTFACE, detector_score=False
+    ),  # validate_IJB_BC.py: norm-weighted sum of the views = sum of the raw features
     "cvlface_n1d1": _INSIGHTFACE,
     "cvlface_n1d0": replace(_INSIGHTFACE, detector_score=False),
     "cvlface_n0d1": replace(_INSIGHTFACE, keep_norm=False),
@@ -84,16 +111,21 @@ PRESETS: dict[str, Switches] = {
 
 
 def preset(name: str, **changes: bool | str) -> Switches:
-    """The switches of a tool, with changes: preset("insightface", detector_score=False). ValueError for an unknown name or value."""
+    """The switches of a tool, with changes: preset("insightface", detector_score=False).
+
+    ValueError for an unknown name or value.
+    """
     if name not in PRESETS:
         raise ValueError(f"unknown preset {name!r}; choose one of {', '.join(PRESETS)}")
     return replace(PRESETS[name], **changes)  # type: ignore[arg-type]
 
 
 def switches_of(name: str, changes: Sequence[str] = ()) -> Switches:
-    """The switches of a tool with changes as on the command line: switches_of("insightface", ["keep_norm=false"]).
+    """The switches of a tool with changes as on the command line: switches_of("insightface",
+    ["keep_norm=false"]).
 
-    ValueError: an unknown preset or switch, a value that the switch does not have; names what there is.
+    ValueError: an unknown preset or switch, a value that the switch does not have; names what there
+    is.
 
     >>> switches_of("insightface", ["detector_score=false"]) == PRESETS["adaface"]
     True
@@ -103,7 +135,10 @@ def switches_of(name: str, changes: Sequence[str] = ()) -> Switches:
     for text in changes:
         key, equals, value = text.partition("=")
         if not equals or key not in known:
-            raise ValueError(f"--switch {text!r}: write SWITCH=VALUE; the switches are {', '.join(one.name for one in fields(Switches))}")
+            raise ValueError(
+                f"--switch {text!r}: write SWITCH=VALUE; the switches are "
+                f"{', '.join(one.name for one in fields(Switches))}"
+            )
         if isinstance(getattr(Switches(), key), bool):
             if value not in ("true", "false"):
                 raise ValueError(f"--switch {text!r}: {key} is true or false")
@@ -114,56 +149,95 @@ def switches_of(name: str, changes: Sequence[str] = ()) -> Switches:
 
 
 def templates(
-    features: Embeddings, faces: Faces, switches: Switches, *, flipped: Embeddings | None = None, detector_scores: ArrayLike | None = None
+    features: Embeddings,
+    faces: Faces,
+    switches: Switches,
+    *,
+    flipped: Embeddings | None = None,
+    detector_scores: ArrayLike | None = None,
 ) -> Embeddings:
     """Pools face features into templates; their ids are the template numbers as text.
 
-    features, flipped: raw features of the faces and of their mirror images, ids = faces.names (more ids are fine). Without `flipped`, features.meta["flip"]
-    says what `likeness embed --flip` joined: concat serves every switch, sum and mean each other's. detector_scores: (F,) in the order of `faces`.
-    ValueError: switches that need other features than these, detector scores where there are none or not one for each face. KeyError: faces without a feature,
-    all counted.
+    features, flipped: raw features of the faces and of their mirror images, ids = faces.names (more
+    ids are fine). Without `flipped`, features.meta["flip"] says what `likeness embed --flip`
+    joined: concat serves every switch, sum and mean each other's. detector_scores: (F,) in the
+    order of `faces`.
+    ValueError: switches that need other features than these, detector scores where there are none
+    or not one for each face. KeyError: faces without a feature, all counted.
     """
     views, columns, factor = _views(features, flipped, switches.flip)
     if switches.detector_score and detector_scores is None:
-        raise ValueError("switch detector_score = True needs detector scores; read them with eval.protocols.ijb_files.read_detector_scores, or switch it off")
-    rows = [np.arange(len(faces.names)) if one.ids == faces.names else one.rows(faces.names) for one in views]
+        raise ValueError(
+            "switch detector_score = True needs detector scores; read them with "
+            "eval.protocols.ijb_files.read_detector_scores, or switch it off"
+        )
+    rows = [
+        np.arange(len(faces.names)) if one.ids == faces.names else one.rows(faces.names)
+        for one in views
+    ]
     weights = np.full(len(faces.names), factor)
     if switches.detector_score:
         given = np.asarray(detector_scores, dtype=np.float64)
         if given.shape != weights.shape:
-            raise ValueError(f"detector_scores have shape {given.shape}, but ({weights.size},) is needed: one for each face, in the order of `faces`")
+            raise ValueError(
+                f"detector_scores have shape {given.shape}, but ({weights.size},) is needed: one "
+                "for each face, in the order of `faces`"
+            )
         weights = weights * given
     if not switches.keep_norm:
-        norms = factor * _norms([(views[number].matrix, rows[number], part) for number, part in columns])
+        norms = factor * _norms(
+            [(views[number].matrix, rows[number], part) for number, part in columns]
+        )
         weights = np.divide(weights, norms, out=np.zeros_like(weights), where=norms > 0)
     medium = faces.medium if switches.media == "mean" else np.arange(len(faces.names))
     method: Method = "ijb" if switches.template == "sum" else "ijb_mean"
-    # pooling is linear in the features, so each view is pooled by itself, and views side by side as they lie: no further array of F rows
-    pooled = [pool(one, faces.template, medium, items=places, method=method, weights=weights) for one, places in zip(views, rows, strict=True)]
+    # pooling is linear in the features, so each view is pooled by itself, and views side by side as
+    # they lie: no further array of F rows
+    pooled = [
+        pool(one, faces.template, medium, items=places, method=method, weights=weights)
+        for one, places in zip(views, rows, strict=True)
+    ]
     matrix = sum(pooled[number].matrix[:, part] for number, part in columns)
     found = Embeddings(pooled[0].ids, np.asarray(matrix), features.meta)
     return Embeddings(found.ids, found.unit(), found.meta) if switches.final_norm else found
 
 
-def _views(features: Embeddings, flipped: Embeddings | None, flip: Flip) -> tuple[list[Embeddings], list[tuple[int, slice]], float]:
-    """The features to pool; which columns of which of them to add up; and the factor that makes of the sum what `flip` says."""
+def _views(
+    features: Embeddings, flipped: Embeddings | None, flip: Flip
+) -> tuple[list[Embeddings], list[tuple[int, slice]], float]:
+    """The features to pool; which columns of which of them to add up; and the factor that makes of
+    the sum what `flip` says.
+    """
     held, dim = features.meta.get("flip", "none"), features.matrix.shape[1]
     factor = 0.5 if flip == "mean" else 1.0
     if flipped is not None:
         if flip in ("none", "included"):
-            raise ValueError(f"switch flip = {flip!r} needs no flipped features: leave them out, or choose sum or mean")
+            raise ValueError(
+                f"switch flip = {flip!r} needs no flipped features: leave them out, or choose sum "
+                "or mean"
+            )
         return [features, flipped], [(0, slice(None)), (1, slice(None))], factor
     whole = [(0, slice(None))]
     if flip == "included" or (flip == "none" and held == "none"):
         return [features], whole, 1.0
     if held == "concat":
         if dim % 2:
-            raise ValueError(f"features of {dim} dimensions cannot be those of an image and of its mirror image side by side; embed them again")
-        return [features], [(0, slice(dim // 2)), (0, slice(dim // 2, dim))][: 1 if flip == "none" else 2], factor
+            raise ValueError(
+                f"features of {dim} dimensions cannot be those of an image and of its mirror image "
+                "side by side; embed them again"
+            )
+        return (
+            [features],
+            [(0, slice(dim // 2)), (0, slice(dim // 2, dim))][: 1 if flip == "none" else 2],
+            factor,
+        )
     if held == "none" or flip == "none":
         joined = "the image alone" if held == "none" else f"their {held}"
         views = "the image alone" if flip == "none" else "the features of the mirror images too"
-        raise ValueError(f"switch flip = {flip!r} needs {views}, but the features are those of {joined}; embed with --flip concat, which serves every switch")
+        raise ValueError(
+            f"switch flip = {flip!r} needs {views}, but the features are those of {joined}; embed "
+            "with --flip concat, which serves every switch"
+        )
     return [features], whole, {("sum", "mean"): 0.5, ("mean", "sum"): 2.0}.get((held, flip), 1.0)
 
 
@@ -179,29 +253,56 @@ def verification_1_1(
 ) -> list[Result]:
     """EER and TAR at each FAR of the template pairs, by the switches' rule.
 
-    pooled: from `templates`. pairs: from eval.protocols.ijb_files.read_template_pairs. subjects: (P, 2) integers for intervals over
-    subjects (num_resamples draws; the
-    pairs file names no subjects, the 1:N lists do); None with num_resamples > 0: over trials, marked as optimistic. Errors: those of eval.verification.
+    pooled: from `templates`. pairs: from eval.protocols.ijb_files.read_template_pairs. subjects:
+    (P, 2) integers for intervals over subjects (num_resamples draws; the
+    pairs file names no subjects, the 1:N lists do); None with num_resamples > 0: over trials,
+    marked as optimistic. Errors: those of eval.verification.
     """
     if pairs.target is None:
         raise ValueError("verification 1:1: the pairs have no labels")
     refuse_missing([("enrolment", pairs.enrol_ids, pooled), ("probe", pairs.probe_ids, pooled)])
-    rows, columns = (pooled.rows(ids).astype(np.int32) for ids in (pairs.enrol_ids, pairs.probe_ids))  # 15.7 million of each in IJB-C
-    values = score_pairs(pooled.matrix, pooled.matrix, rows[pairs.enrol], columns[pairs.probe], switches.similarity)
+    rows, columns = (
+        pooled.rows(ids).astype(np.int32) for ids in (pairs.enrol_ids, pairs.probe_ids)
+    )  # 15.7 million of each in IJB-C
+    values = score_pairs(
+        pooled.matrix, pooled.matrix, rows[pairs.enrol], columns[pairs.probe], switches.similarity
+    )
     scores = Scores(values, pairs.target)
-    measured = verification_metrics(scores.targets, scores.nontargets, p_targets=(), fars=fars, tar_rule=switches.tar_rule)
+    measured = verification_metrics(
+        scores.targets, scores.nontargets, p_targets=(), fars=fars, tar_rule=switches.tar_rule
+    )
     num_nontargets = int(np.count_nonzero(~pairs.target))
-    metrics: dict[str, Metric] = {"eer": eer} | {f"tar_at_far({far:g})": partial(tar_at_far, far=far, rule=switches.tar_rule) for far in fars}
-    numbers: dict[str, dict[str, str | float | int]] = {"eer": {"method": "interpolated between the two ROC points around FAR = FRR"}}
+    metrics: dict[str, Metric] = {"eer": eer} | {
+        f"tar_at_far({far:g})": partial(tar_at_far, far=far, rule=switches.tar_rule) for far in fars
+    }
+    numbers: dict[str, dict[str, str | float | int]] = {
+        "eer": {"method": "interpolated between the two ROC points around FAR = FRR"}
+    }
     for far in fars:
-        allowed = {"nontargets_allowed": num_allowed(far, num_nontargets)} if switches.tar_rule == "strict" else {}
+        allowed = (
+            {"nontargets_allowed": num_allowed(far, num_nontargets)}
+            if switches.tar_rule == "strict"
+            else {}
+        )
         numbers[f"tar_at_far({far:g})"] = {"far": far, **allowed}
-    common = _record(switches) | {"subjects_from": "given" if subjects is not None else "unknown: the pairs name templates"}
+    common = _record(switches) | {
+        "subjects_from": "given" if subjects is not None else "unknown: the pairs name templates"
+    }
     intervals: dict[str, Bounds] = {}
     if num_resamples:
         intervals, drawn = bounds_of(metrics, scores, subjects, num_resamples=num_resamples)
-        over = "percentile bootstrap over subjects" if subjects is not None else "percentile bootstrap over trials: optimistic, trials share subjects"
-        common |= {"interval": over, "level": 0.95, "num_resamples": num_resamples, "seed": 0, "num_redrawn": drawn.num_redrawn}
+        over = (
+            "percentile bootstrap over subjects"
+            if subjects is not None
+            else "percentile bootstrap over trials: optimistic, trials share subjects"
+        )
+        common |= {
+            "interval": over,
+            "level": 0.95,
+            "num_resamples": num_resamples,
+            "seed": 0,
+            "num_redrawn": drawn.num_redrawn,
+        }
     counts = {
         "targets": pairs.target.size - num_nontargets,
         "nontargets": num_nontargets,
@@ -209,7 +310,16 @@ def verification_1_1(
     }
     return [
         with_bounds(
-            Result(system, metric, value, None, threshold if np.isfinite(threshold) else None, counts, numbers[metric] | common, "IJB 1:1"),
+            Result(
+                system,
+                metric,
+                value,
+                None,
+                threshold if np.isfinite(threshold) else None,
+                counts,
+                numbers[metric] | common,
+                "IJB 1:1",
+            ),
             intervals.get(metric),
         )
         for metric, (value, threshold) in measured.items()
@@ -227,20 +337,40 @@ def identification_1_n(
     ranks: Sequence[int] = (1, 5, 10),
     num_resamples: int = 1000,
 ) -> Identified:
-    """Rank-k and TPIR@FPIR of the probe templates in the galleries (G1 and G2), by the switches' protocol: open ones keep the galleries apart, closed merges.
+    """Rank-k and TPIR@FPIR of the probe templates in the galleries (G1 and G2), by the switches'
+    protocol: open ones keep the galleries apart, closed merges.
 
-    galleries, probes: from eval.protocols.ijb_files.read_side. Intervals: bootstrap over the subjects of the probes. KeyError: templates that `pooled` lacks.
+    galleries, probes: from eval.protocols.ijb_files.read_side. Intervals: bootstrap over the
+    subjects of the probes. KeyError: templates that `pooled` lacks.
     """
     enrolled, searched = [_chosen(pooled, one) for one in galleries], _chosen(pooled, probes)
     names = [one.subject for one in galleries]
     conventions = _record(switches) | {"subjects_from": "1:N lists"}
-    return identified(system, enrolled, names, searched, probes.subject, switches.similarity, fpirs, ranks, switches.tpir_protocol, conventions, num_resamples)
+    return identified(
+        system,
+        enrolled,
+        names,
+        searched,
+        probes.subject,
+        switches.similarity,
+        fpirs,
+        ranks,
+        switches.tpir_protocol,
+        conventions,
+        num_resamples,
+    )
 
 
 def _record(switches: Switches) -> dict[str, str | float | int]:
     """Every switch, and insightface's short form (of ijb_11.py) of the first three."""
-    letters = f"N{int(switches.keep_norm)}D{int(switches.detector_score)}F{0 if switches.flip == 'none' else 2}"
-    return {"preset": next((name for name, one in PRESETS.items() if one == switches), "custom"), "switches": letters} | asdict(switches)
+    letters = (
+        f"N{int(switches.keep_norm)}D{int(switches.detector_score)}F"
+        f"{0 if switches.flip == 'none' else 2}"
+    )
+    return {
+        "preset": next((name for name, one in PRESETS.items() if one == switches), "custom"),
+        "switches": letters,
+    } | asdict(switches)
 
 
 def _chosen(pooled: Embeddings, side: Side) -> Embeddings:

@@ -1,4 +1,6 @@
-"""The meta files of IJB-B and IJB-C as the field passes them around (the VGG pack; field-face.md 1.6): read in blocks, checked, errors counted."""
+"""The meta files of IJB-B and IJB-C as the field passes them around (the VGG pack; field-face.md
+1.6): read in blocks, checked, errors counted.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ _FACES = "_face_tid_mid.txt"
 
 
 class Faces(NamedTuple):
-    """F faces: names (image files, as listed), and the template and medium of each, (F,) int64. A medium's number counts within its template only."""
+    """F faces: names (image files, as listed), and the template and medium of each, (F,) int64.
+
+    A medium's number counts within its template only.
+    """
 
     names: tuple[str, ...]
     template: NDArray[np.int64]
@@ -29,7 +34,10 @@ class Faces(NamedTuple):
 
 
 class MetaFiles(NamedTuple):
-    """Where a pack's lists lie; galleries: G1 and G2 (IJB-B: S1 and S2). They need not all be there: each reader says so."""
+    """Where a pack's lists lie; galleries: G1 and G2 (IJB-B: S1 and S2).
+
+    They need not all be there: each reader says so.
+    """
 
     name: str
     faces: Path
@@ -40,29 +48,46 @@ class MetaFiles(NamedTuple):
 
 
 class Side(NamedTuple):
-    """One side of a 1:N search: T templates and the subject of each, (T,) int64, by first occurrence."""
+    """One side of a 1:N search: T templates and the subject of each, (T,) int64, by first
+    occurrence.
+    """
 
     template: NDArray[np.int64]
     subject: NDArray[np.int64]
 
 
 def meta_files(root: str | Path, name: str = "") -> MetaFiles:
-    """The meta files of the pack ROOT/meta. name: ijbb or ijbc, the beginning of their names; found from ..._face_tid_mid.txt if left out.
+    """The meta files of the pack ROOT/meta. name: ijbb or ijbc, the beginning of their names; found
+    from ..._face_tid_mid.txt if left out.
 
-    FileNotFoundError: no pack, or none of that name. ValueError: several packs in one folder and no name.
+    FileNotFoundError: no pack, or none of that name. ValueError: several packs in one folder and no
+    name.
     """
     meta = Path(root) / "meta"
     there = sorted(one.name.removesuffix(_FACES) for one in meta.glob(f"*{_FACES}"))
     names = [one for one in there if one == name] if name else there
     if not names:
         others = f" beside those of {name_first(there)}" if there else ""
-        raise FileNotFoundError(f"{meta}: there is no {name or '..'}{_FACES}{others}; give the folder in which the pack's meta and loose_crop lie")
+        raise FileNotFoundError(
+            f"{meta}: there is no {name or '..'}{_FACES}{others}; give the folder in which the "
+            "pack's meta and loose_crop lie"
+        )
     if len(names) > 1:
-        raise ValueError(f"{meta}: the meta files of {len(names)} packs ({name_first(names)}); put each into a folder of its own")
+        raise ValueError(
+            f"{meta}: the meta files of {len(names)} packs ({name_first(names)}); put each into a "
+            "folder of its own"
+        )
     start = names[0]
     galleries = tuple(sorted(meta.glob(f"{start}_1N_gallery_*.csv")))
     pairs, probes = meta / f"{start}_template_pair_label.txt", meta / f"{start}_1N_probe_mixed.csv"
-    return MetaFiles(start, meta / f"{start}{_FACES}", meta / f"{start}_name_5pts_score.txt", pairs, galleries, probes)
+    return MetaFiles(
+        start,
+        meta / f"{start}{_FACES}",
+        meta / f"{start}_name_5pts_score.txt",
+        pairs,
+        galleries,
+        probes,
+    )
 
 
 def read_faces(path: str | Path) -> Faces:
@@ -75,7 +100,10 @@ def read_faces(path: str | Path) -> Faces:
     bad: list[int] = []
     columns = _columns(path, 3, (0, 1, 2))
     if columns and all(map(_is_number, columns[1])) and all(map(_is_number, columns[2])):
-        names, numbers = columns[0], list(zip(map(int, columns[1]), map(int, columns[2]), strict=True))
+        names, numbers = (
+            columns[0],
+            list(zip(map(int, columns[1]), map(int, columns[2]), strict=True)),
+        )
     else:
         for line, text in text_lines(path):
             fields = text.split()
@@ -91,9 +119,11 @@ def read_faces(path: str | Path) -> Faces:
 
 
 def read_detector_scores(path: str | Path, faces: Faces) -> Floats:
-    """Reads ijbc_name_5pts_score.txt (`name x1 y1 .. x5 y5 score`): the detector score of each face (F,), matched by name.
+    """Reads ijbc_name_5pts_score.txt (`name x1 y1 .. x5 y5 score`): the detector score of each face
+    (F,), matched by name.
 
-    ValueError: lines of another kind, scores that are no finite number >= 0, a face with two scores, faces without a line; all counted.
+    ValueError: lines of another kind, scores that are no finite number >= 0, a face with two
+    scores, faces without a line; all counted.
     """
     names: list[str] = []
     scores: list[float] = []
@@ -114,30 +144,54 @@ def read_detector_scores(path: str | Path, faces: Faces) -> Floats:
             else:
                 names.append(fields[0])
                 scores.append(score)
-    _refuse(path, bad, "`name x1 y1 x2 y2 x3 y3 x4 y4 x5 y5 score`, the score at least 0", len(names))
+    _refuse(
+        path, bad, "`name x1 y1 x2 y2 x3 y3 x4 y4 x5 y5 score`, the score at least 0", len(names)
+    )
     if tuple(names) == faces.names:  # the packs list them alike
         return np.array(scores)
     score_of: dict[str, float] = {}
-    refuse_torn(path, [name for name, score in zip(names, scores, strict=True) if score_of.setdefault(nfc(name), score) != score])
+    refuse_torn(
+        path,
+        [
+            name
+            for name, score in zip(names, scores, strict=True)
+            if score_of.setdefault(nfc(name), score) != score
+        ],
+    )
     missing = [name for name in faces.names if nfc(name) not in score_of]
     if missing:
-        raise ValueError(f"{path}: {len(missing)} of {len(faces.names)} faces have no detector score ({name_first(missing)}); fetch the file again")
+        raise ValueError(
+            f"{path}: {len(missing)} of {len(faces.names)} faces have no detector score "
+            f"({name_first(missing)}); fetch the file again"
+        )
     return np.array([score_of[nfc(name)] for name in faces.names])
 
 
 def read_template_pairs(path: str | Path) -> Trials:
-    """Reads ijbc_template_pair_label.txt (`template1 template2 0|1`, 15.7 million lines) as trials between templates, named by their numbers.
+    """Reads ijbc_template_pair_label.txt (`template1 template2 0|1`, 15.7 million lines) as trials
+    between templates, named by their numbers.
 
-    ValueError: lines that are not three integers or a label other than 0 and 1 (counted within the first block that has any, the first named), an empty file,
-    pairs that are listed with both labels (counted, the first named). In IJB-C's size it needs 400 MB.
+    ValueError: lines that are not three integers or a label other than 0 and 1 (counted within the
+    first block that has any, the first named), an empty file, pairs that are listed with both
+    labels (counted, the first named). In IJB-C's size it needs 400 MB.
     """
     parts = []
     for first_line, text, table in _integer_blocks(Path(path), 3):
         bad = np.flatnonzero(table[:, 2] > 1)
         if bad.size:
             lines = _integers(Path(path), text, 3, first_line)[0]
-            raise ValueError(f"{path}: {bad.size} labels are neither 0 nor 1 ({at_lines(lines[bad])}); the lines must be `template1 template2 label`")
-        parts.append((table[:, :2].astype(np.int32) if table[:, :2].max(initial=0) < 1 << 31 else table[:, :2], table[:, 2].astype(np.bool_)))
+            raise ValueError(
+                f"{path}: {bad.size} labels are neither 0 nor 1 ({at_lines(lines[bad])}); the "
+                "lines must be `template1 template2 label`"
+            )
+        parts.append(
+            (
+                table[:, :2].astype(np.int32)
+                if table[:, :2].max(initial=0) < 1 << 31
+                else table[:, :2],
+                table[:, 2].astype(np.bool_),
+            )
+        )
     if not sum(label.size for _, label in parts):
         raise ValueError(f"{path}: the file is empty; expected lines `template1 template2 label`")
     names, rows = [], []
@@ -152,7 +206,8 @@ def read_template_pairs(path: str | Path) -> Trials:
 
 
 def read_side(path: str | Path) -> Side:
-    """Reads a 1:N list, ijbc_1N_gallery_G1.csv or ijbc_1N_probe_mixed.csv: a header line, then `template,subject,...`, one row per face.
+    """Reads a 1:N list, ijbc_1N_gallery_G1.csv or ijbc_1N_probe_mixed.csv: a header line, then
+    `template,subject,...`, one row per face.
 
     ValueError: lines of another kind (counted), a template with two subjects, an empty file.
     """
@@ -168,8 +223,14 @@ def read_side(path: str | Path) -> Side:
             bad.append(line)
     _refuse(path, bad, "`template,subject,...`", len(subject_of))
     if torn:
-        raise ValueError(f"{path}: {len(torn)} lines give a template another subject than an earlier line ({at_lines(np.array(torn, dtype=np.int32))})")
-    return Side(np.array(list(subject_of), dtype=np.int64), np.array(list(subject_of.values()), dtype=np.int64))
+        raise ValueError(
+            f"{path}: {len(torn)} lines give a template another subject than an earlier line "
+            f"({at_lines(np.array(torn, dtype=np.int32))})"
+        )
+    return Side(
+        np.array(list(subject_of), dtype=np.int64),
+        np.array(list(subject_of.values()), dtype=np.int64),
+    )
 
 
 def _is_number(field: str) -> bool:
@@ -178,7 +239,10 @@ def _is_number(field: str) -> bool:
 
 def _refuse(path: str | Path, bad: list[int], wanted: str, good: int) -> None:
     if bad:
-        raise ValueError(f"{path}: {len(bad)} lines are not {wanted} ({at_lines(np.array(bad, dtype=np.int32))}); correct them or fetch the file again")
+        raise ValueError(
+            f"{path}: {len(bad)} lines are not {wanted} "
+            f"({at_lines(np.array(bad, dtype=np.int32))}); correct them or fetch the file again"
+        )
     if not good:
         raise ValueError(f"{path}: the file is empty; expected lines {wanted}")
 
@@ -188,17 +252,28 @@ def _refuse_repeated(path: str | Path, names: list[str]) -> None:
     if len(set(keys)) < len(keys):
         seen: set[str] = set()
         twice = [one for one in keys if one in seen or seen.add(one)]  # type: ignore[func-returns-value]
-        raise ValueError(f"{path}: {len(twice)} faces are listed twice ({name_first(twice)}); a face belongs to one template and medium")
+        raise ValueError(
+            f"{path}: {len(twice)} faces are listed twice ({name_first(twice)}); a face belongs to "
+            "one template and medium"
+        )
 
 
 def refuse_torn(path: str | Path, torn: list[str]) -> None:
     """ValueError for names of faces whose later line says something else than their first."""
     if torn:
-        raise ValueError(f"{path}: {len(torn)} faces are listed twice with different values ({name_first(torn)}); correct them or fetch the file again")
+        raise ValueError(
+            f"{path}: {len(torn)} faces are listed twice with different values "
+            f"({name_first(torn)}); correct them or fetch the file again"
+        )
 
 
-def _refuse_contradictions(path: str | Path, names: list[tuple[str, ...]], rows: list[Ints], labels: Bools) -> None:
-    """ValueError for pairs with both labels. names, rows: of both sides. One number for each line, sorted in place: pair and label."""
+def _refuse_contradictions(
+    path: str | Path, names: list[tuple[str, ...]], rows: list[Ints], labels: Bools
+) -> None:
+    """ValueError for pairs with both labels. names, rows: of both sides.
+
+    One number for each line, sorted in place: pair and label.
+    """
     keys = rows[0].astype(np.int64)
     keys *= len(names[1])
     keys += rows[1]
@@ -206,7 +281,9 @@ def _refuse_contradictions(path: str | Path, names: list[tuple[str, ...]], rows:
     keys += labels
     keys.sort()
     found = []
-    for start in range(0, keys.size, _CELLS):  # neighbours that differ in the last bit alone are one pair with both labels
+    for start in range(
+        0, keys.size, _CELLS
+    ):  # neighbours that differ in the last bit alone are one pair with both labels
         some = keys[start : start + _CELLS + 1]
         found.append(some[1:][(some[1:] == some[:-1] + 1) & (some[1:] % 2 == 1)] // 2)
     torn = np.concatenate(found)
@@ -217,7 +294,8 @@ def _refuse_contradictions(path: str | Path, names: list[tuple[str, ...]], rows:
     lines = np.flatnonzero((rows[0] == enrol) & (rows[1] == probe))
     other = lines[labels[lines] != labels[lines[0]]][0]
     raise ValueError(
-        f"{path}: {torn.size} pairs have both labels (first: {names[0][enrol]} {names[1][probe]}, data lines {lines[0] + 1} and {other + 1});"
+        f"{path}: {torn.size} pairs have both labels (first: {names[0][enrol]} {names[1][probe]}, "
+        f"data lines {lines[0] + 1} and {other + 1});"
         " correct them or fetch the file again"
     )
 
@@ -240,7 +318,8 @@ def _distinct(column: Ints | NDArray[np.int64]) -> tuple[NDArray[np.int64], Ints
 
 
 def _columns(path: str | Path, width: int, wanted: tuple[int, ...]) -> list[list[str]] | None:
-    """The wanted columns of a file of which every line has `width` fields, a hundred thousand lines at a time; None for any other file, also one with comments.
+    """The wanted columns of a file of which every line has `width` fields, a hundred thousand lines
+    at a time; None for any other file, also one with comments.
 
     The callers read such a file line by line, and count what is wrong with it.
     """
@@ -250,9 +329,13 @@ def _columns(path: str | Path, width: int, wanted: tuple[int, ...]) -> list[list
         while block := file.read(_BLOCK):
             end = block.rfind(b"\n") + 1
             text, rest = rest + block[:end], block[end:] if end else rest + block
-            if len(rest) > MAX_LINE or not _add_fields(columns, text if end else b"", width, wanted):
+            if len(rest) > MAX_LINE or not _add_fields(
+                columns, text if end else b"", width, wanted
+            ):
                 return None
-    return columns if not rest.strip() or _add_fields(columns, rest + b"\n", width, wanted) else None
+    return (
+        columns if not rest.strip() or _add_fields(columns, rest + b"\n", width, wanted) else None
+    )
 
 
 def _add_fields(columns: list[list[str]], text: bytes, width: int, wanted: tuple[int, ...]) -> bool:
@@ -261,19 +344,33 @@ def _add_fields(columns: list[list[str]], text: bytes, width: int, wanted: tuple
     blank = (data == 32) | (data == 9) | (data == 10)
     ends = np.flatnonzero(~blank[:-1] & blank[1:]) + 1
     lines = ends.size // width
-    if lines * width != ends.size or np.count_nonzero(data == 10) != lines or (data[ends[width - 1 :: width]] != 10).any() or b"#" in text:
+    if (
+        lines * width != ends.size
+        or np.count_nonzero(data == 10) != lines
+        or (data[ends[width - 1 :: width]] != 10).any()
+        or b"#" in text
+    ):
         return False
-    if ((data < 33) != blank).any() or (data > 126).any():  # blanks of other kinds; letters are left to the careful way too
+    if ((data < 33) != blank).any() or (
+        data > 126
+    ).any():  # blanks of other kinds; letters are left to the careful way too
         return False
     starts = np.flatnonzero(np.append(True, blank[:-1]) & ~blank)
     plain = text.decode("ascii")
     for column, place in zip(columns, wanted, strict=True):
-        column += [plain[start:end] for start, end in zip(starts[place::width].tolist(), ends[place::width].tolist(), strict=True)]
+        column += [
+            plain[start:end]
+            for start, end in zip(
+                starts[place::width].tolist(), ends[place::width].tolist(), strict=True
+            )
+        ]
     return True
 
 
 def _integer_blocks(path: Path, width: int) -> Iterator[tuple[int, bytes, NDArray[np.int64]]]:
-    """Number of the first line, text and a (lines, width) table for each block of a file of non-negative integers; blank lines are skipped."""
+    """Number of the first line, text and a (lines, width) table for each block of a file of
+    non-negative integers; blank lines are skipped.
+    """
     line, rest = 1, b""
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
@@ -281,7 +378,9 @@ def _integer_blocks(path: Path, width: int) -> Iterator[tuple[int, bytes, NDArra
             if not end:
                 rest += block
                 if len(rest) > MAX_LINE:
-                    raise ValueError(f"{path}: line {line} has over {MAX_LINE} bytes; is this a text file?")
+                    raise ValueError(
+                        f"{path}: line {line} has over {MAX_LINE} bytes; is this a text file?"
+                    )
                 continue
             text, rest = rest + block[:end], block[end:]
             table = _plain_integers(text, width)
@@ -293,7 +392,9 @@ def _integer_blocks(path: Path, width: int) -> Iterator[tuple[int, bytes, NDArra
 
 
 def _plain_integers(text: bytes, width: int) -> NDArray[np.int64] | None:
-    """The (lines, width) numbers where every line is `width` numbers of up to 9 digits with one blank or tab between; None for any other text."""
+    """The (lines, width) numbers where every line is `width` numbers of up to 9 digits with one
+    blank or tab between; None for any other text.
+    """
     data = np.frombuffer(text, dtype=np.uint8)
     value = data - np.uint8(48)  # of a digit; others wrap around to 10 and more
     ends = np.flatnonzero((value[:-1] < 10) & (value[1:] >= 10))
@@ -301,7 +402,12 @@ def _plain_integers(text: bytes, width: int) -> NDArray[np.int64] | None:
     gaps = np.count_nonzero((data == 32) | (data == 9))
     after = data[ends[width - 1 :: width] + 1] if lines * width == ends.size else data[:0]
     newlines = np.count_nonzero(data == 10)
-    if gaps != lines * (width - 1) or newlines != lines or after.size != lines or not (after == 10).all():
+    if (
+        gaps != lines * (width - 1)
+        or newlines != lines
+        or after.size != lines
+        or not (after == 10).all()
+    ):
         return None
     if np.count_nonzero(value < 10) + gaps + newlines != data.size or not value[0] < 10:
         return None
@@ -321,7 +427,9 @@ def _plain_integers(text: bytes, width: int) -> NDArray[np.int64] | None:
         place += 1
 
 
-def _integers(path: Path, text: bytes, width: int, first_line: int) -> tuple[Ints, NDArray[np.int64]]:
+def _integers(
+    path: Path, text: bytes, width: int, first_line: int
+) -> tuple[Ints, NDArray[np.int64]]:
     """All numbers of the lines, digit place by digit place. text ends with a newline."""
     data = np.frombuffer(text, dtype=np.uint8)
     digit = (data >= 48) & (data <= 57)
@@ -335,7 +443,10 @@ def _integers(path: Path, text: bytes, width: int, first_line: int) -> tuple[Int
     wrong[np.searchsorted(newlines, ends[lengths > _MAX_DIGITS])] = True
     if wrong.any():
         lines = (np.flatnonzero(wrong) + first_line).astype(np.int32)
-        raise ValueError(f"{path}: {lines.size} lines are not {width} non-negative integers ({at_lines(lines)}); correct them or fetch the file again")
+        raise ValueError(
+            f"{path}: {lines.size} lines are not {width} non-negative integers "
+            f"({at_lines(lines)}); correct them or fetch the file again"
+        )
     values = np.zeros(ends.size, dtype=np.int64)
     for place in range(int(lengths.max(initial=0))):
         there = lengths > place

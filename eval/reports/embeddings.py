@@ -1,7 +1,9 @@
-"""Blocks of a report that are made of embeddings and their norms: grids of the lowest and highest norms, norms of right and wrong answers, maps of the space.
+"""Blocks of a report that are made of embeddings and their norms: grids of the lowest and highest
+norms, norms of right and wrong answers, maps of the space.
 
-Each function turns data into an HTML fragment for eval.reports.page.document; what it shows is bounded, whatever the number of items. The norm as a measure of
-quality: vMF paper (Figs 1, 3 and Table 1), nivMF paper (Figs 6, 9, 10).
+Each function turns data into an HTML fragment for eval.reports.page.document; what it shows is
+bounded, whatever the number of items. The norm as a measure of quality: vMF paper (Figs 1, 3 and
+Table 1), nivMF paper (Figs 6, 9, 10).
 """
 
 from __future__ import annotations
@@ -25,14 +27,19 @@ _DISC = 0.9  # opacity of a point
 
 
 def norm_grid(ids: Sequence[str], norms: ArrayLike, media: Media, *, num: int = 16) -> str:
-    """The num items of lowest and the num of highest norm, as images with the norm below, else as at most 8 players or names.
+    """The num items of lowest and the num of highest norm, as images with the norm below, else as
+    at most 8 players or names.
 
-    ids: N. norms: (N,). With fewer than 2 num items each end has half of them; of equal norms the earlier come first. ValueError: shapes, no items, NaN.
+    ids: N. norms: (N,). With fewer than 2 num items each end has half of them; of equal norms the
+    earlier come first. ValueError: shapes, no items, NaN.
     """
     values = _finite("norms", norms, len(ids))
     num = max(1, min(num, len(ids) // 2))
     parts = []
-    for title, order in (("Lowest norms", np.argsort(values, kind="stable")), ("Highest norms", np.argsort(-values, kind="stable"))):
+    for title, order in (
+        ("Lowest norms", np.argsort(values, kind="stable")),
+        ("Highest norms", np.argsort(-values, kind="stable")),
+    ):
         tiles: list[str] = []
         images = True
         for i in order[:num].tolist():
@@ -41,31 +48,52 @@ def norm_grid(ids: Sequence[str], norms: ArrayLike, media: Media, *, num: int = 
             shown = media.show(ids[i])
             images &= shown.startswith("<img")
             name = "" if images else f' <span class="id">{escape(ids[i])}</span>'
-            tiles.append(f'<figure title="{escape(ids[i])}">{shown}<figcaption>{f"{values[i]:#.4g}".rstrip(".")}{name}</figcaption></figure>')
-        parts.append(f'<div><h4>{title}</h4><div class="tiles{"" if images else " rows"}">{"".join(tiles)}</div></div>')
+            tiles.append(
+                "<figure "
+                f'title="{escape(ids[i])}">{shown}<figcaption>{f"{values[i]:#.4g}".rstrip(".")}'
+                f"{name}</figcaption></figure>"
+            )
+        parts.append(
+            f"<div><h4>{title}</h4><div "
+            f'class="tiles{"" if images else " rows"}">{"".join(tiles)}</div></div>'
+        )
     return f'<div class="two">{"".join(parts)}</div>'
 
 
 def norms_by_correct(norms: ArrayLike, correct: ArrayLike, *, num_bins: int = 10) -> str:
-    """Histograms of the norms of right and of wrong answers (nivMF paper, Fig. 9), the share of right answers by norm, and the AUROC of the norm.
+    """Histograms of the norms of right and of wrong answers (nivMF paper, Fig. 9), the share of
+    right answers by norm, and the AUROC of the norm.
 
-    norms: (N,). correct: (N,) booleans, of predictions, rank-1 retrievals or decisions. ValueError: shapes, no items, NaN.
+    norms: (N,). correct: (N,) booleans, of predictions, rank-1 retrievals or decisions. ValueError:
+    shapes, no items, NaN.
     """
     right = np.asarray(correct)
     values = _finite("norms", norms, right.size)
     if right.dtype.kind not in "biu" or not np.isin(right, (0, 1)).all():
-        raise ValueError(f"correct: {right.dtype} of shape {right.shape}; give one boolean for each of the {values.size} norms")
+        raise ValueError(
+            f"correct: {right.dtype} of shape {right.shape}; give one boolean for each of the "
+            f"{values.size} norms"
+        )
     right = right.astype(np.bool_)
     told = f"{right.sum():,} of {right.size:,} answers are right ({100 * right.mean():.2f} %)."
     if right.all() or not right.any():
-        return prose(told + " All are of one kind, so their norms cannot be set against each other.")
+        return prose(
+            told + " All are of one kind, so their norms cannot be set against each other."
+        )
     told += f" AUROC of the norm: {auroc(values, right):.3f} (1: every right answer has a higher norm than every wrong one; 0.5: the norm says nothing)."
     histogram = drawn(_norms_figure, values, right, alt="Norms of right and wrong answers")
-    return prose(told) + f'<div class="two">{histogram}{drawn(_accuracy_figure, values, right, num_bins, alt="Accuracy by norm")}</div>'
+    return (
+        prose(told) + "<div "
+        f'class="two">{histogram}'
+        f"{drawn(_accuracy_figure, values, right, num_bins, alt='Accuracy by norm')}</div>"
+    )
 
 
-def accuracy_by_norm(norms: ArrayLike, correct: ArrayLike, *, num_bins: int = 10) -> tuple[Floats, Floats]:
-    """(K,) mean norm and share of right answers of K = min(N, num_bins) groups of about equal size by rising norm: the bins of classification.equal_mass.
+def accuracy_by_norm(
+    norms: ArrayLike, correct: ArrayLike, *, num_bins: int = 10
+) -> tuple[Floats, Floats]:
+    """(K,) mean norm and share of right answers of K = min(N, num_bins) groups of about equal size
+    by rising norm: the bins of classification.equal_mass.
 
     >>> accuracy_by_norm([1.0, 1.0, 2.0, 4.0], [False, True, True, True], num_bins=2)
     (array([1., 3.]), array([0.5, 1. ]))
@@ -78,7 +106,10 @@ def accuracy_by_norm(norms: ArrayLike, correct: ArrayLike, *, num_bins: int = 10
 def _norms_figure(norms: Floats, right: Bools) -> Any:
     figure, axes = plot(4.5, 3.0)
     edges = histogram_edges(norms, 36)
-    for label, values, colour in (("wrong", norms[~right], COLOURS[1]), ("right", norms[right], COLOURS[0])):
+    for label, values, colour in (
+        ("wrong", norms[~right], COLOURS[1]),
+        ("right", norms[right], COLOURS[0]),
+    ):
         share = 100 * np.histogram(values, edges)[0] / values.size
         axes.stairs(share, edges, fill=True, color=colour, alpha=0.28)
         axes.stairs(share, edges, color=colour, linewidth=1.3, label=label)
@@ -91,7 +122,15 @@ def _accuracy_figure(norms: Floats, right: Bools, num_bins: int) -> Any:
     figure, axes = plot(4.5, 3.0)
     mean, share = accuracy_by_norm(norms, right, num_bins=num_bins)
     axes.axhline(100 * right.mean(), color=GREY, linewidth=0.9, linestyle="--", label="all answers")
-    axes.plot(mean, 100 * share, "o-", color=COLOURS[2], markersize=4, linewidth=1.4, label="answers of about this norm")
+    axes.plot(
+        mean,
+        100 * share,
+        "o-",
+        color=COLOURS[2],
+        markersize=4,
+        linewidth=1.4,
+        label="answers of about this norm",
+    )
     axes.set(xlabel="Norm", ylabel="Right answers (%)")
     legend(axes, columns=2)
     return figure
@@ -100,10 +139,19 @@ def _accuracy_figure(norms: Floats, right: Bools, num_bins: int) -> Any:
 # ---------------------------------------------------------------- the space
 
 
-def embedding_map(embeddings: Embeddings, labels: Mapping[str, str] | None = None, *, num_points: int = 1000, num_classes: int = 20, seed: int = 0) -> str:
-    """A plane map of unit embeddings: PCA to 50 dimensions at most, then t-SNE (van der Maaten & Hinton 2008, scikit-learn), classes in colours.
+def embedding_map(
+    embeddings: Embeddings,
+    labels: Mapping[str, str] | None = None,
+    *,
+    num_points: int = 1000,
+    num_classes: int = 20,
+    seed: int = 0,
+) -> str:
+    """A plane map of unit embeddings: PCA to 50 dimensions at most, then t-SNE (van der Maaten &
+    Hinton 2008, scikit-learn), classes in colours.
 
-    labels: id -> class, None if unknown. At most num_classes classes of two items or more, drawn by `seed`, with equally many items each, num_points in all.
+    labels: id -> class, None if unknown. At most num_classes classes of two items or more, drawn by
+    `seed`, with equally many items each, num_points in all.
     """
     rows, classes = _chosen(embeddings.ids, labels, num_points, num_classes, seed)
     if rows.size < 8:
@@ -111,52 +159,92 @@ def embedding_map(embeddings: Embeddings, labels: Mapping[str, str] | None = Non
     told = f"{rows.size:,} of {len(embeddings.ids):,} items"
     if labels:
         told += f", from {len(set(classes))} of {len({labels[one] for one in embeddings.ids if one in labels}):,} classes"
-    told += "; on such a map neighbours are near, but gaps between groups and their sizes mean nothing."
-    return drawn(_map_figure, embeddings, rows, classes, seed, alt="Map of the embeddings", caption=told)
+    told += (
+        "; on such a map neighbours are near, but gaps between groups and their sizes mean nothing."
+    )
+    return drawn(
+        _map_figure, embeddings, rows, classes, seed, alt="Map of the embeddings", caption=told
+    )
 
 
-def _map_figure(embeddings: Embeddings, rows: NDArray[np.int64], classes: Sequence[str], seed: int) -> Any:
+def _map_figure(
+    embeddings: Embeddings, rows: NDArray[np.int64], classes: Sequence[str], seed: int
+) -> Any:
     figure, axes = plot(5.0, 4.4)
     _scatter(axes, plane(embeddings.matrix[rows], seed=seed), classes)
     return figure
 
 
 def plane(matrix: ArrayLike, *, seed: int = 0) -> Floats:
-    """(N, 2) map of embeddings (N, D), N >= 8, by their directions: PCA to min(50, N - 1, D) dimensions, then t-SNE of perplexity min(30, N / 4)."""
+    """(N, 2) map of embeddings (N, D), N >= 8, by their directions: PCA to min(50, N - 1, D)
+    dimensions, then t-SNE of perplexity min(30, N / 4).
+    """
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
     directions = _unit(matrix)
     if directions.shape[1] < 2 or np.ptp(directions, axis=0).max() < 1e-9:  # a line, or one point
         return np.column_stack([directions[:, 0], np.zeros(len(directions))])
-    reduced = PCA(min(50, len(directions) - 1, directions.shape[1]), random_state=seed).fit_transform(directions)
-    made = TSNE(2, init="pca", perplexity=min(30.0, len(reduced) / 4), random_state=seed).fit_transform(reduced)
+    reduced = PCA(
+        min(50, len(directions) - 1, directions.shape[1]), random_state=seed
+    ).fit_transform(directions)
+    made = TSNE(
+        2, init="pca", perplexity=min(30.0, len(reduced) / 4), random_state=seed
+    ).fit_transform(reduced)
     return np.asarray(made, dtype=np.float64)
 
 
-def space_3d(embeddings: Embeddings, labels: Mapping[str, str] | None = None, *, num_points: int = 2000, seed: int = 0) -> str:
-    """Embeddings of 3 dimensions as they are and on the unit sphere (vMF paper, Fig. 4), seen from (1, 1, 1); points behind the sphere are pale.
+def space_3d(
+    embeddings: Embeddings,
+    labels: Mapping[str, str] | None = None,
+    *,
+    num_points: int = 2000,
+    seed: int = 0,
+) -> str:
+    """Embeddings of 3 dimensions as they are and on the unit sphere (vMF paper, Fig. 4), seen from
+    (1, 1, 1); points behind the sphere are pale.
 
-    labels: id -> class, None if unknown. At most num_points items, as for `embedding_map`. ValueError unless D = 3.
+    labels: id -> class, None if unknown. At most num_points items, as for `embedding_map`.
+    ValueError unless D = 3.
     """
     if embeddings.matrix.shape[1] != 3:
-        raise ValueError(f"space_3d: embeddings of {embeddings.matrix.shape[1]} dimensions; this plot is of 3, embedding_map is of any number")
+        raise ValueError(
+            f"space_3d: embeddings of {embeddings.matrix.shape[1]} dimensions; this plot is of 3, "
+            "embedding_map is of any number"
+        )
     rows, classes = _chosen(embeddings.ids, labels, num_points, num_points, seed)
     matrix, told = embeddings.matrix[rows], f"{rows.size:,} of {len(embeddings.ids):,} items"
-    raw = drawn(_space_figure, matrix, classes, alt="Embeddings in three dimensions", caption=f"{told}, as they are; the cross is the origin.")
-    sphere = drawn(_sphere_figure, matrix, classes, alt="Directions of the embeddings", caption="Their directions; pale points lie on the far side.")
+    raw = drawn(
+        _space_figure,
+        matrix,
+        classes,
+        alt="Embeddings in three dimensions",
+        caption=f"{told}, as they are; the cross is the origin.",
+    )
+    sphere = drawn(
+        _sphere_figure,
+        matrix,
+        classes,
+        alt="Directions of the embeddings",
+        caption="Their directions; pale points lie on the far side.",
+    )
     return f'<div class="two">{raw}{sphere}</div>'
 
 
 def project(points: ArrayLike) -> tuple[Floats, Floats]:
-    """(N, 2) orthographic projection of (N, 3) seen from (1, 1, 1) with the third axis upwards, and (N,) nearness to the eye.
+    """(N, 2) orthographic projection of (N, 3) seen from (1, 1, 1) with the third axis upwards, and
+    (N,) nearness to the eye.
 
     >>> flat, near = project([[0.0, 0.0, 1.0], [1.0, 1.0, 1.0]])
     >>> flat.round(3).tolist(), near.round(3).tolist()
     ([[0.0, 0.816], [0.0, 0.0]], [0.577, 1.732])
     """
     values = np.asarray(points, dtype=np.float64)
-    right, up, eye = np.array([-1, 1, 0]) / np.sqrt(2), np.array([-1, -1, 2]) / np.sqrt(6), np.ones(3) / np.sqrt(3)
+    right, up, eye = (
+        np.array([-1, 1, 0]) / np.sqrt(2),
+        np.array([-1, -1, 2]) / np.sqrt(6),
+        np.ones(3) / np.sqrt(3),
+    )
     return values @ np.stack([right, up], axis=1), values @ eye
 
 
@@ -178,14 +266,23 @@ def _sphere_figure(matrix: Floats, classes: Sequence[str]) -> Any:
     return figure
 
 
-def _scatter(axes: Any, points: Floats, classes: Sequence[str], opacity: Any = _DISC, *, named: bool = True) -> None:
+def _scatter(
+    axes: Any, points: Floats, classes: Sequence[str], opacity: Any = _DISC, *, named: bool = True
+) -> None:
     names = sorted(set(classes))
     number = {name: i for i, name in enumerate(names)}
     palette = _palette(len(names))
     opacity = np.broadcast_to(opacity, len(points))
     for name in names:
         mine = np.array([number[name] == number[one] for one in classes])
-        axes.scatter(*points[mine].T, s=11, color=palette[number[name]], alpha=opacity[mine], linewidths=0, label=name)
+        axes.scatter(
+            *points[mine].T,
+            s=11,
+            color=palette[number[name]],
+            alpha=opacity[mine],
+            linewidths=0,
+            label=name,
+        )
     axes.set(xticks=[], yticks=[], aspect="equal")
     axes.spines[["left", "bottom"]].set_visible(False)
     if named and 1 < len(names) <= _NUM_NAMED:
@@ -193,13 +290,25 @@ def _scatter(axes: Any, points: Floats, classes: Sequence[str], opacity: Any = _
 
 
 def _palette(num: int) -> list[Any]:
-    """Colours of middle lightness, evenly around the circle where the few of eval.reports.page do not suffice."""
+    """Colours of middle lightness, evenly around the circle where the few of eval.reports.page do
+    not suffice.
+    """
     from colorsys import hls_to_rgb
 
-    return list(COLOURS[:num]) if num < len(COLOURS) else [hls_to_rgb(i / num, (0.45, 0.6)[i % 2], 0.55) for i in range(num)]
+    return (
+        list(COLOURS[:num])
+        if num < len(COLOURS)
+        else [hls_to_rgb(i / num, (0.45, 0.6)[i % 2], 0.55) for i in range(num)]
+    )
 
 
-def _chosen(ids: Sequence[str], labels: Mapping[str, str] | None, num_points: int, num_classes: int, seed: int) -> tuple[NDArray[np.int64], list[str]]:
+def _chosen(
+    ids: Sequence[str],
+    labels: Mapping[str, str] | None,
+    num_points: int,
+    num_classes: int,
+    seed: int,
+) -> tuple[NDArray[np.int64], list[str]]:
     """Rows of the items to show, and their classes ("" without labels)."""
     rng = np.random.default_rng(seed)
     if labels is None:
@@ -211,7 +320,11 @@ def _chosen(ids: Sequence[str], labels: Mapping[str, str] | None, num_points: in
     several = [name for name, rows in rows_of.items() if len(rows) > 1] or list(rows_of)
     kept = [several[i] for i in np.sort(rng.permutation(len(several))[:num_classes])]
     share = max(1, num_points // max(len(kept), 1))
-    rows = np.sort(np.array([i for name in kept for i in rng.permutation(rows_of[name])[:share]], dtype=np.int64))
+    rows = np.sort(
+        np.array(
+            [i for name in kept for i in rng.permutation(rows_of[name])[:share]], dtype=np.int64
+        )
+    )
     return rows, [labels[ids[i]] for i in rows]
 
 
@@ -226,5 +339,8 @@ def _finite(name: str, values: ArrayLike, size: int) -> Floats:
     found = np.asarray(values, dtype=np.float64)
     bad = np.count_nonzero(~np.isfinite(found))
     if found.shape != (size,) or not size or bad:
-        raise ValueError(f"{name}: expected ({size},) finite numbers, at least 1, but {bad} of shape {found.shape} are NaN or infinite")
+        raise ValueError(
+            f"{name}: expected ({size},) finite numbers, at least 1, but {bad} of shape "
+            f"{found.shape} are NaN or infinite"
+        )
     return found

@@ -1,8 +1,10 @@
-"""The frame of every report: one self-contained HTML page, light and dark, readable on a phone, without script and without network; its tables and plots.
+"""The frame of every report: one self-contained HTML page, light and dark, readable on a phone,
+without script and without network; its tables and plots.
 
-A report is a mapping from headings to HTML fragments, made by plain functions data -> fragment (eval.reports.scores,
-eval.reports.embeddings) and put into a page
-by `document`. matplotlib is imported only here and only when a page is made; without it the page says in one sentence how to get the plots.
+A report is a mapping from headings to HTML fragments, made by plain functions data -> fragment
+(eval.reports.scores, eval.reports.embeddings) and put into a page
+by `document`. matplotlib is imported only here and only when a page is made; without it the page
+says in one sentence how to get the plots.
 """
 
 from __future__ import annotations
@@ -13,12 +15,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-NO_PLOTS = "The plots need matplotlib, which is not installed: pip install 'likeness[report]' and make this report again."
+NO_PLOTS = (
+    "The plots need matplotlib, which is not installed: pip install 'likeness[report]' and make "
+    "this report again."
+)
 GREY = "#8a9099"
-COLOURS = ("#3987c9", "#d9792e", "#2f9e77", "#b06ab3", "#b59a2a", "#8a9099")  # of middle lightness: they read on white and on black
+COLOURS = (
+    "#3987c9",
+    "#d9792e",
+    "#2f9e77",
+    "#b06ab3",
+    "#b59a2a",
+    "#8a9099",
+)  # of middle lightness: they read on white and on black
 SOFT = ' class="soft"'
 STYLES = ("-", "--", "-.", ":")
-# the browser itself then refuses every request and every script, whatever an id or a file might hold
+# the browser itself then refuses every request and every script, whatever an id or a file might
+# hold
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:"
 
 CSS = """
@@ -57,19 +70,33 @@ td,th{padding-right:.5rem}.n.v,th.s{padding-left:.2rem}}
 
 
 def document(title: str, about: str, sections: Mapping[str, str]) -> str:
-    """The whole page. title, about: text, escaped here. sections: heading (text) -> HTML fragment, in order; empty fragments are left out.
+    """The whole page. title, about: text, escaped here. sections: heading (text) -> HTML fragment,
+    in order; empty fragments are left out.
 
-    The page holds a policy that forbids scripts and requests of any kind: images and sound have to be data: URIs.
+    The page holds a policy that forbids scripts and requests of any kind: images and sound have to
+    be data: URIs.
     """
     shown = {heading: fragment for heading, fragment in sections.items() if fragment}
-    anchors = {heading: re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-") or f"section-{i}" for i, heading in enumerate(shown)}
-    links = "".join(f'<a href="#{anchor}">{escape(heading)}</a>' for heading, anchor in anchors.items())
-    body = "\n".join(f'<section id="{anchors[heading]}"><h2>{escape(heading)}</h2>{fragment}</section>' for heading, fragment in shown.items())
+    anchors = {
+        heading: re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-") or f"section-{i}"
+        for i, heading in enumerate(shown)
+    }
+    links = "".join(
+        f'<a href="#{anchor}">{escape(heading)}</a>' for heading, anchor in anchors.items()
+    )
+    body = "\n".join(
+        f'<section id="{anchors[heading]}"><h2>{escape(heading)}</h2>{fragment}</section>'
+        for heading, fragment in shown.items()
+    )
     return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"><meta name="color-scheme" content="light dark">'
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
+        'content="width=device-width,initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"><meta name="color-scheme" '
+        'content="light dark">'
         f"<title>{escape(title)}</title><style>{CSS}</style></head><body><h1>{escape(title)}</h1>"
-        f'<p class="soft">{escape(about)}</p>{"" if can_plot() else prose(NO_PLOTS, soft=True)}<nav>{links}</nav>\n{body}\n</body></html>\n'
+        "<p "
+        f'class="soft">{escape(about)}</p>{"" if can_plot() else prose(NO_PLOTS, soft=True)}<nav>'
+        f"{links}</nav>\n{body}\n</body></html>\n"
     )
 
 
@@ -79,11 +106,16 @@ def prose(text: str, *, soft: bool = False) -> str:
 
 
 def folded(parts: Mapping[str, str]) -> str:
-    """Fragments below their headings (text); of several all but the first are folded up until they are asked for."""
+    """Fragments below their headings (text); of several all but the first are folded up until they
+    are asked for.
+    """
     if len(parts) == 1:
         return "".join(parts.values())
     opened = [" open", *[""] * (len(parts) - 1)]
-    return "".join(f"<details{state}><summary>{escape(name)}</summary>{one}</details>" for state, (name, one) in zip(opened, parts.items(), strict=True))
+    return "".join(
+        f"<details{state}><summary>{escape(name)}</summary>{one}</details>"
+        for state, (name, one) in zip(opened, parts.items(), strict=True)
+    )
 
 
 def rows_of(rows: Iterable[Iterable[str]]) -> str:
@@ -92,16 +124,26 @@ def rows_of(rows: Iterable[Iterable[str]]) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, kind: str = "") -> str:
-    """A table of plain text that scrolls sideways by itself where it is too wide. kind: "id" for names and digests, which break anywhere; "t" for
-    cells that never break."""
-    cells = ([f'<th scope="row">{escape(first)}</th>', *(f'<td class="{kind}">{escape(text)}</td>' for text in rest)] for first, *rest in rows)
+    """A table of plain text that scrolls sideways by itself where it is too wide. kind: "id" for
+    names and digests, which break anywhere; "t" for cells that never break.
+    """
+    cells = (
+        [
+            f'<th scope="row">{escape(first)}</th>',
+            *(f'<td class="{kind}">{escape(text)}</td>' for text in rest),
+        ]
+        for first, *rest in rows
+    )
     top = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
     return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{rows_of(cells)}</tbody></table></div>'
 
 
 def inputs_table(inputs: Mapping[str, str]) -> str:
     """Files and their SHA-256."""
-    rows = [[f'<td class="id">{escape(name)}</td>', f'<td class="id">{escape(digest)}</td>'] for name, digest in inputs.items()]
+    rows = [
+        [f'<td class="id">{escape(name)}</td>', f'<td class="id">{escape(digest)}</td>']
+        for name, digest in inputs.items()
+    ]
     return f'<div class="wide"><table><thead><tr><th>Input</th><th>SHA-256</th></tr></thead><tbody>{rows_of(rows)}</tbody></table></div>'
 
 
@@ -118,7 +160,9 @@ def can_plot() -> bool:
 
 
 def drawn(make: Callable[..., Any], *given: Any, alt: str, caption: str = "") -> str:
-    """<figure> with the SVG of the matplotlib Figure make(*given); "" without matplotlib. alt: what it shows, in words; caption: text below it."""
+    """<figure> with the SVG of the matplotlib Figure make(*given); "" without matplotlib. alt: what
+    it shows, in words; caption: text below it.
+    """
     if not can_plot():
         return ""
     from matplotlib import rc_context
@@ -129,7 +173,9 @@ def drawn(make: Callable[..., Any], *given: Any, alt: str, caption: str = "") ->
 
 
 def plot(width: float, height: float) -> tuple[Any, Any]:
-    """matplotlib Figure of this size in inches and its axes, without a background of their own. 4.5 inches wide is readable on a phone."""
+    """matplotlib Figure of this size in inches and its axes, without a background of their own. 4.5
+    inches wide is readable on a phone.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -167,7 +213,14 @@ def svg(figure: Any, description: str) -> str:
 
     text = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": description}):
-        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    svg = re.sub(r'<g id="[^"]*"', "<g", text.getvalue()[text.getvalue().index("<svg") :])  # group ids repeat from figure to figure; nothing refers to them
+        figure.savefig(
+            text,
+            format="svg",
+            transparent=True,
+            metadata={"Date": None, "Creator": None, "Format": None, "Type": None},
+        )
+    svg = re.sub(
+        r'<g id="[^"]*"', "<g", text.getvalue()[text.getvalue().index("<svg") :]
+    )  # group ids repeat from figure to figure; nothing refers to them
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     return svg.replace("<svg", f'<svg role="img" aria-label="{escape(description)}"', 1)

@@ -1,8 +1,10 @@
-"""Blocks of a report that are made of scores: DET and ROC curves, histograms, reliability of log-likelihood ratios, error-versus-reject.
+"""Blocks of a report that are made of scores: DET and ROC curves, histograms, reliability of
+log-likelihood ratios, error-versus-reject.
 
-Each `..._points` function gives the numbers and each `..._figure` a matplotlib Figure, for eval.reports.page.drawn. What is drawn is
-bounded, whatever the number of
-trials: curves are thinned evenly along themselves and histograms counted in blocks; 10 million trials need a few copies of their scores.
+Each `..._points` function gives the numbers and each `..._figure` a matplotlib Figure, for
+eval.reports.page.drawn. What is drawn is bounded, whatever the number of
+trials: curves are thinned evenly along themselves and histograms counted in blocks; 10 million
+trials need a few copies of their scores.
 """
 
 from __future__ import annotations
@@ -25,11 +27,17 @@ _SQUARE = (4.5, 4.6)
 
 
 def _styled(i: int) -> dict[str, Any]:
-    return {"color": COLOURS[i % len(COLOURS)], "linestyle": STYLES[i % len(STYLES)], "linewidth": 1.6}
+    return {
+        "color": COLOURS[i % len(COLOURS)],
+        "linestyle": STYLES[i % len(STYLES)],
+        "linewidth": 1.6,
+    }
 
 
 def det_figure(scores: Mapping[str, Scores]) -> Any:
-    """matplotlib Figure: the DET curves (Martin et al. 1997) of the systems on probit axes, each with its EER point."""
+    """matplotlib Figure: the DET curves (Martin et al. 1997) of the systems on probit axes, each
+    with its EER point.
+    """
     from scipy.special import ndtri
 
     figure, axes = plot(4.5, 4.25 + 0.18 * len(scores))
@@ -44,9 +52,13 @@ def det_figure(scores: Mapping[str, Scores]) -> Any:
         x, y = curve.far_deviate, curve.frr_deviate
         if x.size > _NUM_POINTS:  # evenly along the curve, not along the trials
             along = np.append(0, np.cumsum(np.abs(np.diff(x)) + np.abs(np.diff(y))))
-            kept = np.unique(np.searchsorted(along, np.linspace(0, along[-1], _NUM_POINTS)).clip(max=x.size - 1))
+            kept = np.unique(
+                np.searchsorted(along, np.linspace(0, along[-1], _NUM_POINTS)).clip(max=x.size - 1)
+            )
             x, y = x[kept], y[kept]
-        label = f"{name}, EER {100 * rates[name]:.2f} %" + ("" if x.size else " (no overlap, no curve)")
+        label = f"{name}, EER {100 * rates[name]:.2f} %" + (
+            "" if x.size else " (no overlap, no curve)"
+        )
         axes.plot(x, y, label=label, **_styled(i))
         if 0 < rates[name] < 1:
             axes.plot(*[ndtri(rates[name])] * 2, "o", color=COLOURS[i % len(COLOURS)], markersize=5)
@@ -54,16 +66,24 @@ def det_figure(scores: Mapping[str, Scores]) -> Any:
     for axis, low in ((axes.xaxis, lows[0]), (axes.yaxis, lows[1])):
         ticks: list[float] = []
         for rate in _TICKS:  # those that leave room for the one before
-            if low <= rate <= high and (not ticks or ndtri(rate) - ndtri(ticks[-1]) > 0.06 * (ndtri(high) - ndtri(low))):
+            if low <= rate <= high and (
+                not ticks or ndtri(rate) - ndtri(ticks[-1]) > 0.06 * (ndtri(high) - ndtri(low))
+            ):
                 ticks.append(rate)
         axis.set_ticks(ndtri(ticks), [f"{100 * rate:g}" for rate in ticks])
-    axes.set(xlim=ndtri([lows[0], high]), ylim=ndtri([lows[1], high]), xlabel="False accept rate (%)", ylabel="False reject rate (%)")
+    axes.set(
+        xlim=ndtri([lows[0], high]),
+        ylim=ndtri([lows[1], high]),
+        xlabel="False accept rate (%)",
+        ylabel="False reject rate (%)",
+    )
     legend(axes)
     return figure
 
 
 def roc_points(scores: Scores) -> tuple[Floats, Floats]:
-    """FAR and TAR (K,), K <= 1500, at rising numbers of accepted nontargets, by the strict rule of TAR@FAR: what the curve shows is what the table says.
+    """FAR and TAR (K,), K <= 1500, at rising numbers of accepted nontargets, by the strict rule of
+    TAR@FAR: what the curve shows is what the table says.
 
     >>> far, tar = roc_points(Scores(np.array([3.0, 1.0, 2.0, 0.0]), np.array([True, True, False, False])))
     >>> far.tolist(), tar.tolist()
@@ -71,14 +91,20 @@ def roc_points(scores: Scores) -> tuple[Floats, Floats]:
     """
     s = sort_scores(scores.targets, scores.nontargets)
     size = s.nontarget.size
-    accepted = np.unique(np.append(np.arange(min(size, 200)), np.geomspace(1, size, _NUM_POINTS - 200).astype(np.int64)))
+    accepted = np.unique(
+        np.append(
+            np.arange(min(size, 200)), np.geomspace(1, size, _NUM_POINTS - 200).astype(np.int64)
+        )
+    )
     limit = s.nontarget[size - 1 - accepted[accepted < size]]  # the (accepted + 1)-th largest
     tar = 1 - np.searchsorted(s.target, limit, side="right") / s.target.size
     return accepted / size, np.append(tar, 1.0) if accepted[-1] == size else tar
 
 
 def roc_figure(scores: Mapping[str, Scores]) -> Any:
-    """matplotlib Figure: true accept rate against false accept rate, the latter on a logarithmic axis from one nontarget trial on (at least 1e-6)."""
+    """matplotlib Figure: true accept rate against false accept rate, the latter on a logarithmic
+    axis from one nontarget trial on (at least 1e-6).
+    """
     figure, axes = plot(4.5, 4.25 + 0.18 * len(scores))
     low, bottom = 0.5, 1.0
     for i, (name, one) in enumerate(scores.items()):
@@ -86,35 +112,51 @@ def roc_figure(scores: Mapping[str, Scores]) -> Any:
         begin = max(far[1], 1e-6)
         low = min(low, begin)
         bottom = min(bottom, tar[np.searchsorted(far, begin, side="right") - 1])
-        axes.step(100 * np.maximum(far, begin / 10), 100 * tar, where="post", label=name, **_styled(i))
+        axes.step(
+            100 * np.maximum(far, begin / 10), 100 * tar, where="post", label=name, **_styled(i)
+        )
     axes.set_xscale("log")
     decades = [10.0**k for k in range(-4, 3)]
     axes.set_xticks(decades, [f"{one:g}" for one in decades])
     floor = min(10 * np.floor(10 * bottom), 90)
-    axes.set(xlim=(100 * low, 100), ylim=(floor, 100 + 0.02 * (100 - floor)), xlabel="False accept rate (%)", ylabel="True accept rate (%)")
+    axes.set(
+        xlim=(100 * low, 100),
+        ylim=(floor, 100 + 0.02 * (100 - floor)),
+        xlabel="False accept rate (%)",
+        ylabel="True accept rate (%)",
+    )
     axes.minorticks_off()
     legend(axes)
     return figure
 
 
 def trade_off(scores: Mapping[str, Scores]) -> str:
-    """HTML fragment: DET and ROC curves of the systems, side by side where there is room; "" without matplotlib."""
-    curves = drawn(det_figure, scores, alt="DET curves") + drawn(roc_figure, scores, alt="ROC curves")
+    """HTML fragment: DET and ROC curves of the systems, side by side where there is room; ""
+    without matplotlib.
+    """
+    curves = drawn(det_figure, scores, alt="DET curves") + drawn(
+        roc_figure, scores, alt="ROC curves"
+    )
     told = (
-        "How many nontargets pass against how many targets are turned away, as the threshold moves. First the DET curve: nearer to the lower left is better, "
-        "the dot marks the equal error rate; axes are normal deviates, on which Gaussian scores draw a straight line. Then the ROC curve."
+        "How many nontargets pass against how many targets are turned away, as the threshold "
+        "moves. First the DET curve: nearer to the lower left is better, "
+        "the dot marks the equal error rate; axes are normal deviates, on which Gaussian scores "
+        "draw a straight line. Then the ROC curve."
     )
     return prose(told) + f'<div class="two">{curves}</div>' if curves else ""
 
 
 def histogram_edges(values: Floats, num_bins: int) -> Floats:
-    """(num_bins + 1,) edges of bins of equal width over the values (N,), also where these are nearly equal, which numpy refuses to part.
+    """(num_bins + 1,) edges of bins of equal width over the values (N,), also where these are
+    nearly equal, which numpy refuses to part.
 
     >>> bool(np.all(np.diff(histogram_edges(np.array([1.0, 1.0 + 2**-52]), 72)) > 0))
     True
     """
     low, high = float(values.min()), float(values.max())
-    room = num_bins * max(2 * float(np.spacing(max(abs(low), abs(high)))), float(np.finfo(np.float64).tiny))  # below that, linspace rounds too much
+    room = num_bins * max(
+        2 * float(np.spacing(max(abs(low), abs(high)))), float(np.finfo(np.float64).tiny)
+    )  # below that, linspace rounds too much
     if high - low < room:
         middle, half = low + (high - low) / 2, max(room, 0.5 if high == low else 0.0)
         low, high = middle - half, middle + half
@@ -123,15 +165,26 @@ def histogram_edges(values: Floats, num_bins: int) -> Floats:
 
 
 def histogram_figure(scores: Scores, threshold: float | None) -> Any:
-    """matplotlib Figure: how the target and the nontarget scores of one system are distributed, each class adding up to 100 %."""
+    """matplotlib Figure: how the target and the nontarget scores of one system are distributed,
+    each class adding up to 100 %.
+    """
     figure, axes = plot(4.5, 2.4)
     edges = histogram_edges(scores.values, 72)
-    for label, values, colour in (("nontarget", scores.nontargets, COLOURS[1]), ("target", scores.targets, COLOURS[0])):
+    for label, values, colour in (
+        ("nontarget", scores.nontargets, COLOURS[1]),
+        ("target", scores.targets, COLOURS[0]),
+    ):
         share: Floats = 100 * np.histogram(values, edges)[0] / values.size
         axes.stairs(share, edges, fill=True, color=colour, alpha=0.28)
         axes.stairs(share, edges, color=colour, linewidth=1.3, label=label)
     if threshold is not None:
-        axes.axvline(threshold, color=GREY, linewidth=1, linestyle="--", label=f"EER threshold {threshold:.4g}")
+        axes.axvline(
+            threshold,
+            color=GREY,
+            linewidth=1,
+            linestyle="--",
+            label=f"EER threshold {threshold:.4g}",
+        )
     axes.set(xlabel="Score (higher = more similar)", ylabel="Trials of a class (%)", ylim=(0, None))
     axes.locator_params(axis="x", nbins=6)
     axes.grid(axis="x", visible=False)
@@ -139,11 +192,14 @@ def histogram_figure(scores: Scores, threshold: float | None) -> Any:
     return figure
 
 
-# ---------------------------------------------------------------- are log-likelihood ratios what they say?
+# ---------------------------------------------------------------- are log-likelihood ratios what
+# they say?
 
 
 class Reliability(NamedTuple):
-    """(K,) log-likelihood ratios as stated and as observed, natural logarithms, and the half-widths of the 95 % intervals of the observed ones."""
+    """(K,) log-likelihood ratios as stated and as observed, natural logarithms, and the half-widths
+    of the 95 % intervals of the observed ones.
+    """
 
     stated: Floats
     observed: Floats
@@ -151,10 +207,13 @@ class Reliability(NamedTuple):
 
 
 def llr_points(scores: Scores, num_bins: int = 12) -> Reliability:
-    """The scores taken as LLRs, in bins of equal mass where both classes weigh the same; equal scores share a bin, so there may be fewer bins.
+    """The scores taken as LLRs, in bins of equal mass where both classes weigh the same; equal
+    scores share a bin, so there may be fewer bins.
 
-    stated: logit of the bin's mean sigmoid(LLR). observed: log((t + .5) / (T + 1)) - log((n + .5) / (N + 1)) of its t target and n nontarget trials, whose
-    variance is about 1 / (t + .5) + 1 / (n + .5) (Haldane 1956, Anscombe 1956). Both estimate the same where P(target | LLR) = sigmoid(LLR) at even odds.
+    stated: logit of the bin's mean sigmoid(LLR). observed: log((t + .5) / (T + 1)) - log((n + .5) /
+    (N + 1)) of its t target and n nontarget trials, whose variance is about 1 / (t + .5) + 1 / (n +
+    .5) (Haldane 1956, Anscombe 1956). Both estimate the same where P(target | LLR) = sigmoid(LLR)
+    at even odds.
     """
     from scipy.special import log_expit, logsumexp
 
@@ -162,42 +221,71 @@ def llr_points(scores: Scores, num_bins: int = 12) -> Reliability:
     values, target = scores.values[order], scores.target[order]
     num_targets, num_nontargets = int(target.sum()), int((~target).sum())
     weights = np.where(target, 0.5 / num_targets, 0.5 / num_nontargets)
-    last = np.searchsorted(np.cumsum(weights), np.arange(1, num_bins) / num_bins - 1e-12).clip(max=values.size - 1)
+    last = np.searchsorted(np.cumsum(weights), np.arange(1, num_bins) / num_bins - 1e-12).clip(
+        max=values.size - 1
+    )
     ends = np.unique(np.append(np.searchsorted(values, values[last], side="right"), values.size))
     stated, observed, half_width = [], [], []
     for begin, end in zip([0, *ends[:-1]], ends, strict=True):
         llr, weight, t = values[begin:end], weights[begin:end], int(target[begin:end].sum())
         n = int(end - begin) - t
         stated.append(logsumexp(log_expit(llr), b=weight) - logsumexp(log_expit(-llr), b=weight))
-        observed.append(np.log((t + 0.5) / (num_targets + 1)) - np.log((n + 0.5) / (num_nontargets + 1)))
+        observed.append(
+            np.log((t + 0.5) / (num_targets + 1)) - np.log((n + 0.5) / (num_nontargets + 1))
+        )
         half_width.append(1.96 * np.sqrt(1 / (t + 0.5) + 1 / (n + 0.5)))
     return Reliability(np.array(stated), np.array(observed), np.array(half_width))
 
 
 def reliability_figure(scores: Mapping[str, Scores]) -> Any:
-    """matplotlib Figure: stated against observed log-likelihood ratios of each system, with 95 % intervals; calibrated scores lie on the diagonal."""
+    """matplotlib Figure: stated against observed log-likelihood ratios of each system, with 95 %
+    intervals; calibrated scores lie on the diagonal.
+    """
     figure, axes = plot(*_SQUARE)
     points = {name: llr_points(one) for name, one in scores.items()}
-    limit = 1.1 * max(float(np.abs(np.concatenate([one.stated, one.observed])).max()) for one in points.values())
+    limit = 1.1 * max(
+        float(np.abs(np.concatenate([one.stated, one.observed])).max()) for one in points.values()
+    )
     limit = min(limit, 20.0)  # beyond, no list of trials can tell
     for i, (name, one) in enumerate(points.items()):
         colour = COLOURS[i % len(COLOURS)]
-        axes.errorbar(one.stated, one.observed, one.half_width, color=colour, marker="o", markersize=4, linewidth=1.2, elinewidth=0.8, capsize=2, label=name)
+        axes.errorbar(
+            one.stated,
+            one.observed,
+            one.half_width,
+            color=colour,
+            marker="o",
+            markersize=4,
+            linewidth=1.2,
+            elinewidth=0.8,
+            capsize=2,
+            label=name,
+        )
     axes.axline((0, 0), slope=1, color=GREY, linewidth=0.7, alpha=0.6)
-    axes.set(xlim=(-limit, limit), ylim=(-limit, limit), xlabel="Stated log-likelihood ratio", ylabel="Observed log-likelihood ratio")
+    axes.set(
+        xlim=(-limit, limit),
+        ylim=(-limit, limit),
+        xlabel="Stated log-likelihood ratio",
+        ylabel="Observed log-likelihood ratio",
+    )
     legend(axes)
     return figure
 
 
 def reliability(confidence: ArrayLike, correct: ArrayLike, *, num_bins: int = 15) -> str:
-    """HTML fragment for classifiers: confidence (N,) in [0, 1] against the share of correct (N,) answers in bins of equal mass, with the ECE over these bins.
+    """HTML fragment for classifiers: confidence (N,) in [0, 1] against the share of correct (N,)
+    answers in bins of equal mass, with the ECE over these bins.
 
-    Equal confidences that bins part have the mean of their answers in each (classification.equal_mass). Errors: those of eval.classification.ece.
+    Equal confidences that bins part have the mean of their answers in each
+    (classification.equal_mass). Errors: those of eval.classification.ece.
     """
     values, right = np.asarray(confidence, dtype=np.float64), np.asarray(correct)
     error = ece(values, right, num_bins=num_bins)
     _, mean, share = equal_mass(values, right.astype(np.float64), num_bins)
-    told = f"Expected calibration error {100 * error:.2f} % ({num_bins} bins of equal mass). Below the diagonal the model is surer than it is right."
+    told = (
+        f"Expected calibration error {100 * error:.2f} % ({num_bins} bins of equal mass). Below "
+        "the diagonal the model is surer than it is right."
+    )
     return prose(told) + drawn(_confidence_figure, mean, share, alt="Reliability of the confidence")
 
 
@@ -206,57 +294,102 @@ def _confidence_figure(mean: Floats, share: Floats) -> Any:
     axes.axline((0, 0), slope=1, color=GREY, linewidth=0.7, alpha=0.6)
     axes.plot(100 * mean, 100 * share, "o-", color=COLOURS[0], markersize=4, linewidth=1.4)
     low = 10 * np.floor(10 * min(mean.min(), share.min()))
-    axes.set(xlim=(low, 100.5), ylim=(low, 100.5), xlabel="Mean confidence of a bin (%)", ylabel="Right answers (%)")
+    axes.set(
+        xlim=(low, 100.5),
+        ylim=(low, 100.5),
+        xlabel="Mean confidence of a bin (%)",
+        ylabel="Right answers (%)",
+    )
     return figure
 
 
 # ---------------------------------------------------------------- does the norm tell quality?
 
 
-def embedded_sides(trials: Trials, embeddings: Embeddings) -> list[tuple[str, tuple[str, ...], Ints]]:
-    """Name, ids and (P,) indices of the sides of the trials whose ids have embeddings: both, or one if no id of the other has (models of several items, say).
+def embedded_sides(
+    trials: Trials, embeddings: Embeddings
+) -> list[tuple[str, tuple[str, ...], Ints]]:
+    """Name, ids and (P,) indices of the sides of the trials whose ids have embeddings: both, or one
+    if no id of the other has (models of several items, say).
 
     KeyError if only some ids of a side, or none of both sides, have an embedding.
     """
     held, sides = set(embeddings.ids), []
-    for name, ids, index in (("enrolment", trials.enrol_ids, trials.enrol), ("probe", trials.probe_ids, trials.probe)):
+    for name, ids, index in (
+        ("enrolment", trials.enrol_ids, trials.enrol),
+        ("probe", trials.probe_ids, trials.probe),
+    ):
         missing = [one for one in ids if one not in held]
         if missing and len(missing) < len(ids):
-            raise KeyError(f"{len(missing)} of {len(ids)} {name} ids of the trials have no embedding ({name_first(missing)}); give the file that was scored")
+            raise KeyError(
+                f"{len(missing)} of {len(ids)} {name} ids of the trials have no embedding "
+                f"({name_first(missing)}); give the file that was scored"
+            )
         if not missing:
             sides.append((name, ids, index))
     if not sides:
-        raise KeyError(f"none of the ids of the trials has an embedding ({name_first(trials.enrol_ids)}); give the file that was scored")
+        raise KeyError(
+            f"none of the ids of the trials has an embedding ({name_first(trials.enrol_ids)}); "
+            "give the file that was scored"
+        )
     return sides
 
 
 def trial_quality(trials: Trials, embeddings: Embeddings) -> tuple[Floats, str]:
-    """(P,) the lower norm of each trial's two sides, or the norm of the side that has embeddings, and what it is in words. Errors: as embedded_sides.
+    """(P,) the lower norm of each trial's two sides, or the norm of the side that has embeddings,
+    and what it is in words. Errors: as embedded_sides.
 
     >>> e = Embeddings(("a", "b"), np.array([[3.0, 4.0], [0.0, 1.0]]))
     >>> trial_quality(Trials(("a", "b"), ("b",), [0, 1], [0, 0]), e)
     (array([1., 1.]), 'the lower norm of the two sides')
     """
-    sides = [(name, embeddings.norms[embeddings.rows(ids)], index) for name, ids, index in embedded_sides(trials, embeddings)]
+    sides = [
+        (name, embeddings.norms[embeddings.rows(ids)], index)
+        for name, ids, index in embedded_sides(trials, embeddings)
+    ]
     if len(sides) == 2:
         (_, enrol, i), (_, probe, j) = sides
         return by_side(enrol, probe, i, j)[:, 0], "the lower norm of the two sides"
     name, norms, index = sides[0]
-    return norms[index].astype(np.float64), f"the norm of the {name} side, as the other side's ids have no embedding of their own"
+    return norms[index].astype(
+        np.float64
+    ), f"the norm of the {name} side, as the other side's ids have no embedding of their own"
 
 
-def reject_curves(scores: Mapping[str, Scores], quality: Mapping[str, ArrayLike]) -> dict[str, Curve]:
-    """EER of the trials kept, of each system, as those of lowest quality are rejected in steps of 5 % (calibration.error_versus_reject)."""
-    return {name: error_versus_reject(scores[name].values, scores[name].target, measure) for name, measure in quality.items()}
+def reject_curves(
+    scores: Mapping[str, Scores], quality: Mapping[str, ArrayLike]
+) -> dict[str, Curve]:
+    """EER of the trials kept, of each system, as those of lowest quality are rejected in steps of 5
+    % (calibration.error_versus_reject).
+    """
+    return {
+        name: error_versus_reject(scores[name].values, scores[name].target, measure)
+        for name, measure in quality.items()
+    }
 
 
 def reject_figure(curves: Mapping[str, Curve]) -> Any:
-    """matplotlib Figure: the error that is left against the share of trials rejected; dotted: rejecting by chance."""
+    """matplotlib Figure: the error that is left against the share of trials rejected; dotted:
+    rejecting by chance.
+    """
     figure, axes = plot(4.5, 3.0)
     for i, (name, one) in enumerate(curves.items()):
         shown = np.isfinite(one.values)
-        axes.plot(100 * one.rejected[shown], 100 * one.values[shown], marker="o", markersize=3.5, label=name, **_styled(i))
-        axes.axhline(100 * one.values[0], color=COLOURS[i % len(COLOURS)], linewidth=0.8, linestyle=":")
-    axes.set(xlabel="Trials rejected, lowest norms first (%)", ylabel="EER of the rest (%)", ylim=(0, None))
+        axes.plot(
+            100 * one.rejected[shown],
+            100 * one.values[shown],
+            marker="o",
+            markersize=3.5,
+            label=name,
+            **_styled(i),
+        )
+        axes.axhline(
+            100 * one.values[0], color=COLOURS[i % len(COLOURS)], linewidth=0.8, linestyle=":"
+        )
+    axes.set(
+        xlabel="Trials rejected, lowest norms first (%)",
+        ylabel="EER of the rest (%)",
+        ylim=(0, None),
+    )
     legend(axes)
     return figure

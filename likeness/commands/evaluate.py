@@ -39,20 +39,33 @@ def evaluate_files(
 ) -> str:
     """Evaluate score files side by side; returns the table as text.
 
-    reference: the score file to which the others' differences are given (default: the first); those on the same trials are paired, see eval.paired.
-    trial_list: labels for score files that hold none, matched by pair. subject_list: `id subject` lines for the intervals (else see subjects.subjects_of).
+    reference: the score file to which the others' differences are given (default: the first); those
+    on the same trials are paired, see eval.paired.
+    trial_list: labels for score files that hold none, matched by pair. subject_list: `id subject`
+    lines for the intervals (else see subjects.subjects_of).
     group_list: `id group` or `subject group` lines: error rates by group as well, see eval.groups.
-    json_file: results in the schema of docs/protocols.md. report_folder: one self-contained page, index.html.
-    embeddings: what was scored, one file for all score files or one for each; the page then has error-versus-reject by their norms, norm grids and a map.
-    media: folder of the images or recordings that the ids name, or a list `id path`; the page shows those of the hardest trials and of the norm grids.
-    Errors are those of reading and of the metrics; KeyError if trial items have no embedding.
+    json_file: results in the schema of docs/protocols.md. report_folder: one self-contained page,
+    index.html.
+    embeddings: what was scored, one file for all score files or one for each; the page then has
+    error-versus-reject by their norms, norm grids and a map.
+    media: folder of the images or recordings that the ids name, or a list `id path`; the page shows
+    those of the hardest trials and of the norm grids. Errors are those of reading and of the
+    metrics; KeyError if trial items have no embedding.
     """
     if len(embeddings) not in (0, 1, len(score_files)):
-        raise ValueError(f"{len(embeddings)} embedding files for {len(score_files)} score files; give one for all or one for each, in their order")
+        raise ValueError(
+            f"{len(embeddings)} embedding files for {len(score_files)} score files; give one for "
+            "all or one for each, in their order"
+        )
     if (embeddings or media) and not report_folder:
-        raise ValueError("embeddings and media are shown in the report; name a folder for it with --report")
+        raise ValueError(
+            "embeddings and media are shown in the report; name a folder for it with --report"
+        )
     if reference is not None and reference not in score_files:
-        raise ValueError(f"the reference {reference} is none of the score files; give one of {', '.join(map(str, score_files))}")
+        raise ValueError(
+            f"the reference {reference} is none of the score files; give one of "
+            f"{', '.join(map(str, score_files))}"
+        )
     held = {path: embedding_files.read(path) for path in dict.fromkeys(embeddings)}
     of_each = [held[one] for one in embeddings] * (len(score_files) if len(embeddings) == 1 else 1)
     shown = media_blocks.media_of(media) if media else None
@@ -68,11 +81,21 @@ def evaluate_files(
     for i, (name, path) in enumerate(names.items()):
         listed, values = trials.read_scores(path, labels)
         if listed.target is None:
-            neither = f"neither {path} nor {trial_list} holds labels; give a trial list that has them with --trials"
-            raise ValueError(neither if trial_list else f"{path} holds no labels; give the trial list that has them with --trials")
+            neither = (
+                f"neither {path} nor {trial_list} holds labels; give a trial list that has them "
+                "with --trials"
+            )
+            raise ValueError(
+                neither
+                if trial_list
+                else f"{path} holds no labels; give the trial list that has them with --trials"
+            )
         if listed.target.all() or not listed.target.any():
             kind = "target" if listed.target.all() else "nontarget"
-            raise ValueError(f"{path}: all {len(listed)} trials are {kind} trials; verification metrics need at least one of each kind")
+            raise ValueError(
+                f"{path}: all {len(listed)} trials are {kind} trials; verification metrics need at "
+                "least one of each kind"
+            )
         scores[name], lists[name] = Scores(values, listed.target), listed
         if of_each:
             from eval.reports.scores import embedded_sides  # slow to import, needed here only
@@ -85,15 +108,33 @@ def evaluate_files(
     for name, path in names.items():
         listed = lists[name]
         subjects, found = subjects_of(listed, subject_names)
-        pairs = None if subjects is None else np.stack([subjects[0][listed.enrol], subjects[1][listed.probe]], axis=1)
+        pairs = (
+            None
+            if subjects is None
+            else np.stack([subjects[0][listed.enrol], subjects[1][listed.probe]], axis=1)
+        )
         if (held or group_names) and subjects is not None and not subject_names:
             subject_of |= _named(listed, subjects, found)
         if group_names is not None:
             if pairs is None:
-                raise ValueError(f"{path}: groups are compared by their subjects, and the ids do not name them; give an `id subject` list with --subjects")
+                raise ValueError(
+                    f"{path}: groups are compared by their subjects, and the ids do not name them; "
+                    "give an `id subject` list with --subjects"
+                )
             sides, group_labels = groups.sides_of(listed, group_names, subject_of)
-            grouped.append(groups.evaluate_groups(name, scores[name], pairs, sides, group_labels, switches=switches or report.Switches()))
-        evaluated = report.evaluate_resampled(name, scores[name], pairs, subjects_from=found, switches=switches or report.Switches())
+            grouped.append(
+                groups.evaluate_groups(
+                    name,
+                    scores[name],
+                    pairs,
+                    sides,
+                    group_labels,
+                    switches=switches or report.Switches(),
+                )
+            )
+        evaluated = report.evaluate_resampled(
+            name, scores[name], pairs, subjects_from=found, switches=switches or report.Switches()
+        )
         results += evaluated.results
         drawn[name] = drawn_from(scores[name].target, pairs)
         if evaluated.resamples is not None:
@@ -103,11 +144,18 @@ def evaluate_files(
         from eval import paired  # slow to import, needed here only
 
         compared = paired.differences(against, results, made, drawn, unpaired)
-    files = [*score_files, *(one for one in (trial_list, subject_list, group_list) if one), *embeddings, *([media] if media and media.is_file() else [])]
+    files = [
+        *score_files,
+        *(one for one in (trial_list, subject_list, group_list) if one),
+        *embeddings,
+        *([media] if media and media.is_file() else []),
+    ]
     inputs = {str(path): sha256(path) for path in files}
     if json_file:
         more = {"groups": [asdict(one) for one in grouped]} if grouped else {}
-        report.write_json(json_file, results, inputs, **more, **(paired.to_json(compared) if compared else {}))
+        report.write_json(
+            json_file, results, inputs, **more, **(paired.to_json(compared) if compared else {})
+        )
     if report_folder:
         from eval.reports import verification  # slow to import, needed here only
 
@@ -126,11 +174,19 @@ def evaluate_files(
             groups=grouped,
             paired=compared,
         )
-    return report.table(results) + (paired.table(compared) if compared else "") + (groups.table(grouped) if grouped else "")
+    return (
+        report.table(results)
+        + (paired.table(compared) if compared else "")
+        + (groups.table(grouped) if grouped else "")
+    )
 
 
-def _in_one_order(scores: dict[str, Scores], lists: dict[str, Trials], reference: str) -> list[Unpaired]:
-    """Brings the scores on the reference's trials into its order, so that all are measured on the same resamples; gives the systems on other trials."""
+def _in_one_order(
+    scores: dict[str, Scores], lists: dict[str, Trials], reference: str
+) -> list[Unpaired]:
+    """Brings the scores on the reference's trials into its order, so that all are measured on the
+    same resamples; gives the systems on other trials.
+    """
     if len(scores) == 1:
         return []
     from eval.paired import Unpaired, match_trials  # slow to import, needed here only
@@ -141,14 +197,21 @@ def _in_one_order(scores: dict[str, Scores], lists: dict[str, Trials], reference
             continue
         matched = match_trials(lists[reference], lists[name])
         if matched.order is None:
-            unpaired.append(Unpaired(name, matched.only_first, matched.only_second, matched.other_label))
+            unpaired.append(
+                Unpaired(name, matched.only_first, matched.only_second, matched.other_label)
+            )
         else:
-            scores[name], lists[name] = Scores(scores[name].values[matched.order], scores[reference].target), lists[reference]
+            scores[name], lists[name] = (
+                Scores(scores[name].values[matched.order], scores[reference].target),
+                lists[reference],
+            )
     return unpaired
 
 
 def _named(listed: Trials, subjects: tuple[Ints, Ints], found: str) -> Mapping[str, str]:
-    """id -> subject, by the ids' first folder where that is what was found, else by the first of its ids: numbers begin anew in each list."""
+    """id -> subject, by the ids' first folder where that is what was found, else by the first of
+    its ids: numbers begin anew in each list.
+    """
     by_folder = found.startswith("first path component")
     sides = ((listed.enrol_ids, subjects[0]), (listed.probe_ids, subjects[1]))
     first: dict[int, str] = {}

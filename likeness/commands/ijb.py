@@ -1,4 +1,6 @@
-"""Feature files and the lists of IJB-B or IJB-C to tables: the whole of `likeness evaluate --ijb` (1:1) and `likeness identify --ijb` (1:N)."""
+"""Feature files and the lists of IJB-B or IJB-C to tables: the whole of `likeness evaluate --ijb`
+(1:1) and `likeness identify --ijb` (1:N).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,15 @@ from eval.formats import embeddings
 from eval.formats.provenance import sha256
 from eval.protocols import search
 from eval.protocols.ijb import FARS, Switches, identification_1_n, templates, verification_1_1
-from eval.protocols.ijb_files import MetaFiles, Side, meta_files, read_detector_scores, read_faces, read_side, read_template_pairs
+from eval.protocols.ijb_files import (
+    MetaFiles,
+    Side,
+    meta_files,
+    read_detector_scores,
+    read_faces,
+    read_side,
+    read_template_pairs,
+)
 from eval.results import Result
 from eval.types import Embeddings, Trials, name_first
 
@@ -30,10 +40,13 @@ def evaluate_files(
     num_resamples: int = 0,
     json_file: Path | None = None,
 ) -> str:
-    """1:1 of the pack ROOT from face features, by each preset (name -> switches): the table as text, a column for each file and preset.
+    """1:1 of the pack ROOT from face features, by each preset (name -> switches): the table as
+    text, a column for each file and preset.
 
-    features: files of `likeness embed --ijb`, or any embeddings whose ids are the faces' names. num_resamples: draws of the interval over subjects, which
-    templates have by the 1:N lists. json_file: results in the schema of docs/protocols.md. Errors: those of eval.protocols.ijb and eval.protocols.ijb_files.
+    features: files of `likeness embed --ijb`, or any embeddings whose ids are the faces' names.
+    num_resamples: draws of the interval over subjects, which templates have by the 1:N lists.
+    json_file: results in the schema of docs/protocols.md. Errors: those of eval.protocols.ijb and
+    eval.protocols.ijb_files.
     """
     files = meta_files(root)
     results: list[Result] = []
@@ -43,8 +56,25 @@ def evaluate_files(
         pairs = read_template_pairs(files.pairs) if pairs is None else pairs
         if num_resamples and subjects is None:
             subjects = _subjects(files, pairs)
-        results += verification_1_1(system, pooled, pairs, switches, fars=fars, subjects=subjects, num_resamples=num_resamples)
-    _write(json_file, results, [*features, *_read(files, presets), files.pairs, *([*files.galleries, files.probes] if num_resamples else [])])
+        results += verification_1_1(
+            system,
+            pooled,
+            pairs,
+            switches,
+            fars=fars,
+            subjects=subjects,
+            num_resamples=num_resamples,
+        )
+    _write(
+        json_file,
+        results,
+        [
+            *features,
+            *_read(files, presets),
+            files.pairs,
+            *([*files.galleries, files.probes] if num_resamples else []),
+        ],
+    )
     return report.table(results) + _notes(presets) + ("" if num_resamples else f"{NO_INTERVALS}\n")
 
 
@@ -58,50 +88,102 @@ def identify_files(
     num_resamples: int = 1000,
     json_file: Path | None = None,
 ) -> str:
-    """1:N of the pack ROOT from face features: a table for each preset (name -> switches). As `evaluate_files`; ValueError: no gallery lists."""
+    """1:N of the pack ROOT from face features: a table for each preset (name -> switches).
+
+    As `evaluate_files`; ValueError: no gallery lists.
+    """
     files = meta_files(root)
     if not files.galleries:
-        raise ValueError(f"{files.faces.parent}: there is no {files.name}_1N_gallery_*.csv; unpack the 1:N lists too")
+        raise ValueError(
+            f"{files.faces.parent}: there is no {files.name}_1N_gallery_*.csv; unpack the 1:N "
+            "lists too"
+        )
     galleries, probes = [read_side(one) for one in files.galleries], read_side(files.probes)
     results: list[Result] = []
     tables = []
     for system, switches, pooled in _pooled([features], files, presets):
-        found = identification_1_n(system, pooled, galleries, probes, switches, fpirs=fpirs, ranks=ranks, num_resamples=num_resamples)
+        found = identification_1_n(
+            system,
+            pooled,
+            galleries,
+            probes,
+            switches,
+            fpirs=fpirs,
+            ranks=ranks,
+            num_resamples=num_resamples,
+        )
         results += found.results
         tables.append((f"{system}\n\n" if len(presets) > 1 else "") + search.table(found))
     _write(json_file, results, [features, *_read(files, presets), *files.galleries, files.probes])
     return "\n".join(tables) + _notes(presets)
 
 
-def _pooled(features: Sequence[Path], files: MetaFiles, presets: Mapping[str, Switches]) -> Iterator[tuple[str, Switches, Embeddings]]:
-    """System name, switches and templates of each feature file and preset; one file of features is in memory at a time."""
+def _pooled(
+    features: Sequence[Path], files: MetaFiles, presets: Mapping[str, Switches]
+) -> Iterator[tuple[str, Switches, Embeddings]]:
+    """System name, switches and templates of each feature file and preset; one file of features is
+    in memory at a time.
+    """
     stems = [path.stem for path in features]
     names = stems if len(set(stems)) == len(stems) else [str(path) for path in features]
     if len(set(names)) < len(names):
         raise ValueError(f"the same feature file is given twice: {name_first(names)}")
     faces = read_faces(files.faces)
-    scores = read_detector_scores(files.landmarks, faces) if files.landmarks in _read(files, presets) else None
+    scores = (
+        read_detector_scores(files.landmarks, faces)
+        if files.landmarks in _read(files, presets)
+        else None
+    )
     for name, path in zip(names, features, strict=True):
         held = embeddings.read(path)
-        made = [(preset, switches, templates(held, faces, switches, detector_scores=scores)) for preset, switches in presets.items()]
+        made = [
+            (preset, switches, templates(held, faces, switches, detector_scores=scores))
+            for preset, switches in presets.items()
+        ]
         del held
         for preset, switches, pooled in made:
-            yield (name if len(presets) == 1 else preset if len(names) == 1 else f"{name}, {preset}"), switches, pooled
+            yield (
+                (name if len(presets) == 1 else preset if len(names) == 1 else f"{name}, {preset}"),
+                switches,
+                pooled,
+            )
 
 
 def _read(files: MetaFiles, presets: Mapping[str, Switches]) -> list[Path]:
-    """The lists that `_pooled` reads; the landmarks' file, with the detector's scores, only for presets that use these."""
-    return [files.faces, *([files.landmarks] if any(one.detector_score for one in presets.values()) else [])]
+    """The lists that `_pooled` reads; the landmarks' file, with the detector's scores, only for
+    presets that use these.
+    """
+    return [
+        files.faces,
+        *([files.landmarks] if any(one.detector_score for one in presets.values()) else []),
+    ]
 
 
 def _subjects(files: MetaFiles, pairs: Trials) -> NDArray[np.int64]:
-    """(P, 2): the subjects of both templates of each pair. ValueError counts templates that no 1:N list has."""
+    """(P, 2): the subjects of both templates of each pair.
+
+    ValueError counts templates that no 1:N list has.
+    """
     sides: list[Side] = [read_side(one) for one in (*files.galleries, files.probes)]
-    subject_of = {template: subject for side in sides for template, subject in zip(side.template.tolist(), side.subject.tolist(), strict=True)}
-    lacking = [one for one in dict.fromkeys((*pairs.enrol_ids, *pairs.probe_ids)) if int(one) not in subject_of]
+    subject_of = {
+        template: subject
+        for side in sides
+        for template, subject in zip(side.template.tolist(), side.subject.tolist(), strict=True)
+    }
+    lacking = [
+        one
+        for one in dict.fromkeys((*pairs.enrol_ids, *pairs.probe_ids))
+        if int(one) not in subject_of
+    ]
     if lacking:
-        raise ValueError(f"{files.pairs}: {len(lacking)} templates are in no 1:N list, which name the subjects ({name_first(lacking)}); leave --resamples out")
-    enrol, probe = (np.array([subject_of[int(one)] for one in ids], dtype=np.int64) for ids in (pairs.enrol_ids, pairs.probe_ids))
+        raise ValueError(
+            f"{files.pairs}: {len(lacking)} templates are in no 1:N list, which name the subjects "
+            f"({name_first(lacking)}); leave --resamples out"
+        )
+    enrol, probe = (
+        np.array([subject_of[int(one)] for one in ids], dtype=np.int64)
+        for ids in (pairs.enrol_ids, pairs.probe_ids)
+    )
     return np.stack([enrol[pairs.enrol], probe[pairs.probe]], axis=1)
 
 
@@ -112,4 +194,7 @@ def _write(json_file: Path | None, results: Sequence[Result], inputs: Sequence[P
 
 def _notes(presets: Mapping[str, Switches]) -> str:
     """Every switch of every preset: a number without them means nothing."""
-    return "".join(f"{name}: {', '.join(f'{key} {value}' for key, value in asdict(switches).items())}.\n" for name, switches in presets.items())
+    return "".join(
+        f"{name}: {', '.join(f'{key} {value}' for key, value in asdict(switches).items())}.\n"
+        for name, switches in presets.items()
+    )

@@ -1,4 +1,6 @@
-"""The commands on score, trial and embedding files, which start without torch: score, evaluate, identify, retrieve, plda."""
+"""The commands on score, trial and embedding files, which start without torch: score, evaluate,
+identify, retrieve, plda.
+"""
 
 from __future__ import annotations
 
@@ -7,41 +9,117 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from likeness.commands.options import EMBEDDINGS, EXISTING, PACK, is_default, refuse_idle, refuse_input_as_output
+from likeness.commands.options import (
+    EMBEDDINGS,
+    EXISTING,
+    PACK,
+    is_default,
+    refuse_idle,
+    refuse_input_as_output,
+)
 from toolkit.printing import say
 
 app = typer.Typer()
-PRESET = "With --ijb: whose conventions, a name of docs/protocols.md such as insightface, adaface or opensphere; repeatable (default likeness)."
-SWITCH = "With --ijb: change one, SWITCH=VALUE, e.g. keep_norm=false or tar_rule=strict; repeatable."
+PRESET = (
+    "With --ijb: whose conventions, a name of docs/protocols.md such as insightface, adaface or "
+    "opensphere; repeatable (default likeness)."
+)
+SWITCH = (
+    "With --ijb: change one, SWITCH=VALUE, e.g. keep_norm=false or tar_rule=strict; repeatable."
+)
 
 
-@app.command(epilog="Example: likeness score --trials trials.txt --embeddings embeddings.npz --cohort cohort.npz --out scores.txt")
+@app.command(
+    epilog="Example: likeness score --trials trials.txt --embeddings embeddings.npz --cohort "
+    "cohort.npz --out scores.txt"
+)
 def score(
     context: typer.Context,
     trials: Annotated[Path, typer.Option(help="Trial list; its columns are detected.", **EXISTING)],
-    embeddings: Annotated[Path, typer.Option(help="FILE.npz, .ark or .scp; the enrolment side, or both.", **EMBEDDINGS)],
-    out: Annotated[Path, typer.Option(help="Score file: `enrol probe score [label]`; with --calibrate the calibration, a .json file.")],
-    probe_embeddings: Annotated[Path | None, typer.Option(help="The probe side, if apart.", **EMBEDDINGS)] = None,
+    embeddings: Annotated[
+        Path,
+        typer.Option(help="FILE.npz, .ark or .scp; the enrolment side, or both.", **EMBEDDINGS),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Score file: `enrol probe score [label]`; with --calibrate the calibration, a "
+            ".json file."
+        ),
+    ],
+    probe_embeddings: Annotated[
+        Path | None, typer.Option(help="The probe side, if apart.", **EMBEDDINGS)
+    ] = None,
     enrolment: Annotated[
-        Path | None, typer.Option(help="`model item item ...` lines: the trials' enrolment ids are models of several items.", **EXISTING)
+        Path | None,
+        typer.Option(
+            help="`model item item ...` lines: the trials' enrolment ids are models of several "
+            "items.",
+            **EXISTING,
+        ),
     ] = None,
-    pooling: Annotated[Literal["mean", "norm_weighted"], typer.Option(help="How a model's items are pooled.")] = "mean",
-    similarity: Annotated[str | None, typer.Option(help="A name of docs/protocols.md (default: what the embeddings say, else cosine).")] = None,
-    subtract_mean: Annotated[Path | None, typer.Option(help="Embeddings whose mean is subtracted from all others.", **EMBEDDINGS)] = None,
-    plda: Annotated[Path | None, typer.Option(help="Score by a PLDA of `likeness plda` instead.", **EXISTING)] = None,
+    pooling: Annotated[
+        Literal["mean", "norm_weighted"], typer.Option(help="How a model's items are pooled.")
+    ] = "mean",
+    similarity: Annotated[
+        str | None,
+        typer.Option(
+            help="A name of docs/protocols.md (default: what the embeddings say, else cosine)."
+        ),
+    ] = None,
+    subtract_mean: Annotated[
+        Path | None,
+        typer.Option(help="Embeddings whose mean is subtracted from all others.", **EMBEDDINGS),
+    ] = None,
+    plda: Annotated[
+        Path | None, typer.Option(help="Score by a PLDA of `likeness plda` instead.", **EXISTING)
+    ] = None,
     scoring_length: Annotated[
-        Literal["kaldi", "simple", "none"] | None, typer.Option(help="With --plda: another length at scoring than the file says, see `likeness plda`.")
+        Literal["kaldi", "simple", "none"] | None,
+        typer.Option(
+            help="With --plda: another length at scoring than the file says, see `likeness plda`."
+        ),
     ] = None,
-    cohort: Annotated[Path | None, typer.Option(help="Embeddings of other subjects: normalise the scores.", **EMBEDDINGS)] = None,
-    cohort_subjects: Annotated[Path | None, typer.Option(help="`id subject` list of the cohort: one mean per subject.", **EXISTING)] = None,
-    norm: Annotated[Literal["as", "s", "z", "t"], typer.Option(help="Score normalisation with the cohort.")] = "as",
+    cohort: Annotated[
+        Path | None,
+        typer.Option(help="Embeddings of other subjects: normalise the scores.", **EMBEDDINGS),
+    ] = None,
+    cohort_subjects: Annotated[
+        Path | None,
+        typer.Option(help="`id subject` list of the cohort: one mean per subject.", **EXISTING),
+    ] = None,
+    norm: Annotated[
+        Literal["as", "s", "z", "t"], typer.Option(help="Score normalisation with the cohort.")
+    ] = "as",
     top_n: Annotated[int, typer.Option(min=1, help="Cohort scores that AS-norm takes.")] = 300,
-    calibration: Annotated[Path | None, typer.Option(help="A calibration made with --calibrate: the scores become log-likelihood ratios.", **EXISTING)] = None,
-    calibrate: Annotated[bool, typer.Option("--calibrate", help="Fit a calibration on these labelled trials instead of writing scores.")] = False,
-    quality: Annotated[list[str] | None, typer.Option(help="Quality measure of the calibration: log_norm, log_duration, cohort_mean; repeatable.")] = None,
-    durations: Annotated[Path | None, typer.Option(help="`id seconds` list for log_duration.", **EXISTING)] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            help="A calibration made with --calibrate: the scores become log-likelihood ratios.",
+            **EXISTING,
+        ),
+    ] = None,
+    calibrate: Annotated[
+        bool,
+        typer.Option(
+            "--calibrate",
+            help="Fit a calibration on these labelled trials instead of writing scores.",
+        ),
+    ] = False,
+    quality: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Quality measure of the calibration: log_norm, log_duration, cohort_mean; "
+            "repeatable."
+        ),
+    ] = None,
+    durations: Annotated[
+        Path | None, typer.Option(help="`id seconds` list for log_duration.", **EXISTING)
+    ] = None,
 ) -> None:
-    """Score a verification trial list, with models of several utterances, score normalisation and calibration where asked for."""
+    """Score a verification trial list, with models of several utterances, score normalisation and
+    calibration where asked for.
+    """
     from likeness.commands.score import calibrate_files, score_files
 
     refuse_input_as_output(context, "out")
@@ -49,9 +127,13 @@ def score(
     refuse_idle(context, ("top_n",), "--norm as", norm == "as")
     refuse_idle(context, ("pooling",), "--enrolment", enrolment)
     refuse_idle(context, ("scoring_length",), "--plda", plda)
-    refuse_idle(context, ("quality",), "--calibrate", calibrate)  # a calibration that is applied names its own measures
+    refuse_idle(
+        context, ("quality",), "--calibrate", calibrate
+    )  # a calibration that is applied names its own measures
     timed = "log_duration" in (quality or ()) if calibrate else calibration
-    refuse_idle(context, ("durations",), "--calibrate --quality log_duration, or --calibration,", timed)
+    refuse_idle(
+        context, ("durations",), "--calibrate --quality log_duration, or --calibration,", timed
+    )
     shared: dict[str, Any] = {
         "probe_embeddings": probe_embeddings,
         "enrolment": enrolment,
@@ -68,57 +150,145 @@ def score(
     }
     if calibrate:
         if calibration:
-            raise ValueError("--calibrate fits a calibration and --calibration applies one; give one of them")
+            raise ValueError(
+                "--calibrate fits a calibration and --calibration applies one; give one of them"
+            )
         say(calibrate_files(trials, embeddings, out, quality=tuple(quality or ()), **shared))
     else:
         say(score_files(trials, embeddings, out, calibration=calibration, **shared))
 
 
 @app.command(
-    epilog="Examples: likeness evaluate scores.txt --p-target 0.01 --far 1e-3 --json results.json --report report; "
-    "likeness evaluate ijbc.npz --ijb IJBC --preset insightface --preset opensphere --json ijbc.json"
+    epilog="Examples: likeness evaluate scores.txt --p-target 0.01 --far 1e-3 --json results.json "
+    "--report report; "
+    "likeness evaluate ijbc.npz --ijb IJBC --preset insightface --preset opensphere --json "
+    "ijbc.json"
 )
 def evaluate(
     context: typer.Context,
-    scores: Annotated[list[Path], typer.Argument(help="Score files, or with --ijb embeddings of faces; several are set side by side.", **EXISTING)],
-    ijb: Annotated[Path | None, typer.Option(help="The folder of IJB-B or IJB-C: evaluate its 1:1 protocol from embeddings of its faces.", **PACK)] = None,
+    scores: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Score files, or with --ijb embeddings of faces; several are set side by side.",
+            **EXISTING,
+        ),
+    ],
+    ijb: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder of IJB-B or IJB-C: evaluate its 1:1 protocol from embeddings of its "
+            "faces.",
+            **PACK,
+        ),
+    ] = None,
     preset: Annotated[list[str] | None, typer.Option(help=PRESET)] = None,
     switch: Annotated[list[str] | None, typer.Option(help=SWITCH)] = None,
     reference: Annotated[
-        Path | None, typer.Option(help="The score file to which the differences of the others are given, on the same trials (default: the first).")
+        Path | None,
+        typer.Option(
+            help="The score file to which the differences of the others are given, on the same "
+            "trials (default: the first)."
+        ),
     ] = None,
-    trials: Annotated[Path | None, typer.Option(help="Trial list with the labels, where the score files have none.", **EXISTING)] = None,
+    trials: Annotated[
+        Path | None,
+        typer.Option(
+            help="Trial list with the labels, where the score files have none.", **EXISTING
+        ),
+    ] = None,
     subjects: Annotated[
-        Path | None, typer.Option(help="`id subject` list for the intervals (default: ids' first folder, else links of target trials).", **EXISTING)
+        Path | None,
+        typer.Option(
+            help="`id subject` list for the intervals (default: ids' first folder, else links of "
+            "target trials).",
+            **EXISTING,
+        ),
     ] = None,
     groups: Annotated[
         Path | None,
-        typer.Option(help="`id group` or `subject group` list (sex, age band, accent): error rates within and across groups, worst to best.", **EXISTING),
+        typer.Option(
+            help="`id group` or `subject group` list (sex, age band, accent): error rates within "
+            "and across groups, worst to best.",
+            **EXISTING,
+        ),
     ] = None,
-    p_target: Annotated[list[float] | None, typer.Option(help="Prior of minDCF; repeatable (default .01 and .05).")] = None,
-    far: Annotated[list[float] | None, typer.Option(help="False-accept rate of TAR@FAR; repeatable (default .1, .01, .001; with --ijb 1e-6 to .1).")] = None,
-    eer_method: Annotated[Literal["interpolated", "convex_hull", "nearest"], typer.Option(help="Rule of the EER.")] = "interpolated",
-    tar_rule: Annotated[Literal["strict", "nearest", "interpolated"], typer.Option(help="Rule of TAR@FAR.")] = "strict",
+    p_target: Annotated[
+        list[float] | None, typer.Option(help="Prior of minDCF; repeatable (default .01 and .05).")
+    ] = None,
+    far: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="False-accept rate of TAR@FAR; repeatable (default .1, .01, .001; with --ijb 1e-6 "
+            "to .1)."
+        ),
+    ] = None,
+    eer_method: Annotated[
+        Literal["interpolated", "convex_hull", "nearest"], typer.Option(help="Rule of the EER.")
+    ] = "interpolated",
+    tar_rule: Annotated[
+        Literal["strict", "nearest", "interpolated"], typer.Option(help="Rule of TAR@FAR.")
+    ] = "strict",
     c_miss: Annotated[float, typer.Option(help="Cost of a miss in the DCF.")] = 1.0,
     c_fa: Annotated[float, typer.Option(help="Cost of a false accept in the DCF.")] = 1.0,
-    llr: Annotated[bool, typer.Option("--llr", help="The scores are log-likelihood ratios: add Cllr, minCllr and the actual DCF.")] = False,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the results as JSON.")] = None,
-    report: Annotated[Path | None, typer.Option(help="Write a self-contained HTML report into this folder.")] = None,
+    llr: Annotated[
+        bool,
+        typer.Option(
+            "--llr",
+            help="The scores are log-likelihood ratios: add Cllr, minCllr and the actual DCF.",
+        ),
+    ] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the results as JSON.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write a self-contained HTML report into this folder.")
+    ] = None,
     embeddings: Annotated[
         list[Path] | None,
-        typer.Option(help="What was scored, one file for all score files or one for each: the report adds quality by norm and a map.", **EMBEDDINGS),
+        typer.Option(
+            help="What was scored, one file for all score files or one for each: the report adds "
+            "quality by norm and a map.",
+            **EMBEDDINGS,
+        ),
     ] = None,
     media: Annotated[
-        Path | None, typer.Option(exists=True, help="Folder of the images or recordings that the ids name, or a list `id path`: the report shows them.")
+        Path | None,
+        typer.Option(
+            exists=True,
+            help="Folder of the images or recordings that the ids name, or a list `id path`: the "
+            "report shows them.",
+        ),
     ] = None,
-    resamples: Annotated[int, typer.Option(min=0, help="Bootstrap resamples of the intervals; 0 = no intervals (default with --ijb).")] = 1000,
+    resamples: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Bootstrap resamples of the intervals; 0 = no intervals (default with --ijb).",
+        ),
+    ] = 1000,
 ) -> None:
-    """EER, minDCF and TAR@FAR with intervals resampled over subjects; of several score files on the same trials the paired differences too."""
+    """EER, minDCF and TAR@FAR with intervals resampled over subjects; of several score files on the
+    same trials the paired differences too.
+    """
     refuse_input_as_output(context, "json_file")
     refuse_beside_ijb(
         context,
         ijb,
-        ("reference", "trials", "subjects", "groups", "p_target", "eer_method", "tar_rule", "c_miss", "c_fa", "llr", "report", "embeddings", "media"),
+        (
+            "reference",
+            "trials",
+            "subjects",
+            "groups",
+            "p_target",
+            "eer_method",
+            "tar_rule",
+            "c_miss",
+            "c_fa",
+            "llr",
+            "report",
+            "embeddings",
+            "media",
+        ),
     )
     if ijb is not None:
         from eval.protocols.ijb import FARS, switches_of
@@ -126,7 +296,16 @@ def evaluate(
 
         chosen = {name: switches_of(name, switch or []) for name in preset or ["likeness"]}
         drawn = 0 if is_default(context, "resamples") else resamples
-        say(ijb_command.evaluate_files(scores, ijb, chosen, fars=tuple(far or FARS), num_resamples=drawn, json_file=json_file))
+        say(
+            ijb_command.evaluate_files(
+                scores,
+                ijb,
+                chosen,
+                fars=tuple(far or FARS),
+                num_resamples=drawn,
+                json_file=json_file,
+            )
+        )
         return
     from eval.results import Switches
     from likeness.commands.evaluate import evaluate_files
@@ -158,40 +337,100 @@ def evaluate(
 
 
 @app.command(
-    epilog="Examples: likeness identify --gallery gallery.npz --probes probes.npz --fpir 0.01 --json results.json; "
+    epilog="Examples: likeness identify --gallery gallery.npz --probes probes.npz --fpir 0.01 "
+    "--json results.json; "
     "likeness identify --probes ijbc.npz --ijb IJBC --preset insightface"
 )
 def identify(
     context: typer.Context,
-    probes: Annotated[Path, typer.Option(help="Embeddings to search for, or with --ijb those of all its faces.", **EMBEDDINGS)],
-    gallery: Annotated[Path | None, typer.Option(help="Embeddings to search in.", **EMBEDDINGS)] = None,
-    ijb: Annotated[Path | None, typer.Option(help="The folder of IJB-B or IJB-C: its 1:N protocol, from embeddings of its faces.", **PACK)] = None,
+    probes: Annotated[
+        Path,
+        typer.Option(
+            help="Embeddings to search for, or with --ijb those of all its faces.", **EMBEDDINGS
+        ),
+    ],
+    gallery: Annotated[
+        Path | None, typer.Option(help="Embeddings to search in.", **EMBEDDINGS)
+    ] = None,
+    ijb: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder of IJB-B or IJB-C: its 1:N protocol, from embeddings of its faces.",
+            **PACK,
+        ),
+    ] = None,
     preset: Annotated[list[str] | None, typer.Option(help=PRESET)] = None,
     switch: Annotated[list[str] | None, typer.Option(help=SWITCH)] = None,
-    gallery_subjects: Annotated[Path | None, typer.Option(help="`id subject` list (default: the ids' first folder).", **EXISTING)] = None,
-    probe_subjects: Annotated[Path | None, typer.Option(help="`id subject` list (default: the ids' first folder).", **EXISTING)] = None,
-    second_gallery: Annotated[Path | None, typer.Option(help="A gallery apart, such as IJB's G2: open-set rates are the mean of both.", **EMBEDDINGS)] = None,
-    fpir: Annotated[list[float] | None, typer.Option(help="False-positive identification rate of TPIR; repeatable (default .01, .1).")] = None,
-    rank: Annotated[list[int] | None, typer.Option(help="K of rank-K; repeatable (default 1, 5, 10).")] = None,
-    similarity: Annotated[str | None, typer.Option(help="A name of docs/protocols.md (default: what the probes say, else cosine).")] = None,
+    gallery_subjects: Annotated[
+        Path | None,
+        typer.Option(help="`id subject` list (default: the ids' first folder).", **EXISTING),
+    ] = None,
+    probe_subjects: Annotated[
+        Path | None,
+        typer.Option(help="`id subject` list (default: the ids' first folder).", **EXISTING),
+    ] = None,
+    second_gallery: Annotated[
+        Path | None,
+        typer.Option(
+            help="A gallery apart, such as IJB's G2: open-set rates are the mean of both.",
+            **EMBEDDINGS,
+        ),
+    ] = None,
+    fpir: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="False-positive identification rate of TPIR; repeatable (default .01, .1)."
+        ),
+    ] = None,
+    rank: Annotated[
+        list[int] | None, typer.Option(help="K of rank-K; repeatable (default 1, 5, 10).")
+    ] = None,
+    similarity: Annotated[
+        str | None,
+        typer.Option(
+            help="A name of docs/protocols.md (default: what the probes say, else cosine)."
+        ),
+    ] = None,
     protocol: Annotated[
-        Literal["open", "closed"], typer.Option(help="open: threshold from non-mated probes; closed: the variant of SimPLE and OpenSphere.")
+        Literal["open", "closed"],
+        typer.Option(
+            help="open: threshold from non-mated probes; closed: the variant of SimPLE and "
+            "OpenSphere."
+        ),
     ] = "open",
-    resamples: Annotated[int, typer.Option(min=0, help="Bootstrap resamples of the intervals; 0 = no intervals.")] = 1000,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the results as JSON.")] = None,
+    resamples: Annotated[
+        int, typer.Option(min=0, help="Bootstrap resamples of the intervals; 0 = no intervals.")
+    ] = 1000,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the results as JSON.")
+    ] = None,
 ) -> None:
     """Search every probe in a gallery: rank-K and open-set TPIR@FPIR."""
     refuse_input_as_output(context, "json_file")
     if (gallery is None) == (ijb is None):
         raise ValueError("identify needs --gallery FILE or --ijb FOLDER, one of them")
-    refuse_beside_ijb(context, ijb, ("gallery_subjects", "probe_subjects", "second_gallery", "similarity", "protocol"))
+    refuse_beside_ijb(
+        context,
+        ijb,
+        ("gallery_subjects", "probe_subjects", "second_gallery", "similarity", "protocol"),
+    )
     fpirs, ranks = tuple(fpir or (0.01, 0.1)), tuple(rank or (1, 5, 10))
     if ijb is not None:
         from eval.protocols.ijb import switches_of
         from likeness.commands import ijb as ijb_command
 
         chosen = {name: switches_of(name, switch or []) for name in preset or ["likeness"]}
-        say(ijb_command.identify_files(probes, ijb, chosen, fpirs=fpirs, ranks=ranks, num_resamples=resamples, json_file=json_file))
+        say(
+            ijb_command.identify_files(
+                probes,
+                ijb,
+                chosen,
+                fpirs=fpirs,
+                ranks=ranks,
+                num_resamples=resamples,
+                json_file=json_file,
+            )
+        )
         return
     from likeness.commands.identify import identify_files
 
@@ -212,18 +451,48 @@ def identify(
     say(text)
 
 
-@app.command(epilog="Example: likeness retrieve --embeddings embeddings.npz --labels labels.txt --json results.json")
+@app.command(
+    epilog="Example: likeness retrieve --embeddings embeddings.npz --labels labels.txt --json "
+    "results.json"
+)
 def retrieve(
     context: typer.Context,
-    embeddings: Annotated[Path, typer.Option(help="Embeddings of the queries; each searches all others, or --gallery.", **EMBEDDINGS)],
-    labels: Annotated[Path | None, typer.Option(help="`id label` list (default: the ids' first folder).", **EXISTING)] = None,
-    gallery: Annotated[Path | None, typer.Option(help="Embeddings to search in.", **EMBEDDINGS)] = None,
-    gallery_labels: Annotated[Path | None, typer.Option(help="`id label` list of the gallery (default: --labels).", **EXISTING)] = None,
-    similarity: Annotated[str | None, typer.Option(help="A name of docs/protocols.md (default: what the embeddings say, else cosine).")] = None,
-    k: Annotated[list[int] | None, typer.Option("--k", help="K of recall@K; repeatable (default 1, 2, 4, 8).")] = None,
-    lone: Annotated[Literal["exclude", "zero", "error"], typer.Option(help="Queries without any relevant item.")] = "exclude",
-    resamples: Annotated[int, typer.Option(min=0, help="Bootstrap resamples of the intervals; 0 = no intervals.")] = 1000,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the results as JSON.")] = None,
+    embeddings: Annotated[
+        Path,
+        typer.Option(
+            help="Embeddings of the queries; each searches all others, or --gallery.", **EMBEDDINGS
+        ),
+    ],
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="`id label` list (default: the ids' first folder).", **EXISTING),
+    ] = None,
+    gallery: Annotated[
+        Path | None, typer.Option(help="Embeddings to search in.", **EMBEDDINGS)
+    ] = None,
+    gallery_labels: Annotated[
+        Path | None,
+        typer.Option(help="`id label` list of the gallery (default: --labels).", **EXISTING),
+    ] = None,
+    similarity: Annotated[
+        str | None,
+        typer.Option(
+            help="A name of docs/protocols.md (default: what the embeddings say, else cosine)."
+        ),
+    ] = None,
+    k: Annotated[
+        list[int] | None,
+        typer.Option("--k", help="K of recall@K; repeatable (default 1, 2, 4, 8)."),
+    ] = None,
+    lone: Annotated[
+        Literal["exclude", "zero", "error"], typer.Option(help="Queries without any relevant item.")
+    ] = "exclude",
+    resamples: Annotated[
+        int, typer.Option(min=0, help="Bootstrap resamples of the intervals; 0 = no intervals.")
+    ] = 1000,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the results as JSON.")
+    ] = None,
 ) -> None:
     """Recall@K, R-precision and MAP@R of image or voice retrieval, with intervals over classes."""
     from likeness.commands.retrieve import retrieve_files
@@ -243,32 +512,61 @@ def retrieve(
     say(text)
 
 
-@app.command(epilog="Example: likeness plda --embeddings train.npz --labels utt2spk --lda-dim 150 --out plda.json")
+@app.command(
+    epilog="Example: likeness plda --embeddings train.npz --labels utt2spk --lda-dim 150 --out "
+    "plda.json"
+)
 def plda(
     context: typer.Context,
-    embeddings: Annotated[Path, typer.Option(help="Embeddings of other subjects than those to be scored.", **EMBEDDINGS)],
+    embeddings: Annotated[
+        Path,
+        typer.Option(help="Embeddings of other subjects than those to be scored.", **EMBEDDINGS),
+    ],
     out: Annotated[Path, typer.Option(help="FILE.json for `likeness score --plda`.")],
-    labels: Annotated[Path | None, typer.Option(help="`id class` list (default: the ids' first folder).", **EXISTING)] = None,
-    lda_dim: Annotated[int, typer.Option(min=0, help="Dimensions that LDA leaves; 0 = no LDA.")] = 0,
-    length_norm: Annotated[bool, typer.Option(help="Scale the embeddings to one length first.")] = True,
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="`id class` list (default: the ids' first folder).", **EXISTING),
+    ] = None,
+    lda_dim: Annotated[
+        int, typer.Option(min=0, help="Dimensions that LDA leaves; 0 = no LDA.")
+    ] = 0,
+    length_norm: Annotated[
+        bool, typer.Option(help="Scale the embeddings to one length first.")
+    ] = True,
     iterations: Annotated[int, typer.Option(min=1, help="Iterations of EM.")] = 10,
     scoring_length: Annotated[
         Literal["kaldi", "simple", "none"],
-        typer.Option(help="Length of a vector at scoring: what the model expects (Kaldi's recipes), sqrt(K), or as it is."),
+        typer.Option(
+            help="Length of a vector at scoring: what the model expects (Kaldi's recipes), "
+            "sqrt(K), or as it is."
+        ),
     ] = "kaldi",
 ) -> None:
     """Fit a two-covariance PLDA (Kaldi's conventions) on labelled embeddings."""
     from eval.plda import fit_files
 
     refuse_input_as_output(context, "out")
-    say(fit_files(embeddings, out, labels=labels, lda_dim=lda_dim, length_norm=length_norm, iterations=iterations, scoring_length=scoring_length))
+    say(
+        fit_files(
+            embeddings,
+            out,
+            labels=labels,
+            lda_dim=lda_dim,
+            length_norm=length_norm,
+            iterations=iterations,
+            scoring_length=scoring_length,
+        )
+    )
 
 
 def refuse_beside_ijb(context: typer.Context, ijb: Path | None, others: tuple[str, ...]) -> None:
-    """ValueError for options that --ijb leaves without meaning, and for --preset and --switch without it."""
+    """ValueError for options that --ijb leaves without meaning, and for --preset and --switch
+    without it.
+    """
     refuse_idle(context, ("preset", "switch"), "--ijb", ijb)
     refused = [f"--{name.replace('_', '-')}" for name in others if not is_default(context, name)]
     if refused and ijb is not None:
         raise ValueError(
-            f"{' and '.join(refused)} {'does' if len(refused) == 1 else 'do'} not go with --ijb, whose protocol is set by --preset and --switch; leave it out"
+            f"{' and '.join(refused)} {'does' if len(refused) == 1 else 'do'} not go with --ijb, "
+            "whose protocol is set by --preset and --switch; leave it out"
         )

@@ -16,41 +16,95 @@ app = typer.Typer()
 
 
 @app.command(
-    epilog="Examples: likeness embed --model runs/an4 --items list.txt --root wavs --out embeddings.npz; "
-    "likeness embed --model runs/ms1mv2 --ijb IJBC --flip concat --workers 8 --batch-size 64 --out ijbc.npz"
+    epilog="Examples: likeness embed --model runs/an4 --items list.txt --root wavs --out "
+    "embeddings.npz; "
+    "likeness embed --model runs/ms1mv2 --ijb IJBC --flip concat --workers 8 --batch-size 64 --out "
+    "ijbc.npz"
 )
 def embed(
     model: Annotated[
-        str, typer.Option(help="A run directory, a .safetensors checkpoint, speechbrain:SOURCE, wespeaker:FILE.pt, insightface:PATH or an .onnx file.")
+        str,
+        typer.Option(
+            help="A run directory, a .safetensors checkpoint, speechbrain:SOURCE, "
+            "wespeaker:FILE.pt, insightface:PATH or an .onnx file."
+        ),
     ],
     out: Annotated[
-        Path, typer.Option(help="FILE.npz, .ark (with .scp), .parquet or .h5, or a LanceDB table lancedb:DIR/TABLE.", parser=placed, metavar="FILE")
+        Path,
+        typer.Option(
+            help="FILE.npz, .ark (with .scp), .parquet or .h5, or a LanceDB table "
+            "lancedb:DIR/TABLE.",
+            parser=placed,
+            metavar="FILE",
+        ),
     ],
-    items: Annotated[Path | None, typer.Option(help="LIST: one path per line, or `id path [label]`.", **EXISTING)] = None,
-    ijb: Annotated[
-        Path | None, typer.Option(help="Instead of a list: the folder of IJB-B or IJB-C (meta, loose_crop); its faces are aligned by its landmarks.", **PACK)
+    items: Annotated[
+        Path | None, typer.Option(help="LIST: one path per line, or `id path [label]`.", **EXISTING)
     ] = None,
-    root: Annotated[Path | None, typer.Option(help="Folder that relative paths start from (default: the list's).")] = None,
-    bad_items: Annotated[str, typer.Option(help="skip: leave unreadable items out and name them; refuse: write nothing.")] = "skip",
-    batch_size: Annotated[int, typer.Option(min=1, help="Inputs per batch; changes no embedding.")] = 16,
+    ijb: Annotated[
+        Path | None,
+        typer.Option(
+            help="Instead of a list: the folder of IJB-B or IJB-C (meta, loose_crop); its faces "
+            "are aligned by its landmarks.",
+            **PACK,
+        ),
+    ] = None,
+    root: Annotated[
+        Path | None,
+        typer.Option(help="Folder that relative paths start from (default: the list's)."),
+    ] = None,
+    bad_items: Annotated[
+        str,
+        typer.Option(help="skip: leave unreadable items out and name them; refuse: write nothing."),
+    ] = "skip",
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="Inputs per batch; changes no embedding.")
+    ] = 16,
     flip: Annotated[
-        Literal["none", "sum", "mean", "concat"], typer.Option(help="Images: join with the mirror image's embedding; concat holds both, for every IJB preset.")
+        Literal["none", "sum", "mean", "concat"],
+        typer.Option(
+            help="Images: join with the mirror image's embedding; concat holds both, for every IJB "
+            "preset."
+        ),
     ] = "none",
     detector: Annotated[
-        Path | None, typer.Option(help="Faces: an SCRFD .onnx file with landmarks; the items are photographs, not aligned crops.", **EXISTING)
+        Path | None,
+        typer.Option(
+            help="Faces: an SCRFD .onnx file with landmarks; the items are photographs, not "
+            "aligned crops.",
+            **EXISTING,
+        ),
     ] = None,
     workers: Annotated[int, typer.Option(min=0, help="Processes that read files.")] = 0,
-    frontend: Annotated[Literal["wespeaker", "3dspeaker"], typer.Option(help="Filterbanks that an .onnx or wespeaker: model was trained with.")] = "wespeaker",
-    crops: Annotated[int, typer.Option(min=0, help="Speech: the mean over so many evenly spaced crops; 0 = the whole recording.")] = 0,
+    frontend: Annotated[
+        Literal["wespeaker", "3dspeaker"],
+        typer.Option(help="Filterbanks that an .onnx or wespeaker: model was trained with."),
+    ] = "wespeaker",
+    crops: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Speech: the mean over so many evenly spaced crops; 0 = the whole recording.",
+        ),
+    ] = 0,
     crop_seconds: Annotated[float, typer.Option(help="Their length.")] = 4.0,
     chunk_seconds: Annotated[
-        float, typer.Option(min=0, help="Speech: the mean over chunks of at most so many seconds, e.g. 60, for recordings of hours; 0 = off.")
+        float,
+        typer.Option(
+            min=0,
+            help="Speech: the mean over chunks of at most so many seconds, e.g. 60, for recordings "
+            "of hours; 0 = off.",
+        ),
     ] = 0.0,
-    only_speech: Annotated[bool, typer.Option("--only-speech", help="Speech: leave out pauses, by their energy.")] = False,
+    only_speech: Annotated[
+        bool, typer.Option("--only-speech", help="Speech: leave out pauses, by their energy.")
+    ] = False,
 ) -> None:
-    """Embed every item of a list; raw vectors with their norms, ready for `score` or another system.
+    """Embed every item of a list; raw vectors with their norms, ready for `score` or another
+    system.
 
-    Long lists are embedded in shards: the same command goes on where it was stopped. Many processes: torchrun --nproc-per-node N -m likeness embed ...
+    Long lists are embedded in shards: the same command goes on where it was stopped. Many
+    processes: torchrun --nproc-per-node N -m likeness embed ...
     """
     from eval.formats import embeddings
     from likeness import extract
@@ -66,9 +120,18 @@ def embed(
         raise FileNotFoundError(f"{out}: there is no folder {out.parent}; make it first")
     if (items is None) == (ijb is None):
         raise ValueError("embed needs --items LIST or --ijb FOLDER, one of them")
-    loaded = load.in_parts(load.load(model, frontend=frontend), crops=crops, crop_seconds=crop_seconds, chunk_seconds=chunk_seconds, only_speech=only_speech)
+    loaded = load.in_parts(
+        load.load(model, frontend=frontend),
+        crops=crops,
+        crop_seconds=crop_seconds,
+        chunk_seconds=chunk_seconds,
+        only_speech=only_speech,
+    )
     if ijb is not None and detector is not None:
-        raise ValueError("--detector finds faces in photographs, and --ijb aligns them by its own landmarks; leave one out")
+        raise ValueError(
+            "--detector finds faces in photographs, and --ijb aligns them by its own landmarks; "
+            "leave one out"
+        )
     loaded = load.with_detector(loaded, detector)
     if ijb is not None:
         loaded, listed = extract.ijb_pack(loaded, ijb)
@@ -77,7 +140,9 @@ def embed(
     embeddings.check_ids(out, [item.id for item in listed])
     loaded = extract.with_flip(loaded, flip)
     loaded.embedder.to(distributed.start() or pick_device())
-    made = extract.extract(loaded, listed, out, batch_size=batch_size, workers=workers, progress=sys.stderr.isatty())
+    made = extract.extract(
+        loaded, listed, out, batch_size=batch_size, workers=workers, progress=sys.stderr.isatty()
+    )
     if made is None:  # another process than the first
         distributed.end()
         return
@@ -88,14 +153,23 @@ def embed(
         say(f"skipped {len(bad) - 20} more items; `embed` names the first 20", error=True)
     if bad and bad_items == "refuse":
         extract.finish(out)
-        raise ValueError(f"{len(bad)} of {len(listed)} items cannot be read; nothing was written (--bad-items skip leaves them out)")
+        raise ValueError(
+            f"{len(bad)} of {len(listed)} items cannot be read; nothing was written (--bad-items "
+            "skip leaves them out)"
+        )
     embeddings.write(out, found)
     extract.finish(out)
     distributed.end()
-    say(f"{len(found.ids)} embeddings of {found.matrix.shape[1]} dimensions in {out}" + (f"; {len(bad)} unreadable items left out" if bad else ""))
+    say(
+        f"{len(found.ids)} embeddings of {found.matrix.shape[1]} dimensions in {out}"
+        + (f"; {len(bad)} unreadable items left out" if bad else "")
+    )
 
 
-@app.command(epilog="Examples: likeness verify a.wav b.wav --model runs/an4 --threshold 0.4; likeness verify a.jpg b.jpg --model insightface:buffalo_l")
+@app.command(
+    epilog="Examples: likeness verify a.wav b.wav --model runs/an4 --threshold 0.4; likeness "
+    "verify a.jpg b.jpg --model insightface:buffalo_l"
+)
 def verify(
     context: typer.Context,
     first: Annotated[Path, typer.Argument(metavar="A", help="A file of the model's modality.")],
@@ -103,26 +177,42 @@ def verify(
     model: Annotated[
         str,
         typer.Option(
-            help="A run directory, a .safetensors checkpoint, speechbrain:SOURCE, wespeaker:FILE.pt, an .onnx file, or insightface:PATH, a recognition .onnx "
-            "file or the folder of a pack such as buffalo_l (InsightFace's own weights: for non-commercial research only)."
+            help="A run directory, a .safetensors checkpoint, speechbrain:SOURCE, "
+            "wespeaker:FILE.pt, an .onnx file, or insightface:PATH, a recognition .onnx "
+            "file or the folder of a pack such as buffalo_l (InsightFace's own weights: for "
+            "non-commercial research only)."
         ),
     ],
     detector: Annotated[
         Path | None,
         typer.Option(
-            help="Faces: an SCRFD .onnx file with landmarks; A and B are photographs, of whose faces the largest near the centre is aligned (default: that of "
+            help="Faces: an SCRFD .onnx file with landmarks; A and B are photographs, of whose "
+            "faces the largest near the centre is aligned (default: that of "
             "insightface:FOLDER; else A and B are aligned crops).",
             **EXISTING,
         ),
     ] = None,
-    threshold: Annotated[float | None, typer.Option(help="Score from which on both are taken for one subject.")] = None,
-    calibration: Annotated[
-        Path | None, typer.Option(help="A calibration of `score --calibrate` (default: RUN/calibration.json, if there).", **EXISTING)
+    threshold: Annotated[
+        float | None, typer.Option(help="Score from which on both are taken for one subject.")
     ] = None,
-    frontend: Annotated[Literal["wespeaker", "3dspeaker"], typer.Option(help="Filterbanks that an .onnx or wespeaker: model was trained with.")] = "wespeaker",
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the result as JSON.")] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            help="A calibration of `score --calibrate` (default: RUN/calibration.json, if there).",
+            **EXISTING,
+        ),
+    ] = None,
+    frontend: Annotated[
+        Literal["wespeaker", "3dspeaker"],
+        typer.Option(help="Filterbanks that an .onnx or wespeaker: model was trained with."),
+    ] = "wespeaker",
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the result as JSON.")
+    ] = None,
 ) -> None:
-    """Are two files of one subject? Score, calibrated probability where there is a calibration, decision, and the norms as a measure of quality."""
+    """Are two files of one subject? Score, calibrated probability where there is a calibration,
+    decision, and the norms as a measure of quality.
+    """
     import json
 
     from eval.formats.files import atomic_path
@@ -132,34 +222,63 @@ def verify(
 
     refuse_input_as_output(context, "json_file")
     fitted = verify.find_calibration(model, calibration)
-    loaded = load.with_detector(load.load(model, frontend=frontend), detector or load.find_detector(model))
+    loaded = load.with_detector(
+        load.load(model, frontend=frontend), detector or load.find_detector(model)
+    )
     loaded.embedder.to(pick_device())
     found = verify.verify(loaded, first, second, threshold=threshold, calibration=fitted)
     if json_file:
         with atomic_path(json_file) as partial_path:
-            document = {"schema": "likeness.verification/1", "files": [str(first), str(second)], **loaded.meta, **found._asdict()}
+            document = {
+                "schema": "likeness.verification/1",
+                "files": [str(first), str(second)],
+                **loaded.meta,
+                **found._asdict(),
+            }
             partial_path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     say(found.text())
 
 
 @app.command(epilog="Example: likeness export runs/an4 --onnx an4.onnx")
 def export(
-    model: Annotated[str, typer.Argument(help="MODEL: a run directory, a .safetensors checkpoint, speechbrain:SOURCE or wespeaker:FILE.pt.")],
-    onnx: Annotated[Path, typer.Option(help="FILE.onnx; it is a MODEL itself, and all that other systems need.")],
-    size: Annotated[str, typer.Option(metavar="HEIGHTxWIDTH", help="Of the images, e.g. 112x112, where the model does not say it.")] = "",
-    frontend: Annotated[Literal["wespeaker", "3dspeaker"], typer.Option(help="Filterbanks that a wespeaker: model was trained with.")] = "wespeaker",
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="MODEL: a run directory, a .safetensors checkpoint, speechbrain:SOURCE or "
+            "wespeaker:FILE.pt."
+        ),
+    ],
+    onnx: Annotated[
+        Path, typer.Option(help="FILE.onnx; it is a MODEL itself, and all that other systems need.")
+    ],
+    size: Annotated[
+        str,
+        typer.Option(
+            metavar="HEIGHTxWIDTH",
+            help="Of the images, e.g. 112x112, where the model does not say it.",
+        ),
+    ] = "",
+    frontend: Annotated[
+        Literal["wespeaker", "3dspeaker"],
+        typer.Option(help="Filterbanks that a wespeaker: model was trained with."),
+    ] = "wespeaker",
 ) -> None:
-    """Write front-end and network as one ONNX file, if it gives the same embeddings as torch: waves or images in, raw embeddings out, any batch and length."""
+    """Write front-end and network as one ONNX file, if it gives the same embeddings as torch: waves
+    or images in, raw embeddings out, any batch and length.
+    """
     from likeness.models import load
     from toolkit.models import export as exporting
 
     height, cross, width = size.lower().partition("x")
-    if size and not (cross and height.isdecimal() and width.isdecimal() and int(height) and int(width)):
+    if size and not (
+        cross and height.isdecimal() and width.isdecimal() and int(height) and int(width)
+    ):
         raise ValueError(f"--size {size!r}: write HEIGHTxWIDTH in pixels, e.g. 112x112")
     loaded = load.load(model, frontend=frontend)
     found = exporting.export(loaded, onnx, size=(int(height), int(width)) if size else None)
     say(
-        f"ONNX model of {loaded.embedder.dim} dimensions in {onnx}; on {found.num_items} inputs it agrees with torch to a cosine distance of "
+        f"ONNX model of {loaded.embedder.dim} dimensions in {onnx}; on {found.num_items} inputs it "
+        "agrees with torch to a cosine distance of "
         f"{found.distance:.1e} and norms to {found.norm_error:.1e}"
     )
 
@@ -167,31 +286,78 @@ def export(
 @app.command(epilog="Example: likeness serve --model runs/an4 --gallery people --threshold 0.4")
 def serve(
     model: Annotated[str, typer.Option(help="MODEL, as for `likeness verify`.")],
-    gallery: Annotated[Path | None, typer.Option(help="Folder of enrolled subjects, made if it does not exist; without one there is only /verify.")] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines connect, who then need the token for everything.")] = "127.0.0.1",
+    gallery: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of enrolled subjects, made if it does not exist; without one there is "
+            "only /verify."
+        ),
+    ] = None,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="Address to listen on; 0.0.0.0 lets other machines connect, who then need the "
+            "token for everything."
+        ),
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 = a free one.")] = 8000,
     token: Annotated[
-        str, typer.Option(envvar="LIKENESS_TOKEN", show_envvar=True, help="Needed to enrol and remove (default: made, and printed at the start).")
+        str,
+        typer.Option(
+            envvar="LIKENESS_TOKEN",
+            show_envvar=True,
+            help="Needed to enrol and remove (default: made, and printed at the start).",
+        ),
     ] = "",
-    threshold: Annotated[float | None, typer.Option(help="Score from which on two are taken for one subject.")] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Score from which on two are taken for one subject.")
+    ] = None,
     calibration: Annotated[
-        Path | None, typer.Option(help="A calibration of `score --calibrate` (default: RUN/calibration.json, if there).", **EXISTING)
+        Path | None,
+        typer.Option(
+            help="A calibration of `score --calibrate` (default: RUN/calibration.json, if there).",
+            **EXISTING,
+        ),
     ] = None,
     detector: Annotated[
-        Path | None, typer.Option(help="Faces: an SCRFD .onnx file, so that photographs may be sent (default: that of insightface:FOLDER).", **EXISTING)
+        Path | None,
+        typer.Option(
+            help="Faces: an SCRFD .onnx file, so that photographs may be sent (default: that of "
+            "insightface:FOLDER).",
+            **EXISTING,
+        ),
     ] = None,
-    frontend: Annotated[Literal["wespeaker", "3dspeaker"], typer.Option(help="Filterbanks that an .onnx or wespeaker: model was trained with.")] = "wespeaker",
-    allow_host: Annotated[list[str] | None, typer.Option(help="A further host name that requests may ask for, such as a proxy's; repeatable.")] = None,
-    rate: Annotated[float, typer.Option(min=0, help="Requests per second and client address; 0 = no limit.")] = 200.0,
-    max_megabytes: Annotated[float, typer.Option(min=0.01, max=1024, help="Of one request.")] = 16.0,
-    workers: Annotated[int, typer.Option(min=0, help="Uploads worked on at once; 0 = as many as cores, at most 4.")] = 0,
+    frontend: Annotated[
+        Literal["wespeaker", "3dspeaker"],
+        typer.Option(help="Filterbanks that an .onnx or wespeaker: model was trained with."),
+    ] = "wespeaker",
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A further host name that requests may ask for, such as a proxy's; repeatable."
+        ),
+    ] = None,
+    rate: Annotated[
+        float, typer.Option(min=0, help="Requests per second and client address; 0 = no limit.")
+    ] = 200.0,
+    max_megabytes: Annotated[
+        float, typer.Option(min=0.01, max=1024, help="Of one request.")
+    ] = 16.0,
+    workers: Annotated[
+        int, typer.Option(min=0, help="Uploads worked on at once; 0 = as many as cores, at most 4.")
+    ] = 0,
 ) -> None:
-    """A web page and REST: record or upload two voices or photos, see score, probability and quality; manage a gallery. On this machine only, unless told."""
+    """A web page and REST: record or upload two voices or photos, see score, probability and
+    quality; manage a gallery. On this machine only, unless told.
+    """
     import logging
     from importlib.util import find_spec
 
     if any(find_spec(name) is None for name in ("fastapi", "uvicorn", "python_multipart")):
-        raise ImportError("likeness serve needs FastAPI, uvicorn and python-multipart; run `pip install 'likeness[serve]'`")
+        raise ImportError(
+            "likeness serve needs FastAPI, uvicorn and python-multipart; run `pip install "
+            "'likeness[serve]'`"
+        )
     from likeness.models import load
     from likeness.service import app as serving
     from likeness.service.guard import Limits
@@ -200,7 +366,9 @@ def serve(
 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
     fitted = find_calibration(model, calibration)
-    loaded = load.with_detector(load.load(model, frontend=frontend), detector or load.find_detector(model))
+    loaded = load.with_detector(
+        load.load(model, frontend=frontend), detector or load.find_detector(model)
+    )
     loaded.embedder.to(pick_device())
     serving.serve(
         loaded,
@@ -211,6 +379,10 @@ def serve(
         threshold=threshold,
         calibration=fitted,
         allow_hosts=allow_host or (),
-        limits=Limits(max_bytes=round(max_megabytes * 2**20), rate=rate, workers=workers or min(4, os.cpu_count() or 1)),
+        limits=Limits(
+            max_bytes=round(max_megabytes * 2**20),
+            rate=rate,
+            workers=workers or min(4, os.cpu_count() or 1),
+        ),
         say=say,
     )

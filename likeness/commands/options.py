@@ -23,7 +23,9 @@ def stored(text: str) -> Path:
     """Embeddings that are there."""
     path = placed(text)
     if not path.exists():
-        raise typer.BadParameter(f"{text!r} does not exist")  # typer puts "Value error" before the text of a ValueError
+        raise typer.BadParameter(
+            f"{text!r} does not exist"
+        )  # typer puts "Value error" before the text of a ValueError
     return path
 
 
@@ -40,15 +42,23 @@ def refuse_idle(context: typer.Context, names: Sequence[str], other: str, given:
     """ValueError for options that were given, but would change nothing as the `other` was not."""
     idle = [f"--{name.replace('_', '-')}" for name in names if not is_default(context, name)]
     if idle and not given:
-        raise ValueError(f"{' and '.join(idle)} without {other} would change nothing; give that too, or leave {'it' if len(idle) == 1 else 'them'} out")
+        raise ValueError(
+            f"{' and '.join(idle)} without {other} would change nothing; give that too, or leave "
+            f"{'it' if len(idle) == 1 else 'them'} out"
+        )
 
 
 def refuse_input_as_output(context: typer.Context, output: str) -> None:
-    """ValueError where the file that the option `output` names is one of the files that the command reads, which it would replace."""
+    """ValueError where the file that the option `output` names is one of the files that the command
+    reads, which it would replace.
+    """
     out = context.params.get(output)
     if not isinstance(out, Path) or not out.is_file():
         return
     for name, value in context.params.items():
         for read in value if isinstance(value, list | tuple) else [value]:
             if name != output and isinstance(read, Path) and read.is_file() and read.samefile(out):
-                raise ValueError(f"{out} is one of the inputs, and the output would replace it; name another file for the output")
+                raise ValueError(
+                    f"{out} is one of the inputs, and the output would replace it; name another "
+                    "file for the output"
+                )

@@ -24,4 +24,12 @@ def load(path: Path) -> Loaded | None:
     embedder, stated = contents
     reading = cast(Read, restore(stated.get("read"), f"{path}: read", kind="read", untrusted=True))
     quality = stated.get("norm_is_quality") is True
-    return Loaded(embedder, reading, stated["modality"], stated["similarity"], stated["digest"], 0, norm_is_quality=quality)
+    return Loaded(
+        embedder,
+        reading,
+        stated["modality"],
+        stated["similarity"],
+        stated["digest"],
+        0,
+        norm_is_quality=quality,
+    )

@@ -1,4 +1,7 @@
-"""Files from the network, whole and verified or not at all, and archives unpacked within bounds. Only `likeness prepare` comes here."""
+"""Files from the network, whole and verified or not at all, and archives unpacked within bounds.
+
+Only `likeness prepare` comes here.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +42,24 @@ class _Broken(Exception):
     """The connection ended too early, or the server is busy: worth another try."""
 
 
-def download(url: str, path: Path, *, size: int = 0, verified: bool = False, wait_seconds: float = 1.0, advance: Advance | None = None) -> None:
-    """Fetch a file to `path`, over `path`.part, which a broken or stopped download leaves and the next one goes on with (HTTP Range).
+def download(
+    url: str,
+    path: Path,
+    *,
+    size: int = 0,
+    verified: bool = False,
+    wait_seconds: float = 1.0,
+    advance: Advance | None = None,
+) -> None:
+    """Fetch a file to `path`, over `path`.part, which a broken or stopped download leaves and the
+    next one goes on with (HTTP Range).
 
-    size: bytes it must have, 0 = unknown. verified: the caller compares a checksum afterwards, so that going on is safe even where the server gives neither an
-    ETag nor a date (otherwise such a file is fetched anew). After a break it waits wait_seconds, then twice as long, ...; it gives up after five tries
-    without a byte.
-    OSError: no connection, a refusal (404), a full disk, each with what to do; ValueError: no http address, a size that is not the expected one.
+    size: bytes it must have, 0 = unknown. verified: the caller compares a checksum afterwards, so
+    that going on is safe even where the server gives neither an ETag nor a date (otherwise such a
+    file is fetched anew). After a break it waits wait_seconds, then twice as long, ...; it gives up
+    after five tries without a byte.
+    OSError: no connection, a refusal (404), a full disk, each with what to do; ValueError: no http
+    address, a size that is not the expected one.
     """
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"{url}: not an http or https address")
@@ -60,7 +74,10 @@ def download(url: str, path: Path, *, size: int = 0, verified: bool = False, wai
             grown = (part.stat().st_size if part.is_file() else 0) > before
             failures = 1 if grown else failures + 1
             if failures >= _TRIES:
-                raise OSError(f"{url}: {error}; gave up after {failures} tries; what arrived is kept, so run the command again to go on") from None
+                raise OSError(
+                    f"{url}: {error}; gave up after {failures} tries; what arrived is kept, so run "
+                    "the command again to go on"
+                ) from None
             time.sleep(wait_seconds * 2 ** (failures - 1))
     _tag_of(part).unlink(missing_ok=True)
     move(part, path)
@@ -78,7 +95,9 @@ def _attempt(url: str, part: Path, size: int, verified: bool, advance: Advance |
         if tag:
             headers["If-Range"] = tag
     try:
-        response = _opener().open(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT_SECONDS)
+        response = _opener().open(
+            urllib.request.Request(url, headers=headers), timeout=_TIMEOUT_SECONDS
+        )
     except urllib.error.HTTPError as error:
         if error.code == 416:  # nothing after what we have
             if error.headers.get("Content-Range", "") == f"bytes */{have}" and size in (0, have):
@@ -87,10 +106,21 @@ def _attempt(url: str, part: Path, size: int, verified: bool, advance: Advance |
             raise _Broken("what was fetched before does not fit the server's file") from None
         if error.code in (408, 429) or error.code >= 500:
             raise _Broken(f"the server answers {error.code} {error.reason}") from None
-        raise OSError(f"{url}: the server answers {error.code} {error.reason}; the file may have moved: fetch it by hand") from None
-    except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
+        raise OSError(
+            f"{url}: the server answers {error.code} {error.reason}; the file may have moved: "
+            "fetch it by hand"
+        ) from None
+    except (
+        urllib.error.URLError,
+        http.client.HTTPException,
+        ConnectionError,
+        TimeoutError,
+    ) as error:
         if "unknown url type" in str(error):
-            raise ValueError(f"{url}: leads to an address that is not http or https ({error}); fetch the file by hand") from None
+            raise ValueError(
+                f"{url}: leads to an address that is not http or https ({error}); fetch the file "
+                "by hand"
+            ) from None
         raise _Broken(f"no connection ({getattr(error, 'reason', error)})") from None
     with response:
         length = int(response.headers.get("Content-Length") or 0)
@@ -103,15 +133,24 @@ def _attempt(url: str, part: Path, size: int, verified: bool, advance: Advance |
         total = have + length if length else 0
         if size and total and total != size:
             part.unlink(missing_ok=True)
-            raise ValueError(f"{url}: the server's file has {total} bytes, but {size} are expected; it is another file: fetch the right one by hand")
+            raise ValueError(
+                f"{url}: the server's file has {total} bytes, but {size} are expected; it is "
+                "another file: fetch the right one by hand"
+            )
         free = shutil.disk_usage(part.parent).free
         if total - have > free - _SPARE:
-            raise OSError(f"{part.parent}: {(total - have) / 1e9:.2f} GB are to come but {free / 1e9:.2f} GB are free; make room or choose another --data")
+            raise OSError(
+                f"{part.parent}: {(total - have) / 1e9:.2f} GB are to come but {free / 1e9:.2f} GB "
+                "are free; make room or choose another --data"
+            )
         _tag_of(part).write_text(_validator(response.headers), encoding="utf-8")
         try:
             have = _receive(response, part, have, size or total, goes_on, advance)
         except OSError as error:
-            raise OSError(f"{part}: cannot be written ({error.strerror}); make room and run the command again: it goes on from there") from None
+            raise OSError(
+                f"{part}: cannot be written ({error.strerror}); make room and run the command "
+                "again: it goes on from there"
+            ) from None
         wanted = size or total
         if wanted and have < wanted:
             raise _Broken(f"the connection ended after {have} of {wanted} bytes")
@@ -133,8 +172,18 @@ def _opener() -> urllib.request.OpenerDirector:
     return opener
 
 
-def _receive(response: http.client.HTTPResponse, part: Path, have: int, wanted: int, goes_on: bool, advance: Advance | None) -> int:
-    """Write what comes; the bytes there afterwards. An OSError is the disk's: the connection's is _Broken."""
+def _receive(
+    response: http.client.HTTPResponse,
+    part: Path,
+    have: int,
+    wanted: int,
+    goes_on: bool,
+    advance: Advance | None,
+) -> int:
+    """Write what comes; the bytes there afterwards.
+
+    An OSError is the disk's: the connection's is _Broken.
+    """
     with part.open("ab" if goes_on else "wb") as file:
         while True:
             try:
@@ -145,7 +194,9 @@ def _receive(response: http.client.HTTPResponse, part: Path, have: int, wanted: 
                 return have
             have += len(block)
             if wanted and have > wanted:
-                raise ValueError(f"{part.name}: more than the announced {wanted} bytes arrive; fetch it by hand")
+                raise ValueError(
+                    f"{part.name}: more than the announced {wanted} bytes arrive; fetch it by hand"
+                )
             file.write(block)
             if advance is not None:
                 advance(have, wanted)
@@ -162,7 +213,9 @@ def _validator(headers: http.client.HTTPMessage) -> str:
 
 
 def differs(paths: Sequence[Path], *, sha256: str = "", md5: str = "") -> str:
-    """What is wrong with the joined contents of the files, "" if nothing: the sum that differs, as a sentence's part."""
+    """What is wrong with the joined contents of the files, "" if nothing: the sum that differs, as
+    a sentence's part.
+    """
     for name, wanted in (("sha256", sha256), ("md5", md5)):
         if wanted:
             summed = hashlib.new(name, usedforsecurity=False)
@@ -181,10 +234,13 @@ def is_archive(name: str) -> bool:
 
 
 def unpack(name: str, paths: Sequence[Path], into: Path) -> None:
-    """Unpack a .tar, .tar.gz or .zip, in one file or in parts to be joined, into a new folder. On any error the folder is removed.
+    """Unpack a .tar, .tar.gz or .zip, in one file or in parts to be joined, into a new folder.
+
+    On any error the folder is removed.
 
     Members that would lie outside the folder, devices and links of any kind are refused, and so is
-    what expands to over 100 times its size (256 MB are always allowed). ValueError: these, and damaged or truncated archives. OSError: a full disk.
+    what expands to over 100 times its size (256 MB are always allowed). ValueError: these, and
+    damaged or truncated archives. OSError: a full disk.
     """
     limit = max(FREE_EXPANSION, EXPANSION * sum(path.stat().st_size for path in paths))
     into.mkdir()
@@ -194,17 +250,32 @@ def unpack(name: str, paths: Sequence[Path], into: Path) -> None:
     except BaseException as error:
         shutil.rmtree(into, ignore_errors=True)
         if isinstance(error, _Refused):
-            raise ValueError(f"{name}: {error}; nothing of it was unpacked; it is not the archive that was published") from None
+            raise ValueError(
+                f"{name}: {error}; nothing of it was unpacked; it is not the archive that was "
+                "published"
+            ) from None
         if isinstance(error, FileExistsError | IsADirectoryError | NotADirectoryError):
-            raise ValueError(f"{name}: two of its members belong in one place; nothing of it was unpacked; remove it and fetch it again") from None
-        if isinstance(error, _DAMAGED) or (isinstance(error, OSError) and error.errno is None):  # bz2 has no exception of its own
-            raise ValueError(f"{name}: damaged or cut short ({error}); nothing of it was unpacked; remove it and fetch it again") from None
+            raise ValueError(
+                f"{name}: two of its members belong in one place; nothing of it was unpacked; "
+                "remove it and fetch it again"
+            ) from None
+        if isinstance(error, _DAMAGED) or (
+            isinstance(error, OSError) and error.errno is None
+        ):  # bz2 has no exception of its own
+            raise ValueError(
+                f"{name}: damaged or cut short ({error}); nothing of it was unpacked; remove it "
+                "and fetch it again"
+            ) from None
         if isinstance(error, OSError):
-            raise OSError(f"{name}: cannot be unpacked ({error.strerror}); nothing of it was kept; make room and run the command again") from None
+            raise OSError(
+                f"{name}: cannot be unpacked ({error.strerror}); nothing of it was kept; make room "
+                "and run the command again"
+            ) from None
         raise
 
 
-# tarfile raises ValueError too, for numbers in a header that are none, and the system OverflowError for a time of change that it cannot store.
+# tarfile raises ValueError too, for numbers in a header that are none, and the system OverflowError
+# for a time of change that it cannot store.
 _DAMAGED = (
     *(tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, lzma.LZMAError, zlib.error),
     *(EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError),
@@ -216,12 +287,17 @@ class _Refused(Exception):
 
 
 def _untar(stream: BinaryIO, into: Path, limit: int) -> None:
-    """Files and folders by their own names. A link of any kind is refused: tarfile's filters of this Python let some lead outside (CVE-2025-4517)."""
+    """Files and folders by their own names.
+
+    A link of any kind is refused: tarfile's filters of this Python let some lead outside
+    (CVE-2025-4517).
+    """
     packed = stream.read(2) == b"\x1f\x8b"
     stream.seek(0)
     plain = cast(BinaryIO, gzip.GzipFile(fileobj=stream) if packed else stream)
     total = 0
-    # "r:": a plain archive and no other. tarfile itself would expand .bz2 and .xz inside, without bound
+    # "r:": a plain archive and no other. tarfile itself would expand .bz2 and .xz inside, without
+    # bound
     with tarfile.open(fileobj=cast(BinaryIO, _Short(plain)), mode="r:") as tar:
         for count, member in enumerate(tar, 1):
             if member.size < 0:
@@ -259,11 +335,15 @@ def _unzip(stream: BinaryIO, into: Path, limit: int) -> None:
 
 
 def _place(name: str, into: Path) -> Path:
-    """Where a member goes: inside the folder, in which there are no links. _Refused for a name that leads elsewhere, or that no system can have."""
+    """Where a member goes: inside the folder, in which there are no links. _Refused for a name that
+    leads elsewhere, or that no system can have.
+    """
     inner = PurePosixPath(name)
     if inner.is_absolute() or ".." in inner.parts or any(one in name for one in ("\\", ":", "\0")):
         raise _Refused(f"its member {name[:100]!r} would lie outside the folder")
-    if len(os.fsencode(name)) > _MAX_NAME or any(len(os.fsencode(part)) > _MAX_PART for part in inner.parts):
+    if len(os.fsencode(name)) > _MAX_NAME or any(
+        len(os.fsencode(part)) > _MAX_PART for part in inner.parts
+    ):
         raise _Refused(f"its member {name[:100]!r} has a name of {len(name)} characters")
     return into / inner
 
@@ -277,7 +357,9 @@ def _put(content: IO[bytes], place: Path, into: Path) -> None:
 
 
 class _Short(io.RawIOBase):
-    """What tarfile reads through: no single read is long, so that no header makes it allocate what it claims."""
+    """What tarfile reads through: no single read is long, so that no header makes it allocate what
+    it claims.
+    """
 
     def __init__(self, held: BinaryIO):
         self._held = held

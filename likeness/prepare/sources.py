@@ -15,7 +15,10 @@ DATASETS = (*speech.DATASETS, *images.DATASETS, *faces.DATASETS)
 def table() -> str:
     """The data sets that there are, a line each."""
     width = max(len(one.name) for one in DATASETS)
-    return "\n".join(f"{one.name:{width}}  {'by hand ' if one.by_hand else 'download'}  {one.about}" for one in DATASETS)
+    return "\n".join(
+        f"{one.name:{width}}  {'by hand ' if one.by_hand else 'download'}  {one.about}"
+        for one in DATASETS
+    )
 
 
 def named(name: str) -> Dataset:
@@ -25,4 +28,7 @@ def named(name: str) -> Dataset:
             return one
     near = difflib.get_close_matches(name.lower(), [one.name for one in DATASETS], n=1)
     meant = f"; did you mean {near[0]!r}" if near else ""
-    raise ValueError(f"there is no data set {name!r} to prepare{meant}; there are {', '.join(one.name for one in DATASETS)}")
+    raise ValueError(
+        f"there is no data set {name!r} to prepare{meant}; there are "
+        f"{', '.join(one.name for one in DATASETS)}"
+    )

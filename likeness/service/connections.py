@@ -1,4 +1,6 @@
-"""Connections of `likeness serve`, below HTTP: how long each may keep the server waiting, and who has to go where there are too many."""
+"""Connections of `likeness serve`, below HTTP: how long each may keep the server waiting, and who
+has to go where there are too many.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from typing import Any, cast
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-_DRAIN_BYTES = 2**20  # read and thrown away after a request that is no HTTP, so that its answer is not lost
+_DRAIN_BYTES = (
+    2**20
+)  # read and thrown away after a request that is no HTTP, so that its answer is not lost
 _LATE = b"the request's headers took too long"
 
 
@@ -42,7 +46,11 @@ def protocol(*, connections: int, head_seconds: float) -> type[H11Protocol]:
             super().connection_made(transport)
             self._wait_for_head()
             if len(self.connections) > connections:
-                waiting = [cast(Bounded, one) for one in self.connections if cast(Bounded, one).keeps_waiting]
+                waiting = [
+                    cast(Bounded, one)
+                    for one in self.connections
+                    if cast(Bounded, one).keeps_waiting
+                ]
                 counts = Counter(one.address for one in waiting)
                 # This connection is among them, the newest.
                 last = max(waiting, key=lambda one: (counts[one.address], -one._since))
@@ -68,19 +76,32 @@ def protocol(*, connections: int, head_seconds: float) -> type[H11Protocol]:
                 self._stop_timer()
 
         def on_response_complete(self) -> None:
-            self._wait_for_head()  # first: what follows may begin the next request, which was sent already
+            # first: what follows may begin the next request, which was sent already
+            self._wait_for_head()
             super().on_response_complete()
             if self.cycle is not None and not self.cycle.response_complete:
                 self._stop_timer()
 
         def send_400_response(self, msg: str) -> None:
-            """As uvicorn's, but the rest of the request is read for a while: closing at once would reset the connection before the answer is read."""
+            """As uvicorn's, but the rest of the request is read for a while: closing at once would
+            reset the connection before the answer is read.
+            """
             self._refuse(400, msg.encode())
             self._wait_for_head()
 
         def _refuse(self, status: int, text: bytes) -> None:
-            headers: Any = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(text)).encode()), (b"connection", b"close")]
-            events = [h11.Response(status_code=status, headers=headers, reason=HTTPStatus(status).phrase.encode()), h11.Data(data=text), h11.EndOfMessage()]
+            headers: Any = [
+                (b"content-type", b"text/plain; charset=utf-8"),
+                (b"content-length", str(len(text)).encode()),
+                (b"connection", b"close"),
+            ]
+            events = [
+                h11.Response(
+                    status_code=status, headers=headers, reason=HTTPStatus(status).phrase.encode()
+                ),
+                h11.Data(data=text),
+                h11.EndOfMessage(),
+            ]
             self.transport.write(b"".join(self.conn.send(event) or b"" for event in events))
             self.transport.write_eof()
             self._drained = 0
@@ -96,7 +117,11 @@ def protocol(*, connections: int, head_seconds: float) -> type[H11Protocol]:
                 self._timer = None
 
         def _late(self) -> None:
-            if self._drained is not None or self.transport.get_write_buffer_size() or self.transport.is_closing():
+            if (
+                self._drained is not None
+                or self.transport.get_write_buffer_size()
+                or self.transport.is_closing()
+            ):
                 self.transport.abort()  # a close would wait for a client that does not read
             elif self.conn.our_state is h11.IDLE and self.conn.trailing_data[0]:
                 self._refuse(408, _LATE)

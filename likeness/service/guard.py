@@ -1,13 +1,17 @@
-"""What stands before every request of `likeness serve`: who may ask, how much, how often, how long; what the answer's headers, the log and the metrics say.
+"""What stands before every request of `likeness serve`: who may ask, how much, how often, how long;
+what the answer's headers, the log and the metrics say.
 
-    Host        only the addresses that are served: a page elsewhere cannot reach the server by pointing its own name at it (DNS rebinding) -> 421
-    Origin      requests that change or upload must come from the page itself, or from no page (CSRF) -> 403
-    token       enrolling, replacing and removing need it; where other machines can connect, everything but the page, /health, /docs and /openapi.json -> 401
-    rate        a token bucket for each client address -> 429; wrong tokens have a smaller one, and where it is empty the right one waits too
-    charset     forms in another encoding than UTF-8, which the form's reader would decode by whatever Python has -> 415
-    size, time  bodies over the limit -> 413, that arrive too slowly -> 408
-    memory      the bodies of all requests together; beyond that, the one that has been arriving longest -> 503
-    queue       so many uploads that have arrived, worked on or waiting -> 503
+    Host        only the addresses that are served: a page elsewhere cannot reach the server by
+        pointing its own name at it (DNS rebinding) -> 421 Origin      requests that change or
+        upload must come from the page itself, or from no page (CSRF) -> 403 token       enrolling,
+        replacing and removing need it; where other machines can connect, everything but the page,
+        /health, /docs and /openapi.json -> 401 rate        a token bucket for each client address
+        -> 429; wrong tokens have a smaller one, and where it is empty the right one waits too
+        charset     forms in another encoding than UTF-8, which the form's reader would decode by
+        whatever Python has -> 415 size, time  bodies over the limit -> 413, that arrive too slowly
+        -> 408
+    memory      the bodies of all requests together; beyond that, the one that has been arriving
+    longest -> 503 queue       so many uploads that have arrived, worked on or waiting -> 503
 
 A refused request is answered at once; what its sender still sends is read and thrown away for a
 while, since closing the connection at once would lose the answer.
@@ -61,21 +65,29 @@ class _Body:
 
 @dataclass(frozen=True)
 class Limits:
-    """rate: requests per second and client address, 0 = no limit; twice as many at once. waiting: uploads that may wait beside those worked on."""
+    """rate: requests per second and client address, 0 = no limit; twice as many at once. waiting:
+    uploads that may wait beside those worked on.
+    """
 
     max_bytes: int = 16 * 2**20  # of one request
     body_seconds: float = 60.0  # for it to arrive
-    body_rate: float = 8_000.0  # bytes per second that must arrive on the average, after the first seconds
+    body_rate: float = (
+        8_000.0  # bytes per second that must arrive on the average, after the first seconds
+    )
     grace_seconds: float = 5.0  # before that rate counts
     head_seconds: float = 10.0  # for the headers of a request to arrive
-    max_held: int = 256 * 2**20  # bytes of the bodies of all requests; at least two of the largest fit
+    max_held: int = (
+        256 * 2**20
+    )  # bytes of the bodies of all requests; at least two of the largest fit
     connections: int = 400  # open at once
     work_seconds: float = 120.0  # to wait, be embedded and compared
     rate: float = 200.0
     workers: int = 2
     waiting: int = 100
     max_seconds: float = 60.0  # of one recording
-    max_values: int = 2**26  # samples x channels of one recording: a minute of 23 channels at 48 kHz
+    max_values: int = (
+        2**26
+    )  # samples x channels of one recording: a minute of 23 channels at 48 kHz
     max_pixels: int = 2**25  # of one image: 33 megapixels
 
 
@@ -96,11 +108,18 @@ class Metrics:
 
     def text(self, gauges: Mapping[str, float]) -> str:
         lines = ["# TYPE likeness_requests_total counter"]
-        lines += [f'likeness_requests_total{{method="{m}",route="{r}",status="{s}"}} {n}' for (m, r, s), n in sorted(self.requests.items())]
+        lines += [
+            f'likeness_requests_total{{method="{m}",route="{r}",status="{s}"}} {n}'
+            for (m, r, s), n in sorted(self.requests.items())
+        ]
         lines.append("# TYPE likeness_request_seconds histogram")
         for route in sorted(self.seconds):
             total = sum(n for (_, one, _), n in self.requests.items() if one == route)
-            lines += [f'likeness_request_seconds_bucket{{route="{route}",le="{bound:g}"}} {self.buckets[route, bound]}' for bound in BUCKETS]
+            lines += [
+                f'likeness_request_seconds_bucket{{route="{route}",le="{bound:g}"}} '
+                f"{self.buckets[route, bound]}"
+                for bound in BUCKETS
+            ]
             lines.append(f'likeness_request_seconds_bucket{{route="{route}",le="+Inf"}} {total}')
             lines += [
                 f'likeness_request_seconds_sum{{route="{route}"}} {self.seconds[route]:.6f}',
@@ -112,10 +131,28 @@ class Metrics:
 
 
 class Guard:
-    """ASGI middleware. hosts: names by which the server may be addressed, beside loopback's. local: whether only this machine can connect."""
+    """ASGI middleware. hosts: names by which the server may be addressed, beside loopback's. local:
+    whether only this machine can connect.
+    """
 
-    def __init__(self, app: Any, *, token: str, hosts: Iterable[str], local: bool, limits: Limits, metrics: Metrics, policy: str):
-        self.app, self.token, self.local, self.limits, self.metrics = app, token, local, limits, metrics
+    def __init__(
+        self,
+        app: Any,
+        *,
+        token: str,
+        hosts: Iterable[str],
+        local: bool,
+        limits: Limits,
+        metrics: Metrics,
+        policy: str,
+    ):
+        self.app, self.token, self.local, self.limits, self.metrics = (
+            app,
+            token,
+            local,
+            limits,
+            metrics,
+        )
         self.hosts = {*_LOOPBACK, *(one.lower().strip("[]") for one in hosts)}
         self.headers = security_headers(policy)
         self._asked = _Rates(limits.rate, 2 * limits.rate)
@@ -146,7 +183,9 @@ class Guard:
                     self._refuse_when_busy()
             except HTTPException as refused:
                 self._forget(body)
-                await _refuse(answer, refused, None if arrived or not _sends_body(scope) else receive)
+                await _refuse(
+                    answer, refused, None if arrived or not _sends_body(scope) else receive
+                )
                 return
             except _Gone:
                 self._forget(body)
@@ -160,7 +199,14 @@ class Guard:
         finally:
             route = getattr(scope.get("route"), "path", "-")
             taken = time.perf_counter() - started
-            self.metrics.count(scope["method"] if scope["method"] in ("GET", "HEAD", "POST", "PUT", "DELETE") else "-", route, status, taken)
+            self.metrics.count(
+                scope["method"]
+                if scope["method"] in ("GET", "HEAD", "POST", "PUT", "DELETE")
+                else "-",
+                route,
+                status,
+                taken,
+            )
             _log.info("%s %s %d %.1f ms", scope["method"], route, status, 1000 * taken)
 
     def _admit(self, scope: Scope) -> None:
@@ -170,23 +216,46 @@ class Guard:
         named = [value for key, value in headers if key == b"host"]
         if len(named) != 1 or not self._serves(named[0]):
             raise HTTPException(
-                421, "this server does not serve that host name; use the address that it printed at its start, or start it with --allow-host NAME"
+                421,
+                "this server does not serve that host name; use the address that it printed at its "
+                "start, or start it with --allow-host NAME",
             )
         given = dict(headers)
         if not self._asked.take(client):
-            raise HTTPException(429, f"more than {self.limits.rate:g} requests per second; wait a moment", {"Retry-After": "1"})
+            raise HTTPException(
+                429,
+                f"more than {self.limits.rate:g} requests per second; wait a moment",
+                {"Retry-After": "1"},
+            )
         if method not in ("GET", "HEAD"):
             origin, site = given.get(b"origin"), given.get(b"sec-fetch-site", "none")
-            if (origin is not None and origin.lower().partition("://")[2] != named[0].lower()) or site not in ("none", "same-origin"):
-                raise HTTPException(403, "requests from other pages are refused; use the page of this server, or send no Origin header")
+            if (
+                origin is not None and origin.lower().partition("://")[2] != named[0].lower()
+            ) or site not in ("none", "same-origin"):
+                raise HTTPException(
+                    403,
+                    "requests from other pages are refused; use the page of this server, or send "
+                    "no Origin header",
+                )
         if method in ("PUT", "DELETE") or path == "/enrol" or not (self.local or path in OPEN):
-            if not self._failed.has(client):  # before the token is compared: who guessed too often is not told that a guess is right
-                raise HTTPException(429, "too many wrong tokens; wait ten seconds", {"Retry-After": "10"})
+            if not self._failed.has(
+                client
+                # before the token is compared: who guessed too often is not told that a guess is right
+            ):
+                raise HTTPException(
+                    429, "too many wrong tokens; wait ten seconds", {"Retry-After": "10"}
+                )
             kind, _, token = given.get(b"authorization", "").partition(" ")
-            if not hmac.compare_digest(token.strip().encode(), self.token.encode()) or kind.lower() != "bearer":
+            if (
+                not hmac.compare_digest(token.strip().encode(), self.token.encode())
+                or kind.lower() != "bearer"
+            ):
                 self._failed.take(client)
                 raise HTTPException(
-                    401, "this needs the token that the server printed at its start: send Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"}
+                    401,
+                    "this needs the token that the server printed at its start: send "
+                    "Authorization: Bearer TOKEN",
+                    {"WWW-Authenticate": "Bearer"},
                 )
         if method not in ("GET", "HEAD"):
             self._refuse_encoding([value for key, value in headers if key == b"content-type"])
@@ -196,9 +265,14 @@ class Guard:
             self._refuse_when_busy()  # again when it has arrived: only then does it take a place
 
     def _refuse_encoding(self, types: list[str]) -> None:
-        """HTTPException where the client chooses an encoding of Python's for the form's texts: punycode takes minutes for a megabyte, and all others wait."""
+        """HTTPException where the client chooses an encoding of Python's for the form's texts:
+        punycode takes minutes for a megabyte, and all others wait.
+        """
         if len(types) > 1 or any("charset" in _UTF_8.sub("", one.lower()) for one in types):
-            raise HTTPException(415, "texts of a form are read as UTF-8; send one Content-Type without another charset")
+            raise HTTPException(
+                415,
+                "texts of a form are read as UTF-8; send one Content-Type without another charset",
+            )
 
     def _serves(self, host: str) -> bool:
         try:
@@ -218,7 +292,11 @@ class Guard:
             raise HTTPException(503, _BUSY, {"Retry-After": "1"})
 
     async def _receive(self, receive: Receive, body: _Body) -> None:
-        """The whole body into `body`. HTTPException where it is too large or too slow, or there is no room for it; _Gone where its sender has left."""
+        """The whole body into `body`.
+
+        HTTPException where it is too large or too slow, or there is no room for it; _Gone where its
+        sender has left.
+        """
         limits, loop = self.limits, asyncio.get_running_loop()
         started = loop.time()
         self._arriving[body] = None
@@ -226,7 +304,9 @@ class Guard:
             more = True
             while more:
                 slowest = limits.grace_seconds + body.size / limits.body_rate
-                async with asyncio.timeout_at(started + min(limits.body_seconds, slowest)) as body.timer:
+                async with asyncio.timeout_at(
+                    started + min(limits.body_seconds, slowest)
+                ) as body.timer:
                     message = await receive()
                 if message["type"] != "http.request":
                     raise _Gone
@@ -244,7 +324,9 @@ class Guard:
             if body.evicted:
                 raise HTTPException(503, _BUSY, {"Retry-After": "1"}) from None
             raise HTTPException(
-                408, f"the upload was too slow: it may take {limits.body_seconds:g} s, at {limits.body_rate:g} bytes per second or more"
+                408,
+                f"the upload was too slow: it may take {limits.body_seconds:g} s, at "
+                f"{limits.body_rate:g} bytes per second or more",
             ) from None
         finally:
             self._arriving.pop(body, None)
@@ -257,7 +339,8 @@ class Guard:
             self._forget(body)
             body.evicted = True
             if body.timer is not None and not body.timer.expired():
-                # Wakes the one that waits for it; of the body that has just come, it is over already.
+                # Wakes the one that waits for it; of the body that has just come, it is over
+                # already.
                 with contextlib.suppress(RuntimeError):
                     body.timer.reschedule(asyncio.get_running_loop().time())
 
@@ -275,9 +358,13 @@ class _Gone(Exception):
 
 
 def _sends_body(scope: Scope) -> bool:
-    """Whether a body follows that nobody has asked for: one whose sender waits for "100 Continue" does not come."""
+    """Whether a body follows that nobody has asked for: one whose sender waits for "100 Continue"
+    does not come.
+    """
     headers = {key: value.lower() for key, value in scope["headers"]}
-    return headers.get(b"expect") != b"100-continue" and (b"transfer-encoding" in headers or headers.get(b"content-length", b"0").strip(b"0") != b"")
+    return headers.get(b"expect") != b"100-continue" and (
+        b"transfer-encoding" in headers or headers.get(b"content-length", b"0").strip(b"0") != b""
+    )
 
 
 def _replay(body: _Body, receive: Receive) -> Receive:
@@ -340,10 +427,19 @@ def security_headers(policy: str) -> list[tuple[bytes, bytes]]:
 
 
 async def _refuse(send: Send, refused: HTTPException, unread: Receive | None) -> None:
-    """Answer and close. unread: what is left of the request's body, which is thrown away after the answer and within bounds."""
+    """Answer and close. unread: what is left of the request's body, which is thrown away after the
+    answer and within bounds.
+    """
     body = json.dumps({"error": refused.detail}).encode()
-    extra = [(key.lower().encode(), value.encode()) for key, value in dict(refused.headers or {}).items()]
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), (b"connection", b"close"), *extra]
+    extra = [
+        (key.lower().encode(), value.encode()) for key, value in dict(refused.headers or {}).items()
+    ]
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
+        *extra,
+    ]
     await send({"type": "http.response.start", "status": refused.status_code, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": unread is not None})
     if unread is None:

@@ -1,4 +1,6 @@
-"""What requests of `likeness serve` ask for, without HTTP: uploads become embeddings, which are compared, searched for and enrolled."""
+"""What requests of `likeness serve` ask for, without HTTP: uploads become embeddings, which are
+compared, searched for and enrolled.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from toolkit.data.images import SUFFIXES, check_size
 from toolkit.models.checkpoint import Loaded
 from toolkit.models.embed import embed_where_readable
 
-_STARTS = {  # what a file begins with -> the suffix by which readers choose a decoder; what its sender calls it is never looked at
+# what a file begins with -> the suffix by which readers choose a decoder; what its sender calls it
+# is never looked at
+_STARTS = {
     ".wav": rb"RIFF....WAVE|RF64|RIFX",
     ".flac": rb"fLaC",
     ".ogg": rb"OggS",
@@ -43,21 +47,37 @@ _log = logging.getLogger("likeness.serve")
 
 
 class Service:
-    """A model, its gallery and the rules of deciding: what requests ask for, without HTTP. Methods run in worker threads."""
+    """A model, its gallery and the rules of deciding: what requests ask for, without HTTP.
+
+    Methods run in worker threads.
+    """
 
     def __init__(
-        self, model: Loaded, gallery: Any = None, *, threshold: float | None = None, calibration: Calibration | None = None, limits: Limits | None = None
+        self,
+        model: Loaded,
+        gallery: Any = None,
+        *,
+        threshold: float | None = None,
+        calibration: Calibration | None = None,
+        limits: Limits | None = None,
     ):
         if threshold is not None and not math.isfinite(threshold):
             raise ValueError(f"threshold {threshold}: must be a finite number")
         self.limits = limits or Limits()
-        self.model, self.gallery, self.threshold, self.calibration = _bounded(model, self.limits), gallery, threshold, calibration
+        self.model, self.gallery, self.threshold, self.calibration = (
+            _bounded(model, self.limits),
+            gallery,
+            threshold,
+            calibration,
+        )
 
     def verify(self, first: bytes, second: bytes) -> dict[str, Any]:
         with private_files([first, second]) as paths:
             with _anonymous(paths):
                 self._refuse_large_images([first, second], paths)
-                found = verification.verify(self.model, *paths, threshold=self.threshold, calibration=self.calibration)
+                found = verification.verify(
+                    self.model, *paths, threshold=self.threshold, calibration=self.calibration
+                )
             return {**found._asdict(), "modality": self.model.modality, "model": self.model.digest}
 
     def identify(self, given: bytes, k: int, threshold: float | None) -> dict[str, Any]:
@@ -71,13 +91,21 @@ class Service:
             "threshold": least,
             "similarity": self.gallery.similarity,
             "norm": float(probe.norms[0]),
-            "matches": [{**one._asdict(), "accepted": ok if least is not None else None} for one, ok in zip(matches, accepted, strict=True)],
+            "matches": [
+                {**one._asdict(), "accepted": ok if least is not None else None}
+                for one, ok in zip(matches, accepted, strict=True)
+            ],
         }
 
     def enrol(self, subject: str, files: Sequence[bytes], *, replaces: bool) -> dict[str, Any]:
         found = self._embed(files)
         (self.gallery.update if replaces else self.gallery.enrol)(found, [subject] * len(files))
-        return {"subject": subject, "added": len(files), "norms": found.norms.tolist(), "subjects": len(self.gallery)}
+        return {
+            "subject": subject,
+            "added": len(files),
+            "norms": found.norms.tolist(),
+            "subjects": len(self.gallery),
+        }
 
     def remove(self, subject: str) -> dict[str, Any]:
         self.gallery.remove([subject])
@@ -86,9 +114,16 @@ class Service:
     def _embed(self, files: Sequence[bytes]) -> Embeddings:
         with private_files(files) as paths, _anonymous(paths):
             self._refuse_large_images(files, paths)
-            found, bad = embed_where_readable(self.model.embedder, [Item(str(i), path) for i, path in enumerate(paths)], self.model.read)
+            found, bad = embed_where_readable(
+                self.model.embedder,
+                [Item(str(i), path) for i, path in enumerate(paths)],
+                self.model.read,
+            )
             if found is None or bad:
-                raise ValueError(f"with this {self.model.modality} model, {len(bad)} of {len(files)} files cannot be read: {bad[0].reason}")
+                raise ValueError(
+                    f"with this {self.model.modality} model, {len(bad)} of {len(files)} files "
+                    f"cannot be read: {bad[0].reason}"
+                )
             return Embeddings(found.ids, found.matrix, self.model.meta)
 
     def _refuse_large_images(self, files: Sequence[bytes], paths: Sequence[Path]) -> None:
@@ -100,13 +135,18 @@ class Service:
 
 @contextmanager
 def private_files(files: Sequence[bytes]) -> Iterator[list[Path]]:
-    """Paths of uploads: anonymous memory where the system has it, so that not even a kill leaves them behind; else files in a private folder."""
+    """Paths of uploads: anonymous memory where the system has it, so that not even a kill leaves
+    them behind; else files in a private folder.
+    """
     with TemporaryDirectory(prefix="likeness-") as folder:
         handles: list[int] = []
         try:
             paths = []
             for i, held in enumerate(files):
-                suffix = next((name for name, start in _STARTS.items() if re.match(start, held, re.DOTALL)), "")
+                suffix = next(
+                    (name for name, start in _STARTS.items() if re.match(start, held, re.DOTALL)),
+                    "",
+                )
                 path = Path(folder) / f"{i}{suffix}"
                 if hasattr(os, "memfd_create") and Path("/proc/self/fd").is_dir():
                     handles.append(os.memfd_create("upload", os.MFD_CLOEXEC))
@@ -124,23 +164,40 @@ def private_files(files: Sequence[bytes]) -> Iterator[list[Path]]:
 
 @contextmanager
 def _anonymous(paths: Sequence[Path]) -> Iterator[None]:
-    """Errors name the uploads by their number, not by where they lay; whatever a network or a decoder cannot take is the upload's fault."""
+    """Errors name the uploads by their number, not by where they lay; whatever a network or a
+    decoder cannot take is the upload's fault.
+    """
     try:
         yield
     except (ValueError, OSError, RuntimeError) as error:
-        said = str(error) if isinstance(error, ValueError) else f"the model cannot embed this ({type(error).__name__})"
+        said = (
+            str(error)
+            if isinstance(error, ValueError)
+            else f"the model cannot embed this ({type(error).__name__})"
+        )
         if not isinstance(error, ValueError):
             _log.warning("an upload ended in %s", type(error).__name__)
         for i, path in enumerate(paths):
-            said = said.replace(str(path), ("the first file", "the second file")[i] if i < 2 and len(paths) == 2 else f"file {i + 1}")
+            said = said.replace(
+                str(path),
+                ("the first file", "the second file")[i]
+                if i < 2 and len(paths) == 2
+                else f"file {i + 1}",
+            )
         raise ValueError(said) from None
 
 
 def _bounded(model: Loaded, limits: Limits) -> Loaded:
     """The model refusing longer and larger recordings, where its reading has such bounds."""
     known = inspect.signature(model.read).parameters
-    bounds = {name: value for name, value in (("max_seconds", limits.max_seconds), ("max_values", limits.max_values)) if name in known}
+    bounds = {
+        name: value
+        for name, value in (("max_seconds", limits.max_seconds), ("max_values", limits.max_values))
+        if name in known
+    }
     if not bounds:
         return model
-    bound: Any = partial  # which of the two kinds of reading has such parameters is not in their types
+    bound: Any = (
+        partial  # which of the two kinds of reading has such parameters is not in their types
+    )
     return replace(model, read=bound(model.read, **bounds))

@@ -1,9 +1,12 @@
-"""Augmentation of face crops, deterministic given its generator: (H, W, 3) uint8 in and out; a recipe's `augment` takes and gives (3, H, W) float32, 0 to 255.
+"""Augmentation of face crops, deterministic given its generator: (H, W, 3) uint8 in and out; a
+recipe's `augment` takes and gives (3, H, W) float32, 0 to 255.
 
-ADAFACE_VIEW is what AdaFace and OpenSphere's SimPLE train with (AdaFace dataset/augmenter.py; CVLface data_augs/basic_augmenter.py): a crop pasted in place on
-black, low resolution, photometric changes, each with probability .2 and independently, and a flip with .5. FLIP_VIEW: the flip alone (arcface_torch,
-OpenSphere's other losses). CVLFACE_VIEW: CVLface's gridsample_v1, without its bookkeeping of the transform. Pixel arithmetic is albumentations'
-(its functions, not its classes: these keep generators of their own), cv2's and, for
+ADAFACE_VIEW is what AdaFace and OpenSphere's SimPLE train with (AdaFace dataset/augmenter.py;
+CVLface data_augs/basic_augmenter.py): a crop pasted in place on black, low resolution, photometric
+changes, each with probability .2 and independently, and a flip with .5. FLIP_VIEW: the flip alone
+(arcface_torch, OpenSphere's other losses). CVLFACE_VIEW: CVLface's gridsample_v1, without its
+bookkeeping of the transform. Pixel arithmetic is albumentations' (its functions, not its classes:
+these keep generators of their own), cv2's and, for
 sharpness and equalisation as torchvision has them, Pillow's.
 """
 
@@ -25,32 +28,67 @@ from toolkit.data.images import Pixels, to_floats
 
 Matrix = NDArray[np.float64]
 
-INTERPOLATIONS = (cv2.INTER_NEAREST, cv2.INTER_LINEAR, cv2.INTER_AREA, cv2.INTER_CUBIC, cv2.INTER_LANCZOS4)
+INTERPOLATIONS = (
+    cv2.INTER_NEAREST,
+    cv2.INTER_LINEAR,
+    cv2.INTER_AREA,
+    cv2.INTER_CUBIC,
+    cv2.INTER_LANCZOS4,
+)
 _RAND_OPS = ("identity", "brightness", "saturation", "contrast", "sharpness", "equalize", "grey")
 _RARER = ("equalize", "grey")  # drawn again, up to twice
 
 
-def crop_paste(pixels: Pixels, rng: np.random.Generator, *, scale: tuple[float, float] = (0.2, 1.0), ratio: tuple[float, float] = (0.75, 4 / 3)) -> Pixels:
-    """Keep a random rectangle in its place and set the rest to black. scale: its share of the area; ratio: width / height, drawn in the logarithm.
+def crop_paste(
+    pixels: Pixels,
+    rng: np.random.Generator,
+    *,
+    scale: tuple[float, float] = (0.2, 1.0),
+    ratio: tuple[float, float] = (0.75, 4 / 3),
+) -> Pixels:
+    """Keep a random rectangle in its place and set the rest to black. scale: its share of the area;
+    ratio: width / height, drawn in the logarithm.
 
-    The rectangle is torchvision's RandomResizedCrop.get_params: ten draws that may not fit, then the largest centred one within the ratio.
+    The rectangle is torchvision's RandomResizedCrop.get_params: ten draws that may not fit, then
+    the largest centred one within the ratio.
     """
     top, left, height, width = _rectangle(pixels.shape[0], pixels.shape[1], rng, scale, ratio)
     pasted = np.zeros_like(pixels)
-    pasted[top : top + height, left : left + width] = pixels[top : top + height, left : left + width]
+    pasted[top : top + height, left : left + width] = pixels[
+        top : top + height, left : left + width
+    ]
     return pasted
 
 
-def low_resolution(pixels: Pixels, rng: np.random.Generator, *, side: tuple[float, float] = (0.2, 1.0)) -> Pixels:
-    """Shrink to a square of int(U(side) x height) pixels and enlarge again, each by an interpolation drawn from INTERPOLATIONS."""
+def low_resolution(
+    pixels: Pixels, rng: np.random.Generator, *, side: tuple[float, float] = (0.2, 1.0)
+) -> Pixels:
+    """Shrink to a square of int(U(side) x height) pixels and enlarge again, each by an
+    interpolation drawn from INTERPOLATIONS.
+    """
     height, width = pixels.shape[:2]
     small = max(1, int(rng.uniform(*side) * height))
     down, up = (INTERPOLATIONS[i] for i in rng.integers(len(INTERPOLATIONS), size=2))
-    return _pixels(cv2.resize(cv2.resize(pixels, (small, small), interpolation=down), (width, height), interpolation=up))
+    return _pixels(
+        cv2.resize(
+            cv2.resize(pixels, (small, small), interpolation=down),
+            (width, height),
+            interpolation=up,
+        )
+    )
 
 
-def photometric(pixels: Pixels, rng: np.random.Generator, *, brightness: float = 0.5, contrast: float = 0.5, saturation: float = 0.5) -> Pixels:
-    """Multiply brightness, contrast and saturation by factors from 1 - x to 1 + x, in random order: torchvision's ColorJitter without hue."""
+def photometric(
+    pixels: Pixels,
+    rng: np.random.Generator,
+    *,
+    brightness: float = 0.5,
+    contrast: float = 0.5,
+    saturation: float = 0.5,
+) -> Pixels:
+    """Multiply brightness, contrast and saturation by factors from 1 - x to 1 + x, in random order:
+    torchvision's ColorJitter without hue.
+    """
     functional = _albumentations()
     changes = [
         (functional.adjust_brightness_torchvision, rng.uniform(1 - brightness, 1 + brightness)),
@@ -83,16 +121,25 @@ def train_view(
     contrast: float = 0.5,
     saturation: float = 0.5,
 ) -> Floats:
-    """One training view of (3, H, W) float32, 0 to 255: crop, low resolution, photometric, flip, each with its probability and independently of the others.
+    """One training view of (3, H, W) float32, 0 to 255: crop, low resolution, photometric, flip,
+    each with its probability and independently of the others.
 
-    batch_rng is not used: every image draws for itself. ValueError: probabilities outside 0 to 1, ranges out of order.
+    batch_rng is not used: every image draws for itself. ValueError: probabilities outside 0 to 1,
+    ranges out of order.
     """
-    _check_probs(flip_prob=flip_prob, crop_prob=crop_prob, low_res_prob=low_res_prob, photo_prob=photo_prob)
+    _check_probs(
+        flip_prob=flip_prob, crop_prob=crop_prob, low_res_prob=low_res_prob, photo_prob=photo_prob
+    )
     _check_range("crop_scale", crop_scale, 0.0, 1.0)
     _check_range("low_res_side", low_res_side, 0.0, 1.0)
     if not all(0.0 <= one <= 1.0 for one in (brightness, contrast, saturation)):
-        raise ValueError(f"train_view: brightness {brightness}, contrast {contrast}, saturation {saturation}; each must be from 0 to 1")
-    crops, shrinks, colours, flips = (rng.random(4) < (crop_prob, low_res_prob, photo_prob, flip_prob)).tolist()
+        raise ValueError(
+            f"train_view: brightness {brightness}, contrast {contrast}, saturation {saturation}; "
+            "each must be from 0 to 1"
+        )
+    crops, shrinks, colours, flips = (
+        rng.random(4) < (crop_prob, low_res_prob, photo_prob, flip_prob)
+    ).tolist()
     if not (crops or shrinks or colours):
         return np.ascontiguousarray(image[..., ::-1]) if flips else image.copy()
     pixels = to_pixels(image)
@@ -101,7 +148,9 @@ def train_view(
     if shrinks:
         pixels = low_resolution(pixels, rng, side=low_res_side)
     if colours:
-        pixels = photometric(pixels, rng, brightness=brightness, contrast=contrast, saturation=saturation)
+        pixels = photometric(
+            pixels, rng, brightness=brightness, contrast=contrast, saturation=saturation
+        )
     return to_floats(flip(pixels) if flips else pixels)
 
 
@@ -120,22 +169,36 @@ def geometric_view(
     num_photo: int = 2,
     photo_bins: tuple[int, int] = (5, 23),
 ) -> Floats:
-    """One training view as CVLface's GridSampleAugmenter gives: zoom, shift, rotation and flip in one warp; cutout; blur; photometric operations.
+    """One training view as CVLface's GridSampleAugmenter gives: zoom, shift, rotation and flip in
+    one warp; cutout; blur; photometric operations.
 
-    extra_offset: shift beyond what the zoom leaves, as a share of half the image. cutout: in 5 % of its cases 12 to 20 holes of 16 x 16, else crop_paste. blur:
-    a mean of 1 to 9 pixels, a Gaussian of sigma up to 4, or (8 of 10) low resolution. photometric: num_photo times one of identity, brightness, saturation,
-    contrast, sharpness (factor 1 + or - .03 x bin, the bin drawn from photo_bins, upper end excluded), equalize, grey.
-    batch_rng is not used. ValueError as in train_view().
+    extra_offset: shift beyond what the zoom leaves, as a share of half the image. cutout: in 5 % of
+    its cases 12 to 20 holes of 16 x 16, else crop_paste. blur: a mean of 1 to 9 pixels, a Gaussian
+    of sigma up to 4, or (8 of 10) low resolution. photometric: num_photo times one of identity,
+    brightness, saturation, contrast, sharpness (factor 1 + or - .03 x bin, the bin drawn from
+    photo_bins, upper end excluded), equalize, grey. batch_rng is not used. ValueError as in
+    train_view().
     """
-    _check_probs(rotate_prob=rotate_prob, flip_prob=flip_prob, cutout_prob=cutout_prob, blur_prob=blur_prob)
+    _check_probs(
+        rotate_prob=rotate_prob, flip_prob=flip_prob, cutout_prob=cutout_prob, blur_prob=blur_prob
+    )
     _check_range("scale", scale, 0.01, 100.0)
     _check_range("photo_bins", photo_bins, 0, 31)
-    rotates, flips, cuts, blurs = (rng.random(4) < (rotate_prob, flip_prob, cutout_prob, blur_prob)).tolist()
+    rotates, flips, cuts, blurs = (
+        rng.random(4) < (rotate_prob, flip_prob, cutout_prob, blur_prob)
+    ).tolist()
     pixels = to_pixels(image)
     height, width = pixels.shape[:2]
     degrees = rng.uniform(-max_degrees, max_degrees) if rotates else 0.0
     matrix = warp_matrix(
-        height, width, rng.uniform(*scale), degrees, flips, rng.uniform(0.0, 1.0, 2), rng.choice((-1.0, 1.0), 2), rng.uniform(0.0, extra_offset)
+        height,
+        width,
+        rng.uniform(*scale),
+        degrees,
+        flips,
+        rng.uniform(0.0, 1.0, 2),
+        rng.choice((-1.0, 1.0), 2),
+        rng.uniform(0.0, extra_offset),
     )
     pixels = _pixels(cv2.warpPerspective(pixels, matrix, (width, height), borderValue=0))
     if cuts:
@@ -147,17 +210,35 @@ def geometric_view(
     return to_floats(pixels)
 
 
-def warp_matrix(height: int, width: int, scale: float, degrees: float, flips: bool, share: Matrix, sign: Matrix, extra: float) -> Matrix:
-    """CVLface's (3, 3) transform (aug_utils/transform_cv2.py): rotate about the centre, move a point near it to the centre, zoom, flip.
+def warp_matrix(
+    height: int,
+    width: int,
+    scale: float,
+    degrees: float,
+    flips: bool,
+    share: Matrix,
+    sign: Matrix,
+    extra: float,
+) -> Matrix:
+    """CVLface's (3, 3) transform (aug_utils/transform_cv2.py): rotate about the centre, move a
+    point near it to the centre, zoom, flip.
 
-    share, sign: (2,), how much of the possible shift is taken in x and y, and its direction. extra: shift beyond it, as a share of half the image.
+    share, sign: (2,), how much of the possible shift is taken in x and y, and its direction. extra:
+    shift beyond it, as a share of half the image.
     """
     centre = np.array((width // 2, height // 2), dtype=np.float64)
     sine, cosine = math.sin(-math.radians(degrees)), math.cos(math.radians(degrees))
     rotation = np.array(((cosine, -sine, 0.0), (sine, cosine, 0.0), (0.0, 0.0, 1.0)))
     room = (centre / scale - centre + extra * centre) * sign
     zoom = np.diag((-scale if flips else scale, scale, 1.0))
-    product: Matrix = _move((width / 2, height / 2)) @ zoom @ _move(-(centre + room * share)) @ _move(centre) @ rotation @ _move(-centre)
+    product: Matrix = (
+        _move((width / 2, height / 2))
+        @ zoom
+        @ _move(-(centre + room * share))
+        @ _move(centre)
+        @ rotation
+        @ _move(-centre)
+    )
     return product
 
 
@@ -172,7 +253,13 @@ def _move(by: ArrayLike) -> Matrix:
     return matrix
 
 
-def _rectangle(height: int, width: int, rng: np.random.Generator, scale: tuple[float, float], ratio: tuple[float, float]) -> tuple[int, int, int, int]:
+def _rectangle(
+    height: int,
+    width: int,
+    rng: np.random.Generator,
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
+) -> tuple[int, int, int, int]:
     """Top, left, height, width."""
     for _ in range(10):
         area = height * width * rng.uniform(*scale)
@@ -212,7 +299,9 @@ def _rand_op(pixels: Pixels, rng: np.random.Generator, bins: tuple[int, int]) ->
         name = _RAND_OPS[int(rng.integers(len(_RAND_OPS)))]
         if name not in _RARER:
             break
-    factor = 1.0 + 0.03 * int(rng.integers(bins[0], max(bins[1], bins[0] + 1))) * (1 if rng.random() < 0.5 else -1)
+    factor = 1.0 + 0.03 * int(rng.integers(bins[0], max(bins[1], bins[0] + 1))) * (
+        1 if rng.random() < 0.5 else -1
+    )
     match name:
         case "brightness":
             changed = functional.adjust_brightness_torchvision(pixels, factor)
@@ -223,7 +312,9 @@ def _rand_op(pixels: Pixels, rng: np.random.Generator, bins: tuple[int, int]) ->
         case "sharpness":
             changed = np.array(ImageEnhance.Sharpness(Image.fromarray(pixels)).enhance(factor))
         case "equalize":
-            changed = np.array(ImageOps.equalize(Image.fromarray(pixels)))  # albumentations' mode "pil" differs from it by up to 16 levels
+            changed = np.array(
+                ImageOps.equalize(Image.fromarray(pixels))
+            )  # albumentations' mode "pil" differs from it by up to 16 levels
         case "grey":
             changed = cv2.cvtColor(cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
         case _:
@@ -232,7 +323,10 @@ def _rand_op(pixels: Pixels, rng: np.random.Generator, bins: tuple[int, int]) ->
 
 
 def _albumentations() -> ModuleType:
-    """Its functions on pixels. At import it would ask the network for a newer version of itself, unless told not to."""
+    """Its functions on pixels.
+
+    At import it would ask the network for a newer version of itself, unless told not to.
+    """
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
     from albumentations.augmentations.pixel import functional
 
@@ -252,4 +346,7 @@ def _check_probs(**probs: float) -> None:
 
 def _check_range(name: str, bounds: tuple[float, float], lowest: float, highest: float) -> None:
     if not lowest <= bounds[0] <= bounds[1] <= highest or (lowest == 0.0 and bounds[1] == 0.0):
-        raise ValueError(f"face view: {name} is {bounds}; (from, to), in order and within {lowest} to {highest}, is needed")
+        raise ValueError(
+            f"face view: {name} is {bounds}; (from, to), in order and within {lowest} to "
+            f"{highest}, is needed"
+        )

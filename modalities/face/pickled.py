@@ -1,9 +1,12 @@
-"""Verification sets in InsightFace's .bin (lfw.bin, cfp_fp.bin, agedb_30.bin, ...): a pickle of (list of 2 P encoded images, list of P labels).
+"""Verification sets in InsightFace's .bin (lfw.bin, cfp_fp.bin, agedb_30.bin, ...): a pickle of
+(list of 2 P encoded images, list of P labels).
 
-Images 2 i and 2 i + 1 are pair i; folds are consecutive blocks of P / 10 (insightface/recognition/arcface_torch/eval/verification.py load_bin).
+Images 2 i and 2 i + 1 are pair i; folds are consecutive blocks of P / 10
+(insightface/recognition/arcface_torch/eval/verification.py load_bin).
 
-A pickle from elsewhere can run any program when it is loaded. Here it is gone through by an interpreter that knows the opcodes of
-numbers, strings, tuples and lists only, and whose classes are the stand-ins below: names that a pickle states are looked up in a short list and never imported.
+A pickle from elsewhere can run any program when it is loaded. Here it is gone through by an
+interpreter that knows the opcodes of numbers, strings, tuples and lists only, and whose classes are
+the stand-ins below: names that a pickle states are looked up in a short list and never imported.
 What else a file asks for is refused by name.
 """
 
@@ -23,16 +26,21 @@ from modalities.face.images import encoded
 from toolkit.data.batch import Item
 
 MAX_BIN_BYTES = 2**32
-_MAX_STRANGERS = 20  # images that are not in the file as they are: each is looked for through all of it
+_MAX_STRANGERS = (
+    20  # images that are not in the file as they are: each is looked for through all of it
+)
 _FIRST_BYTES = {b"\xff\xd8": ".jpg", b"\x89P": ".png", b"BM": ".bmp", b"RI": ".webp", b"P5": ".pgm"}
 
 
 def items(path: str | Path, *, prefix: str | None = None) -> tuple[list[Item], Trials]:
-    """The images of a .bin, each read from its span in the file, and its pairs in their order (folds: eval.protocols.lfw with folds=10).
+    """The images of a .bin, each read from its span in the file, and its pairs in their order
+    (folds: eval.protocols.lfw with folds=10).
 
-    Ids are prefix + number of the image, 0 to 2 P - 1 (prefix: default "NAME/" of NAME.bin); there are no labels, as the file holds none.
-    Written by Python 2 or 3, images as bytes, str or uint8 arrays. ValueError: a file that is no such pickle, asks for anything else (named, not executed), is
-    truncated, over 4 GiB, whose images and labels do not pair up, or whose images do not lie in it as they are (old text pickles; rewrite() makes a new one).
+    Ids are prefix + number of the image, 0 to 2 P - 1 (prefix: default "NAME/" of NAME.bin); there
+    are no labels, as the file holds none. Written by Python 2 or 3, images as bytes, str or uint8
+    arrays. ValueError: a file that is no such pickle, asks for anything else (named, not executed),
+    is truncated, over 4 GiB, whose images and labels do not pair up, or whose images do not lie in
+    it as they are (old text pickles; rewrite() makes a new one).
     """
     path = Path(path)
     data = _bytes_of(path)
@@ -40,7 +48,9 @@ def items(path: str | Path, *, prefix: str | None = None) -> tuple[list[Item], T
     prefix = f"{path.stem}/" if prefix is None else prefix
     found: list[Item] = []
     place, strangers = 0, []
-    known: dict[int, int] = {}  # an image that the pickle refers to again and again is looked for once
+    known: dict[
+        int, int
+    ] = {}  # an image that the pickle refers to again and again is looked for once
     for number, image in enumerate(images):
         at = known.get(id(image))
         if at is None:
@@ -52,11 +62,22 @@ def items(path: str | Path, *, prefix: str | None = None) -> tuple[list[Item], T
                 break
             continue
         place = at + len(image)
-        found.append(Item(f"{prefix}{number}", path, None, (at, len(image)), _FIRST_BYTES.get(image[:2], ".jpg")))
+        found.append(
+            Item(
+                f"{prefix}{number}",
+                path,
+                None,
+                (at, len(image)),
+                _FIRST_BYTES.get(image[:2], ".jpg"),
+            )
+        )
     if strangers:
-        count = f"{'at least ' if number + 1 < len(images) else ''}{len(strangers)} of {len(images)}"
+        count = (
+            f"{'at least ' if number + 1 < len(images) else ''}{len(strangers)} of {len(images)}"
+        )
         raise ValueError(
-            f"{path}: {count} images are held in an old encoding ({name_first(strangers)}), so that they cannot be read from the file"
+            f"{path}: {count} images are held in an old encoding ({name_first(strangers)}), so "
+            "that they cannot be read from the file"
             " one by one; write it anew with modalities.face.pickled.rewrite"
         )
     ids = tuple(one.id for one in found)
@@ -65,9 +86,11 @@ def items(path: str | Path, *, prefix: str | None = None) -> tuple[list[Item], T
 
 
 def write(items: Sequence[Item], trials: Trials, path: str | Path) -> None:
-    """Writes a .bin of the pairs in their order, the image files as they are (InsightFace decodes JPEG and PNG).
+    """Writes a .bin of the pairs in their order, the image files as they are (InsightFace decodes
+    JPEG and PNG).
 
-    For its ten folds the pairs should come in ten blocks of equal size, each with same and different ones.
+    For its ten folds the pairs should come in ten blocks of equal size, each with same and
+    different ones.
     ValueError: a blind list; ids without an item (counted).
     """
     if trials.target is None:
@@ -75,7 +98,10 @@ def write(items: Sequence[Item], trials: Trials, path: str | Path) -> None:
     by_id = {one.id: one for one in items}
     missing = sorted(({*trials.enrol_ids} | {*trials.probe_ids}) - by_id.keys())
     if missing:
-        raise ValueError(f"{path}: {len(missing)} ids of the trials are no items ({name_first(missing)}); give all of them")
+        raise ValueError(
+            f"{path}: {len(missing)} ids of the trials are no items ({name_first(missing)}); give "
+            "all of them"
+        )
     images = [
         encoded(by_id[ids[row]])
         for pair in zip(trials.enrol.tolist(), trials.probe.tolist(), strict=True)
@@ -85,7 +111,9 @@ def write(items: Sequence[Item], trials: Trials, path: str | Path) -> None:
 
 
 def rewrite(path: str | Path, out: str | Path) -> None:
-    """Reads a .bin of any kind, with the same care as items(), and writes the same pairs as one whose images can be read one by one."""
+    """Reads a .bin of any kind, with the same care as items(), and writes the same pairs as one
+    whose images can be read one by one.
+    """
     images, same = _load(_bytes_of(Path(path)), Path(path))
     _dump(images, same, Path(out))
 
@@ -99,7 +127,9 @@ def _bytes_of(path: Path) -> bytes:
     refuse_device(path)
     size = path.stat().st_size
     if size > MAX_BIN_BYTES:
-        raise ValueError(f"{path}: {size} bytes; at most {MAX_BIN_BYTES} are read; is this a verification set?")
+        raise ValueError(
+            f"{path}: {size} bytes; at most {MAX_BIN_BYTES} are read; is this a verification set?"
+        )
     return path.read_bytes()
 
 
@@ -107,23 +137,50 @@ def _load(data: bytes, path: Path) -> tuple[list[bytes], list[bool]]:
     try:
         content = _Reader(data).load()
     except _Refused as error:
-        raise ValueError(f"{path}: refused, it {error}; a verification set holds images and labels only, so do not load this file with anything else") from None
-    except Exception as error:  # whatever a damaged pickle leads to: EOFError, IndexError, TypeError, MemoryError, ...
-        raise ValueError(f"{path}: no whole pickle of a verification set ({type(error).__name__}: {str(error)[:80]}); fetch it again") from None
+        raise ValueError(
+            f"{path}: refused, it {error}; a verification set holds images and labels only, so do "
+            "not load this file with anything else"
+        ) from None
+    except Exception as error:
+        # whatever a damaged pickle leads to: EOFError, IndexError, TypeError, MemoryError, ...
+        raise ValueError(
+            f"{path}: no whole pickle of a verification set ({type(error).__name__}: "
+            f"{str(error)[:80]}); fetch it again"
+        ) from None
     if not (isinstance(content, tuple | list) and len(content) == 2):
-        raise ValueError(f"{path}: holds no pair of images and labels, but {type(content).__name__.lstrip('_').lower()}; is this a verification set?")
+        raise ValueError(
+            f"{path}: holds no pair of images and labels, but "
+            f"{type(content).__name__.lstrip('_').lower()}; is this a verification set?"
+        )
     images, same = (one.values() if isinstance(one, _Array) else one for one in content)
     if not isinstance(images, list | tuple) or not isinstance(same, list | tuple):
-        raise ValueError(f"{path}: its images and labels must be two lists; is this a verification set?")
+        raise ValueError(
+            f"{path}: its images and labels must be two lists; is this a verification set?"
+        )
     if not same or len(images) != 2 * len(same):
-        raise ValueError(f"{path}: {len(images)} images and {len(same)} labels; two images for each label are needed; fetch it again")
-    blobs: list[Any] = [one.raw if isinstance(one, _Array) and one.code == "u1" else one for one in images]
+        raise ValueError(
+            f"{path}: {len(images)} images and {len(same)} labels; two images for each label are "
+            "needed; fetch it again"
+        )
+    blobs: list[Any] = [
+        one.raw if isinstance(one, _Array) and one.code == "u1" else one for one in images
+    ]
     bad = [str(number) for number, one in enumerate(blobs) if not isinstance(one, bytes) or not one]
     if bad:
-        raise ValueError(f"{path}: {len(bad)} of {len(images)} images are empty or no bytes ({name_first(bad)}); fetch it again")
-    wrong = [str(number) for number, one in enumerate(same) if not (isinstance(one, bool) or (isinstance(one, int) and one in (0, 1)))]
+        raise ValueError(
+            f"{path}: {len(bad)} of {len(images)} images are empty or no bytes "
+            f"({name_first(bad)}); fetch it again"
+        )
+    wrong = [
+        str(number)
+        for number, one in enumerate(same)
+        if not (isinstance(one, bool) or (isinstance(one, int) and one in (0, 1)))
+    ]
     if wrong:
-        raise ValueError(f"{path}: {len(wrong)} of {len(same)} labels are neither true nor false ({name_first(wrong)}); fetch it again")
+        raise ValueError(
+            f"{path}: {len(wrong)} of {len(same)} labels are neither true nor false "
+            f"({name_first(wrong)}); fetch it again"
+        )
     return blobs, [bool(one) for one in same]
 
 
@@ -149,7 +206,13 @@ class _Array:
 
     def set_state(self, state: Any) -> None:
         _, shape, dtype, _, raw = state
-        if not isinstance(dtype, _Dtype) or dtype.code not in ("u1", "b1") or not isinstance(raw, bytes) or len(shape) != 1 or shape[0] != len(raw):
+        if (
+            not isinstance(dtype, _Dtype)
+            or dtype.code not in ("u1", "b1")
+            or not isinstance(raw, bytes)
+            or len(shape) != 1
+            or shape[0] != len(raw)
+        ):
             raise _Refused("holds an array that is not one row of bytes")
         self.code, self.raw = dtype.code, raw
 
@@ -170,7 +233,12 @@ def _from_buffer(raw: Any, dtype: Any, shape: Any, order: Any) -> _Array:
 
 
 def _scalar(dtype: Any, raw: Any) -> int:
-    if not isinstance(dtype, _Dtype) or dtype.code not in ("b1", "u1", "i1", "i4", "i8") or not isinstance(raw, bytes) or len(raw) > 8:
+    if (
+        not isinstance(dtype, _Dtype)
+        or dtype.code not in ("b1", "u1", "i1", "i4", "i8")
+        or not isinstance(raw, bytes)
+        or len(raw) > 8
+    ):
         raise _Refused("holds a number that is no label")
     return int.from_bytes(raw, "little")
 
@@ -198,16 +266,25 @@ def _text(value: Any) -> str:
     return value
 
 
-_NUMPY = (("multiarray", "_reconstruct", _reconstruct), ("multiarray", "scalar", _scalar), ("numeric", "_frombuffer", _from_buffer))
+_NUMPY = (
+    ("multiarray", "_reconstruct", _reconstruct),
+    ("multiarray", "scalar", _scalar),
+    ("numeric", "_frombuffer", _from_buffer),
+)
 _STAND_INS: dict[tuple[str, str], Any] = {
-    **{(f"numpy.{core}.{module}", name): stand_in for core in ("core", "_core") for module, name, stand_in in _NUMPY},
+    **{
+        (f"numpy.{core}.{module}", name): stand_in
+        for core in ("core", "_core")
+        for module, name, stand_in in _NUMPY
+    },
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Dtype,
     ("_codecs", "encode"): _encode,
     ("__builtin__", "bytes"): _nothing,
     ("builtins", "bytes"): _nothing,
 }
-# Opcodes of pickle (CPython Lib/pickle.py) that move constants, tuples and lists about. Without any that makes objects, fills dictionaries or reaches outside.
+# Opcodes of pickle (CPython Lib/pickle.py) that move constants, tuples and lists about. Without any
+# that makes objects, fills dictionaries or reaches outside.
 _HARMLESS = """
 MARK STOP POP POP_MARK DUP INT BININT BININT1 LONG BININT2 LONG1 LONG4 NONE NEWTRUE NEWFALSE STRING BINSTRING SHORT_BINSTRING UNICODE BINUNICODE
 SHORT_BINUNICODE BINUNICODE8 BINBYTES SHORT_BINBYTES BINBYTES8 EMPTY_LIST LIST EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 GET BINGET LONG_BINGET
@@ -216,7 +293,9 @@ PUT BINPUT LONG_BINPUT MEMOIZE PROTO FRAME GLOBAL STACK_GLOBAL
 
 
 class _Reader(pickle._Unpickler):
-    """Python's own interpreter of pickles (the one in Python: its memo is a dictionary, where C's is an array that a file can make huge), with few opcodes."""
+    """Python's own interpreter of pickles (the one in Python: its memo is a dictionary, where C's
+    is an array that a file can make huge), with few opcodes.
+    """
 
     stack: list[Any]
 
@@ -228,12 +307,16 @@ class _Reader(pickle._Unpickler):
         try:
             return _STAND_INS[_text(module), _text(name)]
         except KeyError:
-            raise _Refused(f"asks for {_text(module)[:60]}.{_text(name)[:60]}, which was not run") from None
+            raise _Refused(
+                f"asks for {_text(module)[:60]}.{_text(name)[:60]}, which was not run"
+            ) from None
 
     def load_reduce(self) -> None:
         """Calls a stand-in."""
         arguments, function = self.stack.pop(), self.stack[-1]
-        if not any(function is one for one in _STAND_INS.values()) or not isinstance(arguments, tuple):
+        if not any(function is one for one in _STAND_INS.values()) or not isinstance(
+            arguments, tuple
+        ):
             raise _Refused("calls something that is no part of an array")
         self.stack[-1] = function(*arguments)
         if function is _encode:  # seven bytes of a file can encode one long text once more
@@ -275,10 +358,17 @@ def _list(value: Any) -> list[Any]:
 
 class _Opcodes(dict[int, Any]):
     def __missing__(self, opcode: int) -> Any:
-        raise _Refused(f"uses the pickle opcode {bytes([opcode])!r}, which no verification set needs")
+        raise _Refused(
+            f"uses the pickle opcode {bytes([opcode])!r}, which no verification set needs"
+        )
 
 
-_Reader.dispatch = _Opcodes({getattr(pickle, name)[0]: pickle._Unpickler.dispatch[getattr(pickle, name)[0]] for name in _HARMLESS.split()})
+_Reader.dispatch = _Opcodes(
+    {
+        getattr(pickle, name)[0]: pickle._Unpickler.dispatch[getattr(pickle, name)[0]]
+        for name in _HARMLESS.split()
+    }
+)
 _Reader.dispatch.update(
     {
         pickle.REDUCE[0]: _Reader.load_reduce,

@@ -17,11 +17,19 @@ from modalities.face.recordio import EXACT, HEADER, MAGIC, MAGIC_BYTES, MAX_PART
 from toolkit.data.batch import Item, check_unique, label_numbers
 
 
-def write(items: Sequence[Item], folder: str | Path, *, name: str = "train", size: tuple[int, int] = (112, 112)) -> Path:
-    """Writes NAME.rec, NAME.idx and `property` in InsightFace's layout, the images as they are, and returns the .rec file.
+def write(
+    items: Sequence[Item],
+    folder: str | Path,
+    *,
+    name: str = "train",
+    size: tuple[int, int] = (112, 112),
+) -> Path:
+    """Writes NAME.rec, NAME.idx and `property` in InsightFace's layout, the images as they are, and
+    returns the .rec file.
 
-    Classes are numbered by sorted label; images take the keys 1, 2, ... class by class, then the identities follow, and record 0 is written last. size: what
-    `property` states. `property` is written as InsightFace's loaders expect it: "num_classes,height,width".
+    Classes are numbered by sorted label; images take the keys 1, 2, ... class by class, then the
+    identities follow, and record 0 is written last. size: what `property` states. `property` is
+    written as InsightFace's loaders expect it: "num_classes,height,width".
     ValueError: unlabelled items, repeated ids, an empty image; nothing is left behind.
     """
     items, folder = list(items), Path(folder)
@@ -30,9 +38,15 @@ def write(items: Sequence[Item], folder: str | Path, *, name: str = "train", siz
     if not items:
         raise ValueError("there are no items to write")
     order = np.argsort(numbers, kind="stable").tolist()
-    ends = np.cumsum(np.bincount(numbers, minlength=len(names))) + 1  # key after the last image of each class
+    ends = (
+        np.cumsum(np.bincount(numbers, minlength=len(names))) + 1
+    )  # key after the last image of each class
     if len(items) + len(names) + 1 >= EXACT:
-        warnings.warn(f"{len(items)} images: the keys in record 0 pass 2^24 and are rounded to float32; Likeness does not need them, others may", stacklevel=2)
+        warnings.warn(
+            f"{len(items)} images: the keys in record 0 pass 2^24 and are rounded to float32; "
+            "Likeness does not need them, others may",
+            stacklevel=2,
+        )
     folder.mkdir(parents=True, exist_ok=True)
     with (
         atomic_path(folder / f"{name}.idx") as index_path,
@@ -48,11 +62,15 @@ def write(items: Sequence[Item], folder: str | Path, *, name: str = "train", siz
         first_identity = len(items) + 1
         for number, end in enumerate(ends.tolist()):
             begin = int(ends[number - 1]) if number else 1
-            _write_record(rec, index, first_identity + number, _empty(first_identity + number, 0, begin, end))
+            _write_record(
+                rec, index, first_identity + number, _empty(first_identity + number, 0, begin, end)
+            )
         _write_record(rec, index, 0, _empty(0, 1, first_identity, first_identity + len(names)))
         for file in (index, rec):
             file.flush()  # what a full disk refuses it refuses here
-        remove(folder / f"{name}.idx")  # an old index may not stand beside the new images; without one they are gone through
+        remove(
+            folder / f"{name}.idx"
+        )  # an old index may not stand beside the new images; without one they are gone through
     with atomic_path(folder / "property") as temporary:
         temporary.write_text(f"{len(names)},{size[0]},{size[1]}\n", encoding="ascii")
     return folder / f"{name}.rec"
@@ -64,7 +82,10 @@ def _empty(key: int, id2: int, begin: int, end: int) -> bytes:
 
 def _write_record(rec: BinaryIO, index: TextIO, key: int, payload: bytes) -> None:
     if len(payload) > MAX_PART:
-        raise ValueError(f"record {key}: {len(payload)} bytes; at most {MAX_PART} fit into a record; shrink the image")
+        raise ValueError(
+            f"record {key}: {len(payload)} bytes; at most {MAX_PART} fit into a record; shrink the "
+            "image"
+        )
     index.write(f"{key}\t{rec.tell()}\n")
     begin = 0
     cut = payload.find(MAGIC_BYTES)
@@ -76,4 +97,6 @@ def _write_record(rec: BinaryIO, index: TextIO, key: int, payload: bytes) -> Non
         begin = cut + 4
         cut = payload.find(MAGIC_BYTES, begin)
     rest = payload[begin:]
-    rec.write(PART.pack(MAGIC, (3 if begin else 0) << 29 | len(rest)) + rest + b"\0" * (-len(rest) % 4))
+    rec.write(
+        PART.pack(MAGIC, (3 if begin else 0) << 29 | len(rest)) + rest + b"\0" * (-len(rest) % 4)
+    )

@@ -1,6 +1,7 @@
 """The data sets of faces that `likeness prepare` knows.
 
-Checksums are those of scikit-learn's datasets/_lfw.py. Nobody's is known for ORL, and the output says so.
+Checksums are those of scikit-learn's datasets/_lfw.py. Nobody's is known for ORL, and the output
+says so.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ _FIGSHARE = "https://ndownloader.figshare.com/files/"
 DATASETS = (
     Dataset(
         name="lfw",
-        about="Labeled Faces in the Wild: 13,233 photographs of 5,749 people, and the 6,000 pairs, 0.2 GB",
+        about="Labeled Faces in the Wild: 13,233 photographs of 5,749 people, and the 6,000 pairs, "
+        "0.2 GB",
         licence="see its page; for research",
         page="https://vis-www.cs.umass.edu/lfw/",
         archives=(
@@ -30,16 +32,27 @@ DATASETS = (
                 sha256="ea42330c62c92989f9d7c03237ed5d591365e89b3e649747777b70e692dc1592",
             ),
         ),
-        holds=(Holds("lfw-original/images", (".jpg",), 13_233), Holds("lfw-original", ("pairs.txt",), 1)),
-        note="scikit-learn's copy of the original images: faces are not aligned. Networks for aligned faces need modalities.face.align first.",
+        holds=(
+            Holds("lfw-original/images", (".jpg",), 13_233),
+            Holds("lfw-original", ("pairs.txt",), 1),
+        ),
+        note="scikit-learn's copy of the original images: faces are not aligned. Networks for "
+        "aligned faces need modalities.face.align first.",
     ),
     Dataset(
         name="orl",
         about="ORL (AT&T) faces: 40 subjects, 10 grey images each, 4 MB",
         licence="free, with credit to Olivetti Research Laboratory, Cambridge",
         page="https://cam-orl.co.uk/facedatabase.html",
-        archives=(Archive(makes="orl", urls=("https://www.cl.cam.ac.uk/Research/DTG/attarchive/pub/data/att_faces.zip",), takes=("s*", "att_faces/s*")),),
+        archives=(
+            Archive(
+                makes="orl",
+                urls=("https://www.cl.cam.ac.uk/Research/DTG/attarchive/pub/data/att_faces.zip",),
+                takes=("s*", "att_faces/s*"),
+            ),
+        ),
         holds=(Holds("orl", (".pgm",), 400),),
-        by_hand="if its server does not answer, fetch att_faces.zip from elsewhere and unpack it so that DATA/orl/s1/1.pgm, ..., s40/10.pgm are there",
+        by_hand="if its server does not answer, fetch att_faces.zip from elsewhere and unpack it "
+        "so that DATA/orl/s1/1.pgm, ..., s40/10.pgm are there",
     ),
 )

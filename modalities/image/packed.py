@@ -1,8 +1,11 @@
-"""Data sets in a few large files: one item's bytes, whether the file is plain or compressed; checksums; archives whose members are items themselves.
+"""Data sets in a few large files: one item's bytes, whether the file is plain or compressed;
+checksums; archives whose members are items themselves.
 
-A span in a .gz file counts the decompressed bytes. Such a file is decompressed once in each process and kept (at most two of them): 60,000 MNIST images take
-.3 s and 47 MB, and then each is a slice. In a plain file only the span is read. Items of compressed files say so at the end of their `ending`: what reads spans
-without this module (toolkit.data.shards.write) refuses that suffix, instead of taking bytes that mean something else.
+A span in a .gz file counts the decompressed bytes. Such a file is decompressed once in each process
+and kept (at most two of them): 60,000 MNIST images take .3 s and 47 MB, and then each is a slice.
+In a plain file only the span is read. Items of compressed files say so at the end of their
+`ending`: what reads spans without this module (toolkit.data.shards.write) refuses that suffix,
+instead of taking bytes that mean something else.
 """
 
 from __future__ import annotations
@@ -26,14 +29,18 @@ _BLOCK = 2**20
 
 
 def stretch(item: Item) -> bytes:
-    """The bytes of an item: of its span, or of the whole file (decompressed where its name ends in .gz or .tgz).
+    """The bytes of an item: of its span, or of the whole file (decompressed where its name ends in
+    .gz or .tgz).
 
-    ValueError for a compressed file that is damaged, cut short or larger than 1 GiB, and a span past the end; OSError if it cannot be opened.
+    ValueError for a compressed file that is damaged, cut short or larger than 1 GiB, and a span
+    past the end; OSError if it cannot be opened.
     """
     if item.path.suffix not in _SUFFIXES:
         refuse_device(item.path)
         if item.span is None and item.path.stat().st_size > MAX_SPAN:
-            raise ValueError(f"{item.path}: over {MAX_SPAN} bytes; this is no file of a packed data set")
+            raise ValueError(
+                f"{item.path}: over {MAX_SPAN} bytes; this is no file of a packed data set"
+            )
         with item.open() as file:
             return file.read()
     status = item.path.stat()
@@ -42,7 +49,10 @@ def stretch(item: Item) -> bytes:
         return held
     offset, size = item.span
     if offset < 0 or size < 0 or offset + size > len(held):
-        raise ValueError(f"{item.name}: {size} bytes from byte {offset} of {len(held)}; list the data anew, the file has changed")
+        raise ValueError(
+            f"{item.name}: {size} bytes from byte {offset} of {len(held)}; list the data anew, the "
+            "file has changed"
+        )
     return held[offset : offset + size]
 
 
@@ -54,7 +64,10 @@ def _decompressed(path: Path, mtime_ns: int, size: int) -> bytes:
         with gzip.open(path) as file:
             while block := file.read(_BLOCK):
                 if held.write(block) and held.tell() > MAX_SPAN:
-                    raise ValueError(f"{path}: over {MAX_SPAN} bytes when decompressed; this is no file of a packed data set")
+                    raise ValueError(
+                        f"{path}: over {MAX_SPAN} bytes when decompressed; this is no file of a "
+                        "packed data set"
+                    )
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"{path}: damaged or cut short ({error}); fetch it again") from error
     return held.getvalue()
@@ -66,11 +79,15 @@ def marked(ending: str, path: Path) -> str:
 
 
 def members(archive: Path) -> dict[str, Item]:
-    """The files inside a .tar.gz by their base names, as items whose span lies in the decompressed archive. ValueError if it is damaged or cut short."""
+    """The files inside a .tar.gz by their base names, as items whose span lies in the decompressed
+    archive. ValueError if it is damaged or cut short.
+    """
     found: dict[str, Item] = {}
     try:
         # plain inside: tarfile would also expand a .bz2 or .xz, without bound
-        with tarfile.open(fileobj=io.BytesIO(stretch(Item(archive.name, archive))), mode="r:") as tar:
+        with tarfile.open(
+            fileobj=io.BytesIO(stretch(Item(archive.name, archive))), mode="r:"
+        ) as tar:
             end = 0
             for one in tar:
                 if one.size < 0 or one.offset < end:
@@ -85,7 +102,10 @@ def members(archive: Path) -> dict[str, Item]:
 
 
 def verify(folder: Path, expected: Mapping[str, str], *, decompressed: bool = False) -> None:
-    """Compare MD5 sums with {name below folder: sum}; decompressed: of what a .gz holds. ValueError counts the missing or wrong ones, naming the first."""
+    """Compare MD5 sums with {name below folder: sum}; decompressed: of what a .gz holds.
+
+    ValueError counts the missing or wrong ones, naming the first.
+    """
     missing, wrong = [], []
     for name, wanted in expected.items():
         path = folder / name
@@ -94,20 +114,33 @@ def verify(folder: Path, expected: Mapping[str, str], *, decompressed: bool = Fa
             continue
         with (gzip.open if decompressed and path.suffix == ".gz" else open)(path, "rb") as file:
             try:
-                found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()  # type: ignore[arg-type, unused-ignore]
+                found = hashlib.file_digest(
+                    file, lambda: hashlib.md5(usedforsecurity=False)
+                ).hexdigest()  # type: ignore[arg-type, unused-ignore]
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 found = f"damaged: {error}"
         if found != wanted:
             wrong.append(f"{name} has {found} instead of {wanted}")
     if missing:
-        raise ValueError(f"{folder}: {len(missing)} of {len(expected)} files are missing ({name_first(missing)}); fetch them")
+        raise ValueError(
+            f"{folder}: {len(missing)} of {len(expected)} files are missing "
+            f"({name_first(missing)}); fetch them"
+        )
     if wrong:
-        raise ValueError(f"{folder}: {len(wrong)} of {len(expected)} files have a wrong MD5 sum ({name_first(wrong)}); fetch them again")
+        raise ValueError(
+            f"{folder}: {len(wrong)} of {len(expected)} files have a wrong MD5 sum "
+            f"({name_first(wrong)}); fetch them again"
+        )
 
 
 def locate(data: Path, names: tuple[str, ...], fetch: str) -> Path:
-    """The first of data/NAME for these names (files or folders; "" is `data` itself) that exists. FileNotFoundError says what to fetch."""
+    """The first of data/NAME for these names (files or folders; "" is `data` itself) that exists.
+
+    FileNotFoundError says what to fetch.
+    """
     for name in names:
         if (data / name).exists():
             return data / name
-    raise FileNotFoundError(f"{data}: none of {', '.join(one or '.' for one in names)} is there; {fetch}")
+    raise FileNotFoundError(
+        f"{data}: none of {', '.join(one or '.' for one in names)} is there; {fetch}"
+    )

@@ -1,7 +1,7 @@
 """The data sets of images that `likeness prepare` knows.
 
-Checksums are those of torchvision's datasets/mnist.py, cifar.py and omniglot.py, of Zalando's README (FashionMNIST)
-and of pytorch-metric-learning's datasets/cub.py, cars196.py and sop.py.
+Checksums are those of torchvision's datasets/mnist.py, cifar.py and omniglot.py, of Zalando's
+README (FashionMNIST) and of pytorch-metric-learning's datasets/cub.py, cars196.py and sop.py.
 """
 
 from __future__ import annotations
@@ -9,9 +9,24 @@ from __future__ import annotations
 from modalities.image import cars, cifar, cub, mnist, omniglot, sop
 from toolkit.data.source import Archive, Dataset
 
-_IDX = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz")
-_MNIST_MD5 = ("f68b3c2dcbeaaa9fbdd348bbdeb94873", "d53e105ee54ea40749a09fcbcd1e9432", "9fb629c4189551a2d022fa330f9573f3", "ec29112dd5afa0611ce80d1b7f02629c")
-_FASHION_MD5 = ("8d4fb7e6c68d591d4c3dfef9ec88bf0d", "25c81989df183df01b3e8a0aad5dffbe", "bef4ecab320f06d8554ea6380940ec79", "bb300cfdad3c16e7a12a480ee83cd310")
+_IDX = (
+    "train-images-idx3-ubyte.gz",
+    "train-labels-idx1-ubyte.gz",
+    "t10k-images-idx3-ubyte.gz",
+    "t10k-labels-idx1-ubyte.gz",
+)
+_MNIST_MD5 = (
+    "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "d53e105ee54ea40749a09fcbcd1e9432",
+    "9fb629c4189551a2d022fa330f9573f3",
+    "ec29112dd5afa0611ce80d1b7f02629c",
+)
+_FASHION_MD5 = (
+    "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+    "25c81989df183df01b3e8a0aad5dffbe",
+    "bef4ecab320f06d8554ea6380940ec79",
+    "bb300cfdad3c16e7a12a480ee83cd310",
+)
 _ZALANDO = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/"
 _KRIZ = "https://www.cs.toronto.edu/~kriz/"
 _OMNIGLOT = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python/"
@@ -23,7 +38,11 @@ DATASETS = (
         licence="customarily CC BY-SA 3.0",
         page="https://yann.lecun.com/exdb/mnist/",
         archives=tuple(
-            Archive(makes=f"mnist/{name}", urls=(f"https://ossci-datasets.s3.amazonaws.com/mnist/{name}",), md5=md5)
+            Archive(
+                makes=f"mnist/{name}",
+                urls=(f"https://ossci-datasets.s3.amazonaws.com/mnist/{name}",),
+                md5=md5,
+            )
             for name, md5 in zip(_IDX, _MNIST_MD5, strict=True)
         ),
         check=mnist.check,
@@ -34,7 +53,10 @@ DATASETS = (
         about="FashionMNIST: 70,000 grey images of clothes, 28 x 28, 31 MB",
         licence="MIT",
         page="https://github.com/zalandoresearch/fashion-mnist",
-        archives=tuple(Archive(makes=f"fashion_mnist/{name}", urls=(_ZALANDO + name,), md5=md5) for name, md5 in zip(_IDX, _FASHION_MD5, strict=True)),
+        archives=tuple(
+            Archive(makes=f"fashion_mnist/{name}", urls=(_ZALANDO + name,), md5=md5)
+            for name, md5 in zip(_IDX, _FASHION_MD5, strict=True)
+        ),
         check=mnist.check_fashion,
     ),
     Dataset(
@@ -51,7 +73,8 @@ DATASETS = (
             ),
         ),
         check=cifar.check10,
-        note="the server was slow in 2026 (an hour; pytorch/vision issue 9536); what is broken off goes on.",
+        note="the server was slow in 2026 (an hour; pytorch/vision issue 9536); what is broken off "
+        "goes on.",
     ),
     Dataset(
         name="cifar100",
@@ -59,10 +82,16 @@ DATASETS = (
         licence="none stated; its author offers it for research",
         page=_KRIZ + "cifar.html",
         archives=(
-            Archive(makes="cifar-100-python", urls=(_KRIZ + "cifar-100-python.tar.gz",), takes=("cifar-100-python/*",), md5="eb9058c3a382ffc7106e4002c42a8d85"),
+            Archive(
+                makes="cifar-100-python",
+                urls=(_KRIZ + "cifar-100-python.tar.gz",),
+                takes=("cifar-100-python/*",),
+                md5="eb9058c3a382ffc7106e4002c42a8d85",
+            ),
         ),
         check=cifar.check100,
-        note="the server was slow in 2026 (an hour; pytorch/vision issue 9536); what is broken off goes on.",
+        note="the server was slow in 2026 (an hour; pytorch/vision issue 9536); what is broken off "
+        "goes on.",
     ),
     Dataset(
         name="omniglot",
@@ -70,7 +99,12 @@ DATASETS = (
         licence="MIT",
         page="https://github.com/brendenlake/omniglot",
         archives=tuple(
-            Archive(makes=f"omniglot/{part}", urls=(f"{_OMNIGLOT}{part}.zip",), takes=(f"{part}/*",), md5=md5)
+            Archive(
+                makes=f"omniglot/{part}",
+                urls=(f"{_OMNIGLOT}{part}.zip",),
+                takes=(f"{part}/*",),
+                md5=md5,
+            )
             for part, md5 in (
                 ("images_background", "68d2efa1b9178cc56df9314c21c6e718"),
                 ("images_evaluation", "6b91aef0f799c5bb55b94e3f2daec811"),
@@ -99,12 +133,22 @@ DATASETS = (
         licence="non-commercial research",
         page="https://ai.stanford.edu/~jkrause/cars/car_dataset.html",
         archives=(
-            Archive(makes="car_ims", files=("car_ims.tgz",), takes=("car_ims/*",), md5="d5c8f0aa497503f355e17dc7886c3f14"),
-            Archive(makes="cars_annos.mat", files=("cars_annos.mat",), md5="b407c6086d669747186bd1d764ff9dbc"),
+            Archive(
+                makes="car_ims",
+                files=("car_ims.tgz",),
+                takes=("car_ims/*",),
+                md5="d5c8f0aa497503f355e17dc7886c3f14",
+            ),
+            Archive(
+                makes="cars_annos.mat",
+                files=("cars_annos.mat",),
+                md5="b407c6086d669747186bd1d764ff9dbc",
+            ),
         ),
         check=cars.check,
         by_hand=(
-            "its site is gone: fetch car_ims.tgz and cars_annos.mat from a mirror into DATA/downloads and run this command again: it verifies and unpacks them."
+            "its site is gone: fetch car_ims.tgz and cars_annos.mat from a mirror into "
+            "DATA/downloads and run this command again: it verifies and unpacks them."
             " Its later layout, cars_train/, cars_test/ and devkit/ in DATA, is counted as it is"
         ),
     ),

@@ -1,6 +1,8 @@
-"""Who trains, who validates, who tests: the class-disjoint splits of the retrieval papers by name, exact to the class; the stratified one of closed sets.
+"""Who trains, who validates, who tests: the class-disjoint splits of the retrieval papers by name,
+exact to the class; the stratified one of closed sets.
 
-With the C classes of a data set in its own order (class numbers, not names), of which the first T are the authors' training half:
+With the C classes of a data set in its own order (class numbers, not names), of which the first T
+are the authors' training half:
 
 | protocol | train | validation | test | source |
 |---|---|---|---|---|
@@ -13,8 +15,8 @@ With the C classes of a data set in its own order (class numbers, not names), of
 | mlrc | 3/4 of the first half | 1/4 | second half | the same, mlrc_split_manager.py: "A Metric Learning Reality Check" (ECCV 2020); fold p trains from |
 |      | | | | class int(p/4 T) on, wraps around, and validates on what follows |
 
-"First half" is floor(C/2) classes: in Stanford Online Products 11,317, one fewer than the authors' T, so that class 11,318 moves to the test; elsewhere T.
-Revisiting takes SOP's own two lists: T.
+"First half" is floor(C/2) classes: in Stanford Online Products 11,317, one fewer than the authors'
+T, so that class 11,318 moves to the test; elsewhere T. Revisiting takes SOP's own two lists: T.
 """
 
 from __future__ import annotations
@@ -42,25 +44,39 @@ class Division(NamedTuple):
     test: Index
 
 
-def divide_classes(num_classes: int, num_train: int, *, protocol: Protocol = "standard", fold: int = 0) -> Division:
-    """The classes 0 ... num_classes - 1 divided as a protocol does, see the table above; num_train: T. fold: 0 to 3, for benchmarker and mlrc.
+def divide_classes(
+    num_classes: int, num_train: int, *, protocol: Protocol = "standard", fold: int = 0
+) -> Division:
+    """The classes 0 ... num_classes - 1 divided as a protocol does, see the table above; num_train:
+    T. fold: 0 to 3, for benchmarker and mlrc.
 
-    ValueError for an unknown protocol, a fold out of range or without meaning, and too few classes to divide.
+    ValueError for an unknown protocol, a fold out of range or without meaning, and too few classes
+    to divide.
 
     >>> divide_classes(200, 100, protocol="vmf").validation.tolist()
     [27, 33, 35, 39, 40, 42, 56, 59, 61, 63, 68, 81, 85, 94, 98]
     """
     if protocol not in get_args(Protocol):
-        raise ValueError(f"protocol is {protocol!r}; allowed are {', '.join(map(repr, get_args(Protocol)))}")
+        raise ValueError(
+            f"protocol is {protocol!r}; allowed are {', '.join(map(repr, get_args(Protocol)))}"
+        )
     folded = protocol in ("benchmarker", "mlrc")
     if not 0 <= fold < (_FOLDS if folded else 1):
-        raise ValueError(f"fold is {fold} with protocol {protocol!r}; {f'0 to {_FOLDS - 1} are' if folded else 'only 0 is'} allowed")
+        raise ValueError(
+            f"fold is {fold} with protocol {protocol!r}; "
+            f"{f'0 to {_FOLDS - 1} are' if folded else 'only 0 is'} allowed"
+        )
     first = num_classes // 2 if folded else num_train
     if num_classes < 8 or not 4 <= first < num_classes:
-        raise ValueError(f"{num_classes} classes, {first} of them to train on, cannot be divided; at least 8, with 4 to train and 1 to test, are needed")
+        raise ValueError(
+            f"{num_classes} classes, {first} of them to train on, cannot be divided; at least 8, "
+            "with 4 to train and 1 to test, are needed"
+        )
     every, half = np.arange(num_classes), np.arange(first)
     if protocol == "vmf":
-        held_out = np.random.RandomState(_VMF_SEED).choice(half, size=round(0.15 * first), replace=False)
+        held_out = np.random.RandomState(_VMF_SEED).choice(
+            half, size=round(0.15 * first), replace=False
+        )
     elif protocol == "revisiting":
         held_out = half[int(first * 0.8) :]
     elif protocol == "benchmarker":
@@ -76,33 +92,62 @@ def divide_classes(num_classes: int, num_train: int, *, protocol: Protocol = "st
 
 
 def of_classes(
-    items: Sequence[Item], classes: Sequence[str], num_train: int, *, split: Split, protocol: Protocol = "standard", fold: int = 0, name: str = "items"
+    items: Sequence[Item],
+    classes: Sequence[str],
+    num_train: int,
+    *,
+    split: Split,
+    protocol: Protocol = "standard",
+    fold: int = 0,
+    name: str = "items",
 ) -> list[Item]:
-    """The items whose label is in one split. classes: all labels in the data set's order. ValueError where the protocol validates on no classes."""
+    """The items whose label is in one split. classes: all labels in the data set's order.
+
+    ValueError where the protocol validates on no classes.
+    """
     division = divide_classes(len(classes), num_train, protocol=protocol, fold=fold)
     if check_split(split) == "all":
         return list(items)
-    wanted = {classes[i] for i in {"train": division.train, "validation": division.validation, "test": division.test}[split]}
+    wanted = {
+        classes[i]
+        for i in {
+            "train": division.train,
+            "validation": division.validation,
+            "test": division.test,
+        }[split]
+    }
     if not wanted:
-        raise ValueError(f"{name}: protocol {protocol!r} holds out no {split} classes; choose 'vmf', 'revisiting', 'benchmarker' or 'mlrc'")
+        raise ValueError(
+            f"{name}: protocol {protocol!r} holds out no {split} classes; choose 'vmf', "
+            "'revisiting', 'benchmarker' or 'mlrc'"
+        )
     return [one for one in items if one.label in wanted]
 
 
-def stratified(labels: Sequence[str] | NDArray[np.int64], share: float, *, seed: int = _VMF_SEED) -> tuple[Index, Index]:
-    """(train, validation) positions, ascending: a share of each class held out by scikit-learn's train_test_split(test_size, random_state=seed, stratify).
+def stratified(
+    labels: Sequence[str] | NDArray[np.int64], share: float, *, seed: int = _VMF_SEED
+) -> tuple[Index, Index]:
+    """(train, validation) positions, ascending: a share of each class held out by scikit-learn's
+    train_test_split(test_size, random_state=seed, stratify).
 
-    With seed 1234 and share .15 on the training images of MNIST, FashionMNIST and CIFAR the split of the vMF paper (App. D.2; vmf_embeddings,
-    datasets/mnist_dataset.py). labels: class numbers, as there, or names that sort as those do: which items are drawn depends on the classes' order.
+    With seed 1234 and share .15 on the training images of MNIST, FashionMNIST and CIFAR the split
+    of the vMF paper (App. D.2; vmf_embeddings, datasets/mnist_dataset.py). labels: class numbers,
+    as there, or names that sort as those do: which items are drawn depends on the classes' order.
     share 0: none. ValueError for a share outside 0 to 1, or too few items of a class.
     """
     places = np.arange(len(labels))
     if not 0.0 <= share < 1.0:
-        raise ValueError(f"validation share is {share}; a share from 0 to below 1 is needed, 0.15 in the vMF paper")
+        raise ValueError(
+            f"validation share is {share}; a share from 0 to below 1 is needed, 0.15 in the vMF "
+            "paper"
+        )
     if share == 0.0:
         return places, places[:0]
     from sklearn.model_selection import train_test_split
 
-    train, validation = train_test_split(places, test_size=share, random_state=seed, stratify=np.asarray(labels))
+    train, validation = train_test_split(
+        places, test_size=share, random_state=seed, stratify=np.asarray(labels)
+    )
     return np.sort(train), np.sort(validation)
 
 

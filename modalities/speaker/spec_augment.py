@@ -1,4 +1,7 @@
-"""SpecAugment: stretches of time and of frequency masked out of the features, in training only. Park et al. 2019 (arXiv:1904.08779), without time warping."""
+"""SpecAugment: stretches of time and of frequency masked out of the features, in training only.
+
+Park et al. 2019 (arXiv:1904.08779), without time warping.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,20 @@ from modalities.speaker.features import KaldiFbank
 
 
 class SpecAugment(nn.Module):
-    """A front-end around a front-end: the same features, with masks while in training mode. It has no weights and changes nothing in eval mode.
+    """A front-end around a front-end: the same features, with masks while in training mode.
 
-    frontend: the front-end, as a part: partial(KaldiFbank, ...). With probability `prob`, item by item, `time_masks` stretches of 1 to `time_frames` frames and
-    `freq_masks` bands of 1 to `freq_bins` bins are masked; starts and widths are uniform. The defaults are WeSpeaker's (dataset/processor.py spec_aug).
-    A masked value becomes the utterance's mean of its band: with mean normalisation 0, as in WeSpeaker, and without it no outlier.
+    It has no weights and changes nothing in eval mode.
 
-    The draws: features exist only in batches, so the masks come from torch's CPU generator (whatever the device), 1 + 2 x (time_masks + freq_masks) numbers an
-    item in the batch's order. A run saves and restores that generator's state: a resumed run draws the same masks.
-    Raises ValueError for arguments out of range.
+    frontend: the front-end, as a part: partial(KaldiFbank, ...). With probability `prob`, item by
+    item, `time_masks` stretches of 1 to `time_frames` frames and `freq_masks` bands of 1 to
+    `freq_bins` bins are masked; starts and widths are uniform. The defaults are WeSpeaker's
+    (dataset/processor.py spec_aug). A masked value becomes the utterance's mean of its band: with
+    mean normalisation 0, as in WeSpeaker, and without it no outlier.
+
+    The draws: features exist only in batches, so the masks come from torch's CPU generator
+    (whatever the device), 1 + 2 x (time_masks + freq_masks) numbers an item in the batch's order. A
+    run saves and restores that generator's state: a resumed run draws the same masks. Raises
+    ValueError for arguments out of range.
     """
 
     def __init__(
@@ -37,14 +45,24 @@ class SpecAugment(nn.Module):
             raise ValueError(f"SpecAugment: prob is {prob}; a probability from 0 to 1 is needed")
         if min(time_masks, freq_masks) < 0 or min(time_frames, freq_bins) < 1:
             raise ValueError(
-                f"SpecAugment: {time_masks} time masks up to {time_frames} frames, {freq_masks} frequency masks up to {freq_bins} bins;"
+                f"SpecAugment: {time_masks} time masks up to {time_frames} frames, {freq_masks} "
+                f"frequency masks up to {freq_bins} bins;"
                 " the numbers must be 0 or more, the widths 1 or more"
             )
         self.frontend = frontend()
-        self.prob, self.time_masks, self.time_frames, self.freq_masks, self.freq_bins = prob, time_masks, time_frames, freq_masks, freq_bins
+        self.prob, self.time_masks, self.time_frames, self.freq_masks, self.freq_bins = (
+            prob,
+            time_masks,
+            time_frames,
+            freq_masks,
+            freq_bins,
+        )
         self.dim: int = cast(Any, self.frontend).dim
         if freq_bins > self.dim:
-            raise ValueError(f"SpecAugment: freq_bins is {freq_bins}, but the features have {self.dim}; take fewer")
+            raise ValueError(
+                f"SpecAugment: freq_bins is {freq_bins}, but the features have {self.dim}; take "
+                "fewer"
+            )
 
     def trim(self, num_samples: int) -> int:
         """As the front-end's."""
@@ -57,12 +75,18 @@ class SpecAugment(nn.Module):
             return feats, relative
         batch, total, dim = feats.shape
         frames = (relative.double() * total).round()
-        drawn = torch.rand(batch, 1 + 2 * (self.time_masks + self.freq_masks), dtype=torch.float64).to(feats.device)
+        drawn = torch.rand(
+            batch, 1 + 2 * (self.time_masks + self.freq_masks), dtype=torch.float64
+        ).to(feats.device)
         struck = (drawn[:, 0] < self.prob).unsqueeze(1)
         split = 1 + 2 * self.time_masks
         in_time = _stretches(drawn[:, 1:split], frames, self.time_frames, total) & struck
-        in_frequency = _stretches(drawn[:, split:], torch.full_like(frames, dim), self.freq_bins, dim) & struck
-        mean = feats.sum(1, keepdim=True) / frames.to(feats.dtype).view(-1, 1, 1)  # frames of padding are zero
+        in_frequency = (
+            _stretches(drawn[:, split:], torch.full_like(frames, dim), self.freq_bins, dim) & struck
+        )
+        mean = feats.sum(1, keepdim=True) / frames.to(feats.dtype).view(
+            -1, 1, 1
+        )  # frames of padding are zero
         inside = torch.arange(total, device=feats.device) < frames.unsqueeze(1)
         masked = (in_time.unsqueeze(2) | in_frequency.unsqueeze(1)) & inside.unsqueeze(2)
         return torch.where(masked, mean, feats), relative
@@ -72,7 +96,9 @@ class SpecAugment(nn.Module):
 
 
 def _stretches(drawn: Tensor, size: Tensor, widest: int, total: int) -> Tensor:
-    """drawn (B, 2 x masks) uniform in [0, 1) -> (B, total) bool: the union of stretches that start anywhere in 0 ... size - 1 and are 1 ... widest long."""
+    """drawn (B, 2 x masks) uniform in [0, 1) -> (B, total) bool: the union of stretches that start
+    anywhere in 0 ... size - 1 and are 1 ... widest long.
+    """
     starts, widths = drawn.chunk(2, dim=1)
     starts = (starts * size.unsqueeze(1)).floor()
     ends = starts + 1 + (widths * widest).floor()

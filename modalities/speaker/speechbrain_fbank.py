@@ -1,8 +1,11 @@
-"""SpeechBrain's log mel filterbank, batched, in plain torch: another definition than Kaldi's, so that weights made for one do not fit the other.
+"""SpeechBrain's log mel filterbank, batched, in plain torch: another definition than Kaldi's, so
+that weights made for one do not fit the other.
 
-Source: speechbrain/processing/features.py (STFT, spectral_magnitude, Filterbank, InputNormalization) as lobes/features.py Fbank joins them, SpeechBrain 1.1
-(Apache 2.0): centred frames with zeros before and after the wave, periodic Hamming window, no pre-emphasis, no dither, no scaling, triangles that are symmetric
-in hertz, decibels, and a floor 80 dB under the loudest value of the utterance.
+Source: speechbrain/processing/features.py (STFT, spectral_magnitude, Filterbank,
+InputNormalization) as lobes/features.py Fbank joins them, SpeechBrain 1.1 (Apache 2.0): centred
+frames with zeros before and after the wave, periodic Hamming window, no pre-emphasis, no dither, no
+scaling, triangles that are symmetric in hertz, decibels, and a floor 80 dB under the loudest value
+of the utterance.
 """
 
 from __future__ import annotations
@@ -19,8 +22,12 @@ from modalities.speaker.features import CPU_GROUP
 _LOWEST_POWER = 1e-10  # SpeechBrain's amin
 
 
-def symmetric_mel_bank(num_mels: int, fft_size: int, rate_hz: int, low_hz: float, high_hz: float) -> Tensor:
-    """SpeechBrain's triangles, (fft_size // 2 + 1, num_mels) float32: centres equidistant on 2595 log10(1 + f / 700), both sides as wide as the left one."""
+def symmetric_mel_bank(
+    num_mels: int, fft_size: int, rate_hz: int, low_hz: float, high_hz: float
+) -> Tensor:
+    """SpeechBrain's triangles, (fft_size // 2 + 1, num_mels) float32: centres equidistant on 2595
+    log10(1 + f / 700), both sides as wide as the left one.
+    """
     lowest, highest = (2595.0 * math.log10(1.0 + hz / 700.0) for hz in (low_hz, high_hz))
     edges = torch.linspace(lowest, highest, num_mels + 2)
     hz = 700.0 * (torch.pow(10.0, edges / 2595.0) - 1.0)
@@ -30,14 +37,19 @@ def symmetric_mel_bank(num_mels: int, fft_size: int, rate_hz: int, low_hz: float
 
 
 class SpeechBrainFbank(nn.Module):
-    """(B, S) waves -> (B, T, F) decibels, equal to SpeechBrain's Fbank; with cmn also to its InputNormalization(norm_type="sentence", std_norm=False).
+    """(B, S) waves -> (B, T, F) decibels, equal to SpeechBrain's Fbank; with cmn also to its
+    InputNormalization(norm_type="sentence", std_norm=False).
 
-    num_mels: F; SpeechBrain's recipes for VoxCeleb take 80 (ECAPA, ResNet) and 24 (x-vector), its class 40. frame_ms, hop_ms: window and hop. fft_size: samples
-    of a frame, at least the window. low_hz, high_hz: edges of the mel bank, high_hz = 0: Nyquist. top_db: the floor under the utterance's loudest value.
+    num_mels: F; SpeechBrain's recipes for VoxCeleb take 80 (ECAPA, ResNet) and 24 (x-vector), its
+    class 40. frame_ms, hop_ms: window and hop. fft_size: samples of a frame, at least the window.
+    low_hz, high_hz: edges of the mel bank, high_hz = 0: Nyquist. top_db: the floor under the
+    utterance's loudest value.
     cmn, cmn_variance, cmn_window: as in KaldiFbank (cmn_variance: std_norm=True).
 
-    T = 1 + S // hop: an utterance has as many frames alone as in a padded batch. SpeechBrain itself counts ceil(length x T) there, which may be one more frame,
-    of the padding. Arithmetic is float32 (float64 after .double()), also under autocast. Raises ValueError for arguments out of range.
+    T = 1 + S // hop: an utterance has as many frames alone as in a padded batch. SpeechBrain itself
+    counts ceil(length x T) there, which may be one more frame, of the padding. Arithmetic is
+    float32 (float64 after .double()), also under autocast. Raises ValueError for arguments out of
+    range.
 
     >>> feats, lengths = SpeechBrainFbank()(torch.randn(2, 16000), torch.tensor([1.0, 0.5]))
     >>> feats.shape, (lengths * feats.shape[1]).round().int().tolist()
@@ -62,7 +74,13 @@ class SpeechBrainFbank(nn.Module):
         cmn_window: int = 0,
     ) -> None:
         super().__init__()
-        self.num_mels, self.rate_hz, self.frame_ms, self.hop_ms, self.fft_size = num_mels, rate_hz, frame_ms, hop_ms, fft_size
+        self.num_mels, self.rate_hz, self.frame_ms, self.hop_ms, self.fft_size = (
+            num_mels,
+            rate_hz,
+            frame_ms,
+            hop_ms,
+            fft_size,
+        )
         self.low_hz, self.high_hz, self.top_db = low_hz, high_hz, top_db
         self.cmn, self.cmn_variance, self.cmn_window = cmn, cmn_variance, cmn_window
         self.dim = num_mels
@@ -73,33 +91,51 @@ class SpeechBrainFbank(nn.Module):
             raise ValueError(f"SpeechBrainFbank: num_mels is {num_mels}; at least 4 are needed")
         if not 2 <= window_samples <= fft_size or self.hop_samples < 1:
             raise ValueError(
-                f"SpeechBrainFbank: frames of {window_samples} samples, a hop of {self.hop_samples}, fft_size {fft_size};"
+                f"SpeechBrainFbank: frames of {window_samples} samples, a hop of "
+                f"{self.hop_samples}, fft_size {fft_size};"
                 " allowed are frames of 2 to fft_size samples and hops of 1 or more"
             )
         if not 0.0 <= low_hz < top_hz <= 0.5 * rate_hz:
-            raise ValueError(f"SpeechBrainFbank: the mel bank from {low_hz} to {top_hz} Hz must lie in order within 0 and Nyquist ({0.5 * rate_hz} Hz)")
+            raise ValueError(
+                f"SpeechBrainFbank: the mel bank from {low_hz} to {top_hz} Hz must lie in order "
+                f"within 0 and Nyquist ({0.5 * rate_hz} Hz)"
+            )
         if not top_db > 0:
             raise ValueError(f"SpeechBrainFbank: top_db is {top_db}; it must be above 0, e.g. 80")
         check_cmn("SpeechBrainFbank", cmn, cmn_variance, cmn_window)
-        before = (fft_size - window_samples) // 2  # as torch.stft centres a window that is shorter than the transform
-        taper = functional.pad(torch.hamming_window(window_samples), (before, fft_size - window_samples - before))
+        before = (
+            fft_size - window_samples
+        ) // 2  # as torch.stft centres a window that is shorter than the transform
+        taper = functional.pad(
+            torch.hamming_window(window_samples), (before, fft_size - window_samples - before)
+        )
         self.register_buffer("taper", taper, persistent=False)
-        self.register_buffer("mel", symmetric_mel_bank(num_mels, fft_size, rate_hz, low_hz, top_hz), persistent=False)
+        self.register_buffer(
+            "mel", symmetric_mel_bank(num_mels, fft_size, rate_hz, low_hz, top_hz), persistent=False
+        )
 
     def trim(self, num_samples: int) -> int:
         """Every sample counts: the last frame reaches past the end."""
         return num_samples
 
     def forward(self, wave: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """wave: (B, S) in [-1, 1]; lengths: (B,) relative to S, or None when all are full -> (feats (B, T, F), lengths (B,) relative to T).
+        """wave: (B, S) in [-1, 1]; lengths: (B,) relative to S, or None when all are full -> (feats
+        (B, T, F), lengths (B,) relative to T).
 
-        An utterance's valid frames do not depend on its padding or its neighbours; frames after them are zero.
-        Raises ValueError for another shape, no samples, and lengths outside (0, 1] or of less than a sample.
+        An utterance's valid frames do not depend on its padding or its neighbours; frames after
+        them are zero. Raises ValueError for another shape, no samples, and lengths outside (0, 1]
+        or of less than a sample.
         """
         if wave.ndim != 2 or wave.shape[1] < 1:
-            raise ValueError(f"SpeechBrainFbank: wave has shape {tuple(wave.shape)}; it must be (batch, samples), mono at {self.rate_hz} Hz, not empty")
+            raise ValueError(
+                f"SpeechBrainFbank: wave has shape {tuple(wave.shape)}; it must be (batch, "
+                f"samples), mono at {self.rate_hz} Hz, not empty"
+            )
         if self.mel.dtype not in (torch.float32, torch.float64):
-            raise ValueError(f"SpeechBrainFbank: it was converted to {self.mel.dtype}, which ruins the mel bank; keep it in float32")
+            raise ValueError(
+                f"SpeechBrainFbank: it was converted to {self.mel.dtype}, which ruins the mel "
+                "bank; keep it in float32"
+            )
         batch, samples = wave.shape
         total = 1 + samples // self.hop_samples
         with torch.autocast(wave.device.type, enabled=False):
@@ -108,21 +144,33 @@ class SpeechBrainFbank(nn.Module):
             if lengths is not None:
                 num_samples = valid_samples(lengths, samples, "SpeechBrainFbank")
                 if not torch.compiler.is_compiling() and batch and int(num_samples.min()) < 1:
-                    raise ValueError(f"SpeechBrainFbank: {int((num_samples < 1).sum())} of {batch} waves have no samples; drop them")
-                wave = wave.masked_fill(past_the_end(num_samples, samples), 0.0)  # what a wave of that length would be padded with
+                    raise ValueError(
+                        f"SpeechBrainFbank: {int((num_samples < 1).sum())} of {batch} waves have "
+                        "no samples; drop them"
+                    )
+                wave = wave.masked_fill(
+                    past_the_end(num_samples, samples), 0.0
+                )  # what a wave of that length would be padded with
                 frames = 1 + num_samples.div(self.hop_samples, rounding_mode="floor")
             if wave.device.type == "cpu" and batch > CPU_GROUP:
-                feats = torch.cat([self._decibels(wave[i : i + CPU_GROUP]) for i in range(0, batch, CPU_GROUP)])
+                feats = torch.cat(
+                    [self._decibels(wave[i : i + CPU_GROUP]) for i in range(0, batch, CPU_GROUP)]
+                )
             else:
                 feats = self._decibels(wave)
             if self.cmn:
                 feats = normalise(feats, frames, variance=self.cmn_variance, window=self.cmn_window)
             elif frames is not None:
                 feats = feats.masked_fill(past_the_end(frames, total).unsqueeze(2), 0.0)
-            return feats, wave.new_ones(batch) if frames is None else (frames / total).to(feats.dtype)
+            return feats, wave.new_ones(batch) if frames is None else (frames / total).to(
+                feats.dtype
+            )
 
     def _decibels(self, wave: Tensor) -> Tensor:
-        """(b, S) -> (b, T, F). Frames of padding are at the lowest power or fade to it, so they never are the loudest."""
+        """(b, S) -> (b, T, F).
+
+        Frames of padding are at the lowest power or fade to it, so they never are the loudest.
+        """
         half = self.fft_size // 2
         frames = functional.pad(wave, (half, half)).unfold(1, self.fft_size, self.hop_samples)
         spectrum = torch.fft.rfft(frames * self.taper)

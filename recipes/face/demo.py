@@ -1,9 +1,12 @@
-"""The demo: a verifier for faces that it never saw, trained in under a minute on one core. Everything is synthetic (modalities/synthetic_faces.py).
+"""The demo: a verifier for faces that it never saw, trained in under a minute on one core.
+
+Everything is synthetic (modalities/synthetic_faces.py).
 
     likeness demo --only face --out demo
 
-60 drawn subjects to train, 20 others to test, 10 images each; pose, expression, light and background change from image to image. A small SFNet trained with
-ArcFace on 48 x 48 pixels is set against the cosine of the same pixels. The lines printed at the end redo each step by hand.
+60 drawn subjects to train, 20 others to test, 10 images each; pose, expression, light and
+background change from image to image. A small SFNet trained with ArcFace on 48 x 48 pixels is set
+against the cosine of the same pixels. The lines printed at the end redo each step by hand.
 """
 
 from __future__ import annotations
@@ -38,7 +41,15 @@ RECIPES = {
         items=partial(folders.items, split="train", test_share=0.25),
         trials=partial(folders.trials, split="test", test_share=0.25),
         read=partial(images.read, size=(SIZE, SIZE), fit="resize"),
-        augment=partial(geometric_view, scale=(0.9, 1.1), max_degrees=5.0, extra_offset=0.05, cutout_prob=0.1, blur_prob=0.1, num_photo=1),
+        augment=partial(
+            geometric_view,
+            scale=(0.9, 1.1),
+            max_degrees=5.0,
+            extra_offset=0.05,
+            cutout_prob=0.1,
+            blur_prob=0.1,
+            num_photo=1,
+        ),
         metrics={"eer": eer, "tar_at_far(.01)": partial(tar_at_far, far=0.01)},
         sampling=Sampling(batch_size=64, items_per_class=2),
         optim=Optim(name="adamw", lr=2e-3, weight_decay=5e-2),
@@ -51,8 +62,15 @@ RECIPES = {
 
 def baseline(items: list[Item]) -> Embeddings:
     """The pixels that the network sees, scaled as for it."""
-    rows = [(images.read(item, size=(SIZE, SIZE), fit="resize").ravel() - 127.5) / 127.5 for item in items]
-    return Embeddings(tuple(item.id for item in items), np.stack(rows), {"similarity": "cosine", "modality": "face"})
+    rows = [
+        (images.read(item, size=(SIZE, SIZE), fit="resize").ravel() - 127.5) / 127.5
+        for item in items
+    ]
+    return Embeddings(
+        tuple(item.id for item in items),
+        np.stack(rows),
+        {"similarity": "cosine", "modality": "face"},
+    )
 
 
 def main(out: Path, *, page: bool = True) -> demo.Made:
@@ -64,5 +82,6 @@ def main(out: Path, *, page: bool = True) -> demo.Made:
         baseline=("pixels", baseline),
         out=out,
         page=page,
-        own_data="train recipes/face/folders.py --data DATA --out runs/mine      DATA/SUBJECT/*.jpg, aligned or with faces in their centre",
+        own_data="train recipes/face/folders.py --data DATA --out runs/mine      "
+        "DATA/SUBJECT/*.jpg, aligned or with faces in their centre",
     )

@@ -1,16 +1,23 @@
-"""A verifier from anyone's own faces: DATA/SUBJECT/**/*.jpg (png, webp, ...), two or more images a subject, four or more subjects.
+"""A verifier from anyone's own faces: DATA/SUBJECT/**/*.jpg (png, webp, ...), two or more images a
+subject, four or more subjects.
 
-    likeness train recipes/face/folders.py --data DATA --out runs/mine                  a small SFNet on 64 x 64 pixels: minutes on a CPU, dozens of subjects
-    likeness train recipes/face/folders.py:sfnet20 --data ALIGNED --out runs/mine       SFNet-20 on a GPU, thousands of subjects (iresnet50, simple likewise)
-    python recipes/face/folders.py --align SCRFD.onnx DATA ALIGNED                      112 x 112 crops from photographs, with a detector that you have
+    likeness train recipes/face/folders.py --data DATA --out runs/mine                  a small
+    SFNet on 64 x 64 pixels: minutes on a CPU, dozens of subjects likeness train
+    recipes/face/folders.py:sfnet20 --data ALIGNED --out runs/mine       SFNet-20 on a GPU,
+    thousands of subjects (iresnet50, simple likewise) python recipes/face/folders.py --align
+    SCRFD.onnx DATA ALIGNED                      112 x 112 crops from photographs, with a detector
+    that you have
 
-small takes any image in which the face fills most of the picture and sits in its centre, and resizes it; the proportions change with it. The others take
-aligned crops of 112 x 112 only (the five landmarks of InsightFace, modalities/face/align.py) and refuse the rest. A fifth of the subjects is held out and
-never trained on; trials among them are drawn with a seed (at most 20,000) and give the EER in the log.
-DATA may also be tar shards, a .rec file, or a list DATA.txt of one SUBJECT/image.jpg a line, below the list's folder (OpenSphere's).
-Write the trial list and the item list for `embed` and `score` with:  python recipes/face/folders.py DATA OUT
-Expected numbers: none; they depend on the data. For comparison: ORL (20 subjects) in docs/results.md.
-simple: SimPLE paper Eq 8 with the settings of its SFNet-20, sampling and bank as in OpenSphere's release, 4 images of 128 subjects a step.
+small takes any image in which the face fills most of the picture and sits in its centre, and
+resizes it; the proportions change with it. The others take aligned crops of 112 x 112 only (the
+five landmarks of InsightFace, modalities/face/align.py) and refuse the rest. A fifth of the
+subjects is held out and never trained on; trials among them are drawn with a seed (at most 20,000)
+and give the EER in the log. DATA may also be tar shards, a .rec file, or a list DATA.txt of one
+SUBJECT/image.jpg a line, below the list's folder (OpenSphere's). Write the trial list and the item
+list for `embed` and `score` with:  python recipes/face/folders.py DATA OUT Expected numbers: none;
+they depend on the data. For comparison: ORL (20 subjects) in docs/results.md. simple: SimPLE paper
+Eq 8 with the settings of its SFNet-20, sampling and bank as in OpenSphere's release, 4 images of
+128 subjects a step.
 """
 
 import sys
@@ -43,7 +50,9 @@ SMALL = Recipe(
     items=partial(folders.items, split="train", test_share=0.2),
     trials=partial(folders.trials, split="test", test_share=0.2),
     read=partial(images.read, size=(64, 64), fit="resize"),
-    augment=partial(geometric_view, scale=(0.9, 1.15), rotate_prob=0.5, max_degrees=10.0, extra_offset=0.05),
+    augment=partial(
+        geometric_view, scale=(0.9, 1.15), rotate_prob=0.5, max_degrees=10.0, extra_offset=0.05
+    ),
     metrics={"eer": eer, "tar_at_far(.01)": partial(tar_at_far, far=0.01)},
     sampling=Sampling(batch_size=64),
     optim=Optim(name="adamw", lr=2e-3, weight_decay=5e-2),
@@ -58,7 +67,14 @@ SFNET20 = replace(
     augment=partial(FLIP_VIEW),
     sampling=Sampling(batch_size=512),
     optim=Optim(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4, grad_clip=5.0),
-    schedule=Schedule(steps=70_000, warmup_steps=1000, decay=partial(multistep, at=(4 / 7, 6 / 7)), eval_every=2000, save_every=1000, watch="eer"),
+    schedule=Schedule(
+        steps=70_000,
+        warmup_steps=1000,
+        decay=partial(multistep, at=(4 / 7, 6 / 7)),
+        eval_every=2000,
+        save_every=1000,
+        watch="eer",
+    ),
     workers=8,
 )
 
@@ -90,7 +106,12 @@ def align_images(detector: Path, data: Path, out: Path) -> None:
     """Write 112 x 112 crops of the images of `data` to the same places in `out`."""
     made = align.align_folder(data, out, detector=detector, progress=sys.stderr.isatty())
     failed = f"; {len(made.failures)} failed, see {out / 'failures.tsv'}" if made.failures else ""
-    several = f"; of {len(made.several)} images with several faces, see {out / 'several.tsv'}, the largest was taken" if made.several else ""
+    several = (
+        f"; of {len(made.several)} images with several faces, see {out / 'several.tsv'}, the "
+        "largest was taken"
+        if made.several
+        else ""
+    )
     say(f"{len(made.done)} crops in {out}{several}{failed}")
 
 
@@ -101,4 +122,6 @@ if __name__ == "__main__":
         elif len(sys.argv) == 3:
             write_lists(Path(sys.argv[1]), Path(sys.argv[2]))
         else:
-            raise ValueError("usage: python recipes/face/folders.py DATA OUT, or --align SCRFD.onnx DATA ALIGNED")
+            raise ValueError(
+                "usage: python recipes/face/folders.py DATA OUT, or --align SCRFD.onnx DATA ALIGNED"
+            )

@@ -1,14 +1,18 @@
-"""Face verification on ORL (AT&T): 20 subjects, 10 grey images each, five folds of disjoint subjects.
+"""Face verification on ORL (AT&T): 20 subjects, 10 grey images each, five folds of disjoint
+subjects.
 
-    likeness train recipes/face/orl.py:arcface items.fold=0 trials.fold=0 --data DATA --out runs/orl-0      DATA holds orl/
-    python recipes/face/orl.py --data DATA --out runs/orl                                                   all folds, seeds, baselines: the table
-    likeness demo --only face --out runs/demo-face                                                          the deep networks start from its drawn faces
-    python recipes/face/orl.py --data DATA --out runs/orl --variants deep_arcface,deep_simple --init runs/demo-face/run
+    likeness train recipes/face/orl.py:arcface items.fold=0 trials.fold=0 --data DATA --out
+    runs/orl-0      DATA holds orl/ python recipes/face/orl.py --data DATA --out runs/orl
+    all folds, seeds, baselines: the table likeness demo --only face --out runs/demo-face
+    the deep networks start from its drawn faces python recipes/face/orl.py --data DATA --out
+    runs/orl --variants deep_arcface,deep_simple --init runs/demo-face/run
 
-Expected numbers, with intervals and their command: docs/results.md. One fold takes seconds of one core.
-Sixteen subjects to train are too few for deep networks (deep_*), which cannot be told from raw pixels. Histograms of oriented gradients, whitened by what
-varies within the trained subjects (Déniz et al. 2011, Hatch et al. 2006), make a quarter of the errors of pixels, with a trained layer or without (estimated).
-Deng et al. 2019 (arcface), SimPLE paper Eq 8 with alpha near the share of positive pairs of so few classes (simple).
+Expected numbers, with intervals and their command: docs/results.md. One fold takes seconds of one
+core. Sixteen subjects to train are too few for deep networks (deep_*), which cannot be told from
+raw pixels. Histograms of oriented gradients, whitened by what varies within the trained subjects
+(Déniz et al. 2011, Hatch et al. 2006), make a quarter of the errors of pixels, with a trained layer
+or without (estimated). Deng et al. 2019 (arcface), SimPLE paper Eq 8 with alpha near the share of
+positive pairs of so few classes (simple).
 """
 
 from dataclasses import replace
@@ -56,7 +60,15 @@ ARCFACE = Recipe(
     trials=partial(orl.trials, split="test", fold=0),
     read=partial(images.read, size=(64, 64), fit="resize"),
     augment=partial(
-        geometric_view, scale=(0.95, 1.15), rotate_prob=0.5, max_degrees=8.0, flip_prob=0.0, extra_offset=0.03, cutout_prob=0.0, blur_prob=0.0, num_photo=0
+        geometric_view,
+        scale=(0.95, 1.15),
+        rotate_prob=0.5,
+        max_degrees=8.0,
+        flip_prob=0.0,
+        extra_offset=0.03,
+        cutout_prob=0.0,
+        blur_prob=0.0,
+        num_photo=0,
     ),
     metrics={"eer": eer, "tar_at_far(.01)": partial(tar_at_far, far=0.01)},
     sampling=Sampling(batch_size=64, items_per_class=4),
@@ -67,17 +79,34 @@ ARCFACE = Recipe(
 )
 DEEP = replace(
     ARCFACE,
-    backbone=partial(SFNet, dim=64, depth=10, width=16, image_size=SIZE, batch_norm=True),  # the demo's, so that `init` fits
+    backbone=partial(
+        SFNet, dim=64, depth=10, width=16, image_size=SIZE, batch_norm=True
+    ),  # the demo's, so that `init` fits
     read=partial(images.read, size=(SIZE, SIZE), fit="resize"),
-    augment=partial(geometric_view, scale=(0.9, 1.15), rotate_prob=0.5, max_degrees=12.0, extra_offset=0.05, cutout_prob=0.3, blur_prob=0.1),
+    augment=partial(
+        geometric_view,
+        scale=(0.9, 1.15),
+        rotate_prob=0.5,
+        max_degrees=12.0,
+        extra_offset=0.05,
+        cutout_prob=0.3,
+        blur_prob=0.1,
+    ),
     optim=replace(ARCFACE.optim, lr=5e-4),
 )
 SIMPLE = partial(SimPLE, r=1.0, alpha=0.1, b_theta=0.3, b=0.0)
 
 RECIPES = {
     "arcface": ARCFACE,
-    "simple": replace(ARCFACE, backbone=partial(ARCFACE.backbone, norm=6.0), loss=SIMPLE, memory=Memory(1024, 0.99)),
-    "estimated": replace(ARCFACE, optim=replace(ARCFACE.optim, lr=0.0), schedule=Schedule(steps=1)),  # whitened, and nothing trained
+    "simple": replace(
+        ARCFACE,
+        backbone=partial(ARCFACE.backbone, norm=6.0),
+        loss=SIMPLE,
+        memory=Memory(1024, 0.99),
+    ),
+    "estimated": replace(
+        ARCFACE, optim=replace(ARCFACE.optim, lr=0.0), schedule=Schedule(steps=1)
+    ),  # whitened, and nothing trained
     "deep_arcface": DEEP,
     "deep_simple": replace(DEEP, loss=SIMPLE, memory=Memory(1024, 0.99)),
 }
@@ -86,11 +115,15 @@ BASELINES = ("pixels", "pixels less their mean", "PCA", "PCA and LDA")
 
 def pixels(items: list[Item]) -> Floats:
     """(N, SIZE * SIZE) grey levels, as the network sees them."""
-    return np.stack([images.read(item, size=(SIZE, SIZE), fit="resize")[0].ravel() for item in items]).astype(np.float64)
+    return np.stack(
+        [images.read(item, size=(SIZE, SIZE), fit="resize")[0].ravel() for item in items]
+    ).astype(np.float64)
 
 
 def baseline(name: str, fold: int, data: Path) -> Embeddings:
-    """What needs no network: raw pixels; less the training mean; 40 principal components; LDA (shrinkage .1) of 60 components."""
+    """What needs no network: raw pixels; less the training mean; 40 principal components; LDA
+    (shrinkage .1) of 60 components.
+    """
     trained, tested = (orl.items(data, split=split, fold=fold) for split in ("train", "test"))
     x, rows = pixels(trained), pixels(tested)
     if name == "pixels less their mean":
@@ -99,31 +132,51 @@ def baseline(name: str, fold: int, data: Path) -> Embeddings:
         rows = PCA(40, random_state=0).fit(x).transform(rows)
     elif name == "PCA and LDA":
         components = PCA(60, random_state=0).fit(x)
-        lda = LinearDiscriminantAnalysis(solver="eigen", shrinkage=0.1).fit(components.transform(x), [item.label for item in trained])
+        lda = LinearDiscriminantAnalysis(solver="eigen", shrinkage=0.1).fit(
+            components.transform(x), [item.label for item in trained]
+        )
         rows = lda.transform(components.transform(rows))
-    return Embeddings(tuple(item.id for item in tested), rows.astype(np.float32), {"similarity": "cosine"})
+    return Embeddings(
+        tuple(item.id for item in tested), rows.astype(np.float32), {"similarity": "cosine"}
+    )
 
 
 def network(variant: str, seed: int, fold: int, data: Path, init: str, out: Path) -> Embeddings:
-    """Embeddings of a fold's test items by a network trained on the other folds (variant init: by `init` as it is); kept in `out`, not made twice.
+    """Embeddings of a fold's test items by a network trained on the other folds (variant init: by
+    `init` as it is); kept in `out`, not made twice.
 
-    Only deep networks start from `init`: the others' constants are estimated from the trained subjects."""
+    Only deep networks start from `init`: the others' constants are estimated from the trained
+    subjects.
+    """
     file = out / variant / f"seed{seed}" / f"fold{fold}.npz"
     if not file.exists():
         if variant == "init":
             model = load_model(Path(init))
         else:
-            items, trials = partial(orl.items, split="train", fold=fold), partial(orl.trials, split="test", fold=fold)
-            recipe = replace(RECIPES[variant], items=items, trials=trials, init=init if variant.startswith("deep_") else "", seed=seed)
+            items, trials = (
+                partial(orl.items, split="train", fold=fold),
+                partial(orl.trials, split="test", fold=fold),
+            )
+            recipe = replace(
+                RECIPES[variant],
+                items=items,
+                trials=trials,
+                init=init if variant.startswith("deep_") else "",
+                seed=seed,
+            )
             model = load_model(fit(recipe, data=data, out=file.parent / f"run{fold}", resume=True))
-        found, _ = embed(model.embedder, orl.items(data, split="test", fold=fold), model.read, meta=model.meta)
+        found, _ = embed(
+            model.embedder, orl.items(data, split="test", fold=fold), model.read, meta=model.meta
+        )
         file.parent.mkdir(parents=True, exist_ok=True)
         embeddings.write(file, found)
     return embeddings.read(file)
 
 
 def row(name: str, folds: list[Embeddings], data: Path, against: dict[str, Drawn]) -> Drawn:
-    """Print one Markdown row: EER of the folds' pooled trials, MAP@R, paired differences of the EER, all with intervals over subjects; returns the EER."""
+    """Print one Markdown row: EER of the folds' pooled trials, MAP@R, paired differences of the
+    EER, all with intervals over subjects; returns the EER.
+    """
     values, target, subjects, precisions = [], [], [], []
     for fold, embedded in enumerate(folds):
         items, trials = orl.trials(data, fold=fold)
@@ -131,26 +184,41 @@ def row(name: str, folds: list[Embeddings], data: Path, against: dict[str, Drawn
         labels = np.array([str(item.label) for item in items])
         numbers = np.array([int(label[1:]) for label in labels])
         row_of = {item.id: number for item, number in zip(items, numbers, strict=True)}
-        sides = [np.array([row_of[one] for one in ids])[index] for ids, index in ((trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe))]
+        sides = [
+            np.array([row_of[one] for one in ids])[index]
+            for ids, index in ((trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe))
+        ]
         similarity = embedded.meta.get("similarity", "cosine")
         values.append(score_trials(trials, embedded, similarity=similarity))
         target.append(trials.target)
         subjects.append(np.stack(sides, axis=1))
-        found = query_metrics(embedded.matrix[embedded.rows([item.id for item in items])], labels, similarity=similarity)["map@r"]
+        found = query_metrics(
+            embedded.matrix[embedded.rows([item.id for item in items])],
+            labels,
+            similarity=similarity,
+        )["map@r"]
         precisions += [found[labels == label].mean() for label in np.unique(labels)]
     scores = Scores(np.concatenate(values), np.concatenate(target))
     pairs = np.unique(np.concatenate(subjects), return_inverse=True)[1].reshape(-1, 2)
     drawn = resample({"eer": eer}, scores, pairs, num_resamples=1000, seed=0).values["eer"]
-    means = np.array(precisions)[np.random.default_rng(0).integers(len(precisions), size=(1000, len(precisions)))].mean(axis=1)
+    means = np.array(precisions)[
+        np.random.default_rng(0).integers(len(precisions), size=(1000, len(precisions)))
+    ].mean(axis=1)
     cells = [name]
     error = eer(scores.targets, scores.nontargets)
     behind = drawn_from(scores.target, pairs)
     for point, draws in ((error, drawn), (np.mean(precisions), means)):
         ends = bounds(draws, 0.95, behind).ends
-        cells.append(f"{100 * point:.1f} " + ("no interval" if ends is None else f"[{100 * ends[0]:.1f}, {100 * ends[1]:.1f}]"))
+        cells.append(
+            f"{100 * point:.1f} "
+            + ("no interval" if ends is None else f"[{100 * ends[0]:.1f}, {100 * ends[1]:.1f}]")
+        )
     for point, draws in against.values():
         ends = bounds(drawn - draws, 0.95, behind).ends
-        cells.append(f"{100 * (error - point):+.1f} " + ("no interval" if ends is None else f"[{100 * ends[0]:+.1f}, {100 * ends[1]:+.1f}]"))
+        cells.append(
+            f"{100 * (error - point):+.1f} "
+            + ("no interval" if ends is None else f"[{100 * ends[0]:+.1f}, {100 * ends[1]:+.1f}]")
+        )
     say("| " + " | ".join(cells) + " |")
     return error, drawn
 
@@ -158,21 +226,49 @@ def row(name: str, folds: list[Embeddings], data: Path, against: dict[str, Drawn
 def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder that holds orl/")
-    parser.add_argument("--init", default="", help="run that deep networks start from; without it they start from nothing")
-    parser.add_argument("--out", type=Path, required=True, help="folder for runs and embeddings; what is there is not made again")
+    parser.add_argument(
+        "--init",
+        default="",
+        help="run that deep networks start from; without it they start from nothing",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        help="folder for runs and embeddings; what is there is not made again",
+    )
     parser.add_argument("--variants", default="arcface,simple")
     parser.add_argument("--seeds", type=int, default=3)
     given = parser.parse_args()
-    say("| system | EER % (over subjects) | MAP@R % (over subjects) | EER vs pixels, paired | EER vs pixels less their mean, paired |\n|---|---|---|---|---|")
+    say(
+        "| system | EER % (over subjects) | MAP@R % (over subjects) | EER vs pixels, paired | EER "
+        "vs pixels less their mean, paired |\n|---|---|---|---|---|"
+    )
     against: dict[str, Drawn] = {}
     for name in BASELINES:
-        drawn = row(name, [baseline(name, fold, given.data) for fold in range(NUM_FOLDS)], given.data, against)
+        drawn = row(
+            name,
+            [baseline(name, fold, given.data) for fold in range(NUM_FOLDS)],
+            given.data,
+            against,
+        )
         if name in BASELINES[:2]:
             against[name] = drawn
     chosen = [("init", 0)] if given.init else []
-    for variant, seed in [*chosen, *((name, seed) for name in given.variants.split(",") for seed in range(given.seeds))]:
-        found = [network(variant, seed, fold, given.data, given.init, given.out) for fold in range(NUM_FOLDS)]
-        row("the demo's network as it is" if variant == "init" else f"{variant}, seed {seed}", found, given.data, against)
+    for variant, seed in [
+        *chosen,
+        *((name, seed) for name in given.variants.split(",") for seed in range(given.seeds)),
+    ]:
+        found = [
+            network(variant, seed, fold, given.data, given.init, given.out)
+            for fold in range(NUM_FOLDS)
+        ]
+        row(
+            "the demo's network as it is" if variant == "init" else f"{variant}, seed {seed}",
+            found,
+            given.data,
+            against,
+        )
 
 
 if __name__ == "__main__":

@@ -1,33 +1,44 @@
-"""WebFace4M, 12M, 42M (WebFace260M, Zhu et al. 2021) and Glint360K (An et al. 2021) with CosFace and Partial FC (An et al. 2022): InsightFace's arcface_torch.
+"""WebFace4M, 12M, 42M (WebFace260M, Zhu et al. 2021) and Glint360K (An et al. 2021) with CosFace
+and Partial FC (An et al. 2022): InsightFace's arcface_torch.
 
-    likeness train recipes/face/webface.py:webface4m_r100 --data DATA --out runs/wf4m                                                          one GPU
-    torchrun --nproc-per-node 8 -m likeness train recipes/face/webface.py:webface42m_r100_pfc02 --data DATA --out runs/wf42m
-DATA: one of the sets as InsightFace packs it: train.rec and train.idx, and the .bin sets; or tar shards with
-sampling.open_shards=64.
-Watched on LFW, CFP-FP and AgeDB-30 together while it trains, from DATA/lfw.bin, cfp_fp.bin, agedb_30.bin, or from a folder of that name with its list; with
-others by trials.sets=lfw, without any by trials=none schedule.watch= . The best checkpoint on them is the model: report IJB instead.
-The classes lie in parts on the processes (shard_proxies) whatever their number; proxy_rate is the share of them that a step draws. Batch sizes are those of
-all processes together. On GPUs without bfloat16, many processes need precision=float32.
+    likeness train recipes/face/webface.py:webface4m_r100 --data DATA --out runs/wf4m
+    one GPU torchrun --nproc-per-node 8 -m likeness train
+    recipes/face/webface.py:webface42m_r100_pfc02 --data DATA --out runs/wf42m
+DATA: one of the sets as InsightFace packs it: train.rec and train.idx, and the .bin sets; or tar
+shards with sampling.open_shards=64.
+Watched on LFW, CFP-FP and AgeDB-30 together while it trains, from DATA/lfw.bin, cfp_fp.bin,
+agedb_30.bin, or from a folder of that name with its list; with others by trials.sets=lfw, without
+any by trials=none schedule.watch= . The best checkpoint on them is the model: report IJB instead.
+The classes lie in parts on the processes (shard_proxies) whatever their number; proxy_rate is the
+share of them that a step draws. Batch sizes are those of all processes together. On GPUs without
+bfloat16, many processes need precision=float32.
 
-Nothing here has been trained by us: docs/results.md has what was measured. Published in arcface_torch/README.md, and hours:
+Nothing here has been trained by us: docs/results.md has what was measured. Published in
+arcface_torch/README.md, and hours:
     %: MFR-ALL; IJB-C TAR@FAR 1e-4 / 1e-5
-    webface4m_r100           89.87; 97.19 / 95.48    7 h     webface12m_r100         94.69; 97.59 / 95.97    22 h
-    webface12m_r100_pfc02    94.75; 97.60 / 95.90   22 h     webface12m_r100_pfc03    94.71; 97.64 / 96.01   22 h
-    webface42m_r100_pfc02    96.27; 97.70 / 96.31   74 h     webface42m_r100_pfc02_4k   96.69; 97.85 / 96.63    45 h on 16 GPUs
-    webface42m_r50_pfc02_4k  93.83; 97.53 / 96.16   40 h     webface42m_vit_b_pfc03  97.16; 97.91 / 97.05    not published (on 64 GPUs 34 h)
-    glint360k_r50            86.34; 97.16 / 95.81   20 h     glint360k_r100          89.52; 97.55 / 96.38    30 h
-    glint360k_r100_pfc01     no number in that README; ours to compare with
-    IJB-C is N1D1F1 (eval.protocols.ijb). Hours are computed, images x epochs / images a second, on 8 GPUs unless stated: r100 3,200
-    (insightface issue 1430), r50 4,700
-    (its speed table, V100), WebFace42M with 4,096 images 5,900 (r50) and 5,200 (r100), ViT-B 13,800 (README).
+    webface4m_r100           89.87; 97.19 / 95.48    7 h     webface12m_r100         94.69; 97.59 /
+    95.97    22 h webface12m_r100_pfc02    94.75; 97.60 / 95.90   22 h     webface12m_r100_pfc03
+    94.71; 97.64 / 96.01   22 h webface42m_r100_pfc02    96.27; 97.70 / 96.31   74 h
+    webface42m_r100_pfc02_4k   96.69; 97.85 / 96.63    45 h on 16 GPUs webface42m_r50_pfc02_4k
+    93.83; 97.53 / 96.16   40 h     webface42m_vit_b_pfc03  97.16; 97.91 / 97.05    not published
+    (on 64 GPUs 34 h) glint360k_r50            86.34; 97.16 / 95.81   20 h     glint360k_r100
+    89.52; 97.55 / 96.38    30 h glint360k_r100_pfc01     no number in that README; ours to compare
+    with
+    IJB-C is N1D1F1 (eval.protocols.ijb). Hours are computed, images x epochs / images a second, on
+    8 GPUs unless stated: r100 3,200 (insightface issue 1430), r50 4,700
+    (its speed table, V100), WebFace42M with 4,096 images 5,900 (r50) and 5,200 (r100), ViT-B 13,800
+    (README).
 
-As released (configs/wf*.py, glint360k_*.py, base.py; train_v2.py): CosFace 64 and .4; flips; SGD .1 for 8 x 128 images (.3 for 16 x 256, .4 for 8 x 512),
-    momentum .9, weight decay 5e-4 (Glint360K 1e-4), 20 epochs, (1 - x)^2 after a linear warm-up of 0, 1 and 2 epochs (PolyScheduler, of the configs' time;
-    today's PolynomialLRWarmup has power 1: schedule.decay.power=1), clipped at 5. ViT-B: AdamW .001, weight decay .1, 40 epochs, warm-up of 4, batches of
-    8 x 256 x 12.
-Differences: the clipping counts the class vectors too; biases and norms take no weight decay; class vectors start at Xavier's scale, not .01; bfloat16, where
-    the release has float16. In ViT-B a step is one of the optimiser's, with one loss and one draw of classes over its 24,576 images, where the release draws
-    anew for each of the 12 parts.
+As released (configs/wf*.py, glint360k_*.py, base.py; train_v2.py): CosFace 64 and .4; flips; SGD .1
+for 8 x 128 images (.3 for 16 x 256, .4 for 8 x 512),
+    momentum .9, weight decay 5e-4 (Glint360K 1e-4), 20 epochs, (1 - x)^2 after a linear warm-up of
+    0, 1 and 2 epochs (PolyScheduler, of the configs' time; today's PolynomialLRWarmup has power 1:
+    schedule.decay.power=1), clipped at 5. ViT-B: AdamW .001, weight decay .1, 40 epochs, warm-up of
+    4, batches of 8 x 256 x 12.
+Differences: the clipping counts the class vectors too; biases and norms take no weight decay; class
+vectors start at Xavier's scale, not .01; bfloat16, where
+    the release has float16. In ViT-B a step is one of the optimiser's, with one loss and one draw
+    of classes over its 24,576 images, where the release draws anew for each of the 12 parts.
 """
 
 from dataclasses import replace
@@ -44,14 +55,28 @@ from toolkit.losses.margin import CosFace
 from toolkit.training.recipe import Optim, Recipe, Schedule
 from toolkit.training.schedules import polynomial
 
-NUM_IMAGES = {"webface4m": 4_235_242, "webface12m": 12_720_066, "webface42m": 42_474_557, "glint360k": 17_091_657}
+NUM_IMAGES = {
+    "webface4m": 4_235_242,
+    "webface12m": 12_720_066,
+    "webface42m": 42_474_557,
+    "glint360k": 17_091_657,
+}
 
 
-def schedule(images_of: str, batch_size: int, *, epochs: int = 20, warmup_epochs: int = 0) -> Schedule:
+def schedule(
+    images_of: str, batch_size: int, *, epochs: int = 20, warmup_epochs: int = 0
+) -> Schedule:
     """InsightFace's: whole batches of an epoch x epochs, a linear warm-up, then (1 - x)^2 to 0."""
     steps = NUM_IMAGES[images_of] // batch_size
     decay = partial(polynomial, power=2.0, start=warmup_epochs / epochs)
-    return Schedule(steps=epochs * steps, warmup_steps=warmup_epochs * steps, decay=decay, eval_every=10_000, save_every=2_000, watch="eer")
+    return Schedule(
+        steps=epochs * steps,
+        warmup_steps=warmup_epochs * steps,
+        decay=decay,
+        eval_every=10_000,
+        save_every=2_000,
+        watch="eer",
+    )
 
 
 WEBFACE4M = Recipe(
@@ -63,7 +88,10 @@ WEBFACE4M = Recipe(
     trials=partial(validation.trials, sets=("lfw", "cfp_fp", "agedb_30")),
     read=partial(images.read, size=(112, 112)),
     augment=partial(FLIP_VIEW),
-    metrics={"eer": eer, **{f"tar_at_far({far})": partial(tar_at_far, far=far) for far in (1e-4, 1e-3, 1e-2)}},
+    metrics={
+        "eer": eer,
+        **{f"tar_at_far({far})": partial(tar_at_far, far=far) for far in (1e-4, 1e-3, 1e-2)},
+    },
     sampling=Sampling(batch_size=1024),
     optim=Optim(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4, grad_clip=5.0),
     schedule=schedule("webface4m", 1024),
@@ -73,7 +101,11 @@ WEBFACE4M = Recipe(
 )
 WEBFACE12M = replace(WEBFACE4M, schedule=schedule("webface12m", 1024))
 WEBFACE42M = replace(WEBFACE4M, schedule=schedule("webface42m", 1024), proxy_rate=0.2)
-GLINT360K = replace(WEBFACE4M, schedule=schedule("glint360k", 1024), optim=replace(WEBFACE4M.optim, weight_decay=1e-4))
+GLINT360K = replace(
+    WEBFACE4M,
+    schedule=schedule("glint360k", 1024),
+    optim=replace(WEBFACE4M.optim, weight_decay=1e-4),
+)
 
 RECIPES = {
     "webface4m_r100": WEBFACE4M,

@@ -1,29 +1,41 @@
-"""Cars196, retrieval of unseen cars: the losses of Scott, Gallagher and Mozer, "von Mises-Fisher Loss", ICCV 2021: Table 4, first column, and Figure 5, right.
+"""Cars196, retrieval of unseen cars: the losses of Scott, Gallagher and Mozer, "von Mises-Fisher
+Loss", ICCV 2021: Table 4, first column, and Figure 5, right.
 
-    likeness train recipes/image/cars196.py:vmf backbone.weights=resnet50-0676ba61.pth --data DATA --out runs/cars196-vmf
-    likeness compare recipes/image/cars196.py --variants cosine,arcface,vmf backbone.weights=resnet50-0676ba61.pth --seeds 5 --data DATA --out runs/cars196
+    likeness train recipes/image/cars196.py:vmf backbone.weights=resnet50-0676ba61.pth --data DATA
+    --out runs/cars196-vmf likeness compare recipes/image/cars196.py --variants cosine,arcface,vmf
+    backbone.weights=resnet50-0676ba61.pth --seeds 5 --data DATA --out runs/cars196
 
-DATA holds Cars196 (modalities/image/cars.py). backbone.weights: torchvision's ImageNet weights of ResNet-50 (IMAGENET1K_V1), a local file; without them the
-network starts from nothing, which reproduces no number below. One A100-like GPU, 1 to 2 hours a run (estimate: nothing of it was run here; paper, App. G: 75
-seconds an epoch on a V100). App. D: ResNet-50, 2048 -> 512, batch norm frozen; images 256 x 256, colours jittered, crops of 16 % to all of the area to 224 x
-224, flips; at test the central 224 x 224. 83 classes to train, 15 for validation, 98 to test; batches of 32 classes x 4 images; SGD, the rate halved after 15
-epochs without a better validation recall@1 (the release's "validation accuracy"), stopped after 35, the best epoch kept; hyper-parameters of Table 9. An epoch
-is 100 batches, as in the release's README; 1,000 epochs at most.
+DATA holds Cars196 (modalities/image/cars.py). backbone.weights: torchvision's ImageNet weights of
+ResNet-50 (IMAGENET1K_V1), a local file; without them the network starts from nothing, which
+reproduces no number below. One A100-like GPU, 1 to 2 hours a run (estimate: nothing of it was run
+here; paper, App. G: 75 seconds an epoch on a V100). App. D: ResNet-50, 2048 -> 512, batch norm
+frozen; images 256 x 256, colours jittered, crops of 16 % to all of the area to 224 x 224, flips; at
+test the central 224 x 224. 83 classes to train, 15 for validation, 98 to test; batches of 32
+classes x 4 images; SGD, the rate halved after 15 epochs without a better validation recall@1 (the
+release's "validation accuracy"), stopped after 35, the best epoch kept; hyper-parameters of Table
+9. An epoch is 100 batches, as in the release's README; 1,000 epochs at most.
 
-Expected, of five runs (paper, mean and standard error; mAP@R %): standard 21.3 +- .2, standard_cosine 23.2 +- .1, hyperbolic 22.9 +- .3, hyperbolic_cosine
-25.0 +- .4, cosine 24.6 +- .4, arcface 27.4 +- .2, vmf 27.2 +- .1. Not measured here (docs/results.md). standard compares by Euclidean distance, hyperbolic by
-Poincare distance, vmf by the mean over 10 draws of every embedding (expected mAP@R). standard_cosine and hyperbolic_cosine, "+ cosine at test", train
-and are validated as standard and hyperbolic and differ in the test alone, which `likeness compare` wants to be told: --allow-different test. Of a finished run
-of standard, `likeness embed` and `likeness retrieve --similarity cosine` give the same without training again.
+Expected, of five runs (paper, mean and standard error; mAP@R %): standard 21.3 +- .2,
+standard_cosine 23.2 +- .1, hyperbolic 22.9 +- .3, hyperbolic_cosine 25.0 +- .4, cosine 24.6 +- .4,
+arcface 27.4 +- .2, vmf 27.2 +- .1. Not measured here (docs/results.md). standard compares by
+Euclidean distance, hyperbolic by Poincare distance, vmf by the mean over 10 draws of every
+embedding (expected mAP@R). standard_cosine and hyperbolic_cosine, "+ cosine at test", train and are
+validated as standard and hyperbolic and differ in the test alone, which `likeness compare` wants to
+be told: --allow-different test. Of a finished run of standard, `likeness embed` and `likeness
+retrieve --similarity cosine` give the same without training again.
 
-Differs from the release: weights and biases of batch norm are frozen, as the paper says (backbone.batch_norm=fixed: only its statistics, as the release has
-it), the vMF sampler is exact (mean cosine .69 for .70 there at the start), A and C_n exact (loss.method=bounds: the paper's), alpha by Eq 15
-(loss.alpha_from=absolute: the paper's Eq 16), vmf is validated by the mean over draws, not their majority, hyperbolic without 1e-5 in its denominators
-(loss.epsilon=1e-5), bfloat16 on a GPU (precision=float32: the release's), the rate halved at the 15th epoch without a better one (16th there), bias of the
-embedding layer (0 there).
+Differs from the release: weights and biases of batch norm are frozen, as the paper says
+(backbone.batch_norm=fixed: only its statistics, as the release has it), the vMF sampler is exact
+(mean cosine .69 for .70 there at the start), A and C_n exact (loss.method=bounds: the paper's),
+alpha by Eq 15 (loss.alpha_from=absolute: the paper's Eq 16), vmf is validated by the mean over
+draws, not their majority, hyperbolic without 1e-5 in its denominators (loss.epsilon=1e-5), bfloat16
+on a GPU (precision=float32: the release's), the rate halved at the 15th epoch without a better one
+(16th there), bias of the embedding layer (0 there).
 
-Figure 5 (a learned temperature does at least as well as a fixed one, except for vmf): cosine_fixed_16, ..._32, ..._64, arcface_fixed_16 ... and vmf_fixed_16
-... hold exp(tau) at 16, 32 or 64 and are otherwise cosine, arcface and vmf. The figure prints no numbers; these are scales that are common in the literature.
+Figure 5 (a learned temperature does at least as well as a fixed one, except for vmf):
+cosine_fixed_16, ..._32, ..._64, arcface_fixed_16 ... and vmf_fixed_16 ... hold exp(tau) at 16, 32
+or 64 and are otherwise cosine, arcface and vmf. The figure prints no numbers; these are scales that
+are common in the literature.
 """
 
 from __future__ import annotations
@@ -65,7 +77,10 @@ BASE = Recipe(
     read=partial(_READ, crop=224),
     train_read=_READ,
     augment=VMF_CARS,
-    metrics={name: partial(per_item.mean, column=name) for name in ("map@r", "recall@1", "recall@2", "recall@4", "recall@8", "r_precision")},
+    metrics={
+        name: partial(per_item.mean, column=name)
+        for name in ("map@r", "recall@1", "recall@2", "recall@4", "recall@8", "r_precision")
+    },
     similarity="euclidean",
     sampling=Sampling(batch_size=128, items_per_class=4),
     optim=Optim(lr=0.005, momentum=0.8, nesterov=True, weight_decay=5e-5),
@@ -84,18 +99,37 @@ BASE = Recipe(
     workers=8,
 )
 HYPERBOLIC = replace(
-    BASE, loss=partial(Hyperbolic, c=1e-5, riemannian=True), similarity="", optim=Optim(lr=0.01, momentum=0.9, nesterov=True, weight_decay=5e-4)
+    BASE,
+    loss=partial(Hyperbolic, c=1e-5, riemannian=True),
+    similarity="",
+    optim=Optim(lr=0.01, momentum=0.9, nesterov=True, weight_decay=5e-4),
 )
 COSINE = replace(
-    BASE, loss=partial(Cosine, tau=3.466, tau_lr=1e-3, start=START), similarity="cosine", optim=Optim(lr=0.005, momentum=0.9, nesterov=True, weight_decay=5e-4)
+    BASE,
+    loss=partial(Cosine, tau=3.466, tau_lr=1e-3, start=START),
+    similarity="cosine",
+    optim=Optim(lr=0.005, momentum=0.9, nesterov=True, weight_decay=5e-4),
 )
 ARCFACE = replace(
     BASE,
-    loss=partial(ArcFace, margin=0.3, scale=math.exp(3.466), learn_scale=True, tau_lr=1e-4, wrap="none", start=START),
+    loss=partial(
+        ArcFace,
+        margin=0.3,
+        scale=math.exp(3.466),
+        learn_scale=True,
+        tau_lr=1e-4,
+        wrap="none",
+        start=START,
+    ),
     similarity="cosine",
     optim=Optim(lr=1e-4, momentum=0.9, weight_decay=1e-4),
 )
-VMF_LOSS = replace(BASE, loss=partial(VMF, resultant=0.7, tau=0.0, tau_lr=1e-2), similarity="cosine", optim=Optim(lr=1e-4, momentum=0.9, weight_decay=1e-4))
+VMF_LOSS = replace(
+    BASE,
+    loss=partial(VMF, resultant=0.7, tau=0.0, tau_lr=1e-2),
+    similarity="cosine",
+    optim=Optim(lr=1e-4, momentum=0.9, weight_decay=1e-4),
+)
 
 RECIPES = {
     "standard": BASE,
@@ -105,7 +139,22 @@ RECIPES = {
     "cosine": COSINE,
     "arcface": ARCFACE,
     "vmf": VMF_LOSS,
-    **{f"cosine_fixed_{one}": replace(COSINE, loss=partial(COSINE.loss, tau=math.log(one), tau_lr=0.0)) for one in FIXED},
-    **{f"arcface_fixed_{one}": replace(ARCFACE, loss=partial(ARCFACE.loss, scale=float(one), learn_scale=False)) for one in FIXED},
-    **{f"vmf_fixed_{one}": replace(VMF_LOSS, loss=partial(VMF_LOSS.loss, tau=math.log(one), tau_lr=0.0)) for one in FIXED},
+    **{
+        f"cosine_fixed_{one}": replace(
+            COSINE, loss=partial(COSINE.loss, tau=math.log(one), tau_lr=0.0)
+        )
+        for one in FIXED
+    },
+    **{
+        f"arcface_fixed_{one}": replace(
+            ARCFACE, loss=partial(ARCFACE.loss, scale=float(one), learn_scale=False)
+        )
+        for one in FIXED
+    },
+    **{
+        f"vmf_fixed_{one}": replace(
+            VMF_LOSS, loss=partial(VMF_LOSS.loss, tau=math.log(one), tau_lr=0.0)
+        )
+        for one in FIXED
+    },
 }

@@ -1,9 +1,12 @@
-"""The demo: are two images of the same digit? Real and offline: scikit-learn's 1,797 handwritten digits of 8 x 8.
+"""The demo: are two images of the same digit? Real and offline: scikit-learn's 1,797 handwritten
+digits of 8 x 8.
 
     likeness demo --only image --out demo
 
-Three quarters of the images train, the others test: the classes are known, the images are not. A small convolutional network trained with ArcFace is set
-against the cosine of the pixels. The lines printed at the end redo each step by hand. For classes that were never trained on, see digits.py:open.
+Three quarters of the images train, the others test: the classes are known, the images are not. A
+small convolutional network trained with ArcFace is set against the cosine of the pixels. The lines
+printed at the end redo each step by hand. For classes that were never trained on, see
+digits.py:open.
 """
 
 from __future__ import annotations
@@ -50,8 +53,12 @@ RECIPES = {
 
 def baseline(items: list[Item]) -> Embeddings:
     """The pixels that the network sees."""
-    rows = np.stack([images.read(item, size=(SIZE, SIZE), grey=True).ravel() / 255 for item in items])
-    return Embeddings(tuple(item.id for item in items), rows, {"similarity": "cosine", "modality": "image"})
+    rows = np.stack(
+        [images.read(item, size=(SIZE, SIZE), grey=True).ravel() / 255 for item in items]
+    )
+    return Embeddings(
+        tuple(item.id for item in items), rows, {"similarity": "cosine", "modality": "image"}
+    )
 
 
 def main(out: Path, *, page: bool = True) -> demo.Made:

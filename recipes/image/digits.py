@@ -1,11 +1,14 @@
-"""scikit-learn's handwritten digits, 1,797 images of 8 x 8: real, offline and quick. Closed set (who of ten?) and open set (unseen digits 6 to 9).
+"""scikit-learn's handwritten digits, 1,797 images of 8 x 8: real, offline and quick.
+
+Closed set (who of ten?) and open set (unseen digits 6 to 9).
 
     likeness train recipes/image/digits.py:vmf --out runs/digits
-    likeness compare recipes/image/digits.py --variants standard,cosine,vmf --seeds 3 --out runs/digits-compare
-    likeness train recipes/image/digits.py:open --out runs/digits-open
+    likeness compare recipes/image/digits.py --variants standard,cosine,vmf --seeds 3 --out
+    runs/digits-compare likeness train recipes/image/digits.py:open --out runs/digits-open
 
-Seconds a run on one CPU core. Closed: a quarter of each class tests, accuracy, calibration and the AUROC of the norm as in recipes/image/mnist.py; 15 % of the
-rest validate and fit the temperature. Open: 0 to 5 train, retrieval among 6 to 9. A table to try things on, no benchmark, hence not in
+Seconds a run on one CPU core. Closed: a quarter of each class tests, accuracy, calibration and the
+AUROC of the norm as in recipes/image/mnist.py; 15 % of the rest validate and fit the temperature.
+Open: 0 to 5 train, retrieval among 6 to 9. A table to try things on, no benchmark, hence not in
 docs/results.md: 450 test images tell apart accuracies two points apart.
 """
 
@@ -35,7 +38,9 @@ BASE = Recipe(
     backbone=partial(SmallCNN, dim=8, image_size=SIZE),
     loss=Softmax,
     items=partial(digits.items, split="train", validation_share=0.15),
-    test=partial(classification, items=partial(digits.items, split="test"), calibrate_on=_VALIDATION),
+    test=partial(
+        classification, items=partial(digits.items, split="test"), calibrate_on=_VALIDATION
+    ),
     validation=partial(classification, items=_VALIDATION, calibrate_on=_VALIDATION),
     read=partial(digits.read, edge=SIZE),
     augment=partial(warp_view, degrees=12.0, scale=(0.85, 1.15), shear=0.15, shift=0.08),
@@ -56,14 +61,21 @@ RECIPES = {
     "standard": BASE,
     "cosine": replace(BASE, loss=partial(Cosine, tau=2.0)),
     "arcface": replace(BASE, loss=partial(ArcFace, margin=0.2, scale=16.0)),
-    "vmf": replace(BASE, loss=partial(VMF, resultant=0.7, tau=2.0), optim=replace(BASE.optim, proxy_lr_scale=10.0)),
+    "vmf": replace(
+        BASE,
+        loss=partial(VMF, resultant=0.7, tau=2.0),
+        optim=replace(BASE.optim, proxy_lr_scale=10.0),
+    ),
     "open": replace(
         BASE,
         loss=partial(ArcFace, margin=0.2, scale=16.0),
         items=partial(digits.items, split="train", protocol="open"),
         test=partial(retrieval, items=partial(digits.items, split="test", protocol="open")),
         validation=None,
-        metrics={"recall@1": partial(per_item.mean, column="recall@1"), "map@r": partial(per_item.mean, column="map@r")},
+        metrics={
+            "recall@1": partial(per_item.mean, column="recall@1"),
+            "map@r": partial(per_item.mean, column="map@r"),
+        },
         sampling=Sampling(batch_size=96, items_per_class=16),
     ),
 }

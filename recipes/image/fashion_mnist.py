@@ -1,19 +1,25 @@
-"""FashionMNIST in three dimensions: the five losses of Scott, Gallagher and Mozer, "von Mises-Fisher Loss", ICCV 2021: Tables 1-3, second column.
+"""FashionMNIST in three dimensions: the five losses of Scott, Gallagher and Mozer, "von
+Mises-Fisher Loss", ICCV 2021: Tables 1-3, second column.
 
     likeness train recipes/image/fashion_mnist.py:vmf --data DATA --out runs/fashion-vmf
     likeness compare recipes/image/fashion_mnist.py --seeds 5 --data DATA --out runs/fashion
 
-DATA holds fashion_mnist/ (the four IDX files, plain or .gz). A quarter of an hour a run on one CPU core (estimate, from MNIST's). App. D.2: pixels 0 to 1, no
-augmentation, 15 % of the training images for validation, batches of 10 classes x 13 images; SGD, the rate halved after 15 epochs without a better validation
-accuracy, stopped after 35, the best epoch kept; hyper-parameters of Table 6. An epoch is 250 batches, as in the release's README; 1,000 epochs at most.
+DATA holds fashion_mnist/ (the four IDX files, plain or .gz). A quarter of an hour a run on one CPU
+core (estimate, from MNIST's). App. D.2: pixels 0 to 1, no augmentation, 15 % of the training images
+for validation, batches of 10 classes x 13 images; SGD, the rate halved after 15 epochs without a
+better validation accuracy, stopped after 35, the best epoch kept; hyper-parameters of Table 6. An
+epoch is 250 batches, as in the release's README; 1,000 epochs at most.
 
-Expected, of five runs (paper, mean; accuracy %, ECE %, ECE % after temperature scaling, AUROC of the norm): standard 90.31, 12.4, 5.5, .84; hyperbolic 90.31,
-13.2, 7.2, .81; cosine 90.39, 7.9, 4.2, .84; arcface 90.73, 11.0, 7.2, .89; vmf 90.82, 4.2, 5.0, .88. Not measured here (docs/results.md has MNIST's). The
-paper's ECE is its release's, the root of the mean square over bins: ece_l2 and ece_scaled_l2 here; ece and ece_scaled are the usual L1.
+Expected, of five runs (paper, mean; accuracy %, ECE %, ECE % after temperature scaling, AUROC of
+the norm): standard 90.31, 12.4, 5.5, .84; hyperbolic 90.31, 13.2, 7.2, .81; cosine 90.39, 7.9, 4.2,
+.84; arcface 90.73, 11.0, 7.2, .89; vmf 90.82, 4.2, 5.0, .88. Not measured here (docs/results.md has
+MNIST's). The paper's ECE is its release's, the root of the mean square over bins: ece_l2 and
+ece_scaled_l2 here; ece and ece_scaled are the usual L1.
 
-Differs from the release: A and C_n exact (loss.method=bounds: the paper's), alpha by Eq 15 (loss.alpha_from=absolute: the paper's Eq 16), hyperbolic without
-1e-5 in its denominators (loss.epsilon=1e-5), bfloat16 on a GPU (precision=float32: the release's), the rate halved at the 15th epoch without a better one
-(16th there).
+Differs from the release: A and C_n exact (loss.method=bounds: the paper's), alpha by Eq 15
+(loss.alpha_from=absolute: the paper's Eq 16), hyperbolic without 1e-5 in its denominators
+(loss.epsilon=1e-5), bfloat16 on a GPU (precision=float32: the release's), the rate halved at the
+15th epoch without a better one (16th there).
 """
 
 from __future__ import annotations
@@ -79,12 +85,33 @@ BASE = Recipe(
 
 RECIPES = {
     "standard": BASE,
-    "hyperbolic": replace(BASE, loss=partial(Hyperbolic, c=1e-5, riemannian=True), optim=Optim(lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.0)),
-    "cosine": replace(BASE, loss=partial(Cosine, tau=0.0, tau_lr=1e-3, start=START), optim=Optim(lr=0.5, momentum=0.9, nesterov=True, weight_decay=0.0)),
+    "hyperbolic": replace(
+        BASE,
+        loss=partial(Hyperbolic, c=1e-5, riemannian=True),
+        optim=Optim(lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.0),
+    ),
+    "cosine": replace(
+        BASE,
+        loss=partial(Cosine, tau=0.0, tau_lr=1e-3, start=START),
+        optim=Optim(lr=0.5, momentum=0.9, nesterov=True, weight_decay=0.0),
+    ),
     "arcface": replace(
         BASE,
-        loss=partial(ArcFace, margin=0.5, scale=1.0, learn_scale=True, tau_lr=1e-3, wrap="none", warmup_steps=20 * EPOCH, start=START),
+        loss=partial(
+            ArcFace,
+            margin=0.5,
+            scale=1.0,
+            learn_scale=True,
+            tau_lr=1e-3,
+            wrap="none",
+            warmup_steps=20 * EPOCH,
+            start=START,
+        ),
         optim=Optim(lr=0.01, momentum=0.99, nesterov=True, weight_decay=0.0),
     ),
-    "vmf": replace(BASE, loss=partial(VMF, resultant=0.4, tau=0.0, tau_lr=1e-3), optim=Optim(lr=0.05, momentum=0.99, weight_decay=0.0)),
+    "vmf": replace(
+        BASE,
+        loss=partial(VMF, resultant=0.4, tau=0.0, tau_lr=1e-3),
+        optim=Optim(lr=0.05, momentum=0.99, weight_decay=0.0),
+    ),
 }

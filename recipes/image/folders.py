@@ -1,14 +1,18 @@
-"""Anyone's own images: from DATA/CLASS/**/*.jpg (png, webp, ...), two or more images a class, to a retrieval model for classes that it never saw.
+"""Anyone's own images: from DATA/CLASS/**/*.jpg (png, webp, ...), two or more images a class, to a
+retrieval model for classes that it never saw.
 
     likeness train recipes/image/folders.py --data DATA --out runs/mine
-    likeness train recipes/image/folders.py:resnet50 backbone.weights=resnet50.pth --data DATA --out runs/mine        from a local ImageNet file
+    likeness train recipes/image/folders.py:resnet50 backbone.weights=resnet50.pth --data DATA --out
+    runs/mine        from a local ImageNet file
 
-A fifth of the classes, at least 2, are held out and retrieved from among themselves. A batch is 16 of the other classes: with fewer than 20 classes in all add
-sampling.batch_size=N, 4 times the number of training classes or less. Write the item list of the held-out classes for `embed` and `retrieve` with:
-python recipes/image/folders.py DATA OUT
+A fifth of the classes, at least 2, are held out and retrieved from among themselves. A batch is 16
+of the other classes: with fewer than 20 classes in all add sampling.batch_size=N, 4 times the
+number of training classes or less. Write the item list of the held-out classes for `embed` and
+`retrieve` with: python recipes/image/folders.py DATA OUT
 
-`small` learns from nothing, on a CPU in minutes, and is a beginning for a few thousand plain images (signs, glyphs, parts); for photographs take resnet50 with
-ImageNet weights and a GPU. No number of it is in docs/results.md: it depends on the data.
+`small` learns from nothing, on a CPU in minutes, and is a beginning for a few thousand plain images
+(signs, glyphs, parts); for photographs take resnet50 with ImageNet weights and a GPU. No number of
+it is in docs/results.md: it depends on the data.
 """
 
 from __future__ import annotations
@@ -66,7 +70,9 @@ RECIPES = {
 
 
 def write_lists(data: Path, out: Path) -> None:
-    """Write out/items.txt of the held-out classes; their ids begin with the class, which `likeness retrieve` takes as the label."""
+    """Write out/items.txt of the held-out classes; their ids begin with the class, which `likeness
+    retrieve` takes as the label.
+    """
     items = folders.items(data, split="test")
     out.mkdir(parents=True, exist_ok=True)
     write_items(out / "items.txt", items, data)

@@ -1,22 +1,29 @@
-"""MNIST in three dimensions: the five losses of Scott, Gallagher and Mozer, "von Mises-Fisher Loss", ICCV 2021: Tables 1-3, first column, and Figure 4.
+"""MNIST in three dimensions: the five losses of Scott, Gallagher and Mozer, "von Mises-Fisher
+Loss", ICCV 2021: Tables 1-3, first column, and Figure 4.
 
     likeness train recipes/image/mnist.py:vmf --data ../shared/data --out runs/mnist-vmf
     likeness compare recipes/image/mnist.py --seeds 3 --data ../shared/data --out runs/mnist
 
-DATA holds mnist/ (the four IDX files, plain or .gz). 8 to 26 minutes a run on one CPU core. App. D.2: pixels 0 to 1, no augmentation, 15 % of the training
-images for validation, batches of 10 classes x 13 images; SGD, the rate halved after 15 epochs without a better validation accuracy, stopped after 35, the best
-epoch kept; hyper-parameters of Table 5. An epoch is 250 batches, as in the release's README (the paper does not say); 400 epochs at most.
+DATA holds mnist/ (the four IDX files, plain or .gz). 8 to 26 minutes a run on one CPU core. App.
+D.2: pixels 0 to 1, no augmentation, 15 % of the training images for validation, batches of 10
+classes x 13 images; SGD, the rate halved after 15 epochs without a better validation accuracy,
+stopped after 35, the best epoch kept; hyper-parameters of Table 5. An epoch is 250 batches, as in
+the release's README (the paper does not say); 400 epochs at most.
 
-Expected, of five runs (paper, mean; accuracy %, ECE %, ECE % after temperature scaling, AUROC of the norm): standard 98.92, 2.4, 0.4, .92; hyperbolic 98.92,
-2.8, 1.4, .91; cosine 98.99, 1.8, 1.6, .93; arcface 99.13, 2.3, 1.7, .95; vmf 99.02, 1.6, 1.5, .97. The paper's ECE is its release's, the root of the mean
-square over bins: ece_l2 and ece_scaled_l2 here; ece and ece_scaled are the usual L1. Measured here, three seeds (docs/results.md): accuracy 98.91, 98.90,
-99.07, 99.14, 99.02, each within two standard errors of the paper's.
-hyperbolic: the gradient that reaches the network is scaled as in the release, since its learning rate was chosen with that.
-The vMF loss samples exactly here; the release's sampler is exact in three dimensions too.
+Expected, of five runs (paper, mean; accuracy %, ECE %, ECE % after temperature scaling, AUROC of
+the norm): standard 98.92, 2.4, 0.4, .92; hyperbolic 98.92, 2.8, 1.4, .91; cosine 98.99, 1.8, 1.6,
+.93; arcface 99.13, 2.3, 1.7, .95; vmf 99.02, 1.6, 1.5, .97. The paper's ECE is its release's, the
+root of the mean square over bins: ece_l2 and ece_scaled_l2 here; ece and ece_scaled are the usual
+L1. Measured here, three seeds (docs/results.md): accuracy 98.91, 98.90, 99.07, 99.14, 99.02, each
+within two standard errors of the paper's.
+hyperbolic: the gradient that reaches the network is scaled as in the release, since its learning
+rate was chosen with that. The vMF loss samples exactly here; the release's sampler is exact in
+three dimensions too.
 
-Differs from the release: A and C_n exact (loss.method=bounds: the paper's), alpha by Eq 15 (loss.alpha_from=absolute: the paper's Eq 16), hyperbolic without
-1e-5 in its denominators (loss.epsilon=1e-5), bfloat16 on a GPU (precision=float32: the release's), the rate halved at the 15th epoch without a better one
-(16th there), 400 epochs at most (1,000 there).
+Differs from the release: A and C_n exact (loss.method=bounds: the paper's), alpha by Eq 15
+(loss.alpha_from=absolute: the paper's Eq 16), hyperbolic without 1e-5 in its denominators
+(loss.epsilon=1e-5), bfloat16 on a GPU (precision=float32: the release's), the rate halved at the
+15th epoch without a better one (16th there), 400 epochs at most (1,000 there).
 """
 
 from __future__ import annotations
@@ -56,7 +63,9 @@ BASE = Recipe(
     backbone=partial(SmallCNN, dim=3),
     loss=partial(Softmax, start=START),
     items=partial(mnist.items, split="train", validation_share=0.15),
-    test=partial(classification, items=partial(mnist.items, split="test"), calibrate_on=_VALIDATION),
+    test=partial(
+        classification, items=partial(mnist.items, split="test"), calibrate_on=_VALIDATION
+    ),
     validation=partial(classification, items=_VALIDATION),
     read=images.read,
     metrics=METRICS,
@@ -80,12 +89,33 @@ BASE = Recipe(
 
 RECIPES = {
     "standard": BASE,
-    "hyperbolic": replace(BASE, loss=partial(Hyperbolic, c=1e-5, riemannian=True), optim=Optim(lr=0.05, momentum=0.99, nesterov=True, weight_decay=0.0)),
-    "cosine": replace(BASE, loss=partial(Cosine, tau=0.0, tau_lr=1e-3, start=START), optim=Optim(lr=0.5, momentum=0.9, nesterov=True, weight_decay=0.0)),
+    "hyperbolic": replace(
+        BASE,
+        loss=partial(Hyperbolic, c=1e-5, riemannian=True),
+        optim=Optim(lr=0.05, momentum=0.99, nesterov=True, weight_decay=0.0),
+    ),
+    "cosine": replace(
+        BASE,
+        loss=partial(Cosine, tau=0.0, tau_lr=1e-3, start=START),
+        optim=Optim(lr=0.5, momentum=0.9, nesterov=True, weight_decay=0.0),
+    ),
     "arcface": replace(
         BASE,
-        loss=partial(ArcFace, margin=0.5, scale=1.0, learn_scale=True, tau_lr=1e-3, wrap="none", warmup_steps=20 * EPOCH, start=START),
+        loss=partial(
+            ArcFace,
+            margin=0.5,
+            scale=1.0,
+            learn_scale=True,
+            tau_lr=1e-3,
+            wrap="none",
+            warmup_steps=20 * EPOCH,
+            start=START,
+        ),
         optim=Optim(lr=0.05, momentum=0.9, weight_decay=0.0),
     ),
-    "vmf": replace(BASE, loss=partial(VMF, resultant=0.4, tau=0.0, tau_lr=1e-3), optim=Optim(lr=1.0, momentum=0.99, nesterov=True, weight_decay=0.0)),
+    "vmf": replace(
+        BASE,
+        loss=partial(VMF, resultant=0.4, tau=0.0, tau_lr=1e-3),
+        optim=Optim(lr=1.0, momentum=0.99, nesterov=True, weight_decay=0.0),
+    ),
 }

@@ -1,16 +1,23 @@
-"""Omniglot, zero-shot over alphabets: characters of 20 alphabets to train (633 classes x 20 drawers), those of ten unseen ones to retrieve (331 classes).
+"""Omniglot, zero-shot over alphabets: characters of 20 alphabets to train (633 classes x 20
+drawers), those of ten unseen ones to retrieve (331 classes).
 
     likeness train recipes/image/omniglot.py:arcface --data ../shared/data --out runs/omniglot
-    likeness compare recipes/image/omniglot.py --seeds 3 --data ../shared/data --out runs/omniglot-compare
+    likeness compare recipes/image/omniglot.py --seeds 3 --data ../shared/data --out
+    runs/omniglot-compare
 
-DATA holds omniglot/ (images_background of Lake et al., Science 2015, as its folders or packed). 40 seconds a run on one CPU core. Every image of the ten last
-alphabets is a query against all others of them; R@1, R-precision and MAP@R, intervals over characters: by cosine (softmax: the vMF paper's "+ cosine at test",
-softmax_euclidean: its geometry; vmf: of mean directions, not the expected metrics), simple and el_nivmf by their own similarity.
+DATA holds omniglot/ (images_background of Lake et al., Science 2015, as its folders or packed). 40
+seconds a run on one CPU core. Every image of the ten last alphabets is a query against all others
+of them; R@1, R-precision and MAP@R, intervals over characters: by cosine (softmax: the vMF paper's
+"+ cosine at test", softmax_euclidean: its geometry; vmf: of mean directions, not the expected
+metrics), simple and el_nivmf by their own similarity.
 
-Losses: softmax, cosine and vmf (vMF paper Eq 1, 3, 8), arcface (Deng et al. 2019), simple (SimPLE paper Eq 8; simple_cosine: the same by cosine at test, since
-ranking by x1.x2 - b|x1||x2| favours long gallery vectors), proxy_anchor (Kim et al. 2020), multi_similarity (Wang et al. 2019), el_nivmf (nivMF paper Eq 5).
-Learning rate and steps were chosen with arcface on the last four of the training alphabets; there too, in one to four trials each: alpha and the bank's
-momentum of simple, the starting norms of simple and el_nivmf (backbone.gain), proxy_lr_scale of vmf. Measured: docs/results.md.
+Losses: softmax, cosine and vmf (vMF paper Eq 1, 3, 8), arcface (Deng et al. 2019), simple (SimPLE
+paper Eq 8; simple_cosine: the same by cosine at test, since ranking by x1.x2 - b|x1||x2| favours
+long gallery vectors), proxy_anchor (Kim et al. 2020), multi_similarity (Wang et al. 2019), el_nivmf
+(nivMF paper Eq 5). Learning rate and steps were chosen with arcface on the last four of the
+training alphabets; there too, in one to four trials each: alpha and the bank's momentum of simple,
+the starting norms of simple and el_nivmf (backbone.gain), proxy_lr_scale of vmf. Measured:
+docs/results.md.
 """
 
 from __future__ import annotations
@@ -70,14 +77,22 @@ RECIPES = {
     "softmax": replace(ARCFACE, loss=Softmax),
     "softmax_euclidean": replace(ARCFACE, loss=Softmax, similarity="euclidean"),
     "cosine": replace(ARCFACE, loss=partial(Cosine, tau=2.773)),
-    "vmf": replace(ARCFACE, loss=partial(VMF, resultant=0.7), optim=replace(ARCFACE.optim, proxy_lr_scale=10.0)),
+    "vmf": replace(
+        ARCFACE, loss=partial(VMF, resultant=0.7), optim=replace(ARCFACE.optim, proxy_lr_scale=10.0)
+    ),
     "simple": SIMPLE,
     "simple_cosine": replace(SIMPLE, similarity="cosine"),
-    "proxy_anchor": replace(ARCFACE, loss=partial(ProxyAnchor, margin=0.1, scale=32.0), optim=replace(ARCFACE.optim, proxy_lr_scale=10.0)),
+    "proxy_anchor": replace(
+        ARCFACE,
+        loss=partial(ProxyAnchor, margin=0.1, scale=32.0),
+        optim=replace(ARCFACE.optim, proxy_lr_scale=10.0),
+    ),
     "multi_similarity": replace(ARCFACE, loss=MultiSimilarity),
     "el_nivmf": replace(
         ARCFACE,
-        backbone=partial(SFNet, dim=128, depth=4, width=16, image_size=SIZE, batch_norm=True, gain=3.0),
+        backbone=partial(
+            SFNet, dim=128, depth=4, width=16, image_size=SIZE, batch_norm=True, gain=3.0
+        ),
         loss=partial(ProbabilisticNCA, distance="el_nivmf"),
         optim=replace(ARCFACE.optim, proxy_lr_scale=10.0),  # proxies start at norm 10
     ),

@@ -1,26 +1,37 @@
-"""Stanford Online Products, retrieval of unseen products: the losses of Scott, Gallagher and Mozer, "von Mises-Fisher Loss", ICCV 2021: Table 4, last column.
+"""Stanford Online Products, retrieval of unseen products: the losses of Scott, Gallagher and Mozer,
+"von Mises-Fisher Loss", ICCV 2021: Table 4, last column.
 
-    likeness train recipes/image/sop.py:cosine backbone.weights=resnet50-0676ba61.pth --data DATA --out runs/sop-cosine
-    likeness compare recipes/image/sop.py --allow-different test backbone.weights=resnet50-0676ba61.pth --seeds 5 --data DATA --out runs/sop
+    likeness train recipes/image/sop.py:cosine backbone.weights=resnet50-0676ba61.pth --data DATA
+    --out runs/sop-cosine likeness compare recipes/image/sop.py --allow-different test
+    backbone.weights=resnet50-0676ba61.pth --seeds 5 --data DATA --out runs/sop
 
-DATA holds Stanford_Online_Products/. backbone.weights: torchvision's ImageNet weights of ResNet-50 (IMAGENET1K_V1), a local file; without them the network
-starts from nothing, which reproduces no number below. One A100-like GPU, 3 to 6 hours a run, vmf's loss over 9,620 classes more (estimate: nothing of it was
-run here). App. D: ResNet-50, 2048 -> 512, batch norm frozen; images 256 x 256, crops of 16 % to all of the area to 224 x 224, flips; at test the central 224 x
-224. 9,620 products to train, 1,698 for validation, 11,316 to test; batches of 32 classes x 2 images; SGD, the rate halved after 15 epochs without a better
-validation recall@1 (the release's "validation accuracy"), stopped after 35, the best epoch kept; hyper-parameters of Table 11 (the release's README has other
-ones for vmf: momentum .9, rate of tau .01). An epoch is 500 batches, as in that README; 1,000 epochs at most.
+DATA holds Stanford_Online_Products/. backbone.weights: torchvision's ImageNet weights of ResNet-50
+(IMAGENET1K_V1), a local file; without them the network starts from nothing, which reproduces no
+number below. One A100-like GPU, 3 to 6 hours a run, vmf's loss over 9,620 classes more (estimate:
+nothing of it was run here). App. D: ResNet-50, 2048 -> 512, batch norm frozen; images 256 x 256,
+crops of 16 % to all of the area to 224 x 224, flips; at test the central 224 x
+224. 9,620 products to train, 1,698 for validation, 11,316 to test; batches of 32 classes x 2
+  images; SGD, the rate halved after 15 epochs without a better validation recall@1 (the release's
+  "validation accuracy"), stopped after 35, the best epoch kept; hyper-parameters of Table 11 (the
+  release's README has other ones for vmf: momentum .9, rate of tau .01). An epoch is 500 batches,
+  as in that README; 1,000 epochs at most.
 
-Expected, of five runs (paper, mean and standard error; mAP@R %): standard 39.7 +- .1, standard_cosine 42.1 +- .1, hyperbolic 41.0 +- .2, hyperbolic_cosine
-44.0 +- .1, cosine 44.3 +- .1, arcface 40.8 +- .3, vmf 38.3 +- .2. Not measured here (docs/results.md). standard compares by Euclidean distance, hyperbolic by
-Poincare distance, vmf by the mean over 10 draws of every embedding (expected mAP@R). standard_cosine and hyperbolic_cosine, "+ cosine at test", train
-and are validated as standard and hyperbolic and differ in the test alone, which `likeness compare` wants to be told: --allow-different test. Of a finished run
-of standard, `likeness embed` and `likeness retrieve --similarity cosine` give the same without training again.
+Expected, of five runs (paper, mean and standard error; mAP@R %): standard 39.7 +- .1,
+standard_cosine 42.1 +- .1, hyperbolic 41.0 +- .2, hyperbolic_cosine 44.0 +- .1, cosine 44.3 +- .1,
+arcface 40.8 +- .3, vmf 38.3 +- .2. Not measured here (docs/results.md). standard compares by
+Euclidean distance, hyperbolic by Poincare distance, vmf by the mean over 10 draws of every
+embedding (expected mAP@R). standard_cosine and hyperbolic_cosine, "+ cosine at test", train and are
+validated as standard and hyperbolic and differ in the test alone, which `likeness compare` wants to
+be told: --allow-different test. Of a finished run of standard, `likeness embed` and `likeness
+retrieve --similarity cosine` give the same without training again.
 
-Differs from the release: weights and biases of batch norm are frozen, as the paper says (backbone.batch_norm=fixed: only its statistics, as the release has
-it), the vMF sampler is exact (mean cosine .69 for .70 there at the start), A and C_n exact (loss.method=bounds: the paper's), alpha by Eq 15
-(loss.alpha_from=absolute: the paper's Eq 16), vmf is validated by the mean over draws, not their majority, hyperbolic without 1e-5 in its denominators
-(loss.epsilon=1e-5), bfloat16 on a GPU (precision=float32: the release's), the rate halved at the 15th epoch without a better one (16th there), bias of the
-embedding layer (0 there).
+Differs from the release: weights and biases of batch norm are frozen, as the paper says
+(backbone.batch_norm=fixed: only its statistics, as the release has it), the vMF sampler is exact
+(mean cosine .69 for .70 there at the start), A and C_n exact (loss.method=bounds: the paper's),
+alpha by Eq 15 (loss.alpha_from=absolute: the paper's Eq 16), vmf is validated by the mean over
+draws, not their majority, hyperbolic without 1e-5 in its denominators (loss.epsilon=1e-5), bfloat16
+on a GPU (precision=float32: the release's), the rate halved at the 15th epoch without a better one
+(16th there), bias of the embedding layer (0 there).
 """
 
 from __future__ import annotations
@@ -47,7 +58,9 @@ EPOCH = 500  # steps
 START = 512**-0.5  # nn.Linear's own start, which the release leaves to the class vectors
 _ITEMS = partial(sop.items, protocol="vmf")
 _READ = partial(images.read, size=(256, 256))
-_TEST = partial(retrieval, items=partial(_ITEMS, split="test"), ks=(1, 10, 100, 1000), num_samples=10)
+_TEST = partial(
+    retrieval, items=partial(_ITEMS, split="test"), ks=(1, 10, 100, 1000), num_samples=10
+)
 _BY_COSINE = partial(_TEST, similarity="cosine")  # "+ cosine at test"
 
 BASE = Recipe(
@@ -57,11 +70,16 @@ BASE = Recipe(
     loss=partial(Softmax, start=START),
     items=partial(_ITEMS, split="train"),
     test=_TEST,
-    validation=partial(retrieval, items=partial(_ITEMS, split="validation"), ks=(1, 10, 100, 1000), num_samples=10),
+    validation=partial(
+        retrieval, items=partial(_ITEMS, split="validation"), ks=(1, 10, 100, 1000), num_samples=10
+    ),
     read=partial(_READ, crop=224),
     train_read=_READ,
     augment=VMF_SOP,
-    metrics={name: partial(per_item.mean, column=name) for name in ("map@r", "recall@1", "recall@10", "recall@100", "recall@1000", "r_precision")},
+    metrics={
+        name: partial(per_item.mean, column=name)
+        for name in ("map@r", "recall@1", "recall@10", "recall@100", "recall@1000", "r_precision")
+    },
     similarity="euclidean",
     sampling=Sampling(batch_size=64, items_per_class=2),
     optim=Optim(lr=0.005, momentum=0.8, nesterov=True, weight_decay=5e-4),
@@ -79,7 +97,12 @@ BASE = Recipe(
     estimate_views=1,
     workers=8,
 )
-HYPERBOLIC = replace(BASE, loss=partial(Hyperbolic, c=1e-5, riemannian=True), similarity="", optim=Optim(lr=5e-4, momentum=0.99, weight_decay=1e-4))
+HYPERBOLIC = replace(
+    BASE,
+    loss=partial(Hyperbolic, c=1e-5, riemannian=True),
+    similarity="",
+    optim=Optim(lr=5e-4, momentum=0.99, weight_decay=1e-4),
+)
 
 RECIPES = {
     "standard": BASE,
@@ -94,7 +117,15 @@ RECIPES = {
     ),
     "arcface": replace(
         BASE,
-        loss=partial(ArcFace, margin=0.3, scale=math.exp(2.773), learn_scale=True, tau_lr=1e-4, wrap="none", start=START),
+        loss=partial(
+            ArcFace,
+            margin=0.3,
+            scale=math.exp(2.773),
+            learn_scale=True,
+            tau_lr=1e-4,
+            wrap="none",
+            start=START,
+        ),
         similarity="cosine",
         optim=Optim(lr=0.005, momentum=0.8, nesterov=True, weight_decay=5e-4),
     ),

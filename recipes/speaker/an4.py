@@ -1,14 +1,17 @@
 """Speaker verification on CMU AN4: 54 speakers, one session each, five folds of disjoint speakers.
 
-    likeness train recipes/speaker/an4.py:arcface items.fold=0 trials.fold=0 --data DATA --out runs/an4-0      DATA holds an4/
-    make results DATA=...                                                                                     all folds, seeds and baselines
-    likeness compare recipes/speaker/an4.py --variants arcface,cosface,simple --tune 6 --data DATA --out runs/an4-compare    one fold, three seeds
+    likeness train recipes/speaker/an4.py:arcface items.fold=0 trials.fold=0 --data DATA --out
+    runs/an4-0      DATA holds an4/ make results DATA=...
+    all folds, seeds and baselines likeness compare recipes/speaker/an4.py --variants
+    arcface,cosface,simple --tune 6 --data DATA --out runs/an4-compare    one fold, three seeds
 
-Expected numbers, with intervals and their commands: docs/results.md. One run takes minutes on one core.
-One session per speaker makes the long-term spectrum a cue, so that mean normalisation costs much here (variant arcface_cmn): never quote AN4 for
-robustness to the channel. With 43 speakers to train, deep networks overfit (variant ecapa_arcface); order statistics of the filterbank do not.
-vMF paper Eq 1 and 8 (softmax, vmf), Deng et al. 2019 (arcface), Wang et al. 2018 (cosface), Wang et al. 2019 (multi_similarity), nivMF paper (el_nivmf),
-SimPLE paper Eq 8 with alpha near the share of positive pairs of so few classes (simple).
+Expected numbers, with intervals and their commands: docs/results.md. One run takes minutes on one
+core. One session per speaker makes the long-term spectrum a cue, so that mean normalisation costs
+much here (variant arcface_cmn): never quote AN4 for robustness to the channel. With 43 speakers to
+train, deep networks overfit (variant ecapa_arcface); order statistics of the filterbank do not. vMF
+paper Eq 1 and 8 (softmax, vmf), Deng et al. 2019 (arcface), Wang et al. 2018 (cosface), Wang et al.
+2019 (multi_similarity), nivMF paper (el_nivmf), SimPLE paper Eq 8 with alpha near the share of
+positive pairs of so few classes (simple).
 """
 
 from dataclasses import replace
@@ -81,9 +84,15 @@ RECIPES = {
 RANGES = {
     "arcface": {"loss.margin": Range(0.05, 0.5), "loss.scale": Range(10.0, 64.0, log=True)},
     "cosface": {"loss.margin": Range(0.05, 0.5), "loss.scale": Range(10.0, 64.0, log=True)},
-    "softmax": {"backbone.norm": Range(1.0, 16.0, log=True), "optim.lr": Range(3e-4, 3e-3, log=True)},
+    "softmax": {
+        "backbone.norm": Range(1.0, 16.0, log=True),
+        "optim.lr": Range(3e-4, 3e-3, log=True),
+    },
     "simple": {"backbone.norm": Range(3.0, 10.0), "loss.b_theta": Range(0.0, 0.4)},
     "vmf": {"loss.resultant": Range(0.3, 0.9), "optim.proxy_lr_scale": Range(1.0, 30.0, log=True)},
     "multi_similarity": {"loss.base": Range(0.2, 0.8), "loss.beta": Range(10.0, 60.0, log=True)},
-    "el_nivmf": {"backbone.norm": Range(3.0, 30.0, log=True), "optim.proxy_lr_scale": Range(10.0, 1000.0, log=True)},
+    "el_nivmf": {
+        "backbone.norm": Range(3.0, 30.0, log=True),
+        "optim.proxy_lr_scale": Range(10.0, 1000.0, log=True),
+    },
 }

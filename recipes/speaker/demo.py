@@ -1,9 +1,12 @@
-"""The demo: a verifier for voices that it never heard, trained in half a minute on one core. Everything is synthetic (modalities/synthetic.py).
+"""The demo: a verifier for voices that it never heard, trained in half a minute on one core.
+
+Everything is synthetic (modalities/synthetic.py).
 
     likeness demo --only speaker --out demo
 
-40 synthetic speakers to train, 20 others to test; even and odd utterances come from two sessions, whose channels differ. Order statistics of the log
-filterbank trained with ArcFace are set against the cosine of its mean and standard deviation. The lines printed at the end redo each step by hand.
+40 synthetic speakers to train, 20 others to test; even and odd utterances come from two sessions,
+whose channels differ. Order statistics of the log filterbank trained with ArcFace are set against
+the cosine of its mean and standard deviation. The lines printed at the end redo each step by hand.
 """
 
 from __future__ import annotations
@@ -51,20 +54,32 @@ RECIPES = {
 
 
 def baseline(items: list[Item]) -> Embeddings:
-    """Mean and standard deviation of each utterance's log filterbank: what a cosine makes of raw features."""
+    """Mean and standard deviation of each utterance's log filterbank: what a cosine makes of raw
+    features.
+    """
     fbank = KaldiFbank(num_mels=80, cmn=False)
-    rows = [statistics(fbank(torch.from_numpy(audio.read(item))[None])[0].transpose(1, 2))[0].numpy() for item in items]
-    return Embeddings(tuple(item.id for item in items), np.stack(rows), {"similarity": "cosine", "modality": "speaker"})
+    rows = [
+        statistics(fbank(torch.from_numpy(audio.read(item))[None])[0].transpose(1, 2))[0].numpy()
+        for item in items
+    ]
+    return Embeddings(
+        tuple(item.id for item in items),
+        np.stack(rows),
+        {"similarity": "cosine", "modality": "speaker"},
+    )
 
 
 def main(out: Path, *, page: bool = True) -> demo.Made:
     """Synthesise, train, embed, score, evaluate, report; all files stay in `out`."""
     return demo.run(
         RECIPES["arcface"],
-        write=partial(synthetic.write_voices, num_speakers=NUM_SPEAKERS, num_utterances=NUM_UTTERANCES),
+        write=partial(
+            synthetic.write_voices, num_speakers=NUM_SPEAKERS, num_utterances=NUM_UTTERANCES
+        ),
         told=f"{NUM_SPEAKERS} synthetic speakers x {NUM_UTTERANCES} utterances",
         baseline=("filterbank", baseline),
         out=out,
         page=page,
-        own_data="train recipes/speaker/folders.py --data DATA --out runs/mine      DATA/SPEAKER/*.wav",
+        own_data="train recipes/speaker/folders.py --data DATA --out runs/mine      "
+        "DATA/SPEAKER/*.wav",
     )

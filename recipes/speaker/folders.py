@@ -1,11 +1,15 @@
-"""A verifier from anyone's own recordings: DATA/SPEAKER/**/*.wav (flac, mp3, ogg), two or more files a speaker, four or more speakers.
+"""A verifier from anyone's own recordings: DATA/SPEAKER/**/*.wav (flac, mp3, ogg), two or more
+files a speaker, four or more speakers.
 
-    likeness train recipes/speaker/folders.py --data DATA --out runs/mine                order statistics: minutes on a CPU, dozens of speakers
-    likeness train recipes/speaker/folders.py:resnet34 --data DATA --out runs/mine       ResNet-34 on a GPU, hundreds of speakers and more
+    likeness train recipes/speaker/folders.py --data DATA --out runs/mine                order
+    statistics: minutes on a CPU, dozens of speakers likeness train
+    recipes/speaker/folders.py:resnet34 --data DATA --out runs/mine       ResNet-34 on a GPU,
+    hundreds of speakers and more
 
-A fifth of the speakers is held out and never trained on; trials among them are drawn with a seed (at most 20,000) and give the EER in the log.
-Write the trial list and the item list for `embed` and `score` with:  python recipes/speaker/folders.py DATA OUT
-Expected numbers: none; they depend on the data. For comparison: AN4 (54 speakers) in docs/results.md.
+A fifth of the speakers is held out and never trained on; trials among them are drawn with a seed
+(at most 20,000) and give the EER in the log. Write the trial list and the item list for `embed` and
+`score` with:  python recipes/speaker/folders.py DATA OUT Expected numbers: none; they depend on the
+data. For comparison: AN4 (54 speakers) in docs/results.md.
 """
 
 import sys
@@ -51,7 +55,9 @@ RESNET34 = replace(
     backbone=partial(ResNet34, dim=256, width=32),
     augment=partial(train_view, seconds=(2.0, 3.0), noise_prob=0.6, gain_prob=0.5),
     optim=Optim(name="sgd", lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4, grad_clip=5.0),
-    schedule=Schedule(steps=20_000, warmup_steps=1000, eval_every=1000, save_every=500, watch="eer"),
+    schedule=Schedule(
+        steps=20_000, warmup_steps=1000, eval_every=1000, save_every=500, watch="eer"
+    ),
     workers=4,
 )
 
@@ -64,7 +70,11 @@ RECIPES = {
         memory=Memory(2048, 0.99),
     ),
     "resnet34": RESNET34,
-    "ecapa": replace(RESNET34, backbone=partial(ECAPA, dim=192, channels=512), optim=Optim(name="adam", lr=1e-3, weight_decay=2e-6, grad_clip=5.0)),
+    "ecapa": replace(
+        RESNET34,
+        backbone=partial(ECAPA, dim=192, channels=512),
+        optim=Optim(name="adam", lr=1e-3, weight_decay=2e-6, grad_clip=5.0),
+    ),
 }
 
 

@@ -1,4 +1,6 @@
-"""Bootstrap over subjects: the weighted fast path against trials repeated by their weights, the law of the draws, coverage, refusals."""
+"""Bootstrap over subjects: the weighted fast path against trials repeated by their weights, the law
+of the draws, coverage, refusals.
+"""
 
 from __future__ import annotations
 
@@ -27,47 +29,83 @@ FAST = {
 
 
 def all_pairs(num_subjects, targets_each, rng, *, spread=0.0, distance=2.0, decimals=15):
-    """Every pair of subjects once as a nontarget trial, `targets_each` target trials per subject, whose scores share an offset."""
+    """Every pair of subjects once as a nontarget trial, `targets_each` target trials per subject,
+    whose scores share an offset.
+    """
     own = np.repeat(np.arange(num_subjects), targets_each)
     a, b = np.triu_indices(num_subjects, 1)
     subjects = np.concatenate([np.stack([own, own], 1), np.stack([a, b], 1)])
-    target = distance + spread * rng.standard_normal(num_subjects)[own] + rng.standard_normal(own.size)
+    target = (
+        distance + spread * rng.standard_normal(num_subjects)[own] + rng.standard_normal(own.size)
+    )
     values = np.concatenate([target, rng.standard_normal(a.size)]).round(decimals)
     return Scores(values, np.arange(len(subjects)) < own.size), subjects
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(2, 7), st.integers(1, 4), st.sampled_from([0, 1, 15]), st.integers(0, 99), st.booleans())
+@given(
+    st.integers(2, 7),
+    st.integers(1, 4),
+    st.sampled_from([0, 1, 15]),
+    st.integers(0, 99),
+    st.booleans(),
+)
 def test_fast_path_is_the_slow_path(num_subjects, targets_each, decimals, seed, over_trials):
-    scores, subjects = all_pairs(num_subjects, targets_each, np.random.default_rng(seed), distance=0.7, decimals=decimals)
-    slow = {name: lambda t, n, metric=metric: metric(t, n) for name, metric in FAST.items()}  # a lambda hides what it calls
+    scores, subjects = all_pairs(
+        num_subjects, targets_each, np.random.default_rng(seed), distance=0.7, decimals=decimals
+    )
+    slow = {
+        name: lambda t, n, metric=metric: metric(t, n) for name, metric in FAST.items()
+    }  # a lambda hides what it calls
     assert all(bootstrap._fast(metric) for metric in FAST.values())
     assert not any(bootstrap._fast(metric) for metric in slow.values())
     given_subjects = None if over_trials else subjects
-    fast, repeated = (resample(metrics, scores, given_subjects, num_resamples=20, seed=seed) for metrics in (FAST, slow))
+    fast, repeated = (
+        resample(metrics, scores, given_subjects, num_resamples=20, seed=seed)
+        for metrics in (FAST, slow)
+    )
     assert fast.num_redrawn == repeated.num_redrawn
     for name in FAST:
-        np.testing.assert_allclose(fast.values[name], repeated.values[name], atol=1e-12, err_msg=name)
+        np.testing.assert_allclose(
+            fast.values[name], repeated.values[name], atol=1e-12, err_msg=name
+        )
 
 
 def test_other_metrics_and_switches_take_the_slow_path():
-    for metric in (partial(eer, method="convex_hull"), partial(tar_at_far, far=0.1, rule="nearest"), partial(eer, [0.0]), np.mean):
+    for metric in (
+        partial(eer, method="convex_hull"),
+        partial(tar_at_far, far=0.1, rule="nearest"),
+        partial(eer, [0.0]),
+        np.mean,
+    ):
         assert bootstrap._fast(metric) is None
     scores, subjects = all_pairs(5, 3, np.random.default_rng(0))
-    low, high = interval(lambda t, n: float(np.mean(t) - np.mean(n)), scores, subjects, num_resamples=50)
+    low, high = interval(
+        lambda t, n: float(np.mean(t) - np.mean(n)), scores, subjects, num_resamples=50
+    )
     assert 0 < low < 2 < high < 4
-    with pytest.raises(TypeError, match="unexpected keyword argument 'p_targt'"):  # a misspelt switch is the metric's own error
+    with pytest.raises(
+        TypeError, match="unexpected keyword argument 'p_targt'"
+    ):  # a misspelt switch is the metric's own error
         interval(partial(min_dcf, p_targt=0.1), scores, subjects, num_resamples=2)
 
 
 def test_trials_weigh_c_and_c_times_c():
     n, targets_each = 12, 3
     scores, subjects = all_pairs(n, targets_each, np.random.default_rng(0))
-    drawn = resample({"t": lambda t, _: t.size, "n": lambda _, n: n.size}, scores, subjects, num_resamples=2000, seed=3)
+    drawn = resample(
+        {"t": lambda t, _: t.size, "n": lambda _, n: n.size},
+        scores,
+        subjects,
+        num_resamples=2000,
+        seed=3,
+    )
     assert set(drawn.values["t"]) == {n * targets_each}  # sum of c is n
     squares = n**2 - 2 * drawn.values["n"]  # sum over pairs of c c' = (n^2 - sum of c^2) / 2
     assert squares.min() >= n
-    assert squares.mean() == pytest.approx(2 * n - 1, abs=4 * squares.std() / np.sqrt(2000))  # E c^2 = 2 - 1/n
+    assert squares.mean() == pytest.approx(
+        2 * n - 1, abs=4 * squares.std() / np.sqrt(2000)
+    )  # E c^2 = 2 - 1/n
 
 
 def test_one_draw_by_hand():
@@ -75,17 +113,30 @@ def test_one_draw_by_hand():
     c = np.bincount(np.random.default_rng(7).integers(4, size=(1, 4)).ravel(), minlength=4)
     weights = np.where(scores.target, c[subjects[:, 0]], c[subjects[:, 0]] * c[subjects[:, 1]])
     repeated = np.repeat(np.arange(weights.size), weights)
-    expected = eer(scores.values[repeated][scores.target[repeated]], scores.values[repeated][~scores.target[repeated]])
-    assert resample({"eer": eer}, scores, subjects, num_resamples=1, seed=7).values["eer"] == pytest.approx(expected, abs=1e-15)
+    expected = eer(
+        scores.values[repeated][scores.target[repeated]],
+        scores.values[repeated][~scores.target[repeated]],
+    )
+    assert resample({"eer": eer}, scores, subjects, num_resamples=1, seed=7).values[
+        "eer"
+    ] == pytest.approx(expected, abs=1e-15)
 
 
 def test_an_interval_does_not_depend_on_company_order_names_or_block_size(monkeypatch):
     rng = np.random.default_rng(2)
     scores, subjects = all_pairs(15, 6, rng, decimals=1)
     together = intervals(FAST, scores, subjects, num_resamples=100, seed=5)
-    assert together["min_dcf"] == interval(FAST["min_dcf"], scores, subjects, num_resamples=100, seed=5)
+    assert together["min_dcf"] == interval(
+        FAST["min_dcf"], scores, subjects, num_resamples=100, seed=5
+    )
     order = rng.permutation(scores.values.size)
-    assert together == intervals(FAST, Scores(scores.values[order], scores.target[order]), 1000 + 7 * subjects[order], num_resamples=100, seed=5)
+    assert together == intervals(
+        FAST,
+        Scores(scores.values[order], scores.target[order]),
+        1000 + 7 * subjects[order],
+        num_resamples=100,
+        seed=5,
+    )
     assert together["eer"] != interval(eer, scores, subjects, num_resamples=100, seed=6)
     monkeypatch.setattr(bootstrap, "_BLOCK", 3 * scores.values.size)
     assert together == intervals(FAST, scores, subjects, num_resamples=100, seed=5)
@@ -93,14 +144,20 @@ def test_an_interval_does_not_depend_on_company_order_names_or_block_size(monkey
 
 def test_wider_levels_hold_narrower_ones_and_subjects_are_wider_than_trials():
     scores, subjects = all_pairs(20, 30, np.random.default_rng(3), spread=1.0)
-    (low90, high90), (low99, high99) = (interval(eer, scores, subjects, num_resamples=300, level=level) for level in (0.9, 0.99))
+    (low90, high90), (low99, high99) = (
+        interval(eer, scores, subjects, num_resamples=300, level=level) for level in (0.9, 0.99)
+    )
     assert low99 <= low90 <= eer(scores.targets, scores.nontargets) <= high90 <= high99
     low, high = interval(eer, scores, None, num_resamples=300, level=0.9)
-    assert high - low < 0.6 * (high90 - low90)  # 30 trials of one subject are not 30 independent trials
+    assert high - low < 0.6 * (
+        high90 - low90
+    )  # 30 trials of one subject are not 30 independent trials
 
 
 def test_coverage_of_the_true_eer():
-    """Target scores N(2 + offset of the subject, 1), offsets N(0, 1): N(2, 2) over the population; nontarget scores N(0, 1)."""
+    """Target scores N(2 + offset of the subject, 1), offsets N(0, 1): N(2, 2) over the population;
+    nontarget scores N(0, 1).
+    """
     edges = np.linspace(-1, 3, 100_001)
     truth = norm.sf(edges)[np.argmin(np.abs(norm.sf(edges) - norm.cdf(edges, 2, np.sqrt(2))))]
     covered = {"subjects": 0, "trials": 0}
@@ -115,11 +172,16 @@ def test_coverage_of_the_true_eer():
 
 def test_empty_resamples_are_drawn_again_and_counted(monkeypatch):
     scores, subjects = all_pairs(2, 1, np.random.default_rng(0))
-    drawn = resample({"eer": eer}, scores, subjects, num_resamples=200)  # without both subjects there is no nontarget trial: half of the draws
+    drawn = resample(
+        {"eer": eer}, scores, subjects, num_resamples=200
+    )  # without both subjects there is no nontarget trial: half of the draws
     assert drawn.values["eer"].size == 200
     assert 140 < drawn.num_redrawn < 270
     monkeypatch.setattr(bootstrap, "_ROUNDS", 1)
-    with pytest.raises(ValueError, match="draws in a row of 2 subjects held no target or no nontarget trial; too few subjects"):
+    with pytest.raises(
+        ValueError,
+        match="draws in a row of 2 subjects held no target or no nontarget trial; too few subjects",
+    ):
         resample({"eer": eer}, scores, subjects, num_resamples=200)
 
 
@@ -127,18 +189,28 @@ def test_refusals():
     scores, subjects = all_pairs(4, 2, np.random.default_rng(0))
     swapped = subjects.copy()
     swapped[0, 1] = 3
-    with pytest.raises(ValueError, match=r"1 of 14 trials contradict their label \(trial 1 is a target trial between subjects 0 and 3\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"1 of 14 trials contradict their label \(trial 1 is a target trial between subjects "
+        r"0 and 3\)",
+    ):
         interval(eer, scores, swapped)
     swapped[-1] = 2
     with pytest.raises(ValueError, match="2 of 14 trials contradict"):
         interval(eer, scores, swapped)
     for bad in (subjects[:-1], subjects[:, 0], subjects.astype(float), subjects.astype(str)):
-        with pytest.raises(ValueError, match=r"expected \(14, 2\) integers, the enrol and probe subject of each trial, but got"):
+        with pytest.raises(
+            ValueError,
+            match=r"expected \(14, 2\) integers, the enrol and probe subject of each trial, but "
+            r"got",
+        ):
             interval(eer, scores, bad)
     for level in (0.0, 1.0, 95.0, float("nan")):
         with pytest.raises(ValueError, match="strictly between 0 and 1"):
             interval(eer, scores, subjects, level=level, num_resamples=2)
     with pytest.raises(ValueError, match="draw at least 1"):
         interval(eer, scores, subjects, num_resamples=0)
-    with pytest.raises(ValueError, match="0 target and 2 nontarget trials; an interval needs at least one of each"):
+    with pytest.raises(
+        ValueError, match="0 target and 2 nontarget trials; an interval needs at least one of each"
+    ):
         interval(eer, Scores(np.zeros(2), np.zeros(2, dtype=bool)), None)

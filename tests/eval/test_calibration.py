@@ -1,4 +1,6 @@
-"""Calibration against scikit-learn's logistic regression, closed forms, perfectly calibrated scores, and real VoxSRC23 scores."""
+"""Calibration against scikit-learn's logistic regression, closed forms, perfectly calibrated
+scores, and real VoxSRC23 scores.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
-from eval.calibration import Calibration, by_side, cohort_mean, error_versus_reject, fit_calibration, load_calibration, log_measure
+from eval.calibration import (
+    Calibration,
+    by_side,
+    cohort_mean,
+    error_versus_reject,
+    fit_calibration,
+    load_calibration,
+    log_measure,
+)
 from eval.formats.trials import read_scores, read_trials
 from eval.verification import cllr, eer, min_cllr
 
@@ -19,7 +29,9 @@ def llrs(seed: int, size: int = 4000, separation: float = 2.0) -> tuple[np.ndarr
     """Perfectly calibrated LLRs: for N(+-d^2/2, d^2) the log-likelihood ratio is the score itself."""
     rng = np.random.default_rng(seed)
     target = rng.random(size) < 0.3
-    return rng.standard_normal(size) * separation + np.where(target, 1, -1) * separation**2 / 2, target
+    return rng.standard_normal(size) * separation + np.where(
+        target, 1, -1
+    ) * separation**2 / 2, target
 
 
 @pytest.mark.parametrize("p_target", [0.5, 0.05])
@@ -33,21 +45,34 @@ def test_calibrated_scores_stay_what_they_are(p_target):
 @pytest.mark.parametrize("p_target", [0.5, 0.1])
 def test_against_scikit_learn(p_target):
     scores, target = llrs(1)
-    quality = np.random.default_rng(2).standard_normal((scores.size, 2)) + target[:, None] * [0.5, 0]
+    quality = np.random.default_rng(2).standard_normal((scores.size, 2)) + target[:, None] * [
+        0.5,
+        0,
+    ]
     found = fit_calibration(scores, target, quality=quality, names=("a", "b"), p_target=p_target)
-    weights = np.where(target, p_target / target.sum(), (1 - p_target) / (~target).sum()) * scores.size
-    other = LogisticRegression(C=1e12, tol=1e-10, max_iter=10_000).fit(np.column_stack([scores, quality]), target, weights)
+    weights = (
+        np.where(target, p_target / target.sum(), (1 - p_target) / (~target).sum()) * scores.size
+    )
+    other = LogisticRegression(C=1e12, tol=1e-10, max_iter=10_000).fit(
+        np.column_stack([scores, quality]), target, weights
+    )
     np.testing.assert_allclose([found.slope, *found.weights], other.coef_[0], rtol=1e-3, atol=1e-5)
-    assert found.offset == pytest.approx(other.intercept_[0] - np.log(p_target / (1 - p_target)), abs=1e-3)
+    assert found.offset == pytest.approx(
+        other.intercept_[0] - np.log(p_target / (1 - p_target)), abs=1e-3
+    )
     assert (found.names, found.p_target) == (("a", "b"), p_target)
 
 
 def test_the_gradient_vanishes():
-    """At the optimum the weighted residuals are orthogonal to every column: first-order conditions, from the formula in the docstring."""
+    """At the optimum the weighted residuals are orthogonal to every column: first-order conditions,
+    from the formula in the docstring.
+    """
     scores, target = llrs(3)
     fitted = fit_calibration(scores, target, p_target=0.2).apply(scores)
     posterior = 1 / (1 + np.exp(-(fitted + np.log(0.2 / 0.8))))
-    residual = np.where(target, 0.2 / target.sum() * (posterior - 1), 0.8 / (~target).sum() * posterior)
+    residual = np.where(
+        target, 0.2 / target.sum() * (posterior - 1), 0.8 / (~target).sum() * posterior
+    )
     assert abs(residual.sum()) < 1e-8
     assert abs(residual @ scores) < 1e-7
 
@@ -58,16 +83,22 @@ def test_a_shift_and_a_scale_change_no_llr(seed, scale, shift):
     scores, target = llrs(seed, 500, 1.0)
     plain = fit_calibration(scores, target).apply(scores)
     moved = scale * scores + shift
-    np.testing.assert_allclose(fit_calibration(moved, target).apply(moved), plain, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(
+        fit_calibration(moved, target).apply(moved), plain, rtol=1e-3, atol=1e-4
+    )
     order = np.random.default_rng(seed).permutation(scores.size)
-    np.testing.assert_allclose(fit_calibration(scores[order], target[order]).apply(scores), plain, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        fit_calibration(scores[order], target[order]).apply(scores), plain, rtol=1e-4, atol=1e-5
+    )
     assert (np.diff(fit_calibration(scores, target).apply(np.sort(scores))) >= 0).all()
 
 
 def test_repeating_a_class_changes_nothing():
     scores, target = llrs(4, 600)
     again = np.concatenate([scores, np.repeat(scores[~target], 3)])
-    found = fit_calibration(again, np.concatenate([target, np.zeros(3 * (~target).sum(), dtype=bool)]))
+    found = fit_calibration(
+        again, np.concatenate([target, np.zeros(3 * (~target).sum(), dtype=bool)])
+    )
     assert found.slope == pytest.approx(fit_calibration(scores, target).slope, rel=1e-4)
 
 
@@ -79,7 +110,9 @@ def test_quality_that_matters_lowers_the_cost():
     plain = fit_calibration(shifted, target).apply(shifted)
     better = fit_calibration(shifted, target, quality=noise).apply(shifted, noise)
     assert cllr(better[target], better[~target]) < cllr(plain[target], plain[~target]) - 0.05
-    assert cllr(better[target], better[~target]) == pytest.approx(cllr(scores[target], scores[~target]), abs=0.01)
+    assert cllr(better[target], better[~target]) == pytest.approx(
+        cllr(scores[target], scores[~target]), abs=0.01
+    )
 
 
 def test_voxsrc23(shared):
@@ -95,7 +128,9 @@ def test_voxsrc23(shared):
     after = cllr(target, nontarget)
     assert after < 0.25 * before
     assert min_cllr(target, nontarget) <= after < 1.1 * min_cllr(target, nontarget)
-    assert eer(target, nontarget) == pytest.approx(eer(raw[trials.target[~half]], raw[~trials.target[~half]]), abs=1e-12)
+    assert eer(target, nontarget) == pytest.approx(
+        eer(raw[trials.target[~half]], raw[~trials.target[~half]]), abs=1e-12
+    )
 
 
 def test_save_and_load(tmp_path):
@@ -124,7 +159,9 @@ def test_save_and_load(tmp_path):
 def test_other_files_are_refused(tmp_path, change):
     path = tmp_path / "c.json"
     Calibration(1.0, 0.0).save(path)
-    path.write_text(change if isinstance(change, str) else json.dumps(json.loads(path.read_text()) | change))
+    path.write_text(
+        change if isinstance(change, str) else json.dumps(json.loads(path.read_text()) | change)
+    )
     with pytest.raises(ValueError, match="not a calibration file"):
         load_calibration(path)
     with pytest.raises(FileNotFoundError):
@@ -157,7 +194,10 @@ def test_bad_trials(arguments, message):
     [
         ({"quality": SCORES[:3]}, r"quality must be \(100, K\)"),
         ({"quality": np.full((100, 1), np.nan)}, "100 of shape .* NaN"),
-        ({"quality": np.ones((100, 1)), "names": ["seconds"]}, "seconds are the same for every trial"),
+        (
+            {"quality": np.ones((100, 1)), "names": ["seconds"]},
+            "seconds are the same for every trial",
+        ),
         ({"quality": TARGET * 1.0}, "100 trials are separated without an error"),
         ({"quality": SCORES, "names": ["a", "b"]}, "2 names for 1 quality measures"),
         ({"p_target": 0}, "strictly between 0 and 1"),
@@ -169,9 +209,13 @@ def test_bad_quality(how, message):
 
 
 def test_apply_wants_the_measures_of_the_fit():
-    with pytest.raises(ValueError, match=r"fitted with 1 quality measures \(seconds\), but 0 are given"):
+    with pytest.raises(
+        ValueError, match=r"fitted with 1 quality measures \(seconds\), but 0 are given"
+    ):
         Calibration(1.0, 0.0, (2.0,), ("seconds",)).apply([1.0])
-    with pytest.raises(ValueError, match=r"fitted with 0 quality measures \(none\), but 1 are given"):
+    with pytest.raises(
+        ValueError, match=r"fitted with 0 quality measures \(none\), but 1 are given"
+    ):
         Calibration(1.0, 0.0).apply([1.0], [1.0])
     assert Calibration(1.0, 0.0, (2.0,), ("seconds",)).apply([1.0], [3.0]).tolist() == [7]
     assert Calibration(1.0, 0.0).apply([]).shape == (0,)
@@ -180,16 +224,27 @@ def test_apply_wants_the_measures_of_the_fit():
 @given(st.integers(0, 999), st.sampled_from([0, 0.1, 0.25, 0.5, 0.9]))
 def test_error_versus_reject_against_a_loop(seed, fraction):
     rng = np.random.default_rng(seed)
-    scores, target, quality = rng.standard_normal(40), np.arange(40) % 3 == 0, rng.integers(0, 9, 40).astype(float)
+    scores, target, quality = (
+        rng.standard_normal(40),
+        np.arange(40) % 3 == 0,
+        rng.integers(0, 9, 40).astype(float),
+    )
     curve = error_versus_reject(scores, target, quality, fractions=[fraction])
     limit = sorted(quality)[round(fraction * 40)]
     kept = [k for k in range(40) if quality[k] >= limit]
     assert curve.rejected[0] == pytest.approx(1 - len(kept) / 40)
     assert curve.rejected[0] <= fraction + 1e-12
     sides = [scores[k] for k in kept if target[k]], [scores[k] for k in kept if not target[k]]
-    assert curve.values[0] == pytest.approx(eer(*sides)) if all(sides) else np.isnan(curve.values[0])
+    assert (
+        curve.values[0] == pytest.approx(eer(*sides)) if all(sides) else np.isnan(curve.values[0])
+    )
     order = rng.permutation(40)
-    assert error_versus_reject(scores[order], target[order], quality[order], fractions=[fraction]).thresholds == curve.thresholds
+    assert (
+        error_versus_reject(
+            scores[order], target[order], quality[order], fractions=[fraction]
+        ).thresholds
+        == curve.thresholds
+    )
 
 
 def test_error_versus_reject_falls_with_a_good_quality():
@@ -201,7 +256,13 @@ def test_error_versus_reject_falls_with_a_good_quality():
     assert curve.values[-1] < 0.85 * curve.values[0]
     assert curve.values[0] == eer(noisy[target], noisy[~target])
     np.testing.assert_allclose(curve.rejected, np.arange(10) / 20, atol=1e-3)
-    missed = error_versus_reject(noisy, target, -noise, metric=lambda targets, _: float(np.mean(targets < 0)), fractions=[0, 0.3])
+    missed = error_versus_reject(
+        noisy,
+        target,
+        -noise,
+        metric=lambda targets, _: float(np.mean(targets < 0)),
+        fractions=[0, 0.3],
+    )
     assert missed.values[1] < missed.values[0]
     with pytest.raises(ValueError, match="fractions from 0 to below 1"):
         error_versus_reject(noisy, target, -noise, fractions=[1.0])

@@ -1,4 +1,6 @@
-"""Accuracy, calibration error, temperature and AUROC against loops, the golden file and scikit-learn."""
+"""Accuracy, calibration error, temperature and AUROC against loops, the golden file and
+scikit-learn.
+"""
 
 from pathlib import Path
 
@@ -14,28 +16,50 @@ GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "calibration_metrics__br
 
 
 def brute_ece(confidence, correct, num_bins: int, bins: str, power: int) -> float:
-    """Items one by one into lists; a tie parted by equal-mass bins gives each bin the same share of hits."""
+    """Items one by one into lists; a tie parted by equal-mass bins gives each bin the same share of
+    hits.
+    """
     n = len(confidence)
     held: list[list[tuple[float, float]]] = [[] for _ in range(num_bins)]
     for rank, i in enumerate(sorted(range(n), key=lambda i: confidence[i])):
         tied = [correct[j] for j in range(n) if confidence[j] == confidence[i]]
-        where = rank * num_bins // n if bins == "mass" else min(num_bins - 1, int(confidence[i] * num_bins))
+        where = (
+            rank * num_bins // n
+            if bins == "mass"
+            else min(num_bins - 1, int(confidence[i] * num_bins))
+        )
         held[where].append((sum(tied) / len(tied), confidence[i]))
-    total = sum(len(one) / n * abs(np.mean([a for a, _ in one]) - np.mean([c for _, c in one])) ** power for one in held if one)
+    total = sum(
+        len(one) / n * abs(np.mean([a for a, _ in one]) - np.mean([c for _, c in one])) ** power
+        for one in held
+        if one
+    )
     return float(total ** (1 / power))
 
 
-CONFIDENCES = st.lists(st.tuples(st.one_of(st.floats(0, 1), st.integers(0, 8).map(lambda i: i / 8)), st.booleans()), min_size=1, max_size=40)
+CONFIDENCES = st.lists(
+    st.tuples(st.one_of(st.floats(0, 1), st.integers(0, 8).map(lambda i: i / 8)), st.booleans()),
+    min_size=1,
+    max_size=40,
+)
 
 
-@given(CONFIDENCES, st.integers(1, 16), st.sampled_from(["mass", "width"]), st.sampled_from([1, 2]), st.randoms())
+@given(
+    CONFIDENCES,
+    st.integers(1, 16),
+    st.sampled_from(["mass", "width"]),
+    st.sampled_from([1, 2]),
+    st.randoms(),
+)
 def test_ece_against_a_loop(items, num_bins, bins, power, random):
     confidence, correct = zip(*items, strict=True)
     found = ece(confidence, correct, num_bins=num_bins, bins=bins, power=power)
     assert found == pytest.approx(brute_ece(confidence, correct, num_bins, bins, power), abs=1e-12)
     random.shuffle(items)
     confidence, correct = zip(*items, strict=True)
-    assert ece(confidence, correct, num_bins=num_bins, bins=bins, power=power) == pytest.approx(found, abs=1e-12)
+    assert ece(confidence, correct, num_bins=num_bins, bins=bins, power=power) == pytest.approx(
+        found, abs=1e-12
+    )
 
 
 @given(CONFIDENCES, st.integers(1, 16))
@@ -44,23 +68,37 @@ def test_equal_mass_bins_against_a_loop(items, num_bins):
     held: dict[int, list[tuple[float, float]]] = {}
     for rank, i in enumerate(sorted(range(len(items)), key=lambda i: items[i][0])):
         tied = [right[j] for j in range(len(items)) if values[j] == values[i]]
-        held.setdefault(rank * num_bins // len(items), []).append((values[i], sum(tied) / len(tied)))
+        held.setdefault(rank * num_bins // len(items), []).append(
+            (values[i], sum(tied) / len(tied))
+        )
     size, mean, share = equal_mass(values, right, num_bins)
     assert size.tolist() == [len(one) for one in held.values()]
     assert mean == pytest.approx([np.mean([a for a, _ in one]) for one in held.values()], abs=1e-12)
-    assert share == pytest.approx([np.mean([b for _, b in one]) for one in held.values()], abs=1e-12)
+    assert share == pytest.approx(
+        [np.mean([b for _, b in one]) for one in held.values()], abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("case", ["c0", "c1", "c2"])
 def test_golden(case):
     confidence, correct = GOLDEN[f"{case}/confidence"], GOLDEN[f"{case}/correct"]
-    assert ece(confidence, correct, ties="row") == pytest.approx(float(GOLDEN[f"{case}/ece_l1_equal_mass15"]), abs=1e-12)
-    assert ece(confidence, correct, ties="row", power=2) == pytest.approx(float(GOLDEN[f"{case}/ece_l2_equal_mass15"]), abs=1e-12)
-    assert ece(confidence, correct, bins="width") == pytest.approx(float(GOLDEN[f"{case}/ece_l1_equal_width15"]), abs=1e-12)
+    assert ece(confidence, correct, ties="row") == pytest.approx(
+        float(GOLDEN[f"{case}/ece_l1_equal_mass15"]), abs=1e-12
+    )
+    assert ece(confidence, correct, ties="row", power=2) == pytest.approx(
+        float(GOLDEN[f"{case}/ece_l2_equal_mass15"]), abs=1e-12
+    )
+    assert ece(confidence, correct, bins="width") == pytest.approx(
+        float(GOLDEN[f"{case}/ece_l1_equal_width15"]), abs=1e-12
+    )
     tolerance = 5e-3 if case == "c0" else 1e-12  # c0 holds tied confidences
     for power in (1, 2):
-        assert ece(confidence, correct, power=power) == pytest.approx(float(GOLDEN[f"{case}/seed_code_lambda{power}"]), abs=tolerance)
-    assert accuracy(GOLDEN[f"{case}/probs"], GOLDEN[f"{case}/labels"]) == pytest.approx(correct.mean(), abs=0.02 if case == "c0" else 1e-12)
+        assert ece(confidence, correct, power=power) == pytest.approx(
+            float(GOLDEN[f"{case}/seed_code_lambda{power}"]), abs=tolerance
+        )
+    assert accuracy(GOLDEN[f"{case}/probs"], GOLDEN[f"{case}/labels"]) == pytest.approx(
+        correct.mean(), abs=0.02 if case == "c0" else 1e-12
+    )
 
 
 def test_accuracy_shares_ties():
@@ -78,14 +116,18 @@ def test_auroc_against_a_loop(items, random):
         return
     pairs = [1.0 if a > b else 0.5 if a == b else 0.0 for a in right for b in wrong]
     assert auroc(confidence, correct) == pytest.approx(np.mean(pairs), abs=1e-12)
-    assert auroc(confidence, correct) == pytest.approx(roc_auc_score(correct, confidence), abs=1e-12)
+    assert auroc(confidence, correct) == pytest.approx(
+        roc_auc_score(correct, confidence), abs=1e-12
+    )
     random.shuffle(items)
     assert auroc(*zip(*items, strict=True)) == pytest.approx(np.mean(pairs), abs=1e-12)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 50.0, 1e6])
 def test_temperature_is_found(scale):
-    """Labels drawn from softmax(logits / T): T comes back, at any magnitude of the logits, and the gradient vanishes there."""
+    """Labels drawn from softmax(logits / T): T comes back, at any magnitude of the logits, and the
+    gradient vanishes there.
+    """
     rng = np.random.default_rng(0)
     logits = rng.standard_normal((4000, 5))
     probabilities = softmax(logits, 0.5)
@@ -95,7 +137,9 @@ def test_temperature_is_found(scale):
     expected = softmax(scale * logits, found)
     slope = (expected * logits).sum(axis=1) - logits[np.arange(4000), labels]
     assert abs(slope.mean()) < 1e-6
-    before, after = (ece(p.max(axis=1), p.argmax(axis=1) == labels) for p in (softmax(logits), expected))
+    before, after = (
+        ece(p.max(axis=1), p.argmax(axis=1) == labels) for p in (softmax(logits), expected)
+    )
     assert after < before / 2
 
 
@@ -120,7 +164,10 @@ def test_softmax_keeps_its_head():
         (lambda: ece([0.5], [1], power=3), "1 or 2"),
         (lambda: auroc([0.5, 0.4], [1, 1]), "2 correct and 0 wrong"),
         (lambda: softmax([[1.0]], 0), "must be positive"),
-        (lambda: fit_temperature([[2.0, 1.0], [0.0, 1.0]], [0, 1]), "fit the temperature on held-out data"),
+        (
+            lambda: fit_temperature([[2.0, 1.0], [0.0, 1.0]], [0, 1]),
+            "fit the temperature on held-out data",
+        ),
         (lambda: fit_temperature([[1.0, 1.0], [1.0, 1.0]], [0, 1]), "no temperature helps"),
         (lambda: fit_temperature([[2.0, 1.0], [2.0, 1.0]], [1, 1]), "no temperature helps"),
     ],

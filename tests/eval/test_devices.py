@@ -1,4 +1,6 @@
-"""Links to devices and pipes among files from elsewhere: no reader waits for ever or fills the memory."""
+"""Links to devices and pipes among files from elsewhere: no reader waits for ever or fills the
+memory.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from eval.types import Embeddings
 from toolkit.data.batch import Item
 from toolkit.data.images import BadImage, file_bytes
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo") or not Path("/dev/zero").exists(), reason="no pipes or devices here")
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "mkfifo") or not Path("/dev/zero").exists(), reason="no pipes or devices here"
+)
 
 
 @pytest.mark.parametrize("name", ["a.npz", "a.ark", "a.scp", "a.parquet", "a.h5"])
@@ -42,7 +46,9 @@ def test_an_item_is_read_of_a_file_only(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("read", [load_calibration, load_plda, lfw.read_pairs])
-def test_a_small_text_is_read_up_to_its_bound(read: Callable[[Path], object], tmp_path: Path) -> None:
+def test_a_small_text_is_read_up_to_its_bound(
+    read: Callable[[Path], object], tmp_path: Path
+) -> None:
     (tmp_path / "a.json").symlink_to("/dev/zero")
     with pytest.raises(ValueError, match="bytes"):
         read(tmp_path / "a.json")

@@ -1,4 +1,6 @@
-"""log C_n and A_n against 50-digit golden values, closed forms, and the identities that tie them together."""
+"""log C_n and A_n against 50-digit golden values, closed forms, and the identities that tie them
+together.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import ive
 
-from eval.directional import DEBYE, debye_sums, log_normalizer, log_normalizer_at_zero, log_normalizer_ratio, mean_resultant, orders, relative
+from eval.directional import (
+    DEBYE,
+    debye_sums,
+    log_normalizer,
+    log_normalizer_at_zero,
+    log_normalizer_ratio,
+    mean_resultant,
+    orders,
+    relative,
+)
 
-GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "logC_bessel_ratio__mpmath.npz", allow_pickle=False)
+GOLDEN = np.load(
+    Path(__file__).parents[1] / "golden" / "logC_bessel_ratio__mpmath.npz", allow_pickle=False
+)
 DIMS = sorted(set(GOLDEN["n"].tolist()))
 kappas = st.floats(0, 1e4)
 dims = st.integers(1, 2048)
@@ -28,14 +41,20 @@ def test_golden(dim):
         assert np.abs(log_normalizer(kappa, dim) - log_c).max() < 3e-11
     if dim == 3:
         np.testing.assert_allclose(log_normalizer(kappa, 3), log_c, rtol=1e-13, atol=1e-13)
-        assert np.abs(relative(kappa, 3)[0] - log_normalizer_ratio(kappa, 3)).max() < 3e-8  # the series, where the closed form is not taken
+        assert (
+            np.abs(relative(kappa, 3)[0] - log_normalizer_ratio(kappa, 3)).max() < 3e-8
+        )  # the series, where the closed form is not taken
 
 
 def test_closed_forms():
     kappa = np.linspace(0, 40, 81)
-    np.testing.assert_allclose(log_normalizer(kappa, 1), -np.log(2 * np.cosh(kappa)), atol=3e-8)  # two points: C_1 = 1 / (2 cosh kappa)
+    np.testing.assert_allclose(
+        log_normalizer(kappa, 1), -np.log(2 * np.cosh(kappa)), atol=3e-8
+    )  # two points: C_1 = 1 / (2 cosh kappa)
     np.testing.assert_allclose(mean_resultant(kappa, 1), np.tanh(kappa), atol=1e-12)
-    np.testing.assert_allclose(mean_resultant(kappa[1:], 3), 1 / np.tanh(kappa[1:]) - 1 / kappa[1:], rtol=1e-11)
+    np.testing.assert_allclose(
+        mean_resultant(kappa[1:], 3), 1 / np.tanh(kappa[1:]) - 1 / kappa[1:], rtol=1e-11
+    )
     np.testing.assert_allclose(log_normalizer_at_zero(2), -np.log(2 * np.pi))
 
 
@@ -58,7 +77,9 @@ def test_uniform_is_the_limit_and_the_resultant_stays_inside(kappa, dim):
 @given(st.floats(0.01, 1e4), dims)
 def test_resultant_is_the_derivative(kappa, dim):
     step = kappa * 1e-4
-    slope = (log_normalizer_ratio(kappa + step, dim) - log_normalizer_ratio(kappa - step, dim)) / (2 * step)
+    slope = (log_normalizer_ratio(kappa + step, dim) - log_normalizer_ratio(kappa - step, dim)) / (
+        2 * step
+    )
     assert abs(slope + mean_resultant(kappa, dim)) < 1e-5 + 1e-11 / step
 
 

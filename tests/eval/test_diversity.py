@@ -11,18 +11,26 @@ from eval.diversity import cluster_diversity, feature_diversity, spectral_decay
 
 @given(st.integers(0, 10**6), st.integers(2, 30), st.integers(2, 6))
 def test_spectrum_against_scipy(seed, n, dim):
-    """rho_spectrum of Revisiting-DML by its own formula, from the eigenvalues of the second moments."""
+    """rho_spectrum of Revisiting-DML by its own formula, from the eigenvalues of the second
+    moments.
+    """
     rng = np.random.default_rng(seed)
-    x = rng.standard_normal((n, dim)).astype(np.float32) * np.exp(rng.standard_normal((n, 1))).astype(np.float32)
+    x = rng.standard_normal((n, dim)).astype(np.float32) * np.exp(
+        rng.standard_normal((n, 1))
+    ).astype(np.float32)
     unit = x.astype(float) / np.linalg.norm(x.astype(float), axis=1, keepdims=True)
     small = unit @ unit.T if n < dim else unit.T @ unit
     values = np.sqrt(np.maximum(np.linalg.eigvalsh(small)[::-1], 0))
     for drop in range(values.size - 1):
         if values[-1] > 1e-4:
             kept = values[drop:]
-            assert spectral_decay(x, drop=drop) == pytest.approx(entropy(np.ones(kept.size) / kept.size, kept / kept.sum()), abs=1e-6)
+            assert spectral_decay(x, drop=drop) == pytest.approx(
+                entropy(np.ones(kept.size) / kept.size, kept / kept.sum()), abs=1e-6
+            )
     if values[-1] > 1e-4:
-        assert feature_diversity(x) == pytest.approx(np.exp(np.mean(np.log(values))) / values.mean(), abs=1e-6)
+        assert feature_diversity(x) == pytest.approx(
+            np.exp(np.mean(np.log(values))) / values.mean(), abs=1e-6
+        )
     order = rng.permutation(n)
     assert feature_diversity(x[order]) == pytest.approx(feature_diversity(x), abs=1e-9)
 
@@ -52,7 +60,9 @@ def test_cluster_diversity_against_loops(seed):
         variances.append(np.mean((np.array(distances) - np.mean(distances)) ** 2))
     order = rng.permutation(20)
     assert cluster_diversity(x, labels) == pytest.approx(np.mean(variances), abs=1e-12)
-    assert cluster_diversity(x[order], [f"class {one}" for one in labels[order]]) == pytest.approx(np.mean(variances), abs=1e-12)
+    assert cluster_diversity(x[order], [f"class {one}" for one in labels[order]]) == pytest.approx(
+        np.mean(variances), abs=1e-12
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,7 +71,10 @@ def test_cluster_diversity_against_loops(seed):
         (lambda: feature_diversity(np.zeros((3, 2))), "every row is the zero vector"),
         (lambda: feature_diversity([[1.0, np.inf]]), "NaN or infinity"),
         (lambda: spectral_decay(np.eye(3), drop=2), "at least two must stay"),
-        (lambda: cluster_diversity(np.eye(4), [0, 0, 1, 1]), "none of the 2 classes has three items"),
+        (
+            lambda: cluster_diversity(np.eye(4), [0, 0, 1, 1]),
+            "none of the 2 classes has three items",
+        ),
         (lambda: cluster_diversity(np.eye(4), [0, 0, 1]), "3 labels for 4 rows"),
         (lambda: cluster_diversity(np.eye(2), [0.5, 1.5]), "one kind"),
     ],

@@ -1,4 +1,6 @@
-"""Rates by group: against loops over the trials, against trials repeated by their draws, and through the command line."""
+"""Rates by group: against loops over the trials, against trials repeated by their draws, and
+through the command line.
+"""
 
 from __future__ import annotations
 
@@ -22,26 +24,43 @@ from likeness.commands.evaluate import evaluate_files
 FARS = (0.1, 0.01)
 
 
-def a_list(num_subjects: int = 12, items: int = 3, *, seed: int = 0, decimals: int = 1) -> tuple[Trials, Scores, list[int]]:
-    """All pairs of items s0/0, s0/1, ...; scores with many ties; subjects of even number are of group 0."""
+def a_list(
+    num_subjects: int = 12, items: int = 3, *, seed: int = 0, decimals: int = 1
+) -> tuple[Trials, Scores, list[int]]:
+    """All pairs of items s0/0, s0/1, ...; scores with many ties; subjects of even number are of
+    group 0.
+    """
     rng = np.random.default_rng(seed)
     ids = tuple(f"s{s}/{i}" for s in range(num_subjects) for i in range(items))
     a, b = np.triu_indices(len(ids), 1)
     subject = np.arange(len(ids)) // items
     target = subject[a] == subject[b]
     harder = (subject[a] % 2 == 0) & (subject[b] % 2 == 0)
-    values = np.round(rng.standard_normal(a.size) + 1.5 * target + 0.5 * (harder & ~target), decimals)
+    values = np.round(
+        rng.standard_normal(a.size) + 1.5 * target + 0.5 * (harder & ~target), decimals
+    )
     return Trials(ids, ids, a, b, target), Scores(values, target), subject.tolist()
 
 
 def grouped(trials: Trials, scores: Scores, subject: list[int], *, resamples: int = 0) -> Grouped:
-    subjects = np.array([[subject[i], subject[j]] for i, j in zip(trials.enrol, trials.probe, strict=True)], dtype=np.int32)
-    sides, names = sides_of(trials, {f"s{s}": "even" if s % 2 == 0 else "odd" for s in set(subject)}, {one: one.split("/")[0] for one in trials.enrol_ids})
-    return evaluate_groups("x", scores, subjects, sides, names, switches=Switches(fars=FARS, num_resamples=resamples))
+    subjects = np.array(
+        [[subject[i], subject[j]] for i, j in zip(trials.enrol, trials.probe, strict=True)],
+        dtype=np.int32,
+    )
+    sides, names = sides_of(
+        trials,
+        {f"s{s}": "even" if s % 2 == 0 else "odd" for s in set(subject)},
+        {one: one.split("/")[0] for one in trials.enrol_ids},
+    )
+    return evaluate_groups(
+        "x", scores, subjects, sides, names, switches=Switches(fars=FARS, num_resamples=resamples)
+    )
 
 
 def loop_threshold(pairs: list[tuple[float, bool]], far: float | None) -> float:
-    """Lowest threshold at the scores whose FAR is within `far`; None: where FAR and FRR are nearest, the lower of two."""
+    """Lowest threshold at the scores whose FAR is within `far`; None: where FAR and FRR are
+    nearest, the lower of two.
+    """
     best, found = math.inf, math.inf
     num_targets, num_nontargets = sum(t for _, t in pairs), sum(not t for _, t in pairs)
     for threshold in sorted({s for s, _ in pairs}):
@@ -56,11 +75,15 @@ def loop_threshold(pairs: list[tuple[float, bool]], far: float | None) -> float:
 
 
 @given(st.integers(0, 10_000), st.integers(4, 9), st.integers(0, 1))
-def test_rates_are_those_of_a_loop_over_the_trials(seed: int, num_subjects: int, decimals: int) -> None:
+def test_rates_are_those_of_a_loop_over_the_trials(
+    seed: int, num_subjects: int, decimals: int
+) -> None:
     trials, scores, subject = a_list(num_subjects, 2, seed=seed, decimals=decimals)
     made = grouped(trials, scores, subject)
     listed = [(float(s), bool(t)) for s, t in zip(scores.values, scores.target, strict=True)]
-    group = [{subject[i] % 2, subject[j] % 2} for i, j in zip(trials.enrol, trials.probe, strict=True)]
+    group = [
+        {subject[i] % 2, subject[j] % 2} for i, j in zip(trials.enrol, trials.probe, strict=True)
+    ]
     for at, far in (("eer", None), ("0.1", 0.1), ("0.01", 0.01)):
         threshold = loop_threshold(listed, far)
         assert made.thresholds[at] == (threshold if math.isfinite(threshold) else None)
@@ -83,7 +106,12 @@ def test_rates_are_those_of_a_loop_over_the_trials(seed: int, num_subjects: int,
 def test_the_ratio_is_of_the_worst_to_the_best_in_errors() -> None:
     made = grouped(*a_list(40, 3))
     for metric, ratio in made.ratios.items():
-        errors = {row.group: 1 - float(row.rates[metric].value or 0) if "tar" in metric else float(row.rates[metric].value or 0) for row in made.groups}
+        errors = {
+            row.group: 1 - float(row.rates[metric].value or 0)
+            if "tar" in metric
+            else float(row.rates[metric].value or 0)
+            for row in made.groups
+        }
         assert errors[ratio.worst] == max(errors.values())
         assert errors[ratio.best] == min(errors.values())
         assert ratio.value == pytest.approx(max(errors.values()) / min(errors.values()))
@@ -109,9 +137,13 @@ def test_intervals_are_those_of_trials_repeated_by_their_draws() -> None:
                 for k in inside:
                     a, b = (int(count[names.index(one)]) for one in pair_of[k])
                     is_target = bool(scores.target[k])
-                    repeated[is_target] += [bool(scores.values[k] >= threshold)] * (a if is_target else a * b)
+                    repeated[is_target] += [bool(scores.values[k] >= threshold)] * (
+                        a if is_target else a * b
+                    )
                 drawn["global_tar"].append(float(np.mean(repeated[True])))
-                drawn["global_far"].append(float(np.mean(repeated[False])) if repeated[False] else np.nan)
+                drawn["global_far"].append(
+                    float(np.mean(repeated[False])) if repeated[False] else np.nan
+                )
             for name, values in drawn.items():
                 low, high = np.nanquantile(values, [0.025, 0.975])
                 rate = row.rates[f"{name}({at})"]
@@ -131,7 +163,9 @@ def test_a_group_without_errors_or_without_impostors_of_its_own_has_no_ratio_and
     scores = Scores(np.array([1.0, 0.2, 1.0, 0.5, 0.1]), trials.target)  # type: ignore[arg-type]
     subjects = np.array([[0, 0], [1, 1], [2, 2], [0, 1], [0, 2]], dtype=np.int32)
     sides, names = sides_of(trials, {"a": "x", "b": "x", "c": "y"}, {one: one[0] for one in ids})
-    made = evaluate_groups("s", scores, subjects, sides, names, switches=Switches(fars=(0.5,), num_resamples=50))
+    made = evaluate_groups(
+        "s", scores, subjects, sides, names, switches=Switches(fars=(0.5,), num_resamples=50)
+    )
     y = made.groups[1]
     assert (y.targets, y.nontargets, y.subjects) == (1, 0, 1)
     assert y.rates["eer"].value is None
@@ -145,7 +179,9 @@ def test_a_group_without_errors_or_without_impostors_of_its_own_has_no_ratio_and
 
 def test_an_item_may_have_another_group_than_its_subject() -> None:
     trials = Trials(("a/1", "b/1"), ("a/2",), [0, 1], [0, 0], [True, False])
-    sides, names = sides_of(trials, {"a": "young", "b": "young", "a/2": "old"}, {"a/1": "a", "a/2": "a", "b/1": "b"})
+    sides, names = sides_of(
+        trials, {"a": "young", "b": "young", "a/2": "old"}, {"a/1": "a", "a/2": "a", "b/1": "b"}
+    )
     assert names == ("old", "young")
     assert sides.tolist() == [[1, 0], [1, 0]]
     with pytest.raises(ValueError, match=r"2 of 3 ids have no group.*'b/1', 'a/2'"):
@@ -153,21 +189,49 @@ def test_an_item_may_have_another_group_than_its_subject() -> None:
     with pytest.raises(ValueError, match="1 groups in the trials"):
         sides_of(trials, {"a": "x", "b": "x"}, {"a/1": "a", "a/2": "a", "b/1": "b"})
     with pytest.raises(ValueError, match="51 groups"):
-        sides_of(Trials(tuple(map(str, range(51))), ("0",), [0], [0]), {str(i): f"age {i}" for i in range(51)}, {})
+        sides_of(
+            Trials(tuple(map(str, range(51))), ("0",), [0], [0]),
+            {str(i): f"age {i}" for i in range(51)},
+            {},
+        )
 
 
-def test_the_command_tells_it_in_table_json_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_tells_it_in_table_json_and_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trials, scores, subject = a_list(10, 3)
     write_scores(tmp_path / "x.txt", trials, scores.values)
-    (tmp_path / "groups.txt").write_text("".join(f"s{s} {'even' if s % 2 == 0 else '<odd>'}\n" for s in set(subject)))
-    arguments = ["evaluate", "x.txt", "--groups", "groups.txt", "--far", "0.1", "--json", "x.json", "--report", "out", "--resamples", "50"]
+    (tmp_path / "groups.txt").write_text(
+        "".join(f"s{s} {'even' if s % 2 == 0 else '<odd>'}\n" for s in set(subject))
+    )
+    arguments = [
+        "evaluate",
+        "x.txt",
+        "--groups",
+        "groups.txt",
+        "--far",
+        "0.1",
+        "--json",
+        "x.json",
+        "--report",
+        "out",
+        "--resamples",
+        "50",
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
         with pytest.raises(SystemExit) as ended:
             main(arguments)
     assert ended.value.code == 0
     said = capsys.readouterr().out
-    for one in ("across groups", "worst to best", "even*", "at the EER of all trials", "at FAR 0.1 of all trials", "fewer than 20"):
+    for one in (
+        "across groups",
+        "worst to best",
+        "even*",
+        "at the EER of all trials",
+        "at FAR 0.1 of all trials",
+        "fewer than 20",
+    ):
         assert one in said
     document = json.loads((tmp_path / "x.json").read_text())
     assert document["schema"] == "likeness.results/1"
@@ -177,7 +241,10 @@ def test_the_command_tells_it_in_table_json_and_report(tmp_path: Path, capsys: p
     assert [row["group"] for row in made["groups"]] == ["<odd>", "even"]
     assert set(made) == {"system", "groups", "across", "thresholds", "ratios", "conventions"}
     assert made["thresholds"]["eer"] == document["results"][0]["threshold"]
-    assert made["groups"][0]["rates"]["eer"]["interval"][0] <= made["groups"][0]["rates"]["eer"]["value"]
+    assert (
+        made["groups"][0]["rates"]["eer"]["interval"][0]
+        <= made["groups"][0]["rates"]["eer"]["value"]
+    )
     page = (tmp_path / "out" / "index.html").read_text()
     assert 'id="groups"' in page
     assert "&lt;odd&gt;" in page
@@ -188,5 +255,7 @@ def test_groups_need_subjects_for_their_intervals(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("a b 1 target\nb c 1 target\na c 0 nontarget\n")
     (tmp_path / "groups.txt").write_text("a x\nb x\nc y\n")
     with pytest.raises(ValueError, match="--subjects"):
-        evaluate_files([tmp_path / "x.txt"], group_list=tmp_path / "groups.txt", json_file=tmp_path / "x.json")
+        evaluate_files(
+            [tmp_path / "x.txt"], group_list=tmp_path / "groups.txt", json_file=tmp_path / "x.json"
+        )
     assert not (tmp_path / "x.json").exists()

@@ -1,4 +1,6 @@
-"""Identification against loops over probes in plain Python, golden files, tie orders by enumeration, and the field's procedures written out."""
+"""Identification against loops over probes in plain Python, golden files, tie orders by
+enumeration, and the field's procedures written out.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eval import identification
-from eval.identification import RULES, cmc, rank_k, rank_rate, search, search_embeddings, tpir, tpir_at_fpir, tpir_galleries_apart
+from eval.identification import (
+    RULES,
+    cmc,
+    rank_k,
+    rank_rate,
+    search,
+    search_embeddings,
+    tpir,
+    tpir_at_fpir,
+    tpir_galleries_apart,
+)
 from eval.verification import num_allowed
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "identification_metrics__bruteforce.npz"
@@ -20,18 +32,35 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "identification_metrics__brutefo
 
 @st.composite
 def cases(draw, closed=False):
-    """scores (Q, G) with many ties, gallery subjects with repeated templates, probe subjects; at least one mated, and one non-mated unless closed."""
+    """scores (Q, G) with many ties, gallery subjects with repeated templates, probe subjects; at
+    least one mated, and one non-mated unless closed.
+    """
     num_templates, num_probes = draw(st.integers(1, 5)), draw(st.integers(1, 6))
     gallery = draw(st.lists(st.integers(0, 3), min_size=num_templates, max_size=num_templates))
-    probes = draw(st.lists(st.sampled_from(gallery if closed else [0, 1, 2, 3, 9]), min_size=num_probes, max_size=num_probes))
+    probes = draw(
+        st.lists(
+            st.sampled_from(gallery if closed else [0, 1, 2, 3, 9]),
+            min_size=num_probes,
+            max_size=num_probes,
+        )
+    )
     if not closed:
         probes = [*probes, gallery[0], 9]
-    scores = draw(st.lists(st.lists(st.integers(0, 3), min_size=num_templates, max_size=num_templates), min_size=len(probes), max_size=len(probes)))
+    scores = draw(
+        st.lists(
+            st.lists(st.integers(0, 3), min_size=num_templates, max_size=num_templates),
+            min_size=len(probes),
+            max_size=len(probes),
+        )
+    )
     return np.array(scores, dtype=float), np.array(gallery), np.array(probes)
 
 
 def best_per_subject(row, gallery):
-    return {subject: max(score for score, one in zip(row, gallery, strict=True) if one == subject) for subject in set(gallery)}
+    return {
+        subject: max(score for score, one in zip(row, gallery, strict=True) if one == subject)
+        for subject in set(gallery)
+    }
 
 
 def brute_rank_k(scores, gallery, probes, k):
@@ -39,7 +68,9 @@ def brute_rank_k(scores, gallery, probes, k):
     rates = []
     for row, subject in zip(scores.tolist(), probes.tolist(), strict=True):
         best = best_per_subject(row, gallery.tolist())
-        hits = [subject in sorted(order, key=lambda one: -best[one])[:k] for order in permutations(best)]
+        hits = [
+            subject in sorted(order, key=lambda one: -best[one])[:k] for order in permutations(best)
+        ]
         rates.append(sum(hits) / len(hits))
     return sum(rates) / len(rates)
 
@@ -48,17 +79,29 @@ def brute_tpir(scores, gallery, probes, fpir, protocol):
     rows = [best_per_subject(row, gallery.tolist()) for row in scores.tolist()]
     mated = [subject in gallery for subject in probes]
     if protocol == "closed":
-        others = sorted((score for row, own in zip(rows, probes, strict=True) for one, score in row.items() if one != own), reverse=True)
+        others = sorted(
+            (
+                score
+                for row, own in zip(rows, probes, strict=True)
+                for one, score in row.items()
+                if one != own
+            ),
+            reverse=True,
+        )
         floor = num_allowed(fpir, len(probes))
         k = max(1, floor if abs(fpir * len(probes) - floor) < 1e-9 else floor + 1)
         limit = others[k - 1] if k <= len(others) else -math.inf
         return sum(row[own] > limit for row, own in zip(rows, probes, strict=True)) / len(rows)
-    tops = sorted((max(row.values()) for row, has in zip(rows, mated, strict=True) if not has), reverse=True)
+    tops = sorted(
+        (max(row.values()) for row, has in zip(rows, mated, strict=True) if not has), reverse=True
+    )
     allowed = num_allowed(fpir, len(tops))
     place = allowed if protocol == "open" else max(allowed - 1, 0)
     limit = tops[place] if place < len(tops) else -math.inf
     hits = [
-        row[own] > limit and all(score < row[own] for one, score in row.items() if one != own) for row, own, has in zip(rows, probes, mated, strict=True) if has
+        row[own] > limit and all(score < row[own] for one, score in row.items() if one != own)
+        for row, own, has in zip(rows, probes, mated, strict=True)
+        if has
     ]
     return sum(hits) / len(hits)
 
@@ -77,12 +120,16 @@ def test_rank_k_is_the_mean_over_tie_orders(case):
 @pytest.mark.parametrize("protocol", ["open", "ijb_evals"])
 @given(case=cases(), fpir=st.sampled_from([0.0, 0.01, 0.25, 1 / 3, 0.5, 0.9, 1.0]))
 def test_open_tpir_is_brute_force(protocol, case, fpir):
-    assert tpir_at_fpir(*case, fpir, protocol=protocol) == pytest.approx(brute_tpir(*case, fpir, protocol), abs=1e-12)
+    assert tpir_at_fpir(*case, fpir, protocol=protocol) == pytest.approx(
+        brute_tpir(*case, fpir, protocol), abs=1e-12
+    )
 
 
 @given(case=cases(closed=True), fpir=st.sampled_from([0.0, 0.01, 0.25, 1 / 3, 0.5, 0.9, 1.0]))
 def test_closed_tpir_is_brute_force(case, fpir):
-    assert tpir_at_fpir(*case, fpir, protocol="closed") == pytest.approx(brute_tpir(*case, fpir, "closed"), abs=1e-12)
+    assert tpir_at_fpir(*case, fpir, protocol="closed") == pytest.approx(
+        brute_tpir(*case, fpir, "closed"), abs=1e-12
+    )
 
 
 @given(cases(), st.sampled_from([0.0, 0.1, 0.5]))
@@ -90,7 +137,11 @@ def test_open_tpir_keeps_the_fpir_and_its_threshold_reproduces_it(case, fpir):
     scores, gallery, probes = case
     value, threshold = tpir(search(*case), fpir)
     rows = [best_per_subject(row, gallery.tolist()) for row in scores.tolist()]
-    alarms = [max(row.values()) >= threshold for row, own in zip(rows, probes, strict=True) if own not in gallery]
+    alarms = [
+        max(row.values()) >= threshold
+        for row, own in zip(rows, probes, strict=True)
+        if own not in gallery
+    ]
     assert sum(alarms) <= num_allowed(fpir, len(alarms))
     hits = [
         row[own] >= threshold and all(score < row[own] for one, score in row.items() if one != own)
@@ -98,20 +149,35 @@ def test_open_tpir_keeps_the_fpir_and_its_threshold_reproduces_it(case, fpir):
         if own in gallery
     ]
     assert value == pytest.approx(sum(hits) / len(hits), abs=1e-12)
-    assert value <= rank_rate(search(scores[np.isin(probes, gallery)], gallery, probes[np.isin(probes, gallery)]), 1) + 1e-12
+    assert (
+        value
+        <= rank_rate(
+            search(scores[np.isin(probes, gallery)], gallery, probes[np.isin(probes, gallery)]), 1
+        )
+        + 1e-12
+    )
 
 
 @settings(max_examples=40)
 @given(cases(), st.randoms(use_true_random=False))
 def test_row_and_column_order_do_not_matter(case, random):
     scores, gallery, probes = case
-    rows, columns = random.sample(range(len(probes)), len(probes)), random.sample(range(len(gallery)), len(gallery))
+    rows, columns = (
+        random.sample(range(len(probes)), len(probes)),
+        random.sample(range(len(gallery)), len(gallery)),
+    )
     shuffled = scores[rows][:, columns], gallery[columns], probes[rows]
     for protocol in ("open", "ijb_evals"):
-        assert tpir_at_fpir(*case, 0.3, protocol=protocol) == tpir_at_fpir(*shuffled, 0.3, protocol=protocol)
+        assert tpir_at_fpir(*case, 0.3, protocol=protocol) == tpir_at_fpir(
+            *shuffled, 0.3, protocol=protocol
+        )
     mated = np.isin(probes, gallery)
     again = mated[rows]
-    np.testing.assert_allclose(cmc(scores[mated], gallery, probes[mated]), cmc(shuffled[0][again], shuffled[1], shuffled[2][again]), atol=1e-12)
+    np.testing.assert_allclose(
+        cmc(scores[mated], gallery, probes[mated]),
+        cmc(shuffled[0][again], shuffled[1], shuffled[2][again]),
+        atol=1e-12,
+    )
 
 
 @settings(max_examples=40)
@@ -123,18 +189,28 @@ def test_weights_are_repeated_probes(case, weights, fpir):
     repeated = np.repeat(np.arange(len(probes)), w)
     for protocol in ("open", "ijb_evals"):
         value = tpir(search(*case), fpir, protocol=protocol, weights=w).value
-        assert value == pytest.approx(tpir_at_fpir(scores[repeated], gallery, probes[repeated], fpir, protocol=protocol), abs=1e-12)
+        assert value == pytest.approx(
+            tpir_at_fpir(scores[repeated], gallery, probes[repeated], fpir, protocol=protocol),
+            abs=1e-12,
+        )
     mated = np.isin(probes, gallery)
     found = search(scores[mated], gallery, probes[mated], keep=1000)
     repeated = np.repeat(np.arange(mated.sum()), w[mated])
-    expected = tpir_at_fpir(scores[mated][repeated], gallery, probes[mated][repeated], fpir, protocol="closed")
-    assert tpir(found, fpir, protocol="closed", weights=w[mated]).value == pytest.approx(expected, abs=1e-12)
+    expected = tpir_at_fpir(
+        scores[mated][repeated], gallery, probes[mated][repeated], fpir, protocol="closed"
+    )
+    assert tpir(found, fpir, protocol="closed", weights=w[mated]).value == pytest.approx(
+        expected, abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("case", ["c0", "c1", "c2"])
 def test_golden(case):
     golden = np.load(GOLDEN)
-    mated, own, others = (golden[f"{case}/{name}"] for name in ("gallery_scores_mated", "mated_ids", "gallery_scores_nonmated"))
+    mated, own, others = (
+        golden[f"{case}/{name}"]
+        for name in ("gallery_scores_mated", "mated_ids", "gallery_scores_nonmated")
+    )
     gallery, probes = np.arange(mated.shape[1]), np.append(own, np.full(len(others), -1))
     for fpir in ("0.001", "0.01", "0.1", "0.5"):
         value = tpir_at_fpir(np.concatenate([mated, others]), gallery, probes, float(fpir))
@@ -142,7 +218,9 @@ def test_golden(case):
         assert value == pytest.approx(float(golden[f"{case}/tpir@fpir{fpir}_sortrule"]), abs=1e-12)
     low, high = float(golden[f"{case}/rank1_argmax"]), float(golden[f"{case}/rank1_optimistic"])
     value = rank_k(mated, gallery, own, 1)
-    assert value == pytest.approx(low, abs=1e-12) if low == high else low < value < high  # the expected value lies between file order's luck and the best
+    assert (
+        value == pytest.approx(low, abs=1e-12) if low == high else low < value < high
+    )  # the expected value lies between file order's luck and the best
     broken = mated - 1e-9 * gallery  # ties broken by column, as argmax does
     assert rank_k(broken, gallery, own, 1) == pytest.approx(low, abs=1e-12)
 
@@ -175,7 +253,11 @@ def faces(num_subjects=60, per_subject=6, dim=24, noise=1.0, seed=0):
     rng = np.random.default_rng(seed)
     centres = rng.standard_normal((num_subjects, dim)).astype(np.float32)
     subject = np.repeat(np.arange(num_subjects), per_subject)
-    return centres, (centres[subject] + noise * rng.standard_normal((subject.size, dim))).astype(np.float32), subject
+    return (
+        centres,
+        (centres[subject] + noise * rng.standard_normal((subject.size, dim))).astype(np.float32),
+        subject,
+    )
 
 
 def test_the_tools_procedures_are_reproduced_by_name():
@@ -183,15 +265,28 @@ def test_the_tools_procedures_are_reproduced_by_name():
     unit = [one / np.linalg.norm(one, axis=1, keepdims=True) for one in (centres, probes)]
     similarity, first = unit[1] @ unit[0].T, np.arange(60) < 30
     for far in (0.01, 0.1):
-        assert tpir_at_fpir(similarity, np.arange(60), subject, far, protocol="closed") == pytest.approx(
-            verbatim_ijb_1n(similarity, subject, np.arange(60), far), abs=1e-12
+        assert tpir_at_fpir(
+            similarity, np.arange(60), subject, far, protocol="closed"
+        ) == pytest.approx(verbatim_ijb_1n(similarity, subject, np.arange(60), far), abs=1e-12)
+        apart = [
+            verbatim_ijb_evals(similarity[:, one], subject, np.flatnonzero(one), far)
+            for one in (first, ~first)
+        ]
+        scores, names = (
+            [similarity[:, first], similarity[:, ~first]],
+            [np.flatnonzero(first), np.flatnonzero(~first)],
         )
-        apart = [verbatim_ijb_evals(similarity[:, one], subject, np.flatnonzero(one), far) for one in (first, ~first)]
-        scores, names = [similarity[:, first], similarity[:, ~first]], [np.flatnonzero(first), np.flatnonzero(~first)]
-        assert tpir_galleries_apart(scores, names, subject, far, protocol="ijb_evals") == pytest.approx(np.mean(apart), abs=1e-12)
+        assert tpir_galleries_apart(
+            scores, names, subject, far, protocol="ijb_evals"
+        ) == pytest.approx(np.mean(apart), abs=1e-12)
         opened = tpir_galleries_apart(scores, names, subject, far)
         assert opened >= np.mean(apart)  # one more false alarm is allowed
-        assert opened == pytest.approx(np.mean([brute_tpir(s, n, subject, far, "open") for s, n in zip(scores, names, strict=True)]), abs=1e-12)
+        assert opened == pytest.approx(
+            np.mean(
+                [brute_tpir(s, n, subject, far, "open") for s, n in zip(scores, names, strict=True)]
+            ),
+            abs=1e-12,
+        )
 
 
 @pytest.mark.parametrize("cells", [1, 500, 1 << 23])
@@ -200,8 +295,15 @@ def test_from_embeddings_in_blocks_is_the_matrix(monkeypatch, cells, similarity)
     from eval.similarity import matrix
 
     centres, probes, subject = faces(noise=2.0)
-    gallery, enrolled = np.concatenate([centres, centres[:20] * 1.1 + 0.3]), np.append(np.arange(60), np.arange(20))
-    for x, names, who in ((centres, np.arange(60), subject), (gallery, enrolled, subject), (centres[:40], np.arange(40), subject)):
+    gallery, enrolled = (
+        np.concatenate([centres, centres[:20] * 1.1 + 0.3]),
+        np.append(np.arange(60), np.arange(20)),
+    )
+    for x, names, who in (
+        (centres, np.arange(60), subject),
+        (gallery, enrolled, subject),
+        (centres[:40], np.arange(40), subject),
+    ):
         whole = search(matrix(probes, x, similarity), names, who, keep=37)
         monkeypatch.setattr(identification, "_CELLS", cells)
         found = search_embeddings(probes, x, names, who, similarity=similarity, keep=37)
@@ -221,14 +323,26 @@ def test_equal_embeddings_tie_exactly_and_score_chance():
     found = search_embeddings(rows, rows[:7], np.arange(7), np.arange(101) % 7)
     assert [rank_rate(found, k) for k in (1, 3, 7)] == pytest.approx([1 / 7, 3 / 7, 1.0])
     found = search_embeddings(rows, rows[:7], np.arange(7), np.arange(101) % 14)
-    assert [tpir(found, fpir).value for fpir in (0.0, 0.5, 1.0)] == [0.0, 0.0, 0.0]  # a tie for first place identifies nobody
-    copies = np.concatenate([rows[:3], rows[:3] + 1, rows[:3]])  # duplicates far apart in the gallery
-    assert search_embeddings(rows[:5], copies, np.arange(9), np.zeros(5, dtype=int)).tied.tolist() == [5] * 5
+    assert [tpir(found, fpir).value for fpir in (0.0, 0.5, 1.0)] == [
+        0.0,
+        0.0,
+        0.0,
+    ]  # a tie for first place identifies nobody
+    copies = np.concatenate(
+        [rows[:3], rows[:3] + 1, rows[:3]]
+    )  # duplicates far apart in the gallery
+    assert (
+        search_embeddings(rows[:5], copies, np.arange(9), np.zeros(5, dtype=int)).tied.tolist()
+        == [5] * 5
+    )
 
 
 def test_embeddings_in_any_order_give_the_same_bits():
     centres, probes, subject = faces(noise=3.0)
-    order, columns = np.random.default_rng(1).permutation(len(probes)), np.random.default_rng(2).permutation(60)
+    order, columns = (
+        np.random.default_rng(1).permutation(len(probes)),
+        np.random.default_rng(2).permutation(60),
+    )
     one = search_embeddings(probes, centres, np.arange(60), subject, keep=50)
     two = search_embeddings(probes[order], centres[columns], columns, subject[order], keep=50)
     np.testing.assert_array_equal(one.mate[order], two.mate)
@@ -247,18 +361,26 @@ def test_labels_above_2_to_the_24_and_strings_are_exact():
 
 def test_bad_input_is_refused_in_one_sentence():
     good = np.array([[0.9, 0.1], [0.8, 0.3]])
-    with pytest.raises(ValueError, match=r"1 of 2 probes have no mate in the gallery \(first: probe 2\); rank-k is a closed-set rate"):
+    with pytest.raises(
+        ValueError,
+        match=r"1 of 2 probes have no mate in the gallery \(first: probe 2\); rank-k is a "
+        r"closed-set rate",
+    ):
         rank_k(good, [0, 1], [0, 7], 1)
     with pytest.raises(ValueError, match=r"1 of 2 probes have no mate .* use protocol='open'"):
         tpir_at_fpir(good, [0, 1], [0, 7], 0.1, protocol="closed")
-    with pytest.raises(ValueError, match="2 mated and 0 non-mated probes, but an open set needs both"):
+    with pytest.raises(
+        ValueError, match="2 mated and 0 non-mated probes, but an open set needs both"
+    ):
         tpir_at_fpir(good, [0, 1], [0, 1], 0.1)
     with pytest.raises(ValueError, match="0 mated and 2 non-mated probes"):
         tpir_at_fpir(good, [0, 1], [5, 6], 0.1)
     for k in (0, 3):
         with pytest.raises(ValueError, match=rf"k = {k}, but the gallery has 2 subjects"):
             rank_k(good, [0, 1], [0, 1], k)
-    with pytest.raises(ValueError, match="1 scores are NaN or infinite \\(first: probe 2, template 1\\)"):
+    with pytest.raises(
+        ValueError, match="1 scores are NaN or infinite \\(first: probe 2, template 1\\)"
+    ):
         rank_k([[0.1, 0.2], [math.nan, 0.1]], [0, 1], [0, 1], 1)
     with pytest.raises(ValueError, match="probe_subjects: shape \\(0,\\), but one label"):
         rank_k(np.empty((0, 2)), [0, 1], np.array([], dtype=int), 1)
@@ -266,18 +388,28 @@ def test_bad_input_is_refused_in_one_sentence():
         rank_k(good, [0.0, 1.0], [0, 1], 1)
     with pytest.raises(ValueError, match="one kind is needed"):
         rank_k(good, ["0", "1"], [0, 1], 1)
-    with pytest.raises(ValueError, match=r"scores are float64 of shape \(2, 2\), but 3 probes and 2 templates"):
+    with pytest.raises(
+        ValueError, match=r"scores are float64 of shape \(2, 2\), but 3 probes and 2 templates"
+    ):
         rank_k(good, [0, 1], [0, 1, 1], 1)
-    with pytest.raises(ValueError, match="unknown protocol 'both'; choose one of open, closed, ijb_evals"):
+    with pytest.raises(
+        ValueError, match="unknown protocol 'both'; choose one of open, closed, ijb_evals"
+    ):
         tpir_at_fpir(good, [0, 1], [0, 7], 0.1, protocol="both")  # type: ignore[arg-type]
     for fpir in (-0.1, 1.1, math.nan):
-        with pytest.raises(ValueError, match="a false positive identification rate lies between 0 and 1"):
+        with pytest.raises(
+            ValueError, match="a false positive identification rate lies between 0 and 1"
+        ):
             tpir_at_fpir(good, [0, 1], [0, 7], fpir)
-    with pytest.raises(ValueError, match="1 of 2 gallery embeddings hold NaN or infinity \\(first: row 2\\)"):
+    with pytest.raises(
+        ValueError, match="1 of 2 gallery embeddings hold NaN or infinity \\(first: row 2\\)"
+    ):
         search_embeddings(good, [[1.0, 2.0], [math.nan, 0.0]], [0, 1], [0, 1])
     with pytest.raises(ValueError, match=r"probe embeddings have shape \(2, 2\), but \(3, D\)"):
         search_embeddings(good, good, [0, 1], [0, 1, 1])
-    with pytest.raises(ValueError, match=r"kept 0 non-mated scores, but fpir = 0\.5 needs 1; search with keep=1"):
+    with pytest.raises(
+        ValueError, match=r"kept 0 non-mated scores, but fpir = 0\.5 needs 1; search with keep=1"
+    ):
         tpir(search(good, [0, 1], [0, 1]), 0.5, protocol="closed")
     with pytest.raises(ValueError, match="1 score arrays for 2 galleries"):
         tpir_galleries_apart([good], [[0, 1], [2, 3]], [0, 1], 0.1)
@@ -290,19 +422,33 @@ def passing(scores, probes, threshold):
 
 
 def test_the_closed_threshold_is_one_of_mates():
-    scores, probes = np.array([[0.6, 0.9, 0.1], [0.1, 0.95, 0.3]]), np.array([0, 1])  # the first mate is second, and yet counts
+    scores, probes = (
+        np.array([[0.6, 0.9, 0.1], [0.1, 0.95, 0.3]]),
+        np.array([0, 1]),
+    )  # the first mate is second, and yet counts
     found = tpir(search(scores, np.arange(3), probes, keep=2), 1.0, protocol="closed")
     assert found == (1.0, 0.6)
     rng = np.random.default_rng(0)
     for _ in range(20):
         scores, probes = rng.integers(0, 9, (8, 4)) / 10, rng.integers(0, 4, 8)
-        value, threshold = tpir(search(scores, np.arange(4), probes, keep=100), 0.5, protocol="closed")
+        value, threshold = tpir(
+            search(scores, np.arange(4), probes, keep=100), 0.5, protocol="closed"
+        )
         assert value == passing(scores, probes, threshold)
 
 
 def test_weights_need_a_search_that_kept_scores():
     scores, probes = np.array([[0.6, 0.9, 0.1], [0.1, 0.95, 0.3]]), np.array([0, 1])
-    with pytest.raises(ValueError, match=r"kept 0 non-mated scores, but fpir = 0.5 needs 1; search with keep=1"):
-        tpir(search(scores, np.arange(3), probes, keep=0), 0.5, protocol="closed", weights=np.ones(2, dtype=int))
-    alone = search([[0.3], [0.2]], [0], [0, 0])  # one subject: there are no non-mated scores to keep
+    with pytest.raises(
+        ValueError, match=r"kept 0 non-mated scores, but fpir = 0.5 needs 1; search with keep=1"
+    ):
+        tpir(
+            search(scores, np.arange(3), probes, keep=0),
+            0.5,
+            protocol="closed",
+            weights=np.ones(2, dtype=int),
+        )
+    alone = search(
+        [[0.3], [0.2]], [0], [0, 0]
+    )  # one subject: there are no non-mated scores to keep
     assert tpir(alone, 0.5, protocol="closed", weights=np.array([1, 2])).value == 1.0

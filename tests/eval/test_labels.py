@@ -1,4 +1,6 @@
-"""`metric(scores, labels=labels)` of every verification metric, and what is refused as labels in place of scores."""
+"""`metric(scores, labels=labels)` of every verification metric, and what is refused as labels in
+place of scores.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,15 @@ from eval.verification import actual_dcf, eer, min_dcf, tar_at_far, tar_threshol
 METRICS: dict[str, Any] = {
     name: function
     for name, function in vars(verification).items()
-    if inspect.isfunction(function) and not name.startswith("_") and next(iter(inspect.signature(function).parameters), "") in ("target", "target_llr")
+    if inspect.isfunction(function)
+    and not name.startswith("_")
+    and next(iter(inspect.signature(function).parameters), "") in ("target", "target_llr")
 }
-KEYWORDS: dict[str, dict[str, Any]] = {"min_dcf": {"p_target": 0.05}, "min_dcf_threshold": {"p_target": 0.05}, "actual_dcf": {"p_target": 0.05}}
+KEYWORDS: dict[str, dict[str, Any]] = {
+    "min_dcf": {"p_target": 0.05},
+    "min_dcf_threshold": {"p_target": 0.05},
+    "actual_dcf": {"p_target": 0.05},
+}
 KEYWORDS |= {name: {"far": 0.1} for name in ("tar_at_far", "tar_threshold")}
 
 
@@ -32,7 +40,19 @@ def drawn(size: int = 40) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_no_function_is_left_out() -> None:
-    named = {"roc", "det", "eer", "threshold_at_eer", "min_dcf", "min_dcf_threshold", "actual_dcf", "tar_at_far", "tar_threshold", "cllr", "min_cllr"}
+    named = {
+        "roc",
+        "det",
+        "eer",
+        "threshold_at_eer",
+        "min_dcf",
+        "min_dcf_threshold",
+        "actual_dcf",
+        "tar_at_far",
+        "tar_threshold",
+        "cllr",
+        "min_cllr",
+    }
     assert {*named, "sort_scores", "verification_metrics", "split_classes"} == set(METRICS)
     assert all("labels" in inspect.signature(one).parameters for one in METRICS.values())
 
@@ -91,7 +111,9 @@ def test_booleans_are_never_scores(wrong: Any) -> None:
 
 
 def test_decisions_and_scores_that_labels_have_split_pass() -> None:
-    """Two arrays of 0 and 1 are decisions; of unequal length or constant they cannot be labels; few whole numbers are no sign of them."""
+    """Two arrays of 0 and 1 are decisions; of unequal length or constant they cannot be labels; few
+    whole numbers are no sign of them.
+    """
     for repeats in (1, 3):
         assert eer([1, 1, 0, 1] * repeats, [0, 1, 0, 0] * repeats) == 0.25
     assert eer([0.9, 0.8, 0.5], [0, 1]) == pytest.approx(eer([0.9, 0.8, 0.5], [0.0, 1.0 + 1e-9]))
@@ -106,15 +128,30 @@ def test_decisions_and_scores_that_labels_have_split_pass() -> None:
 
 
 def test_evaluation_of_coarse_scores_never_takes_them_for_labels() -> None:
-    """Scores of three values: resamples of one class, and the classes themselves, hold 0 and 1 only."""
+    """Scores of three values: resamples of one class, and the classes themselves, hold 0 and 1
+    only.
+    """
     rng = np.random.default_rng(0)
     own = np.arange(6)
-    subjects = np.concatenate([np.stack([own, own], axis=1), np.stack([own, np.roll(own, 1)], axis=1)])
+    subjects = np.concatenate(
+        [np.stack([own, own], axis=1), np.stack([own, np.roll(own, 1)], axis=1)]
+    )
     scores = Scores(np.r_[1, 1, 0, 1, 1, 0.5, rng.choice([0.0, 1.0], 6)], np.arange(12) < 6)
     scores.values[6:8] = 0, 1
-    results = evaluate_scores("x", scores, subjects, subjects_from="ids", switches=Switches(num_resamples=200, eer_method="convex_hull", tar_rule="nearest"))
+    results = evaluate_scores(
+        "x",
+        scores,
+        subjects,
+        subjects_from="ids",
+        switches=Switches(num_resamples=200, eer_method="convex_hull", tar_rule="nearest"),
+    )
     assert results[0].metric == "eer"
-    made = resample({"slow": lambda target, nontarget: min_dcf(target, nontarget, p_target=0.5)}, scores, subjects, num_resamples=200)
+    made = resample(
+        {"slow": lambda target, nontarget: min_dcf(target, nontarget, p_target=0.5)},
+        scores,
+        subjects,
+        num_resamples=200,
+    )
     assert np.isfinite(made.values["slow"]).all()
     error_versus_reject(scores.values, scores.target, np.arange(12.0))
 

@@ -1,4 +1,6 @@
-"""Score normalisation against the definitions in loops over trials, and the inputs that have no normalisation."""
+"""Score normalisation against the definitions in loops over trials, and the inputs that have no
+normalisation.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +22,31 @@ def one(x: np.ndarray, y: np.ndarray, similarity: str) -> float:
     return float(pairs(x[None], y[None], [0], [0], similarity)[0])
 
 
-def brute(s: float, e: np.ndarray, p: np.ndarray, cohort: np.ndarray, top_n: int | None, similarity: str) -> dict[str, float]:
+def brute(
+    s: float, e: np.ndarray, p: np.ndarray, cohort: np.ndarray, top_n: int | None, similarity: str
+) -> dict[str, float]:
     def normed(scores: list[float]) -> float:
         kept = sorted(scores, reverse=True)[:top_n]
         return (s - np.mean(kept)) / np.sqrt(np.mean((np.array(kept) - np.mean(kept)) ** 2))
 
-    z, t = normed([one(e, c, similarity) for c in cohort]), normed([one(c, p, similarity) for c in cohort])
+    z, t = (
+        normed([one(e, c, similarity) for c in cohort]),
+        normed([one(c, p, similarity) for c in cohort]),
+    )
     return {"z": z, "t": t, "s": (z + t) / 2}
 
 
-def data(seed: int, dim: int = 5) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def data(
+    seed: int, dim: int = 5
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
-    return rng.standard_normal((4, dim)), rng.standard_normal((6, dim)), rng.standard_normal((20, dim)), rng.integers(0, 4, 16), rng.integers(0, 6, 16)
+    return (
+        rng.standard_normal((4, dim)),
+        rng.standard_normal((6, dim)),
+        rng.standard_normal((20, dim)),
+        rng.integers(0, 4, 16),
+        rng.integers(0, 6, 16),
+    )
 
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
@@ -48,21 +63,36 @@ def test_against_loops(monkeypatch, similarity, top_n):
         "s": s_norm(scores, enrol, probe, cohort, i=i, j=j, **how),
     }
     if top_n:
-        assert as_norm(scores, enrol, probe, cohort, i=i, j=j, **how).tolist() == found["s"].tolist()
-    expected = [brute(s, enrol[a], probe[b], cohort, top_n, similarity) for s, a, b in zip(scores, i, j, strict=True)]
+        assert (
+            as_norm(scores, enrol, probe, cohort, i=i, j=j, **how).tolist() == found["s"].tolist()
+        )
+    expected = [
+        brute(s, enrol[a], probe[b], cohort, top_n, similarity)
+        for s, a, b in zip(scores, i, j, strict=True)
+    ]
     for kind, values in found.items():
-        np.testing.assert_allclose(values, [one[kind] for one in expected], rtol=2e-4, atol=2e-4)  # cohort scores are float32
+        np.testing.assert_allclose(
+            values, [one[kind] for one in expected], rtol=2e-4, atol=2e-4
+        )  # cohort scores are float32
 
 
 def test_the_three_ways_to_give_scores_agree():
     enrol, probe, cohort, i, j = data(1)
     scores = pairs(enrol, probe, i, j)
     indexed = as_norm(scores, enrol, probe, cohort, top_n=5, i=i, j=j)
-    np.testing.assert_allclose(as_norm(scores, enrol[i], probe[j], cohort, top_n=5), indexed, rtol=1e-5)
+    np.testing.assert_allclose(
+        as_norm(scores, enrol[i], probe[j], cohort, top_n=5), indexed, rtol=1e-5
+    )
     full = pairs(enrol, probe, *np.indices((4, 6)).reshape(2, -1)).reshape(4, 6)
-    np.testing.assert_allclose(as_norm(full, enrol, probe, cohort, top_n=5)[i, j], indexed, rtol=1e-5)
-    np.testing.assert_allclose(z_norm(full, enrol, cohort)[i, j], z_norm(scores, enrol, cohort, i=i), rtol=1e-6)
-    np.testing.assert_allclose(t_norm(full, probe, cohort)[i, j], t_norm(scores, probe, cohort, j=j), rtol=1e-6)
+    np.testing.assert_allclose(
+        as_norm(full, enrol, probe, cohort, top_n=5)[i, j], indexed, rtol=1e-5
+    )
+    np.testing.assert_allclose(
+        z_norm(full, enrol, cohort)[i, j], z_norm(scores, enrol, cohort, i=i), rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        t_norm(full, probe, cohort)[i, j], t_norm(scores, probe, cohort, j=j), rtol=1e-6
+    )
 
 
 def test_one_matrix_on_both_sides_is_scored_once(monkeypatch):
@@ -71,26 +101,42 @@ def test_one_matrix_on_both_sides_is_scored_once(monkeypatch):
     apart = as_norm(scores, enrol, enrol.copy(), cohort, top_n=5, i=i, j=j % 4)
     calls = []
     original = module.matrix
-    monkeypatch.setattr(module, "matrix", lambda *arguments: calls.append(1) or original(*arguments))
+    monkeypatch.setattr(
+        module, "matrix", lambda *arguments: calls.append(1) or original(*arguments)
+    )
     assert as_norm(scores, enrol, enrol, cohort, top_n=5, i=i, j=j % 4).tolist() == apart.tolist()
     assert len(calls) == 1
 
 
 @given(st.integers(0, 999), st.integers(2, 20), st.permutations(range(20)))
 def test_invariance(seed, top_n, order):
-    """Cohort order, and (for dot) the size of the embeddings of the other side, do not matter; normalised cohort scores have mean 0 and variance 1."""
+    """Cohort order, and (for dot) the size of the embeddings of the other side, do not matter;
+    normalised cohort scores have mean 0 and variance 1.
+    """
     enrol, probe, cohort, i, j = data(seed)
     scores = pairs(enrol, probe, i, j)
     normed = as_norm(scores, enrol, probe, cohort, top_n=top_n, i=i, j=j)
-    np.testing.assert_allclose(as_norm(scores, enrol, probe, cohort[order], top_n=top_n, i=i, j=j), normed, rtol=1e-3, atol=1e-4)
-    np.testing.assert_allclose(as_norm(scores, 3 * enrol, probe / 7, cohort, top_n=top_n, i=i, j=j), normed, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(
+        as_norm(scores, enrol, probe, cohort[order], top_n=top_n, i=i, j=j),
+        normed,
+        rtol=1e-3,
+        atol=1e-4,
+    )
+    np.testing.assert_allclose(
+        as_norm(scores, 3 * enrol, probe / 7, cohort, top_n=top_n, i=i, j=j),
+        normed,
+        rtol=1e-3,
+        atol=1e-4,
+    )
     full = pairs(enrol, cohort, *np.indices((4, 20)).reshape(2, -1)).reshape(4, 20)
     own = z_norm(full, enrol, cohort)
     np.testing.assert_allclose((own.mean(axis=1), own.std(axis=1)), ([0] * 4, [1] * 4), atol=1e-5)
 
 
 def test_statistics_of_few_rows():
-    mean, std = cohort_statistics([[1.0, 0.0]], [[3.0, 9.0], [1.0, 9.0], [-5.0, 9.0]], top_n=2, similarity="dot")
+    mean, std = cohort_statistics(
+        [[1.0, 0.0]], [[3.0, 9.0], [1.0, 9.0], [-5.0, 9.0]], top_n=2, similarity="dot"
+    )
     assert (mean.tolist(), std.tolist()) == ([2], [1])
     assert cohort_statistics(np.ones((0, 2)), np.ones((3, 2))).mean.shape == (0,)
 
@@ -102,7 +148,9 @@ def test_no_trials():
 
 def test_subtract_mean():
     x, cohort = np.random.default_rng(0).standard_normal((2, 5, 3))
-    np.testing.assert_allclose(subtract_mean(x, cohort), x - cohort.mean(axis=0), rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(
+        subtract_mean(x, cohort), x - cohort.mean(axis=0), rtol=1e-6, atol=1e-7
+    )
     np.testing.assert_allclose(subtract_mean(cohort, cohort).mean(axis=0), 0, atol=1e-7)
     with pytest.raises(ValueError, match="with one D"):
         subtract_mean(x, cohort[:, :2])
@@ -116,10 +164,14 @@ def test_zero_vectors_get_half_a_score_and_a_warning():
     enrol, probe, cohort, i, j = data(4)
     enrol[1] = 0
     scores = pairs(enrol, probe, i, j)
-    with pytest.warns(UserWarning, match="1 of 4 enrolment embeddings score the whole cohort alike"):
+    with pytest.warns(
+        UserWarning, match="1 of 4 enrolment embeddings score the whole cohort alike"
+    ):
         normed = as_norm(scores, enrol, probe, cohort, top_n=5, i=i, j=j)
     assert np.isfinite(normed).all()
-    np.testing.assert_allclose(normed[i == 1], t_norm(scores, probe, cohort, top_n=5, j=j)[i == 1] / 2)
+    np.testing.assert_allclose(
+        normed[i == 1], t_norm(scores, probe, cohort, top_n=5, j=j)[i == 1] / 2
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         t_norm(scores, probe, cohort, j=j)
@@ -129,7 +181,9 @@ def test_zero_vectors_get_half_a_score_and_a_warning():
 def test_constant_cohorts_and_embeddings_are_refused(value):
     enrol, probe, cohort, i, j = data(5)
     scores = pairs(enrol, probe, i, j)
-    with pytest.raises(ValueError, match="each of the 4 enrolment embeddings scores the whole cohort alike"):
+    with pytest.raises(
+        ValueError, match="each of the 4 enrolment embeddings scores the whole cohort alike"
+    ):
         as_norm(scores, enrol, probe, np.full_like(cohort, value), top_n=5, i=i, j=j)
     if not value:
         with pytest.raises(ValueError, match="each of the 4 enrolment"):
@@ -155,6 +209,14 @@ def test_constant_cohorts_and_embeddings_are_refused(value):
 )
 def test_refused(change, message):
     enrol, probe, cohort, i, j = data(6)
-    arguments = {"scores": pairs(enrol, probe, i, j), "enrol": enrol, "probe": probe, "cohort": cohort, "top_n": 5, "i": i, "j": j} | change
+    arguments = {
+        "scores": pairs(enrol, probe, i, j),
+        "enrol": enrol,
+        "probe": probe,
+        "cohort": cohort,
+        "top_n": 5,
+        "i": i,
+        "j": j,
+    } | change
     with pytest.raises(ValueError, match=message):
         as_norm(**arguments)

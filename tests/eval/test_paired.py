@@ -1,4 +1,6 @@
-"""The paired difference of systems on the same trials: against a loop over resamples, and what is said where trials differ."""
+"""The paired difference of systems on the same trials: against a loop over resamples, and what is
+said where trials differ.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ FAST = Switches(num_resamples=200, p_targets=(0.05,), fars=(0.1,))
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """a, b: the same trials in another order and of close systems. c: without five of them. d: with two labels changed, of the same ids."""
+    """a, b: the same trials in another order and of close systems. c: without five of them. d: with
+    two labels changed, of the same ids.
+    """
     rng = np.random.default_rng(0)
     ids = tuple(f"s{i // 3:02d}/{i}" for i in range(75))
     a, b = np.triu_indices(75, 1)
@@ -30,7 +34,11 @@ def folder(tmp_path: Path) -> Path:
     base = rng.standard_normal(a.size) + 1.5 * target
     order = rng.permutation(a.size)
     write_scores(tmp_path / "a.txt", Trials(ids, ids, a, b, target), base)
-    write_scores(tmp_path / "b.txt", Trials(ids, ids, a[order], b[order], target[order]), (base + 0.2 * rng.standard_normal(a.size) + 0.4 * target)[order])
+    write_scores(
+        tmp_path / "b.txt",
+        Trials(ids, ids, a[order], b[order], target[order]),
+        (base + 0.2 * rng.standard_normal(a.size) + 0.4 * target)[order],
+    )
     kept = order[5:]
     write_scores(tmp_path / "c.txt", Trials(ids, ids, a[kept], b[kept], target[kept]), base[kept])
     bare = tuple(one.replace("/", "-") for one in ids)  # whose subjects only target trials name
@@ -41,9 +49,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_difference_is_that_of_each_resample(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_difference_is_that_of_each_resample(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("eval.reports.page.can_plot", lambda: False)  # plots take seconds
-    evaluate_files([folder / "a.txt", folder / "b.txt"], switches=FAST, json_file=folder / "r.json", report_folder=folder / "report")
+    evaluate_files(
+        [folder / "a.txt", folder / "b.txt"],
+        switches=FAST,
+        json_file=folder / "r.json",
+        report_folder=folder / "report",
+    )
     document = json.loads((folder / "r.json").read_text(encoding="utf-8"))
     found = {one["metric"]: one for one in document["differences"]}
     assert list(found) == ["eer", "min_dcf(0.05)", "tar_at_far(0.1)"]
@@ -51,12 +66,18 @@ def test_the_difference_is_that_of_each_resample(folder: Path, monkeypatch: pyte
     sides = []
     for name in ("a", "b"):  # each in an order of its own: by the ids
         trials, values = read_scores(folder / f"{name}.txt")
-        pair = [(trials.enrol_ids[i], trials.probe_ids[j]) for i, j in zip(trials.enrol, trials.probe, strict=True)]
+        pair = [
+            (trials.enrol_ids[i], trials.probe_ids[j])
+            for i, j in zip(trials.enrol, trials.probe, strict=True)
+        ]
         order = sorted(range(len(pair)), key=pair.__getitem__)
         assert trials.target is not None
         pairs = np.array([[int(one[1:3]) for one in pair[k]] for k in order])
         sides.append((Scores(values[order], trials.target[order]), pairs))
-    draws = [resample({"eer": eer}, one, pairs, num_resamples=200, seed=0).values["eer"] for one, pairs in sides]
+    draws = [
+        resample({"eer": eer}, one, pairs, num_resamples=200, seed=0).values["eer"]
+        for one, pairs in sides
+    ]
     gaps = draws[1] - draws[0]
     assert found["eer"]["interval"] == pytest.approx(np.quantile(gaps, [0.025, 0.975]), abs=1e-12)
     rates = [eer(one.targets, one.nontargets) for one, _ in sides]
@@ -69,7 +90,9 @@ def test_the_difference_is_that_of_each_resample(folder: Path, monkeypatch: pyte
     assert "Differences to a" in (folder / "report" / "index.html").read_text(encoding="utf-8")
 
 
-def test_the_reference_is_the_first_or_the_one_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_reference_is_the_first_or_the_one_named(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     paths = [str(folder / name) for name in ("a.txt", "b.txt", "c.txt")]
     for more, reference in (([], "a"), (["--reference", paths[1]], "b")):
         with pytest.raises(SystemExit) as stopped:
@@ -80,7 +103,15 @@ def test_the_reference_is_the_first_or_the_one_named(folder: Path, capsys: pytes
         document = json.loads((folder / "r.json").read_text(encoding="utf-8"))
         assert {one["reference"] for one in document["differences"]} == {reference}
         assert {one["system"] for one in document["differences"]} == {"a", "b"} - {reference}
-        assert document["unpaired"] == [{"reference": reference, "system": "c", "only_in_reference": 5, "only_in_system": 0, "other_label": 0}]
+        assert document["unpaired"] == [
+            {
+                "reference": reference,
+                "system": "c",
+                "only_in_reference": 5,
+                "only_in_system": 0,
+                "other_label": 0,
+            }
+        ]
         assert f"c and {reference} are not on the same trials (5 only in {reference})" in text
     with pytest.raises(SystemExit) as stopped:
         main(["evaluate", *paths, "--reference", str(folder / "e.txt")])
@@ -94,12 +125,16 @@ def test_another_label_is_another_trial(folder: Path) -> None:
 
 
 def test_one_file_has_no_differences(folder: Path) -> None:
-    assert "ifference" not in evaluate_files([folder / "a.txt"], switches=FAST, json_file=folder / "r.json")
+    assert "ifference" not in evaluate_files(
+        [folder / "a.txt"], switches=FAST, json_file=folder / "r.json"
+    )
     assert "differences" not in json.loads((folder / "r.json").read_text(encoding="utf-8"))
 
 
 def test_equal_lists_match_row_by_row_without_a_sort(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, same = (Trials(("a", "b"), ("b", "c"), [1, 0, 1], [1, 0, 1], [True, False, True]) for _ in range(2))
+    one, same = (
+        Trials(("a", "b"), ("b", "c"), [1, 0, 1], [1, 0, 1], [True, False, True]) for _ in range(2)
+    )
     monkeypatch.setattr(np, "argsort", None)
     found = match_trials(one, same)
     assert found.order is not None
@@ -107,19 +142,42 @@ def test_equal_lists_match_row_by_row_without_a_sort(monkeypatch: pytest.MonkeyP
 
 
 def test_trials_match_as_multisets_of_ordered_pairs() -> None:
-    """Against counting in a dictionary, for lists with repetitions and other numbers for the same ids."""
+    """Against counting in a dictionary, for lists with repetitions and other numbers for the same
+    ids.
+    """
     rng = np.random.default_rng(0)
     for case in range(60):
         names = [f"i{k}" for k in range(4)]
         shuffled = [str(one) for one in rng.permutation([*names, "unused"])]
         first = rng.integers(4, size=(6, 2))
-        second = rng.permutation(first) if case % 3 else rng.integers(4, size=(int(rng.integers(4, 8)), 2))
+        second = (
+            rng.permutation(first)
+            if case % 3
+            else rng.integers(4, size=(int(rng.integers(4, 8)), 2))
+        )
         second_names = np.array([shuffled.index(one) for one in names])
-        one = Trials(tuple(names), tuple(names), first[:, 0], first[:, 1], first[:, 0] == first[:, 1])
-        other = Trials(tuple(shuffled), tuple(shuffled), second_names[second[:, 0]], second_names[second[:, 1]], second[:, 0] == second[:, 1])
+        one = Trials(
+            tuple(names), tuple(names), first[:, 0], first[:, 1], first[:, 0] == first[:, 1]
+        )
+        other = Trials(
+            tuple(shuffled),
+            tuple(shuffled),
+            second_names[second[:, 0]],
+            second_names[second[:, 1]],
+            second[:, 0] == second[:, 1],
+        )
         found = match_trials(one, other)
-        counted = [{pair: sum(pair == tuple(row) for row in rows.tolist()) for pair in map(tuple, rows.tolist())} for rows in (first, second)]
-        only = [sum(max(0, number - counted[1 - i].get(pair, 0)) for pair, number in counted[i].items()) for i in (0, 1)]
+        counted = [
+            {
+                pair: sum(pair == tuple(row) for row in rows.tolist())
+                for pair in map(tuple, rows.tolist())
+            }
+            for rows in (first, second)
+        ]
+        only = [
+            sum(max(0, number - counted[1 - i].get(pair, 0)) for pair, number in counted[i].items())
+            for i in (0, 1)
+        ]
         assert [found.only_first, found.only_second] == only
         assert (found.order is not None) == (only == [0, 0])
         if found.order is not None:

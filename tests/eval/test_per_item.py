@@ -1,4 +1,6 @@
-"""Values of single items and the metrics on them: intervals against a slow loop and against closed forms, files whole and damaged."""
+"""Values of single items and the metrics on them: intervals against a slow loop and against closed
+forms, files whole and damaged.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,17 @@ from eval.bootstrap import percentile_interval
 from eval.per_item import Columns, PerItem
 
 
-def measured(columns: dict[str, list[float]], groups: list[int] | None = None, over: str = "classes") -> PerItem:
+def measured(
+    columns: dict[str, list[float]], groups: list[int] | None = None, over: str = "classes"
+) -> PerItem:
     arrays = {name: np.array(one, dtype=np.float64) for name, one in columns.items()}
     size = len(next(iter(arrays.values())))
-    return PerItem(tuple(f"item{i}" for i in range(size)), arrays, None if groups is None else np.array(groups, dtype=np.int32), over)
+    return PerItem(
+        tuple(f"item{i}" for i in range(size)),
+        arrays,
+        None if groups is None else np.array(groups, dtype=np.int32),
+        over,
+    )
 
 
 def first_mean(columns: Columns) -> float:
@@ -43,17 +52,26 @@ def test_calibration_error_bin_by_bin() -> None:
     rng = np.random.default_rng(0)
     confidence, correct = rng.random(12), rng.integers(0, 2, 12).astype(np.float64)
     order = sorted(range(12), key=lambda i: confidence[i])
-    gaps = [abs(sum(correct[i] - confidence[i] for i in order[4 * b : 4 * b + 4])) / 4 for b in range(3)]
+    gaps = [
+        abs(sum(correct[i] - confidence[i] for i in order[4 * b : 4 * b + 4])) / 4 for b in range(3)
+    ]
     columns = {"scaled_confidence": confidence, "confidence": 1 - confidence, "correct": correct}
     for power, expected in ((1, sum(gaps) / 3), (2, (sum(gap**2 for gap in gaps) / 3) ** 0.5)):
-        found = per_item.calibration_error(columns, confidence="scaled_confidence", num_bins=3, power=power)  # type: ignore[arg-type]
+        found = per_item.calibration_error(
+            columns, confidence="scaled_confidence", num_bins=3, power=power
+        )  # type: ignore[arg-type]
         assert found == pytest.approx(expected, abs=1e-12)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1, max_size=15))
 def test_norm_auroc_pair_by_pair(items: list[tuple[int, bool]]) -> None:
-    columns = {"norm": np.array([norm for norm, _ in items], dtype=np.float64), "correct": np.array([right for _, right in items], dtype=np.float64)}
-    pairs = [(a > b) + 0.5 * (a == b) for a, right in items if right for b, also in items if not also]
+    columns = {
+        "norm": np.array([norm for norm, _ in items], dtype=np.float64),
+        "correct": np.array([right for _, right in items], dtype=np.float64),
+    }
+    pairs = [
+        (a > b) + 0.5 * (a == b) for a, right in items if right for b, also in items if not also
+    ]
     found = per_item.norm_auroc(columns)
     assert found == pytest.approx(sum(pairs) / len(pairs), abs=1e-12) if pairs else np.isnan(found)
 
@@ -61,21 +79,37 @@ def test_norm_auroc_pair_by_pair(items: list[tuple[int, bool]]) -> None:
 def test_mutual_information_is_scikit_learns() -> None:
     rng = np.random.default_rng(0)
     label, cluster = rng.integers(0, 5, 60), rng.integers(0, 4, 60)
-    found = per_item.mutual_information({"label": label.astype(np.float64), "cluster": cluster.astype(np.float64)})
+    found = per_item.mutual_information(
+        {"label": label.astype(np.float64), "cluster": cluster.astype(np.float64)}
+    )
     assert found == pytest.approx(normalized_mutual_info_score(label, cluster), abs=1e-12)
 
 
 @settings(max_examples=40)
-@given(st.lists(st.tuples(st.floats(-5, 5), st.integers(-3, 3)), min_size=1, max_size=15), st.booleans(), st.integers(0, 3))
-def test_resamples_are_those_of_a_slow_loop(items: list[tuple[float, int]], grouped: bool, seed: int) -> None:
+@given(
+    st.lists(st.tuples(st.floats(-5, 5), st.integers(-3, 3)), min_size=1, max_size=15),
+    st.booleans(),
+    st.integers(0, 3),
+)
+def test_resamples_are_those_of_a_slow_loop(
+    items: list[tuple[float, int]], grouped: bool, seed: int
+) -> None:
     values, groups = [value for value, _ in items], [group for _, group in items]
     one = measured({"x": values, "y": values[::-1]}, groups if grouped else None)
     found = per_item.resample({"x": first_mean, "size": count}, one, num_resamples=6, seed=seed)
-    members = [[i for i, group in enumerate(groups) if group == name] for name in sorted(set(groups))] if grouped else [[i] for i in range(len(values))]
+    members = (
+        [[i for i, group in enumerate(groups) if group == name] for name in sorted(set(groups))]
+        if grouped
+        else [[i] for i in range(len(values))]
+    )
     rng = np.random.default_rng(seed)
     for number in range(6):
-        rows = [i for drawn in rng.integers(len(members), size=len(members)) for i in members[drawn]]
-        assert found["x"][number] == pytest.approx(sum(values[i] for i in rows) / len(rows), abs=1e-12)
+        rows = [
+            i for drawn in rng.integers(len(members), size=len(members)) for i in members[drawn]
+        ]
+        assert found["x"][number] == pytest.approx(
+            sum(values[i] for i in rows) / len(rows), abs=1e-12
+        )
         assert found["size"][number] == len(rows)
     assert one.num_groups == len(members)
 
@@ -86,10 +120,15 @@ def count(columns: Columns) -> float:
 
 @pytest.mark.parametrize("each", [1, 8])
 def test_the_spread_of_a_mean_is_its_standard_error(each: int) -> None:
-    """200 groups of equal size: sd of the group means / sqrt(200), which R resamples show within 1 / sqrt(2 R)."""
+    """200 groups of equal size: sd of the group means / sqrt(200), which R resamples show within 1
+    / sqrt(2 R).
+    """
     rng = np.random.default_rng(1)
     values = rng.normal(size=200)[:, None] + 0.3 * rng.normal(size=(200, each))
-    one = measured({"x": values.ravel().tolist()}, np.repeat(np.arange(200), each).tolist() if each > 1 else None)
+    one = measured(
+        {"x": values.ravel().tolist()},
+        np.repeat(np.arange(200), each).tolist() if each > 1 else None,
+    )
     spread = per_item.resample({"x": first_mean}, one, num_resamples=2000)["x"]
     assert spread.std() == pytest.approx(values.mean(axis=1).std() / 200**0.5, rel=4 / 4000**0.5)
     assert spread.mean() == pytest.approx(values.mean(), abs=4 * spread.std() / 2000**0.5)
@@ -100,33 +139,54 @@ def test_draws_without_a_value_are_nan_and_left_out() -> None:
     one = measured({"norm": [5.0, 4.0, 3.0, 2.0, 1.0], "correct": [1.0, 1.0, 1.0, 1.0, 0.0]})
     values = per_item.resample({"auroc": per_item.norm_auroc}, one, num_resamples=2000)["auroc"]
     share = 0.8**5 + 0.2**5  # or all are the wrong one
-    assert np.isnan(values).mean() == pytest.approx(share, abs=4 * (share * (1 - share) / 2000) ** 0.5)
+    assert np.isnan(values).mean() == pytest.approx(
+        share, abs=4 * (share * (1 - share) / 2000) ** 0.5
+    )
     assert percentile_interval(values, 0.95) == (1.0, 1.0)
 
 
 def test_the_digest_is_of_what_was_measured_not_of_the_values() -> None:
     one = measured({"x": [1.0, 2.0]}, [0, 1])
     assert one.digest == measured({"x": [3.0, 4.0], "y": [0.0, 0.0]}, [0, 1]).digest
-    others = [measured({"x": [1.0, 2.0]}), measured({"x": [1.0, 2.0]}, [0, 0]), measured({"x": [1.0, 2.0]}, [0, 1], "items"), measured({"x": [1.0]}, [0])]
+    others = [
+        measured({"x": [1.0, 2.0]}),
+        measured({"x": [1.0, 2.0]}, [0, 0]),
+        measured({"x": [1.0, 2.0]}, [0, 1], "items"),
+        measured({"x": [1.0]}, [0]),
+    ]
     assert len({one.digest, *(other.digest for other in others)}) == 5
 
 
 def test_lengths_must_agree() -> None:
     with pytest.raises(ValueError, match=r"2 ids, but {'x': 3, 'groups': 1}"):
-        PerItem(("a", "b"), {"x": np.zeros(3), "y": np.zeros(2)}, np.zeros(1, dtype=np.int32), "classes")
+        PerItem(
+            ("a", "b"), {"x": np.zeros(3), "y": np.zeros(2)}, np.zeros(1, dtype=np.int32), "classes"
+        )
     with pytest.raises(ValueError, match="0 ids, but none; every column"):
         PerItem((), {}, None, "items")
 
 
 # numpy's text ends before trailing NULs, and no id holds one
-IDS = st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=1, max_size=5, unique=True)
+IDS = st.lists(
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
+    min_size=1,
+    max_size=5,
+    unique=True,
+)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(IDS, st.booleans(), st.data())
-def test_what_is_written_is_read(tmp_path: Path, ids: list[str], grouped: bool, data: st.DataObject) -> None:
+def test_what_is_written_is_read(
+    tmp_path: Path, ids: list[str], grouped: bool, data: st.DataObject
+) -> None:
     values = np.array(data.draw(st.lists(st.floats(), min_size=len(ids), max_size=len(ids))))
-    one = PerItem(tuple(ids), {"map@r": values}, np.arange(len(ids), dtype=np.int32) if grouped else None, "classes")
+    one = PerItem(
+        tuple(ids),
+        {"map@r": values},
+        np.arange(len(ids), dtype=np.int32) if grouped else None,
+        "classes",
+    )
     per_item.write(tmp_path / "test.npz", one)
     found = per_item.read(tmp_path / "test.npz")
     assert (found.ids, found.over, found.digest) == (one.ids, one.over, one.digest)
@@ -136,13 +196,17 @@ def test_what_is_written_is_read(tmp_path: Path, ids: list[str], grouped: bool, 
 
 @settings(max_examples=150)
 @given(data=st.data())
-def test_damaged_files_give_value_errors_only(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_damaged_files_give_value_errors_only(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     path = tmp_path_factory.getbasetemp() / "damaged.npz"
     per_item.write(path, measured({"x": [1.0, 2.0, 3.0]}, [0, 1, 1]))
     source = bytearray(path.read_bytes())
     for _ in range(data.draw(st.integers(0, 3))):
         source[data.draw(st.integers(0, len(source) - 1))] = data.draw(st.integers(0, 255))
-    path.write_bytes(bytes(source[: data.draw(st.one_of(st.just(len(source)), st.integers(0, len(source))))]))
+    path.write_bytes(
+        bytes(source[: data.draw(st.one_of(st.just(len(source)), st.integers(0, len(source))))])
+    )
     with warnings.catch_warnings(), contextlib.suppress(ValueError):
         warnings.simplefilter("ignore")  # of escapes in a damaged header
         assert len(per_item.read(path).ids) == 3
@@ -158,7 +222,10 @@ def test_other_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ({"over": over, "ids": names, "column.x": names}, "'column x' of another shape or type"),
         ({"over": over, "ids": np.zeros(2)}, "'ids' of another shape or type"),
         ({"over": np.array("[1]"), "ids": names}, "'over' of another"),
-        ({"over": over, "ids": names, "column.x": np.array([{}, {}], dtype=object)}, "allow_pickle=False"),
+        (
+            {"over": over, "ids": names, "column.x": np.array([{}, {}], dtype=object)},
+            "allow_pickle=False",
+        ),
     ):
         np.savez(path, **arrays)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=reason):

@@ -1,4 +1,6 @@
-"""PLDA against the Gaussian densities that define it, against SpeechBrain's, and from embeddings to scores through the command."""
+"""PLDA against the Gaussian densities that define it, against SpeechBrain's, and from embeddings to
+scores through the command.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,17 @@ from likeness.cli import main
 from likeness.commands.score import calibrate_files, score_files
 
 
-def draw(num: int, each: int, dim: int, seed: int = 0, spread: float = 1.0) -> tuple[np.ndarray, list[str], np.ndarray, np.ndarray]:
+def draw(
+    num: int, each: int, dim: int, seed: int = 0, spread: float = 1.0
+) -> tuple[np.ndarray, list[str], np.ndarray, np.ndarray]:
     """num classes of `each` items from known B and W."""
     rng = np.random.default_rng(seed)
     a, b = rng.standard_normal((2, dim, dim))
     between, within = a @ a.T * spread + np.eye(dim), b @ b.T * 0.3 + np.eye(dim) * 0.2
     points = rng.multivariate_normal(rng.standard_normal(dim), between, num)
-    rows = np.repeat(points, each, axis=0) + rng.multivariate_normal(np.zeros(dim), within, num * each)
+    rows = np.repeat(points, each, axis=0) + rng.multivariate_normal(
+        np.zeros(dim), within, num * each
+    )
     return rows, [f"s{k}" for k in range(num) for _ in range(each)], between, within
 
 
@@ -39,18 +45,27 @@ def covariances(plda: Plda) -> tuple[np.ndarray, np.ndarray]:
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 5), st.booleans())
 @settings(max_examples=15)
-def test_the_score_is_the_likelihood_ratio_of_two_gaussians(seed: int, dim: int, length_norm: bool) -> None:
+def test_the_score_is_the_likelihood_ratio_of_two_gaussians(
+    seed: int, dim: int, length_norm: bool
+) -> None:
     rows, labels, _, _ = draw(20, 4, dim + 1, seed)
-    plda = fit_plda(rows, labels, lda_dim=dim, length_norm=length_norm, iterations=3, scoring_length="none")
+    plda = fit_plda(
+        rows, labels, lda_dim=dim, length_norm=length_norm, iterations=3, scoring_length="none"
+    )
     between, within = covariances(plda)
     seen = (rows - plda.mean) @ plda.lda
     if length_norm:
         seen = seen / np.linalg.norm(seen, axis=1, keepdims=True) * np.sqrt(dim)
     total = between + within
-    one = multivariate_normal(np.tile(plda.centre, 2), np.block([[total, between], [between, total]]), allow_singular=True)
+    one = multivariate_normal(
+        np.tile(plda.centre, 2), np.block([[total, between], [between, total]]), allow_singular=True
+    )
     two = multivariate_normal(plda.centre, total, allow_singular=True)
     i, j = np.array([0, 3, 7, 7]), np.array([1, 20, 9, 70])
-    expected = [one.logpdf(np.r_[seen[a], seen[b]]) - two.logpdf(seen[a]) - two.logpdf(seen[b]) for a, b in zip(i, j, strict=True)]
+    expected = [
+        one.logpdf(np.r_[seen[a], seen[b]]) - two.logpdf(seen[a]) - two.logpdf(seen[b])
+        for a, b in zip(i, j, strict=True)
+    ]
     np.testing.assert_allclose(plda.score(rows, rows, i, j), expected, rtol=1e-5, atol=1e-4)
     np.testing.assert_allclose(plda.score(rows, rows, j, i), expected, rtol=1e-5, atol=1e-4)
 
@@ -65,7 +80,10 @@ def test_em_finds_the_covariances_and_raises_the_likelihood_at_each_step() -> No
         grouped = np.stack([centred[classes == k].ravel() for k in range(200)])
         return float(multivariate_normal(np.zeros(18), whole).logpdf(grouped).mean())
 
-    values = [likelihood(*_em(centred[classes < 200], classes[classes < 200], steps)) for steps in (1, 2, 4, 8, 16)]
+    values = [
+        likelihood(*_em(centred[classes < 200], classes[classes < 200], steps))
+        for steps in (1, 2, 4, 8, 16)
+    ]
     assert (np.diff(values) > -1e-9).all()
     found_between, found_within = _em(centred, classes, 30)
     np.testing.assert_allclose(found_within, within, atol=0.05 * np.abs(within).max())
@@ -104,12 +122,26 @@ def test_speechbrain_scores_the_same_covariances_alike() -> None:
 
     def side(names: list[str], matrix: np.ndarray) -> StatObject_SB:
         ids, none = np.array(names, dtype="|O"), np.array([None] * len(names))
-        return StatObject_SB(modelset=ids, segset=ids, start=none, stop=none, stat0=np.ones((len(names), 1)), stat1=matrix.copy())
+        return StatObject_SB(
+            modelset=ids,
+            segset=ids,
+            start=none,
+            stop=none,
+            stat0=np.ones((len(names), 1)),
+            stat1=matrix.copy(),
+        )
 
     enrol, probe = side(["a", "b", "c"], rows[:3]), side(["x", "y"], rows[[3, 60]])
-    listed = Ndx(models=np.array(["a", "a", "b", "b", "c", "c"], dtype="|O"), testsegs=np.array(["x", "y"] * 3, dtype="|O"))
-    theirs = fast_PLDA_scoring(enrol, probe, listed, plda.mean + plda.centre, np.linalg.cholesky(between), within).scoremat
-    ours = plda.score(rows[:3], rows[[3, 60]], np.repeat([0, 1, 2], 2), np.tile([0, 1], 3)).reshape(3, 2)
+    listed = Ndx(
+        models=np.array(["a", "a", "b", "b", "c", "c"], dtype="|O"),
+        testsegs=np.array(["x", "y"] * 3, dtype="|O"),
+    )
+    theirs = fast_PLDA_scoring(
+        enrol, probe, listed, plda.mean + plda.centre, np.linalg.cholesky(between), within
+    ).scoremat
+    ours = plda.score(rows[:3], rows[[3, 60]], np.repeat([0, 1, 2], 2), np.tile([0, 1], 3)).reshape(
+        3, 2
+    )
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
@@ -132,27 +164,42 @@ def test_lda_keeps_the_directions_that_part_the_classes() -> None:
         (np.full((4, 2), np.nan), list("aabb"), {}, "finite"),
         (np.ones((4, 2)), list("aaaa"), {}, "4 items of 1 classes"),
         (np.ones((4, 2)), list("abcd"), {}, "classes of several items"),
-        (np.ones((4, 9)), list("aabb"), {}, "4 items of 2 classes do not determine .* of 9 dims, which takes 11 items .* add 7 items"),
+        (
+            np.ones((4, 9)),
+            list("aabb"),
+            {},
+            "4 items of 2 classes do not determine .* of 9 dims, which takes 11 items .* add 7 "
+            "items",
+        ),
         (np.ones((4, 2)), list("aabb"), {"lda_dim": 2}, r"lda_dim is 2; 0 \(none\) to 1"),
         (np.ones((4, 2)), list("aabb"), {"iterations": 0}, "0 iterations"),
     ],
 )
-def test_what_cannot_be_fitted_is_refused(rows: np.ndarray, labels: list[str], more: dict[str, int], says: str) -> None:
+def test_what_cannot_be_fitted_is_refused(
+    rows: np.ndarray, labels: list[str], more: dict[str, int], says: str
+) -> None:
     with pytest.raises(ValueError, match=says):
         fit_plda(rows, labels, **more)  # type: ignore[arg-type]
 
 
 def test_lda_needs_as_many_items_as_the_dims_that_it_leaves_behind() -> None:
-    """LDA inverts the scatter within classes in all dims: one of too low rank passes for directions without any."""
+    """LDA inverts the scatter within classes in all dims: one of too low rank passes for directions
+    without any.
+    """
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(40), 3)
     rows = rng.standard_normal((40, 128))[labels] + rng.standard_normal((120, 128))
     apart = rows - np.stack([rows[labels == k].mean(axis=0) for k in range(40)])[labels]
     assert np.linalg.matrix_rank(apart) == 120 - 40
-    says = r"120 items of 40 classes do not determine the covariance within classes of 128 dims, which takes 168 items of so many classes, with LDA too; add 48"
+    says = (
+        r"120 items of 40 classes do not determine the covariance within classes of 128 dims, "
+        r"which takes 168 items of so many classes, with LDA too; add 48"
+    )
     with pytest.raises(ValueError, match=says):
         fit_plda(rows, labels, lda_dim=30)
-    few = np.r_[labels[::3][:5], labels[::3][:5], 0]  # 11 items of 5 classes: six beyond one for each
+    few = np.r_[
+        labels[::3][:5], labels[::3][:5], 0
+    ]  # 11 items of 5 classes: six beyond one for each
     fit_plda(rng.standard_normal((11, 6)), few, lda_dim=2)
     with pytest.raises(ValueError, match="add 1 items"):
         fit_plda(rng.standard_normal((11, 7)), few, lda_dim=2)
@@ -166,7 +213,9 @@ def test_files_come_back_and_others_are_refused(tmp_path: Path) -> None:
     again = load_plda(path)
     assert (again.model, again.length_norm, again.scoring_length) == ("abc", True, "kaldi")
     i = np.arange(10)
-    np.testing.assert_array_equal(again.score(rows, rows, i, i + 1), plda.score(rows, rows, i, i + 1))
+    np.testing.assert_array_equal(
+        again.score(rows, rows, i, i + 1), plda.score(rows, rows, i, i + 1)
+    )
     with pytest.raises(ValueError, match=r"fitted for 4 dims, but the embeddings are \(2, 3\)"):
         again.project(np.zeros((2, 3)))
     whole = json.loads(path.read_text())
@@ -189,19 +238,30 @@ def test_files_come_back_and_others_are_refused(tmp_path: Path) -> None:
             load_plda(path)
 
 
-def kaldi_scores(plda: Plda, enrol: np.ndarray, probe: np.ndarray, *, normalise: bool, simple: bool) -> tuple[list[list[float]], list[list[float]]]:
-    """Written anew from Kaldi's ivector-plda-scoring with one utterance a side: its vectors after Plda::TransformIvector, and all of its scores.
+def kaldi_scores(
+    plda: Plda, enrol: np.ndarray, probe: np.ndarray, *, normalise: bool, simple: bool
+) -> tuple[list[list[float]], list[list[float]]]:
+    """Written anew from Kaldi's ivector-plda-scoring with one utterance a side: its vectors after
+    Plda::TransformIvector, and all of its scores.
 
-    Its command has subtracted the mean, applied LDA and set the length (ivector-normalize-length) before.
+    Its command has subtracted the mean, applied LDA and set the length (ivector-normalize-length)
+    before.
     """
     dim = len(plda.psi)
 
     def transformed(row: np.ndarray) -> list[float]:
-        moved = [sum((row[d] - plda.mean[d]) * plda.lda[d][k] for d in range(len(row))) for k in range(dim)]
+        moved = [
+            sum((row[d] - plda.mean[d]) * plda.lda[d][k] for d in range(len(row)))
+            for k in range(dim)
+        ]
         length = math.sqrt(sum(one * one for one in moved))
         moved = [one * math.sqrt(dim) / length for one in moved]
-        offset = [-sum(plda.transform[k][m] * plda.centre[m] for m in range(dim)) for k in range(dim)]
-        u = [offset[k] + sum(plda.transform[k][m] * moved[m] for m in range(dim)) for k in range(dim)]
+        offset = [
+            -sum(plda.transform[k][m] * plda.centre[m] for m in range(dim)) for k in range(dim)
+        ]
+        u = [
+            offset[k] + sum(plda.transform[k][m] * moved[m] for m in range(dim)) for k in range(dim)
+        ]
         if simple:
             factor = math.sqrt(dim) / math.sqrt(sum(one * one for one in u))
         else:  # the covariance of one utterance is Psi + I / 1
@@ -212,23 +272,34 @@ def kaldi_scores(plda: Plda, enrol: np.ndarray, probe: np.ndarray, *, normalise:
         given = without = 0.0
         for k, psi in enumerate(plda.psi.tolist()):
             mean, variance = psi / (psi + 1.0) * u[k], 1.0 + psi / (psi + 1.0)
-            given += -0.5 * (math.log(variance) + math.log(2 * math.pi) + (v[k] - mean) ** 2 / variance)
-            without += -0.5 * (math.log(1.0 + psi) + math.log(2 * math.pi) + v[k] ** 2 / (1.0 + psi))
+            given += -0.5 * (
+                math.log(variance) + math.log(2 * math.pi) + (v[k] - mean) ** 2 / variance
+            )
+            without += -0.5 * (
+                math.log(1.0 + psi) + math.log(2 * math.pi) + v[k] ** 2 / (1.0 + psi)
+            )
         return given - without
 
     left, right = [transformed(row) for row in enrol], [transformed(row) for row in probe]
     return left, [[score(u, v) for v in right] for u in left]
 
 
-@pytest.mark.parametrize(("scoring_length", "normalise", "simple"), [("kaldi", True, False), ("simple", True, True), ("none", False, False)])
-def test_scores_are_kaldis_written_anew(scoring_length: ScoringLength, normalise: bool, simple: bool) -> None:
+@pytest.mark.parametrize(
+    ("scoring_length", "normalise", "simple"),
+    [("kaldi", True, False), ("simple", True, True), ("none", False, False)],
+)
+def test_scores_are_kaldis_written_anew(
+    scoring_length: ScoringLength, normalise: bool, simple: bool
+) -> None:
     rows, labels, _, _ = draw(40, 4, 6, seed=4)
     plda = fit_plda(rows, labels, lda_dim=4, scoring_length=scoring_length)
     enrol, probe = rows[:5], rows[2:9]
     vectors, expected = kaldi_scores(plda, enrol, probe, normalise=normalise, simple=simple)
     np.testing.assert_allclose(plda.project(enrol), vectors, rtol=1e-10)
     i, j = np.repeat(np.arange(5), 7), np.tile(np.arange(7), 5)
-    np.testing.assert_allclose(plda.score(enrol, probe, i, j).reshape(5, 7), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        plda.score(enrol, probe, i, j).reshape(5, 7), expected, rtol=1e-5, atol=1e-5
+    )
 
 
 def test_the_length_at_scoring_is_what_the_name_says_and_kaldis_is_the_default() -> None:
@@ -237,10 +308,14 @@ def test_the_length_at_scoring_is_what_the_name_says_and_kaldis_is_the_default()
     assert plda.scoring_length == "kaldi"
     u = plda.project(np.vstack([rows, plda.mean + 0.0]))
     np.testing.assert_allclose((u[:-1] ** 2 / (plda.psi + 1)).sum(axis=1), 5.0)
-    np.testing.assert_allclose((replace(plda, scoring_length="simple").project(rows) ** 2).sum(axis=1), 5.0)
+    np.testing.assert_allclose(
+        (replace(plda, scoring_length="simple").project(rows) ** 2).sum(axis=1), 5.0
+    )
     assert np.isfinite(u).all()
     centred = replace(plda, length_norm=False, centre=np.zeros(5))
-    np.testing.assert_array_equal(centred.project(plda.mean[None]), np.zeros((1, 5)))  # a vector without a length
+    np.testing.assert_array_equal(
+        centred.project(plda.mean[None]), np.zeros((1, 5))
+    )  # a vector without a length
     np.testing.assert_array_equal(plda.psi, fit_plda(rows, labels, scoring_length="none").psi)
     with pytest.raises(ValueError, match="scoring_length"):
         fit_plda(rows, labels, scoring_length="other")  # type: ignore[arg-type]
@@ -252,12 +327,16 @@ def test_a_file_of_the_format_before_scores_as_it_did(tmp_path: Path) -> None:
     plda = fit_plda(rows, labels, scoring_length="none")
     plda.save(tmp_path / "p.json")
     whole = json.loads((tmp_path / "p.json").read_text(encoding="utf-8"))
-    before = {name: one for name, one in whole.items() if name != "scoring_length"} | {"format": "likeness plda 1"}
+    before = {name: one for name, one in whole.items() if name != "scoring_length"} | {
+        "format": "likeness plda 1"
+    }
     (tmp_path / "p.json").write_text(json.dumps(before), encoding="utf-8")
     again = load_plda(tmp_path / "p.json")
     assert again.scoring_length == "none"
     i = np.arange(10)
-    np.testing.assert_array_equal(again.score(rows, rows, i, i + 1), plda.score(rows, rows, i, i + 1))
+    np.testing.assert_array_equal(
+        again.score(rows, rows, i, i + 1), plda.score(rows, rows, i, i + 1)
+    )
     for mixed in (before | {"scoring_length": "kaldi"}, before | {"format": whole["format"]}):
         (tmp_path / "p.json").write_text(json.dumps(mixed), encoding="utf-8")
         with pytest.raises(ValueError, match="format"):
@@ -270,13 +349,22 @@ def test_a_calibration_refuses_scores_of_another_length(tmp_path: Path) -> None:
     files.write(tmp_path / "e.npz", Embeddings(ids, rows.astype(np.float32), {"model": "m1"}))
     fit_files(tmp_path / "e.npz", tmp_path / "p.json")
     assert load_plda(tmp_path / "p.json").scoring_length == "kaldi"
-    lines = [f"{ids[i]} {ids[j]} {int(labels[i] == labels[j])}" for i in range(30) for j in range(i)]
+    lines = [
+        f"{ids[i]} {ids[j]} {int(labels[i] == labels[j])}" for i in range(30) for j in range(i)
+    ]
     (tmp_path / "t.txt").write_text("\n".join(lines))
-    calibrate_files(tmp_path / "t.txt", tmp_path / "e.npz", tmp_path / "c.json", plda=tmp_path / "p.json")
+    calibrate_files(
+        tmp_path / "t.txt", tmp_path / "e.npz", tmp_path / "c.json", plda=tmp_path / "p.json"
+    )
 
     def score(length: ScoringLength | None) -> str:
         return score_files(
-            tmp_path / "t.txt", tmp_path / "e.npz", tmp_path / "s.txt", plda=tmp_path / "p.json", scoring_length=length, calibration=tmp_path / "c.json"
+            tmp_path / "t.txt",
+            tmp_path / "e.npz",
+            tmp_path / "s.txt",
+            plda=tmp_path / "p.json",
+            scoring_length=length,
+            calibration=tmp_path / "c.json",
         )
 
     for same in (None, "kaldi"):
@@ -292,32 +380,75 @@ def likeness(*arguments: object) -> int:
     return int(stopped.value.code or 0)
 
 
-def test_fit_and_score_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_and_score_from_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows, labels, _, _ = draw(30, 5, 4, seed=2)
     ids = tuple(f"{label}/{k}" for k, label in enumerate(labels))
-    files.write(tmp_path / "e.npz", Embeddings(ids, rows.astype(np.float32), {"model": "m1", "similarity": "dot"}))
-    assert likeness("plda", "--embeddings", tmp_path / "e.npz", "--lda-dim", 3, "--out", tmp_path / "p.json") == 0
+    files.write(
+        tmp_path / "e.npz",
+        Embeddings(ids, rows.astype(np.float32), {"model": "m1", "similarity": "dot"}),
+    )
+    assert (
+        likeness(
+            "plda", "--embeddings", tmp_path / "e.npz", "--lda-dim", 3, "--out", tmp_path / "p.json"
+        )
+        == 0
+    )
     assert "PLDA of 3 dims fitted on 150 embeddings of 30 classes" in capsys.readouterr().out
-    (tmp_path / "t.txt").write_text(f"{ids[0]} {ids[1]} 1\n{ids[0]} {ids[9]} 0\n{ids[7]} {ids[6]} 1\n")
-    score = ("score", "--trials", tmp_path / "t.txt", "--embeddings", tmp_path / "e.npz", "--plda", tmp_path / "p.json", "--out", tmp_path / "s.txt")
+    (tmp_path / "t.txt").write_text(
+        f"{ids[0]} {ids[1]} 1\n{ids[0]} {ids[9]} 0\n{ids[7]} {ids[6]} 1\n"
+    )
+    score = (
+        "score",
+        "--trials",
+        tmp_path / "t.txt",
+        "--embeddings",
+        tmp_path / "e.npz",
+        "--plda",
+        tmp_path / "p.json",
+        "--out",
+        tmp_path / "s.txt",
+    )
     assert likeness(*score) == 0
     assert "scored by plda, model m1" in capsys.readouterr().out
     matrix = rows.astype(np.float32)
-    np.testing.assert_allclose(read_scores(tmp_path / "s.txt")[1], load_plda(tmp_path / "p.json").score(matrix, matrix, [0, 0, 7], [1, 9, 6]), rtol=1e-6)
+    np.testing.assert_allclose(
+        read_scores(tmp_path / "s.txt")[1],
+        load_plda(tmp_path / "p.json").score(matrix, matrix, [0, 0, 7], [1, 9, 6]),
+        rtol=1e-6,
+    )
     kaldis = read_scores(tmp_path / "s.txt")[1]
     assert likeness(*score, "--scoring-length", "none") == 0
     assert "scoring length" not in capsys.readouterr().out
     plain = read_scores(tmp_path / "s.txt")[1]
     assert not np.allclose(plain, kaldis)
-    assert likeness("plda", "--embeddings", tmp_path / "e.npz", "--lda-dim", 3, "--scoring-length", "none", "--out", tmp_path / "p.json") == 0
+    assert (
+        likeness(
+            "plda",
+            "--embeddings",
+            tmp_path / "e.npz",
+            "--lda-dim",
+            3,
+            "--scoring-length",
+            "none",
+            "--out",
+            tmp_path / "p.json",
+        )
+        == 0
+    )
     assert likeness(*score) == 0
     np.testing.assert_array_equal(read_scores(tmp_path / "s.txt")[1], plain)
     capsys.readouterr()
-    assert likeness(*score[:5], "--out", tmp_path / "s.txt", "--scoring-length", "simple") == 2  # without --plda
+    assert (
+        likeness(*score[:5], "--out", tmp_path / "s.txt", "--scoring-length", "simple") == 2
+    )  # without --plda
     assert "--plda" in capsys.readouterr().err
     assert likeness(*score, "--cohort", tmp_path / "e.npz") == 2
     assert "leave out --cohort" in capsys.readouterr().err
-    files.write(tmp_path / "e.npz", Embeddings(tuple(f"x{k}" for k in range(150)), matrix, {"model": "m2"}))
+    files.write(
+        tmp_path / "e.npz", Embeddings(tuple(f"x{k}" for k in range(150)), matrix, {"model": "m2"})
+    )
     assert likeness("plda", "--embeddings", tmp_path / "e.npz", "--out", tmp_path / "q.json") == 2
     assert "150 of 150 ids have no class ('x0'" in capsys.readouterr().err
     (tmp_path / "t.txt").write_text("x0 x1 1\nx0 x9 0\n")

@@ -1,4 +1,6 @@
-"""Reports: the JSON schema, the aligned table, the page (one file, escaped, no network), and life without matplotlib."""
+"""Reports: the JSON schema, the aligned table, the page (one file, escaped, no network), and life
+without matplotlib.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ def subjects(trials):
 @pytest.fixture(scope="module")
 def scores(trials):
     rng = np.random.default_rng(0)
-    return {name: Scores(gap * trials.target + rng.standard_normal(len(trials)), trials.target) for name, gap in (("one", 2.0), ("<two>", 1.0))}
+    return {
+        name: Scores(gap * trials.target + rng.standard_normal(len(trials)), trials.target)
+        for name, gap in (("one", 2.0), ("<two>", 1.0))
+    }
 
 
 @pytest.fixture(scope="module")
@@ -45,29 +50,57 @@ def results(scores, subjects):
     return [
         r
         for name, one in scores.items()
-        for r in evaluate_scores(name, one, subjects, subjects_from="the first folder of each id", switches=Switches(num_resamples=50))
+        for r in evaluate_scores(
+            name,
+            one,
+            subjects,
+            subjects_from="the first folder of each id",
+            switches=Switches(num_resamples=50),
+        )
     ]
 
 
 def test_results_hold_the_metrics_their_intervals_thresholds_and_counts(results, scores, subjects):
-    assert [one.metric for one in results[:6]] == ["eer", "min_dcf(0.01)", "min_dcf(0.05)", "tar_at_far(0.1)", "tar_at_far(0.01)", "tar_at_far(0.001)"]
+    assert [one.metric for one in results[:6]] == [
+        "eer",
+        "min_dcf(0.01)",
+        "min_dcf(0.05)",
+        "tar_at_far(0.1)",
+        "tar_at_far(0.01)",
+        "tar_at_far(0.001)",
+    ]
     one = scores["one"]
     assert results[0].value == eer(one.targets, one.nontargets)
     assert results[2].value == min_dcf(one.targets, one.nontargets, p_target=0.05)
     assert results[3].value == tar_at_far(one.targets, one.nontargets, 0.1)
     assert results[0].interval == interval(eer, one, subjects, num_resamples=50)
-    assert results[0].counts == {"targets": NUM_SUBJECTS, "nontargets": 112, "subjects": NUM_SUBJECTS}
+    assert results[0].counts == {
+        "targets": NUM_SUBJECTS,
+        "nontargets": 112,
+        "subjects": NUM_SUBJECTS,
+    }
     assert np.mean(one.targets >= results[3].threshold) == results[3].value
     assert [r.conventions["nontargets_allowed"] for r in results[3:6]] == [11, 1, 0]
 
 
 @pytest.mark.parametrize("rule", ["nearest", "interpolated"])
 def test_rules_that_keep_to_no_number_of_nontargets_state_none(scores, rule):
-    made = evaluate_scores("one", scores["one"], None, subjects_from="unknown", switches=Switches(num_resamples=0, tar_rule=rule))
+    made = evaluate_scores(
+        "one",
+        scores["one"],
+        None,
+        subjects_from="unknown",
+        switches=Switches(num_resamples=0, tar_rule=rule),
+    )
     assert not any("nontargets_allowed" in one.conventions for one in made)
     assert "none may be accepted" not in table(made)
-    strict = evaluate_scores("one", scores["one"], None, subjects_from="unknown", switches=Switches(num_resamples=0))
-    assert "TAR (%) at FAR 0.001: too few nontarget trials to resolve this FAR; none may be accepted." in table(strict)
+    strict = evaluate_scores(
+        "one", scores["one"], None, subjects_from="unknown", switches=Switches(num_resamples=0)
+    )
+    assert (
+        "TAR (%) at FAR 0.001: too few nontarget trials to resolve this FAR; none may be accepted."
+        in table(strict)
+    )
 
 
 def test_notes_name_the_system_that_they_are_of():
@@ -79,7 +112,13 @@ def test_notes_name_the_system_that_they_are_of():
         target = subject[a] == subject[b]
         values = np.random.default_rng(0).standard_normal(a.size) + target
         pairs = np.stack([subject[a], subject[b]], axis=1)
-        return evaluate_scores(system, Scores(values, target), pairs, subjects_from="made", switches=Switches(num_resamples=30))
+        return evaluate_scores(
+            system,
+            Scores(values, target),
+            pairs,
+            subjects_from="made",
+            switches=Switches(num_resamples=30),
+        )
 
     text = table([*made("few", 7), *made("many", 30)])
     assert "few, TAR (%) at FAR 0.001: too few nontarget" in text
@@ -90,28 +129,56 @@ def test_notes_name_the_system_that_they_are_of():
 
 def test_json_carries_schema_switches_digests_and_version(results):
     document = json.loads(to_json(results, {"scores.txt": "ab" * 32}, "0.1.0"))
-    assert (document["schema"], document["version"], document["inputs"]) == (SCHEMA, "0.1.0", {"scores.txt": "ab" * 32})
+    assert (document["schema"], document["version"], document["inputs"]) == (
+        SCHEMA,
+        "0.1.0",
+        {"scores.txt": "ab" * 32},
+    )
     assert SCHEMA == "likeness.results/1"
     assert len(document["results"]) == 12
     for one in document["results"]:
-        assert set(one) == {"system", "metric", "value", "interval", "threshold", "counts", "conventions", "protocol"}
+        assert set(one) == {
+            "system",
+            "metric",
+            "value",
+            "interval",
+            "threshold",
+            "counts",
+            "conventions",
+            "protocol",
+        }
         assert set(one["counts"]) == {"targets", "nontargets", "subjects"}
-        assert {"ties", "accept", "interval", "level", "num_resamples", "seed", "subjects_from"} <= set(one["conventions"])
+        assert {
+            "ties",
+            "accept",
+            "interval",
+            "level",
+            "num_resamples",
+            "seed",
+            "subjects_from",
+        } <= set(one["conventions"])
     by_name = {one["metric"]: one["conventions"] for one in document["results"]}
     assert "interpolated" in by_name["eer"]["method"]
-    assert {"p_target": 0.05, "c_miss": 1.0, "c_fa": 1.0}.items() <= by_name["min_dcf(0.05)"].items()
+    assert {"p_target": 0.05, "c_miss": 1.0, "c_fa": 1.0}.items() <= by_name[
+        "min_dcf(0.05)"
+    ].items()
     assert by_name["tar_at_far(0.01)"]["far"] == 0.01
     assert "strict" in by_name["tar_at_far(0.01)"]["rule"]
 
 
 def test_json_is_strict_where_no_threshold_exists():
     worst = Scores(np.array([0.0, 1.0]), np.array([True, False]))  # rejecting every trial is best
-    results = evaluate_scores("x", worst, None, subjects_from="unknown", switches=Switches(num_resamples=0))
+    results = evaluate_scores(
+        "x", worst, None, subjects_from="unknown", switches=Switches(num_resamples=0)
+    )
     text = to_json(results, {}, "0")
     assert "Infinity" not in text
     assert json.loads(text)["results"][1] | {"conventions": {}} == {
         "system": "x", "metric": "min_dcf(0.01)", "value": 1.0, "interval": None, "threshold": None,
-        "counts": {"targets": 1, "nontargets": 1, "subjects": None}, "conventions": {}, "protocol": "verification 1:1",
+        "counts": {
+            "targets": 1,
+                "nontargets": 1,
+                    "subjects": None}, "conventions": {}, "protocol": "verification 1:1",
     }  # fmt: skip
     with pytest.raises(ValueError, match="not JSON compliant"):
         to_json([replace(results[0], value=float("nan"))], {}, "0")
@@ -127,15 +194,27 @@ def test_table_lines_up_and_speaks_percent(results):
     assert len(starts) == 2  # one column of intervals per system
     assert lines[7].split() == ["targets", "8", "8"]
     text = table(results)
-    assert "Intervals: 95 % bootstrap over 8 subjects (the first folder of each id), 50 resamples." in text
+    assert (
+        "Intervals: 95 % bootstrap over 8 subjects (the first folder of each id), 50 resamples."
+        in text
+    )
     assert "TAR (%) at FAR 0.001: too few nontarget trials to resolve this FAR" in text
     assert text == "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 
 
 def test_table_shows_missing_cells_unknown_metrics_and_trial_intervals(results, scores):
-    over_trials = evaluate_scores("third", scores["one"], None, subjects_from="no subjects given", switches=Switches(fars=[], num_resamples=20))
+    over_trials = evaluate_scores(
+        "third",
+        scores["one"],
+        None,
+        subjects_from="no subjects given",
+        switches=Switches(fars=[], num_resamples=20),
+    )
     text = table([*results[:6], *over_trials, replace(over_trials[0], metric="rank_1")])
-    assert "third: Intervals: 95 % bootstrap over trials, hence optimistic (no subjects given), 20 resamples." in text
+    assert (
+        "third: Intervals: 95 % bootstrap over trials, hence optimistic (no subjects given), 20 "
+        "resamples." in text
+    )
     assert re.search(r"TAR \(%\) at FAR 0.1 .*\] \* +-$", text, re.MULTILINE)
     assert re.search(r"^rank_1 +- +0\.\d{4} ", text, re.MULTILINE)
     with pytest.raises(ValueError, match="give every system its own name"):
@@ -157,7 +236,9 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
-        self.links += [value for name, value in attrs if name in ("href", "src", "xlink:href", "action")]
+        self.links += [
+            value for name, value in attrs if name in ("href", "src", "xlink:href", "action")
+        ]
         if tag not in self.VOID:
             self.open.append(tag)
 
@@ -173,16 +254,33 @@ class Page(HTMLParser):
 
 
 def write(path, results, scores, **more):
-    html(path, results, scores, command="likeness evaluate a.txt && echo <done>", version="0.1.0", **more)
+    html(
+        path,
+        results,
+        scores,
+        command="likeness evaluate a.txt && echo <done>",
+        version="0.1.0",
+        **more,
+    )
     return path.read_text()
 
 
 def test_page_is_one_escaped_file_without_network(tmp_path, results, scores, trials):
-    text = write(tmp_path / "report.html", results, scores, trials=dict.fromkeys(scores, trials), inputs={"a.txt": "cd" * 32})
+    text = write(
+        tmp_path / "report.html",
+        results,
+        scores,
+        trials=dict.fromkeys(scores, trials),
+        inputs={"a.txt": "cd" * 32},
+    )
     page = Page(text)
-    assert not {"b", "two", "done", "script", "link", "img", "iframe"} & set(page.tags)  # ids and names are text, not tags
+    assert not {"b", "two", "done", "script", "link", "img", "iframe"} & set(
+        page.tags
+    )  # ids and names are text, not tags
     assert all(link.startswith("#") for link in page.links)
-    assert not re.findall(r"(?:https?:)?//(?!www\.w3\.org/)[a-z][^\s\"<]*", text)  # only the SVG namespaces name a host
+    assert not re.findall(
+        r"(?:https?:)?//(?!www\.w3\.org/)[a-z][^\s\"<]*", text
+    )  # only the SVG namespaces name a host
     assert "@import" not in text
     assert page.tags.count("svg") == 4  # DET, ROC, two histograms
     assert page.tags.count("details") == 2  # the hardest trials of each system
@@ -192,43 +290,92 @@ def test_page_is_one_escaped_file_without_network(tmp_path, results, scores, tri
     assert "prefers-color-scheme" in page.text
     assert "8 target and 112 nontarget trials of 8 subjects" in page.text
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
-    assert text == write(tmp_path / "again.html", results, scores, trials=dict.fromkeys(scores, trials), inputs={"a.txt": "cd" * 32})
+    assert text == write(
+        tmp_path / "again.html",
+        results,
+        scores,
+        trials=dict.fromkeys(scores, trials),
+        inputs={"a.txt": "cd" * 32},
+    )
 
 
-def test_hardest_trials_are_the_lowest_targets_and_highest_nontargets(tmp_path, results, scores, trials):
-    text = write(tmp_path / "r.html", results[:6], {"one": scores["one"]}, trials={"one": trials}, num_hardest=3)
+def test_hardest_trials_are_the_lowest_targets_and_highest_nontargets(
+    tmp_path, results, scores, trials
+):
+    text = write(
+        tmp_path / "r.html",
+        results[:6],
+        {"one": scores["one"]},
+        trials={"one": trials},
+        num_hardest=3,
+    )
     rows = re.findall(r'<td class="n">(\S+?)</td><td><div class="pair">(.*?)</div></td>', text)
     one = scores["one"]
     expected = [*np.sort(one.targets)[:3], *np.sort(one.nontargets)[::-1][:3]]
-    assert [value.replace("\u2212", "-") for value, _ in rows] == [f"{value:.4f}" for value in expected]
+    assert [value.replace("\u2212", "-") for value, _ in rows] == [
+        f"{value:.4f}" for value in expected
+    ]
     lowest = int(np.argmin(np.where(one.target, one.values, np.inf)))
-    assert re.findall(r'class="id">(.*?)</span>', rows[0][1]) == [f"s{i // 2}/&lt;b&gt;{i}&amp;.wav" for i in (trials.enrol[lowest], trials.probe[lowest])]
+    assert re.findall(r'class="id">(.*?)</span>', rows[0][1]) == [
+        f"s{i // 2}/&lt;b&gt;{i}&amp;.wav" for i in (trials.enrol[lowest], trials.probe[lowest])
+    ]
     numbered = write(tmp_path / "n.html", results[:6], {"one": one}, num_hardest=1)
     assert f"trial {lowest + 1}<" in numbered
 
 
-def test_embeddings_add_quality_grids_and_a_map_and_media_pictures(tmp_path, results, scores, trials):
+def test_embeddings_add_quality_grids_and_a_map_and_media_pictures(
+    tmp_path, results, scores, trials
+):
     rng = np.random.default_rng(1)
     held = Embeddings(trials.enrol_ids, rng.standard_normal((len(trials.enrol_ids), 3)))
     faces = Media(lambda id: np.full((9, 9), len(id), np.uint8))
     both = dict.fromkeys(scores, trials)
     labels = {one: one.split("/")[0] for one in trials.enrol_ids}
-    text = write(tmp_path / "r.html", results, scores, trials=both, embeddings=dict.fromkeys(scores, held), labels=labels, media=faces)
+    text = write(
+        tmp_path / "r.html",
+        results,
+        scores,
+        trials=both,
+        embeddings=dict.fromkeys(scores, held),
+        labels=labels,
+        media=faces,
+    )
     page = Page(text)
-    assert page.tags.count("svg") == 4 + 4  # error versus reject; three dimensions, their directions and the map: once, as both systems share the embeddings
-    assert page.tags.count("img") == 2 * 2 * 2 * 8 + 2 * 2 * 2 + 16  # of each system 8 target and 10 nontarget pairs; 8 items at each end of the norms
-    assert {link.split(",")[0] for link in page.links if not link.startswith("#")} == {"data:image/png;base64"}
+    assert (
+        page.tags.count("svg") == 4 + 4
+    )  # error versus reject; three dimensions, their directions and the map: once, as both systems share the embeddings
+    assert (
+        page.tags.count("img") == 2 * 2 * 2 * 8 + 2 * 2 * 2 + 16
+    )  # of each system 8 target and 10 nontarget pairs; 8 items at each end of the norms
+    assert {link.split(",")[0] for link in page.links if not link.startswith("#")} == {
+        "data:image/png;base64"
+    }
     assert "16 of 16 items, from 8 of 8 classes" in page.text
-    alone = Page(write(tmp_path / "one.html", results[:6], {"one": scores["one"]}, trials={"one": trials}))
+    alone = Page(
+        write(tmp_path / "one.html", results[:6], {"one": scores["one"]}, trials={"one": trials})
+    )
     assert "Quality" not in alone.text
     with pytest.raises(ValueError, match="give the same systems everywhere"):
-        write(tmp_path / "x.html", results, scores, trials={"one": trials}, embeddings=dict.fromkeys(scores, held))
+        write(
+            tmp_path / "x.html",
+            results,
+            scores,
+            trials={"one": trials},
+            embeddings=dict.fromkeys(scores, held),
+        )
 
 
 def test_llr_scores_get_their_reliability(tmp_path, trials):
-    one = Scores(2.0 * trials.target - 1 + np.random.default_rng(0).standard_normal(len(trials)), trials.target)
-    results = evaluate_scores("llr", one, None, subjects_from="unknown", switches=Switches(num_resamples=0, llr=True))
-    assert "Reliability of the log-likelihood ratios" in write(tmp_path / "r.html", results, {"llr": one})
+    one = Scores(
+        2.0 * trials.target - 1 + np.random.default_rng(0).standard_normal(len(trials)),
+        trials.target,
+    )
+    results = evaluate_scores(
+        "llr", one, None, subjects_from="unknown", switches=Switches(num_resamples=0, llr=True)
+    )
+    assert "Reliability of the log-likelihood ratios" in write(
+        tmp_path / "r.html", results, {"llr": one}
+    )
 
 
 def test_page_without_matplotlib_says_how_to_get_it(tmp_path, results, scores, monkeypatch):
@@ -247,12 +394,24 @@ def test_page_without_matplotlib_says_how_to_get_it(tmp_path, results, scores, m
 
 def test_systems_without_errors_still_make_a_page(tmp_path, trials, subjects):
     perfect = {"perfect": Scores(trials.target * 1.0, trials.target)}
-    results = evaluate_scores("perfect", perfect["perfect"], subjects, subjects_from="ids", switches=Switches(num_resamples=10))
+    results = evaluate_scores(
+        "perfect",
+        perfect["perfect"],
+        subjects,
+        subjects_from="ids",
+        switches=Switches(num_resamples=10),
+    )
     assert results[0].interval is None
     assert "give the same value" in str(results[0].conventions["interval_note"])
     assert "(no overlap, no curve)" in write(tmp_path / "r.html", results, perfect)
     constant = {"constant": Scores(np.zeros(len(trials)), trials.target)}
-    results = evaluate_scores("constant", constant["constant"], subjects, subjects_from="ids", switches=Switches(num_resamples=10))
+    results = evaluate_scores(
+        "constant",
+        constant["constant"],
+        subjects,
+        subjects_from="ids",
+        switches=Switches(num_resamples=10),
+    )
     assert "EER 50.00 %" in write(tmp_path / "c.html", results, constant)
 
 
@@ -267,17 +426,40 @@ def test_mismatched_systems_and_trials_are_refused(tmp_path, results, scores, tr
 
 def test_every_rule_is_named_and_gives_its_own_number() -> None:
     rng = np.random.default_rng(3)
-    scores = Scores(np.round(np.concatenate([rng.normal(2, 1, 60), rng.normal(0, 1, 400)]), 1), np.arange(460) < 60)
-    switches = Switches(eer_method="convex_hull", tar_rule="nearest", c_miss=10.0, fars=[0.003], p_targets=[0.02], llr=True, num_resamples=20)
-    results = {one.metric: one for one in evaluate_scores("x", scores, None, subjects_from="unknown", switches=switches)}
+    scores = Scores(
+        np.round(np.concatenate([rng.normal(2, 1, 60), rng.normal(0, 1, 400)]), 1),
+        np.arange(460) < 60,
+    )
+    switches = Switches(
+        eer_method="convex_hull",
+        tar_rule="nearest",
+        c_miss=10.0,
+        fars=[0.003],
+        p_targets=[0.02],
+        llr=True,
+        num_resamples=20,
+    )
+    results = {
+        one.metric: one
+        for one in evaluate_scores("x", scores, None, subjects_from="unknown", switches=switches)
+    }
     target, nontarget = scores.targets, scores.nontargets
     assert results["eer"].value == eer(target, nontarget, method="convex_hull")
     assert "convex hull" in str(results["eer"].conventions["method"])
     assert results["min_dcf(0.02)"].value == min_dcf(target, nontarget, p_target=0.02, c_miss=10.0)
-    assert results["tar_at_far(0.003)"].value == tar_at_far(target, nontarget, 0.003, rule="nearest")
+    assert results["tar_at_far(0.003)"].value == tar_at_far(
+        target, nontarget, 0.003, rule="nearest"
+    )
     assert results["tar_at_far(0.003)"].threshold is None
-    assert results["cllr"].value == cllr(target, nontarget) > results["min_cllr"].value == min_cllr(target, nontarget)
-    assert results["actual_dcf(0.02)"].value == actual_dcf(target, nontarget, p_target=0.02, c_miss=10.0)
+    assert (
+        results["cllr"].value
+        == cllr(target, nontarget)
+        > results["min_cllr"].value
+        == min_cllr(target, nontarget)
+    )
+    assert results["actual_dcf(0.02)"].value == actual_dcf(
+        target, nontarget, p_target=0.02, c_miss=10.0
+    )
     assert results["actual_dcf(0.02)"].threshold == pytest.approx(np.log(0.98 / 0.2))
     assert results["cllr"].interval is None
     assert results["eer"].interval is not None

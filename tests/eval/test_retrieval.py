@@ -1,4 +1,6 @@
-"""Retrieval metrics against loops over every order of tied items, the golden file, and the values that three tools gave on the same points."""
+"""Retrieval metrics against loops over every order of tied items, the golden file, and the values
+that three tools gave on the same points.
+"""
 
 from itertools import permutations, product
 from pathlib import Path
@@ -11,32 +13,75 @@ from hypothesis import strategies as st
 from eval import ranks as ranks_module
 from eval import retrieval
 from eval.ranks import check_rows, label_codes, rank_blocks
-from eval.retrieval import clusters, f1, map_at_k, map_at_r, nmi, query_metrics, r_precision, recall_at_k, retrieval_metrics
+from eval.retrieval import (
+    clusters,
+    f1,
+    map_at_k,
+    map_at_r,
+    nmi,
+    query_metrics,
+    r_precision,
+    recall_at_k,
+    retrieval_metrics,
+)
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "retrieval_metrics__bruteforce_pml.npz")
-KEYS = ["recall@1", "recall@2", "recall@4", "recall@8", "precision@1", "r_precision", "map@r", "map@1000", "num_queries", "num_lone"]
+KEYS = [
+    "recall@1",
+    "recall@2",
+    "recall@4",
+    "recall@8",
+    "precision@1",
+    "r_precision",
+    "map@r",
+    "map@1000",
+    "num_queries",
+    "num_lone",
+]
 
 
 def of_list(hits: list[bool], ks: tuple[int, ...], depth: int) -> dict[str, float]:
     """The definitions, literally, of one ranked list."""
     num_relevant = sum(hits)
-    values = {f"recall@{k}": float(any(hits[:k])) for k in ks} | {"precision@1": float(hits[0]), "r_precision": sum(hits[:num_relevant]) / num_relevant}
-    for name, end, by in (("map@r", num_relevant, num_relevant), ("map@1000", depth, min(num_relevant, depth))):
-        values[name] = sum(sum(hits[: i + 1]) / (i + 1) for i in range(min(end, len(hits))) if hits[i]) / by
+    values = {f"recall@{k}": float(any(hits[:k])) for k in ks} | {
+        "precision@1": float(hits[0]),
+        "r_precision": sum(hits[:num_relevant]) / num_relevant,
+    }
+    for name, end, by in (
+        ("map@r", num_relevant, num_relevant),
+        ("map@1000", depth, min(num_relevant, depth)),
+    ):
+        values[name] = (
+            sum(sum(hits[: i + 1]) / (i + 1) for i in range(min(end, len(hits))) if hits[i]) / by
+        )
     return values
 
 
-def brute(scores: np.ndarray, labels, gallery_labels, *, itself: bool, ks: tuple[int, ...], depth: int = 1000) -> list[dict[str, float] | None]:
-    """For each query the mean over all orders of its tied items; None for lone ones. scores: (Q, G)."""
+def brute(
+    scores: np.ndarray,
+    labels,
+    gallery_labels,
+    *,
+    itself: bool,
+    ks: tuple[int, ...],
+    depth: int = 1000,
+) -> list[dict[str, float] | None]:
+    """For each query the mean over all orders of its tied items; None for lone ones. scores: (Q,
+    G).
+    """
     found: list[dict[str, float] | None] = []
     for q in range(len(scores)):
         items = [g for g in range(scores.shape[1]) if not (itself and g == q)]
         if not any(gallery_labels[g] == labels[q] for g in items):
             found.append(None)
             continue
-        tied = [[g for g in items if scores[q, g] == value] for value in sorted({scores[q, g] for g in items}, reverse=True)]
+        tied = [
+            [g for g in items if scores[q, g] == value]
+            for value in sorted({scores[q, g] for g in items}, reverse=True)
+        ]
         lists = [
-            of_list([gallery_labels[g] == labels[q] for group in order for g in group], ks, depth) for order in product(*(list(permutations(t)) for t in tied))
+            of_list([gallery_labels[g] == labels[q] for group in order for g in group], ks, depth)
+            for order in product(*(list(permutations(t)) for t in tied))
         ]
         found.append({name: float(np.mean([one[name] for one in lists])) for name in lists[0]})
     return found
@@ -74,7 +119,9 @@ def test_against_every_order_of_ties(data):
 def random_points(n: int, dim: int, num_classes: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     labels = rng.integers(num_classes, size=n)
-    return rng.standard_normal((num_classes, dim))[labels] + 1.2 * rng.standard_normal((n, dim)), labels
+    return rng.standard_normal((num_classes, dim))[labels] + 1.2 * rng.standard_normal(
+        (n, dim)
+    ), labels
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot", "simple:0.3", "euclidean"])
@@ -84,7 +131,12 @@ def test_against_float64_loops(similarity):
     dot = x @ x.T
     outer = np.outer(norms, norms)
     distance = np.linalg.norm(x[:, None] - x, axis=2)
-    scores = {"cosine": dot / outer, "dot": dot, "simple:0.3": dot - 0.3 * outer, "euclidean": -distance}[similarity]
+    scores = {
+        "cosine": dot / outer,
+        "dot": dot,
+        "simple:0.3": dot - 0.3 * outer,
+        "euclidean": -distance,
+    }[similarity]
     expected = brute(scores, labels, labels, itself=True, ks=(1, 2, 4, 8))
     found = retrieval_metrics(x, labels, similarity=similarity)
     assert list(found) == KEYS
@@ -113,12 +165,25 @@ def test_a_cut_below_the_depth_changes_nothing_above_it(depth):
 def test_golden(case):
     x, labels = GOLDEN[f"{case}/embeddings"], GOLDEN[f"{case}/labels"]
     found = retrieval_metrics(x, labels, ks=(1, 2, 4, 8, 10))
-    for name in ("recall@1", "recall@2", "recall@4", "recall@8", "recall@10", "precision@1", "r_precision", "map@r"):
+    for name in (
+        "recall@1",
+        "recall@2",
+        "recall@4",
+        "recall@8",
+        "recall@10",
+        "precision@1",
+        "r_precision",
+        "map@r",
+    ):
         assert found[name] == pytest.approx(float(GOLDEN[f"{case}/{name}"]), abs=1e-12)
     assert found["map@1000"] == pytest.approx(float(GOLDEN[f"{case}/map"]), abs=1e-12)
     assert found["num_lone"] == (case == "c1")
     pml = retrieval_metrics(x, labels, compat="pml")
-    for ours, theirs in (("precision@1", "precision_at_1"), ("map@r", "mean_average_precision_at_r"), ("map@1000", "mean_average_precision")):
+    for ours, theirs in (
+        ("precision@1", "precision_at_1"),
+        ("map@r", "mean_average_precision_at_r"),
+        ("map@1000", "mean_average_precision"),
+    ):
         assert pml[ours] == pytest.approx(float(GOLDEN[f"{case}/pml_{theirs}"]), abs=1e-6)
 
 
@@ -126,12 +191,19 @@ def test_golden(case):
 def test_golden_nmi(case, monkeypatch):
     given_clusters, labels = GOLDEN[f"{case}/cluster_labels"], GOLDEN[f"{case}/labels"]
     monkeypatch.setattr(retrieval, "clusters", lambda *args, **kwargs: given_clusters)
-    assert nmi(GOLDEN[f"{case}/embeddings"], labels) == pytest.approx(float(GOLDEN[f"{case}/nmi_arithmetic"]), abs=1e-12)
+    assert nmi(GOLDEN[f"{case}/embeddings"], labels) == pytest.approx(
+        float(GOLDEN[f"{case}/nmi_arithmetic"]), abs=1e-12
+    )
     same = labels[:, None] == labels
     together = given_clusters[:, None] == given_clusters
     pairs = ~np.eye(len(labels), dtype=bool)
-    precision, recall = (same & together & pairs).sum() / (together & pairs).sum(), (same & together & pairs).sum() / (same & pairs).sum()
-    assert f1(GOLDEN[f"{case}/embeddings"], labels) == pytest.approx(2 * precision * recall / (precision + recall), abs=1e-12)
+    precision, recall = (
+        (same & together & pairs).sum() / (together & pairs).sum(),
+        (same & together & pairs).sum() / (same & pairs).sum(),
+    )
+    assert f1(GOLDEN[f"{case}/embeddings"], labels) == pytest.approx(
+        2 * precision * recall / (precision + recall), abs=1e-12
+    )
 
 
 def on_an_arc(x) -> np.ndarray:
@@ -142,14 +214,68 @@ def on_an_arc(x) -> np.ndarray:
 LINE = [0, 1, 2.2, 3.5, 4.9, 6.4, 8]  # field-retrieval.md, section 5, cases 1 to 5
 LABELS = [0, 0, 1, 0, 1, 1, 2]
 WORKED = [
-    (LINE, LABELS, "pml", {"precision@1": 0.5, "r_precision": 0.3333, "map@r": 0.2917, "map@1000": 0.6153, "num_queries": 6, "num_lone": 1}),
-    (LINE, LABELS, "oml", {"recall@1": 0.4286, "precision@1": np.nan, "map@1000": 0.5274, "num_queries": 7, "num_lone": 1}),
-    (LINE, LABELS, "rdml", {"recall@1": 0.4286, "recall@2": 0.5714, "recall@3": 0.7143, "map@r": 0.2778, "map@1000": 138.0355}),
-    (LINE[:6], LABELS[:6], "pml", {"precision@1": 0.5, "r_precision": 0.3333, "map@r": 0.2917, "map@1000": 0.6292}),
-    (LINE[:6], LABELS[:6], "oml", {"recall@1": 0.5, "precision@1": 0.5, "r_precision": 0.3333, "map@1000": 0.6292}),
+    (
+        LINE,
+        LABELS,
+        "pml",
+        {
+            "precision@1": 0.5,
+            "r_precision": 0.3333,
+            "map@r": 0.2917,
+            "map@1000": 0.6153,
+            "num_queries": 6,
+            "num_lone": 1,
+        },
+    ),
+    (
+        LINE,
+        LABELS,
+        "oml",
+        {
+            "recall@1": 0.4286,
+            "precision@1": np.nan,
+            "map@1000": 0.5274,
+            "num_queries": 7,
+            "num_lone": 1,
+        },
+    ),
+    (
+        LINE,
+        LABELS,
+        "rdml",
+        {
+            "recall@1": 0.4286,
+            "recall@2": 0.5714,
+            "recall@3": 0.7143,
+            "map@r": 0.2778,
+            "map@1000": 138.0355,
+        },
+    ),
+    (
+        LINE[:6],
+        LABELS[:6],
+        "pml",
+        {"precision@1": 0.5, "r_precision": 0.3333, "map@r": 0.2917, "map@1000": 0.6292},
+    ),
+    (
+        LINE[:6],
+        LABELS[:6],
+        "oml",
+        {"recall@1": 0.5, "precision@1": 0.5, "r_precision": 0.3333, "map@1000": 0.6292},
+    ),
     (LINE[:6], LABELS[:6], "rdml", {"recall@1": 0.5, "map@r": 0.3611}),
-    ([0, 0.1, 0.2, 5, 5.1], [0, 0, 0, 1, 1], "pml", {"precision@1": 1, "r_precision": 1, "map@r": 1}),
-    ([0, 0.1, 0.2, 5, 5.1], [0, 0, 0, 1, 1], "oml", {"recall@1": 1, "precision@1": 1, "map@1000": 1}),
+    (
+        [0, 0.1, 0.2, 5, 5.1],
+        [0, 0, 0, 1, 1],
+        "pml",
+        {"precision@1": 1, "r_precision": 1, "map@r": 1},
+    ),
+    (
+        [0, 0.1, 0.2, 5, 5.1],
+        [0, 0, 0, 1, 1],
+        "oml",
+        {"recall@1": 1, "precision@1": 1, "map@1000": 1},
+    ),
     ([0, 0.1, 0.2, 5, 5.1], [0, 0, 0, 1, 1], "rdml", {"recall@1": 1, "map@r": 0.6}),
     ([0, 0, 0, 0], [0, 1, 0, 1], "pml", {"precision@1": 0.25, "map@r": 0.25}),
     ([0, 0, 0, 0], [0, 1, 0, 1], "rdml", {"recall@1": 0.5, "map@r": 0.375}),
@@ -167,23 +293,46 @@ def test_what_the_tools_gave(points, labels, compat, expected):
 @pytest.mark.parametrize(("k", "value"), [(1, 0.4286), (2, 0.5), (3, 0.5119), (6, 0.5274)])
 def test_map_at_k_of_oml(monkeypatch, k, value):
     monkeypatch.setattr(retrieval, "_MAP_DEPTH", k)
-    assert retrieval_metrics(on_an_arc(LINE), LABELS, compat="oml")["map@1000"] == pytest.approx(value, abs=6e-5)
-
-
-@pytest.mark.parametrize(("points", "labels", "value"), [(LINE, LABELS, 0.372), (LINE[:6], LABELS[:6], 0.5028), ([0, 0.1, 0.2, 5, 5.1], [0, 0, 0, 1, 1], 0.68)])
-def test_map_of_rdml(monkeypatch, points, labels, value):
-    """RDML's mAP asks for N + 1 neighbours: one place of padding."""
-    monkeypatch.setattr(retrieval, "_MAP_DEPTH", len(points))
-    assert retrieval_metrics(on_an_arc(points), labels, compat="rdml")["map@1000"] == pytest.approx(value, abs=6e-5)
+    assert retrieval_metrics(on_an_arc(LINE), LABELS, compat="oml")["map@1000"] == pytest.approx(
+        value, abs=6e-5
+    )
 
 
 @pytest.mark.parametrize(
-    ("compat", "depth", "expected"), [("pml", 1000, {"precision@1": 0, "r_precision": 0.6667, "map@r": 0.3889}), ("oml", 4, {"map@1000": 0.6389 / 2})]
+    ("points", "labels", "value"),
+    [
+        (LINE, LABELS, 0.372),
+        (LINE[:6], LABELS[:6], 0.5028),
+        ([0, 0.1, 0.2, 5, 5.1], [0, 0, 0, 1, 1], 0.68),
+    ],
+)
+def test_map_of_rdml(monkeypatch, points, labels, value):
+    """RDML's mAP asks for N + 1 neighbours: one place of padding."""
+    monkeypatch.setattr(retrieval, "_MAP_DEPTH", len(points))
+    assert retrieval_metrics(on_an_arc(points), labels, compat="rdml")["map@1000"] == pytest.approx(
+        value, abs=6e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("compat", "depth", "expected"),
+    [
+        ("pml", 1000, {"precision@1": 0, "r_precision": 0.6667, "map@r": 0.3889}),
+        ("oml", 4, {"map@1000": 0.6389 / 2}),
+    ],
 )
 def test_a_query_apart(monkeypatch, compat, depth, expected):
     monkeypatch.setattr(retrieval, "_MAP_DEPTH", depth)
-    found = retrieval_metrics(on_an_arc([0, 0]), [0, 5], gallery=on_an_arc([1, 2, 3, 4]), gallery_labels=[1, 0, 0, 0], compat=compat)
-    assert {name: pytest.approx(value, abs=6e-5) for name, value in expected.items()} == {name: found[name] for name in expected}
+    found = retrieval_metrics(
+        on_an_arc([0, 0]),
+        [0, 5],
+        gallery=on_an_arc([1, 2, 3, 4]),
+        gallery_labels=[1, 0, 0, 0],
+        compat=compat,
+    )
+    assert {name: pytest.approx(value, abs=6e-5) for name, value in expected.items()} == {
+        name: found[name] for name in expected
+    }
 
 
 @given(st.integers(0, 10**6), st.sampled_from([None, "pml", "oml", "rdml"]))
@@ -195,8 +344,12 @@ def test_row_order_does_not_matter(seed, compat):
     order = rng.permutation(24)
     if compat == "rdml":  # its padding repeats the last item's class
         order = np.append(order[order != 23], 23)
-    first = retrieval_metrics(x, labels, similarity="dot" if compat is None else "cosine", compat=compat)
-    again = retrieval_metrics(x[order], labels[order], similarity="dot" if compat is None else "cosine", compat=compat)
+    first = retrieval_metrics(
+        x, labels, similarity="dot" if compat is None else "cosine", compat=compat
+    )
+    again = retrieval_metrics(
+        x[order], labels[order], similarity="dot" if compat is None else "cosine", compat=compat
+    )
     for name, value in first.items():
         assert again[name] == pytest.approx(value, rel=1e-12, abs=1e-12, nan_ok=True)
 
@@ -208,17 +361,26 @@ def test_constant_embeddings_score_chance(num_items, dim):
     rng = np.random.default_rng(dim)
     found = retrieval_metrics(np.tile(rng.standard_normal(dim), (num_items, 1)), labels)
     same = np.array([(labels == one).sum() - 1 for one in (0, 1)]) / (num_items - 1)
-    assert found["precision@1"] == pytest.approx(np.average(same, weights=[np.mean(labels == 0), np.mean(labels == 1)]), abs=1e-12)
+    assert found["precision@1"] == pytest.approx(
+        np.average(same, weights=[np.mean(labels == 0), np.mean(labels == 1)]), abs=1e-12
+    )
     assert found["r_precision"] == pytest.approx(found["precision@1"], abs=1e-12)
-    copies = retrieval_metrics(np.tile(rng.standard_normal((num_items // 2, dim)), (2, 1)), np.arange(num_items // 2 * 2) % (num_items // 2))
-    assert copies["recall@1"] == copies["map@r"] == 1  # a copy is not the query: self is removed by index
+    copies = retrieval_metrics(
+        np.tile(rng.standard_normal((num_items // 2, dim)), (2, 1)),
+        np.arange(num_items // 2 * 2) % (num_items // 2),
+    )
+    assert (
+        copies["recall@1"] == copies["map@r"] == 1
+    )  # a copy is not the query: self is removed by index
 
 
 def test_zero_vectors_tie_with_everything():
     x = np.array([[1, 0], [0, 0], [0.5, 0], [0, 1]])
     found = query_metrics(x, [0, 0, 1, 1], ks=(1,))
     assert found["recall@1"] == pytest.approx([0, 1 / 3, 0, 1 / 3])
-    assert retrieval_metrics(np.zeros((6, 4)), [0, 0, 0, 1, 1, 1])["precision@1"] == pytest.approx(0.4)
+    assert retrieval_metrics(np.zeros((6, 4)), [0, 0, 0, 1, 1, 1])["precision@1"] == pytest.approx(
+        0.4
+    )
 
 
 def test_labels_of_any_size():
@@ -226,7 +388,12 @@ def test_labels_of_any_size():
     x = np.eye(4)[[0, 0, 1, 1]] + 0.01 * np.eye(4)
     with pytest.raises(ValueError, match="none of the 4 queries"):
         retrieval_metrics(x, big)
-    for labels in (2**24 + np.array([0, 0, 1, 1]), big[[0, 0, 1, 1]].tolist(), ["a", "a", "b", "b"], np.array([2**63, 2**63, 2**63 + 1, 2**63 + 1], np.uint64)):
+    for labels in (
+        2**24 + np.array([0, 0, 1, 1]),
+        big[[0, 0, 1, 1]].tolist(),
+        ["a", "a", "b", "b"],
+        np.array([2**63, 2**63, 2**63 + 1, 2**63 + 1], np.uint64),
+    ):
         assert retrieval_metrics(x, labels)["recall@1"] == 1
     assert retrieval_metrics(x, [2**70, 2**70, 2**70 + 1, -(2**70)])["num_lone"] == 2
     mixed = label_codes(np.array([2**63 + 5, 7], np.uint64), np.array([7, -1]))
@@ -237,7 +404,12 @@ def test_labels_of_any_size():
 def test_lone_queries():
     x, labels = on_an_arc(LINE), LABELS
     excluded, zero = retrieval_metrics(x, labels), retrieval_metrics(x, labels, lone="zero")
-    assert (excluded["num_queries"], excluded["num_lone"], zero["num_queries"], zero["num_lone"]) == (6, 1, 7, 1)
+    assert (
+        excluded["num_queries"],
+        excluded["num_lone"],
+        zero["num_queries"],
+        zero["num_lone"],
+    ) == (6, 1, 7, 1)
     assert all(zero[name] == pytest.approx(excluded[name] * 6 / 7) for name in KEYS[:-2])
     with pytest.raises(ValueError, match=r"1 of 7 queries have no relevant item \(first: row 6\)"):
         retrieval_metrics(x, labels, lone="error")
@@ -251,8 +423,16 @@ EYE = np.eye(3)
     ("arguments", "keywords", "message"),
     [
         ((np.empty((0, 3)), []), {}, "at least one row"),
-        ((EYE, [0, 0, 1]), {"gallery": np.empty((0, 3)), "gallery_labels": []}, "gallery: expected a matrix"),
-        ((np.array([[1, np.nan], [0, 1]]), [0, 0]), {}, r"1 of 2 rows hold NaN or infinity \(first: row 0\)"),
+        (
+            (EYE, [0, 0, 1]),
+            {"gallery": np.empty((0, 3)), "gallery_labels": []},
+            "gallery: expected a matrix",
+        ),
+        (
+            (np.array([[1, np.nan], [0, 1]]), [0, 0]),
+            {},
+            r"1 of 2 rows hold NaN or infinity \(first: row 0\)",
+        ),
         ((np.array([[1, 1e300], [0, 1]]), [0, 0]), {}, "1 of 2 rows hold NaN"),
         ((EYE, [0.0, 0.0, 1.0]), {}, "never floats|one kind"),
         ((EYE, np.array([0.0, 0.0, 1.0])), {}, "never floats"),
@@ -260,9 +440,21 @@ EYE = np.eye(3)
         ((EYE, [0, 0]), {}, "2 labels for 3 rows"),
         ((EYE, [[0], [0], [1]]), {}, "one label per row"),
         ((EYE, [0, 0, 1]), {"gallery": EYE}, "belong together"),
-        ((EYE, [0, 0, 1]), {"gallery": np.eye(4), "gallery_labels": [0, 0, 1, 1]}, "do not compare"),
-        ((EYE, [0, 0, 1]), {"gallery": EYE, "gallery_labels": ["0", "0", "1"]}, "write both the same way"),
-        ((EYE, [0, 0, 1]), {"gallery": EYE, "gallery_labels": [0, 0, 1], "compat": "rdml"}, "no separate gallery"),
+        (
+            (EYE, [0, 0, 1]),
+            {"gallery": np.eye(4), "gallery_labels": [0, 0, 1, 1]},
+            "do not compare",
+        ),
+        (
+            (EYE, [0, 0, 1]),
+            {"gallery": EYE, "gallery_labels": ["0", "0", "1"]},
+            "write both the same way",
+        ),
+        (
+            (EYE, [0, 0, 1]),
+            {"gallery": EYE, "gallery_labels": [0, 0, 1], "compat": "rdml"},
+            "no separate gallery",
+        ),
         ((EYE, [0, 0, 1]), {"compat": "PML"}, "allowed are None"),
         ((EYE, [0, 0, 1]), {"compat": "pml", "lone": "zero"}, "the preset fixes"),
         ((EYE, [0, 0, 1]), {"lone": "skip"}, "allowed are 'exclude'"),
@@ -288,7 +480,9 @@ def test_clusters_and_their_metrics():
     assert f1(noisy[order], labels[order]) == f1(noisy, labels)
     from sklearn.metrics import normalized_mutual_info_score
 
-    assert nmi(noisy, labels, num_clusters=9) == pytest.approx(normalized_mutual_info_score(labels, clusters(noisy, 9)), abs=1e-12)
+    assert nmi(noisy, labels, num_clusters=9) == pytest.approx(
+        normalized_mutual_info_score(labels, clusters(noisy, 9)), abs=1e-12
+    )
     assert nmi(np.ones((6, 2)), [0, 0, 0, 1, 1, 1]) == 0
     assert f1(np.ones((2, 2)), ["a", "b"], num_clusters=2) == 0
     with pytest.raises(ValueError, match="num_clusters = 9: 3 rows"):
@@ -299,7 +493,9 @@ def test_clusters_and_their_metrics():
 
 
 def test_omniglot_pixels(shared):
-    """50 characters of the first alphabets, pixels averaged over 4 x 4; at full size R@1 is 57.2 % and MAP@R 13.1 %."""
+    """50 characters of the first alphabets, pixels averaged over 4 x 4; at full size R@1 is 57.2 %
+    and MAP@R 13.1 %.
+    """
     with np.load(shared / "data" / "omniglot" / "images_background.npz") as file:
         ink, labels = file["ink_packed"][:1000], file["label"][:1000]
     pixels = np.unpackbits(ink, axis=1)[:, :11025].reshape(-1, 105, 105)[:, :104, :104]
@@ -308,6 +504,10 @@ def test_omniglot_pixels(shared):
     assert found["num_lone"] == 0
     assert 0.4 < found["recall@1"] < 0.9
     assert 0.1 < found["map@r"] < found["r_precision"] < found["recall@1"] < found["recall@8"]
-    scores = small @ small.T / np.outer(np.linalg.norm(small, axis=1), np.linalg.norm(small, axis=1))
+    scores = (
+        small @ small.T / np.outer(np.linalg.norm(small, axis=1), np.linalg.norm(small, axis=1))
+    )
     np.fill_diagonal(scores, -1)
-    assert found["recall@1"] == pytest.approx(np.mean(labels[scores.argmax(axis=1)] == labels), abs=0.003)
+    assert found["recall@1"] == pytest.approx(
+        np.mean(labels[scores.argmax(axis=1)] == labels), abs=0.003
+    )

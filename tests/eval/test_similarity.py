@@ -1,4 +1,6 @@
-"""Similarities against brute force in float64, along every path: one product, bands of it, gathered rows."""
+"""Similarities against brute force in float64, along every path: one product, bands of it, gathered
+rows.
+"""
 
 import tracemalloc
 from pathlib import Path
@@ -14,7 +16,18 @@ from eval.similarity import matrix, pairs, score_trials
 from eval.types import Embeddings, Trials
 
 NAMES = ("cosine", "dot", "simple", "simple:0", "simple:-.25", "simple:1")
-PRECISE = ("euclidean", "poincare", "poincare:.1", "poincare:1", "vmf_el", "vmf_b", "vmf_kl", "vmf_el:.25", "vmf_b:9", "vmf_kl:2")
+PRECISE = (
+    "euclidean",
+    "poincare",
+    "poincare:.1",
+    "poincare:1",
+    "vmf_el",
+    "vmf_b",
+    "vmf_kl",
+    "vmf_el:.25",
+    "vmf_b:9",
+    "vmf_kl:2",
+)
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
@@ -29,7 +42,9 @@ def brute(x: np.ndarray, y: np.ndarray, similarity: str) -> float:
 
 
 def brute_precise(x: np.ndarray, y: np.ndarray, similarity: str) -> float:
-    """From the definitions: Moebius addition for the Poincare distance, densities' normalisers at the three natural parameters for vMF."""
+    """From the definitions: Moebius addition for the Poincare distance, densities' normalisers at
+    the three natural parameters for vMF.
+    """
     x, y = x.astype(np.float64), y.astype(np.float64)
     name, _, text = similarity.partition(":")
     if name == "euclidean":
@@ -38,7 +53,9 @@ def brute_precise(x: np.ndarray, y: np.ndarray, similarity: str) -> float:
         c = float(text or 1e-5)
         x, y = -in_ball(x, c), in_ball(y, c)
         xy, xx, yy = x @ y, x @ x, y @ y
-        moved = ((1 + 2 * c * xy + c * yy) * x + (1 - c * xx) * y) / (1 + 2 * c * xy + c * c * xx * yy)
+        moved = ((1 + 2 * c * xy + c * yy) * x + (1 - c * xx) * y) / (
+            1 + 2 * c * xy + c * c * xx * yy
+        )
         return -2 / np.sqrt(c) * float(np.arctanh(np.sqrt(c) * np.linalg.norm(moved)))
     alpha, dim = float(text or 1), x.size
     x, y = alpha * x, alpha * y
@@ -57,9 +74,13 @@ def in_ball(x: np.ndarray, c: float) -> np.ndarray:
     return min(np.tanh(np.sqrt(c) * norm), 1 - 1e-3) / np.sqrt(c) * x / norm if norm else x
 
 
-def data(n: int, m: int, dim: int, trials: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def data(
+    n: int, m: int, dim: int, trials: int, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
-    x = rng.standard_normal((n, dim), dtype=np.float32) * np.exp(rng.standard_normal((n, 1), dtype=np.float32))
+    x = rng.standard_normal((n, dim), dtype=np.float32) * np.exp(
+        rng.standard_normal((n, 1), dtype=np.float32)
+    )
     y = rng.standard_normal((m, dim), dtype=np.float32)
     x[rng.integers(n)] = 0
     return x, y, rng.integers(0, n, trials), rng.integers(0, m, trials)
@@ -80,7 +101,12 @@ def test_pairs_against_brute_force(monkeypatch, similarity, path):
         i[(i >= 14) & (i < 21)] = 21
     found = pairs(x, y, i, j, similarity)
     expected = np.array([brute(x[a], y[b], similarity) for a, b in zip(i, j, strict=True)])
-    scale = 1 if similarity == "cosine" else np.linalg.norm(x[i].astype(float), axis=1) * np.linalg.norm(y[j].astype(float), axis=1) + 1e-30
+    scale = (
+        1
+        if similarity == "cosine"
+        else np.linalg.norm(x[i].astype(float), axis=1) * np.linalg.norm(y[j].astype(float), axis=1)
+        + 1e-30
+    )
     assert found.dtype == np.float64
     assert np.max(np.abs(found - expected) / scale) < 5e-7
     full = matrix(x, y, similarity)
@@ -99,12 +125,16 @@ def test_precise_pairs_against_brute_force(monkeypatch, similarity, path):
     monkeypatch.setattr(module, "_PRODUCT_GAIN", 0 if path == "gather" else 1e9)
     found = pairs(x, y, i, j, similarity)
     expected = np.array([brute_precise(x[a], y[b], similarity) for a, b in zip(i, j, strict=True)])
-    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=2e-7)  # artanh and the differences of the brute force lose digits themselves
+    np.testing.assert_allclose(
+        found, expected, rtol=1e-8, atol=2e-7
+    )  # artanh and the differences of the brute force lose digits themselves
     np.testing.assert_allclose(matrix(x, y, similarity)[i, j], expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("dim", [3, 16, 128, 512])
-@pytest.mark.parametrize(("similarity", "key"), [("vmf_el", "d_EL"), ("vmf_b", "d_B"), ("vmf_kl", "d_KL_z_p")])
+@pytest.mark.parametrize(
+    ("similarity", "key"), [("vmf_el", "d_EL"), ("vmf_b", "d_B"), ("vmf_kl", "d_KL_z_p")]
+)
 @pytest.mark.parametrize("gather", [False, True])
 def test_vmf_golden(monkeypatch, dim, similarity, key, gather):
     golden = np.load(GOLDEN / "vmf_distances_exact__mpmath.npz", allow_pickle=False)
@@ -112,9 +142,16 @@ def test_vmf_golden(monkeypatch, dim, similarity, key, gather):
     monkeypatch.setattr(module, "_PRODUCT_GAIN", 0 if gather else 1e9)
     i, j = np.indices(expected.shape).reshape(2, -1)
     found = pairs(z, p, i, j, similarity).reshape(expected.shape)
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=6e-8 if 3 < dim < 128 else 1e-10)  # the series itself is good to 3e-8 below 64-D
+    np.testing.assert_allclose(
+        found, expected, rtol=1e-9, atol=6e-8 if 3 < dim < 128 else 1e-10
+    )  # the series itself is good to 3e-8 below 64-D
     if key == "d_KL_z_p":
-        np.testing.assert_allclose(pairs(p, z, j, i, similarity).reshape(expected.shape), -golden[f"n{dim}/d_KL_p_z"], rtol=1e-9, atol=6e-8)
+        np.testing.assert_allclose(
+            pairs(p, z, j, i, similarity).reshape(expected.shape),
+            -golden[f"n{dim}/d_KL_p_z"],
+            rtol=1e-9,
+            atol=6e-8,
+        )
     scaled = pairs(z / 4, p / 4, i, j, f"{similarity}:4").reshape(expected.shape)
     np.testing.assert_allclose(scaled, expected, rtol=1e-9, atol=6e-8 if 3 < dim < 128 else 1e-9)
     np.testing.assert_allclose(matrix(z, p, similarity), expected, rtol=1e-6)
@@ -122,7 +159,9 @@ def test_vmf_golden(monkeypatch, dim, similarity, key, gather):
 
 @pytest.mark.parametrize("name", ["1e-05", "0.1", "1"])
 def test_poincare_golden(name):
-    """The file's distances are between points of the ball: bring them there by the inverse of expmap0. Tolerance: the reference's epsilons."""
+    """The file's distances are between points of the ball: bring them there by the inverse of
+    expmap0. Tolerance: the reference's epsilons.
+    """
     golden = np.load(GOLDEN / "poincare__vmf_embeddings.npz", allow_pickle=False)
     root, points = np.sqrt(float(name)), golden["x"]
     norms = np.linalg.norm(points, axis=1)
@@ -131,33 +170,52 @@ def test_poincare_golden(name):
     i, j = np.indices((inside.size, inside.size)).reshape(2, -1)
     found = pairs(tangent, tangent, i, j, f"poincare:{name}").reshape(inside.size, -1)
     np.testing.assert_allclose(-found, golden[f"dist_c{name}"][np.ix_(inside, inside)], atol=1e-4)
-    np.testing.assert_allclose([in_ball(one, float(name)) for one in points], golden[f"expmap0_c{name}"], atol=1e-12)
+    np.testing.assert_allclose(
+        [in_ball(one, float(name)) for one in points], golden[f"expmap0_c{name}"], atol=1e-12
+    )
 
 
 @given(st.integers(1, 40), st.integers(0, 9999), st.floats(0.01, 100), st.sampled_from(PRECISE))
 def test_a_vector_is_closest_to_itself(dim, seed, size, similarity):
-    """Distances are 0 for x = y and never below; the expected likelihood is no distance (it grows with the concentrations)."""
+    """Distances are 0 for x = y and never below; the expected likelihood is no distance (it grows
+    with the concentrations).
+    """
     x = np.random.default_rng(seed).standard_normal((6, dim)) * size
-    found = pairs(x, x, np.repeat(np.arange(6), 6), np.tile(np.arange(6), 6), similarity).reshape(6, 6)
+    found = pairs(x, x, np.repeat(np.arange(6), 6), np.tile(np.arange(6), 6), similarity).reshape(
+        6, 6
+    )
     assert np.isfinite(found).all()
     if not similarity.startswith("vmf_kl"):
         np.testing.assert_allclose(found, found.T, rtol=1e-12, atol=1e-7 * (1 + size))
     if not similarity.startswith("vmf_el"):
-        tolerance = 1e-6 * (1 + size)  # 1e-8 |x| from the square root, amplified near the rim of the ball
-        assert (np.abs(np.diag(found)) <= (1e-2 if similarity.startswith("poincare") else tolerance)).all()
+        tolerance = 1e-6 * (
+            1 + size
+        )  # 1e-8 |x| from the square root, amplified near the rim of the ball
+        assert (
+            np.abs(np.diag(found)) <= (1e-2 if similarity.startswith("poincare") else tolerance)
+        ).all()
         assert (found <= tolerance).all()
 
 
 def test_vmf_of_zero_vectors_is_the_uniform_distribution():
     zero, one = np.zeros((1, 3)), np.array([[0.0, 3.0, 4.0]])
     assert pairs(zero, zero, [0], [0], "vmf_el")[0] == pytest.approx(-np.log(4 * np.pi))
-    assert pairs(zero, one, [0], [0], "vmf_el")[0] == pytest.approx(-np.log(4 * np.pi))  # any density integrates to 1 against 1/4pi
+    assert pairs(zero, one, [0], [0], "vmf_el")[0] == pytest.approx(
+        -np.log(4 * np.pi)
+    )  # any density integrates to 1 against 1/4pi
     for similarity in ("vmf_b", "vmf_kl", "euclidean", "poincare:1"):
         assert pairs(zero, zero, [0], [0], similarity)[0] == pytest.approx(0, abs=1e-12)
         assert pairs(zero, one, [0], [0], similarity)[0] < -0.1
 
 
-@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 5), st.integers(0, 60), st.integers(0, 9999), st.sampled_from(NAMES))
+@given(
+    st.integers(1, 9),
+    st.integers(1, 9),
+    st.integers(1, 5),
+    st.integers(0, 60),
+    st.integers(0, 9999),
+    st.sampled_from(NAMES),
+)
 def test_any_shape(n, m, dim, trials, seed, similarity):
     x, y, i, j = data(n, m, dim, trials, seed)
     found = pairs(x, y, i.astype(np.int32), j, similarity)
@@ -171,7 +229,11 @@ def test_the_paths_are_really_taken(monkeypatch):
     taken = []
     for name in ("_product_then_gather", "_gather_then_dot"):
         original = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *args, name=name, original=original: taken.append(name) or original(*args))
+        monkeypatch.setattr(
+            module,
+            name,
+            lambda *args, name=name, original=original: taken.append(name) or original(*args),
+        )
     pairs(x, y, i, j)
     pairs(x, y, i[:20], j[:20])
     pairs(np.zeros((5000, 4)), np.zeros((5000, 4)), np.arange(9) * 500, np.arange(9) * 500)
@@ -192,21 +254,32 @@ def test_zero_vectors_score_zero():
 @pytest.mark.parametrize("similarity", ["dot", "simple", "simple:-.25"])
 @pytest.mark.parametrize("path", ["product", "gather"])
 @pytest.mark.parametrize("size", [1e-25, 1e-40, 1e15, 1e25])
-def test_products_of_tiny_and_of_huge_vectors_keep_their_sign_and_digits(monkeypatch, similarity, path, size):
-    """In float32 1e-25 squared is 0, which left minus b_theta |x||y| of a positive similarity, and 1e25 squared is infinite."""
+def test_products_of_tiny_and_of_huge_vectors_keep_their_sign_and_digits(
+    monkeypatch, similarity, path, size
+):
+    """In float32 1e-25 squared is 0, which left minus b_theta |x||y| of a positive similarity, and
+    1e25 squared is infinite.
+    """
     monkeypatch.setattr(module, "_PRODUCT_GAIN", 0 if path == "gather" else 1e9)
     x, y, i, j = data(20, 15, 7, 200, seed=4)
     x = (x.astype(np.float64) * size).astype(np.float32)
     y[::2] *= np.float32(1e-12)  # rows of one side may differ, too
     expected = np.array([brute(x[a], y[b], similarity) for a, b in zip(i, j, strict=True)])
-    lengths = np.linalg.norm(x.astype(np.float64), axis=1)[i] * np.linalg.norm(y.astype(np.float64), axis=1)[j]
+    lengths = (
+        np.linalg.norm(x.astype(np.float64), axis=1)[i]
+        * np.linalg.norm(y.astype(np.float64), axis=1)[j]
+    )
     found = pairs(x, y, i, j, similarity)
     assert float(np.abs(found - expected).max(initial=0, where=lengths > 0) / size) < 1e-3
     assert bool((np.abs(found - expected) <= 1e-6 * lengths).all())
-    assert pairs(x, x, [int(i[lengths.argmax()])], [int(i[lengths.argmax()])], "simple")[0] > 0  # a vector is like itself
+    assert (
+        pairs(x, x, [int(i[lengths.argmax()])], [int(i[lengths.argmax()])], "simple")[0] > 0
+    )  # a vector is like itself
     fits = np.abs(found) < 1e38
     with np.errstate(over="ignore"):  # the float32 matrix cannot hold the others
-        assert bool((np.abs(matrix(x, y, similarity)[i, j] - found) <= 1e-6 * lengths + 1e-45)[fits].all())
+        assert bool(
+            (np.abs(matrix(x, y, similarity)[i, j] - found) <= 1e-6 * lengths + 1e-45)[fits].all()
+        )
 
 
 def test_scaling_changes_no_score_of_ordinary_rows(monkeypatch):
@@ -220,7 +293,11 @@ def test_scaling_changes_no_score_of_ordinary_rows(monkeypatch):
 def test_zero_vectors_in_trials_are_counted_and_named(recwarn):
     trials = Trials(("a", "b"), ("c", "d"), [0, 1, 0], [0, 0, 1])
     rows = np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0, 2.0]])
-    score_trials(trials, Embeddings(("a", "e", "z", "b"), rows[[0, 1, 2, 3]]), Embeddings(("c", "d"), rows[[0, 3]]))
+    score_trials(
+        trials,
+        Embeddings(("a", "e", "z", "b"), rows[[0, 1, 2, 3]]),
+        Embeddings(("c", "d"), rows[[0, 3]]),
+    )
     assert not recwarn.list  # what the trials do not use does not matter
     with pytest.warns(UserWarning, match=r"2 embeddings .*\('b', 'c'\)"):
         assert score_trials(trials, Embeddings(("a", "b", "c", "d"), rows)).tolist() == [0, 0, 0]
@@ -277,7 +354,13 @@ def test_unknown_similarities(similarity, message):
 
 @pytest.mark.parametrize(
     ("i", "j", "message"),
-    [([2], [0], "i must be"), ([-1], [0], "i must be"), ([0], [3], "j must be"), ([0.0], [0], "i must be"), ([0, 1], [0], "must pair up")],
+    [
+        ([2], [0], "i must be"),
+        ([-1], [0], "i must be"),
+        ([0], [3], "j must be"),
+        ([0.0], [0], "i must be"),
+        ([0, 1], [0], "must pair up"),
+    ],
 )
 def test_bad_indices(i, j, message):
     with pytest.raises(ValueError, match=message):
@@ -287,15 +370,21 @@ def test_bad_indices(i, j, message):
 @pytest.mark.parametrize("kind", [np.uint8, np.int8, np.int16, np.uint32, np.uint64, ">i4"])
 @pytest.mark.parametrize("path", ["product", "bands", "gather"])
 def test_any_kind_of_integers_are_indices(monkeypatch, kind, path):
-    """Numbers of rows, columns and cells exceed what the smaller kinds hold; int64 and uint64 do not mix."""
+    """Numbers of rows, columns and cells exceed what the smaller kinds hold; int64 and uint64 do
+    not mix.
+    """
     x, y, i, j = data(120, 30, 5, 700, seed=5)
     i[:120], j[:30] = np.arange(120), np.arange(30)  # all rows occur: none is numbered anew
     if path == "bands":
         monkeypatch.setattr(module, "_CELLS", 1)
-        monkeypatch.setattr(module, "_BLOCK_CELLS", 70_000 * 30)  # bands of more rows than 16 bits count
+        monkeypatch.setattr(
+            module, "_BLOCK_CELLS", 70_000 * 30
+        )  # bands of more rows than 16 bits count
     monkeypatch.setattr(module, "_PRODUCT_GAIN", 0 if path == "gather" else 1e9)
     expected = [brute(x[a], y[b], "dot") for a, b in zip(i, j, strict=True)]
-    np.testing.assert_allclose(pairs(x, y, i.astype(kind), j.astype(kind), "dot"), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        pairs(x, y, i.astype(kind), j.astype(kind), "dot"), expected, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_unit_rows_take_no_memory_beside_themselves():
@@ -325,5 +414,7 @@ def test_score_trials():
     probe = Embeddings(("b", "c"), np.array([[1, 1], [0, 1]]))
     np.testing.assert_allclose(score_trials(trials, enrol, probe, "dot"), [2, 7, 4])
     lacking = Trials(("a", "x", "y"), ("b", "z"), np.array([0, 1, 2]), np.array([0, 1, 1]))
-    with pytest.raises(KeyError, match=r"2 of 3 enrolment ids \('x', 'y'\) and 1 of 2 probe ids \('z'\)"):
+    with pytest.raises(
+        KeyError, match=r"2 of 3 enrolment ids \('x', 'y'\) and 1 of 2 probe ids \('z'\)"
+    ):
         score_trials(lacking, enrol, probe)

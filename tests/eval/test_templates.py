@@ -1,4 +1,6 @@
-"""Pooling against loops that follow the words (mean of the media, then their sum), and enrolment lists in every format."""
+"""Pooling against loops that follow the words (mean of the media, then their sum), and enrolment
+lists in every format.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,21 @@ from eval.types import Embeddings
 
 
 def made(rows: int, dim: int = 3, seed: int = 0) -> Embeddings:
-    return Embeddings(tuple(f"u{k}" for k in range(rows)), np.random.default_rng(seed).standard_normal((rows, dim)) * 5, {"similarity": "simple:0.3"})
+    return Embeddings(
+        tuple(f"u{k}" for k in range(rows)),
+        np.random.default_rng(seed).standard_normal((rows, dim)) * 5,
+        {"similarity": "simple:0.3"},
+    )
 
 
-def brute(x: np.ndarray, template: list[int], media: list[int], method: str, keep_norm: bool, weights: np.ndarray) -> dict[int, np.ndarray]:
+def brute(
+    x: np.ndarray,
+    template: list[int],
+    media: list[int],
+    method: str,
+    keep_norm: bool,
+    weights: np.ndarray,
+) -> dict[int, np.ndarray]:
     x = x.astype(np.float64)
     if not keep_norm:
         x = x / np.linalg.norm(x, axis=1, keepdims=True)
@@ -30,7 +43,10 @@ def brute(x: np.ndarray, template: list[int], media: list[int], method: str, kee
         if method in ("mean", "norm_weighted"):
             pooled[name] = sum(x[k] for k in mine) / (len(mine) if method == "mean" else 1)
             continue
-        means = [np.mean([x[k] for k in mine if media[k] == medium], axis=0) for medium in {media[k] for k in mine}]
+        means = [
+            np.mean([x[k] for k in mine if media[k] == medium], axis=0)
+            for medium in {media[k] for k in mine}
+        ]
         pooled[name] = np.sum(means, axis=0) / (len(means) if method == "ijb_mean" else 1)
     return pooled
 
@@ -50,13 +66,30 @@ def test_against_loops(labels, method, keep_norm, weighted, block):
     expected = brute(embeddings.matrix, template, media, method, keep_norm, weights)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_BLOCK", block)
-        found = pool(embeddings, template, media, method=method, keep_norm=keep_norm, weights=weights if weighted else None)
-        unit = pool(embeddings, template, media, method=method, keep_norm=keep_norm, weights=weights if weighted else None, normalize=True)
+        found = pool(
+            embeddings,
+            template,
+            media,
+            method=method,
+            keep_norm=keep_norm,
+            weights=weights if weighted else None,
+        )
+        unit = pool(
+            embeddings,
+            template,
+            media,
+            method=method,
+            keep_norm=keep_norm,
+            weights=weights if weighted else None,
+            normalize=True,
+        )
     assert found.ids == tuple(str(name) for name in expected)
     assert found.meta == embeddings.meta
     rows = np.stack(list(expected.values()))
     np.testing.assert_allclose(found.matrix, rows, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(unit.matrix, rows / np.linalg.norm(rows, axis=1, keepdims=True), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(
+        unit.matrix, rows / np.linalg.norm(rows, axis=1, keepdims=True), rtol=1e-3, atol=1e-3
+    )
 
 
 def test_row_order_does_not_matter():
@@ -64,8 +97,13 @@ def test_row_order_does_not_matter():
     order = np.random.default_rng(2).permutation(50)
     shuffled = Embeddings(tuple(embeddings.ids[k] for k in order), embeddings.matrix[order])
     for method in ("mean", "ijb"):
-        one, other = pool(embeddings, template, media, method=method), pool(shuffled, template[order], media[order], method=method)
-        np.testing.assert_allclose(other.matrix[other.rows(one.ids)], one.matrix, rtol=1e-5, atol=1e-6)
+        one, other = (
+            pool(embeddings, template, media, method=method),
+            pool(shuffled, template[order], media[order], method=method),
+        )
+        np.testing.assert_allclose(
+            other.matrix[other.rows(one.ids)], one.matrix, rtol=1e-5, atol=1e-6
+        )
 
 
 def test_items_may_serve_several_templates_or_none():
@@ -87,7 +125,10 @@ def test_zero_rows_and_templates_stay_zero():
     [
         ({"template_of": ["t"]}, r"template_of must be \(3,\)"),
         ({"template_of": [0.5] * 3}, "texts or integers"),
-        ({"template_of": ["t"] * 3, "method": "median"}, "unknown method 'median'; choose one of mean"),
+        (
+            {"template_of": ["t"] * 3, "method": "median"},
+            "unknown method 'median'; choose one of mean",
+        ),
         ({"template_of": ["t"] * 3, "method": "ijb"}, "needs media_of"),
         ({"template_of": ["t"] * 3, "media_of": [1], "method": "ijb"}, r"media_of must be \(3,\)"),
         ({"template_of": ["t"] * 3, "method": "norm_weighted", "keep_norm": False}, "contradicts"),

@@ -17,7 +17,9 @@ def test_embeddings_are_raw():
     np.testing.assert_allclose(made.unit(), [[0.6, 0.8], [0, 0]])
     np.testing.assert_array_equal(made.matrix, matrix)  # unit() made a copy
     assert made.rows(["b", "a", "b"]).tolist() == [1, 0, 1]
-    with pytest.raises(KeyError, match=r"6 of 7 ids have no embedding \('c', 'd', 'e', 'f', 'g', \.\.\.\)"):
+    with pytest.raises(
+        KeyError, match=r"6 of 7 ids have no embedding \('c', 'd', 'e', 'f', 'g', \.\.\.\)"
+    ):
         made.rows("acdefgh")
 
 
@@ -39,7 +41,11 @@ def test_embeddings_are_frozen():
         (("a", "b"), np.ones(2), r"but got shape \(2,\)"),
         (("a", "b"), np.ones((2, 0)), "D >= 1"),
         (("a", "b", "a", "a"), np.ones((4, 2)), r"2 repeated ids \('a', 'a'\)"),
-        (("a", "b", "c"), np.array([[1, np.nan], [1, 1], [np.inf, 1]]), r"2 of 3 rows hold NaN or infinity \('a', 'c'\)"),
+        (
+            ("a", "b", "c"),
+            np.array([[1, np.nan], [1, 1], [np.inf, 1]]),
+            r"2 of 3 rows hold NaN or infinity \('a', 'c'\)",
+        ),
     ],
 )
 def test_bad_embeddings(ids, matrix, message):
@@ -52,7 +58,9 @@ def test_norms_do_not_overflow():
 
 
 def test_trials():
-    trials = Trials(("a", "b"), ("c",), np.array([0, 1, 1]), np.array([0, 0, 0]), np.array([1, 0, 1]))
+    trials = Trials(
+        ("a", "b"), ("c",), np.array([0, 1, 1]), np.array([0, 0, 0]), np.array([1, 0, 1])
+    )
     assert len(trials) == 3
     assert trials.enrol.dtype == np.int32
     assert trials.target is not None
@@ -74,7 +82,13 @@ def test_trials():
 )
 def test_bad_trials(enrol, probe, target, message):
     with pytest.raises(ValueError, match=message):
-        Trials(("a", "b"), ("c",), np.array(enrol), np.array(probe), None if target is None else np.array(target))
+        Trials(
+            ("a", "b"),
+            ("c",),
+            np.array(enrol),
+            np.array(probe),
+            None if target is None else np.array(target),
+        )
 
 
 def test_scores():

@@ -1,4 +1,6 @@
-"""Verification metrics against brute force over every threshold in exact fractions, golden files, closed forms and published numbers."""
+"""Verification metrics against brute force over every threshold in exact fractions, golden files,
+closed forms and published numbers.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +44,18 @@ rates = st.one_of(st.sampled_from([0.0, 1e-4, 0.01, 0.1, 0.25, 1 / 3, 0.5, 1.0])
 
 
 def brute_points(target, nontarget):
-    """Every operating point (threshold, far, frr) by ascending threshold, in exact fractions: accept iff score >= threshold."""
+    """Every operating point (threshold, far, frr) by ascending threshold, in exact fractions:
+    accept iff score >= threshold.
+    """
     thresholds = [*sorted(set(target) | set(nontarget)), math.inf]
-    return [(t, Fraction(sum(s >= t for s in nontarget), len(nontarget)), Fraction(sum(s < t for s in target), len(target))) for t in thresholds]
+    return [
+        (
+            t,
+            Fraction(sum(s >= t for s in nontarget), len(nontarget)),
+            Fraction(sum(s < t for s in target), len(target)),
+        )
+        for t in thresholds
+    ]
 
 
 def brute_eer(target, nontarget, method):
@@ -65,7 +76,9 @@ def brute_eer(target, nontarget, method):
 
 def brute_dcf(target, nontarget, p, c_miss, c_fa):
     p, c_miss, c_fa = Fraction(p), Fraction(c_miss), Fraction(c_fa)
-    return min(c_miss * p * frr + c_fa * (1 - p) * far for _, far, frr in brute_points(target, nontarget)) / min(c_miss * p, c_fa * (1 - p))
+    return min(
+        c_miss * p * frr + c_fa * (1 - p) * far for _, far, frr in brute_points(target, nontarget)
+    ) / min(c_miss * p, c_fa * (1 - p))
 
 
 def brute_tar(target, nontarget, far, rule):
@@ -76,7 +89,9 @@ def brute_tar(target, nontarget, far, rule):
             return 1
         limit = sorted(nontarget, reverse=True)[allowed]
         return sum(s > limit for s in target) / len(target)
-    wanted = Fraction(num_allowed(far, len(nontarget)), len(nontarget))  # a product within rounding of a count is that count
+    wanted = Fraction(
+        num_allowed(far, len(nontarget)), len(nontarget)
+    )  # a product within rounding of a count is that count
     wanted = wanted if abs(float(wanted) - far) < 1e-15 else Fraction(far)
     if rule == "nearest":
         nearest = min(abs(x - wanted) for x, _ in points)
@@ -101,23 +116,34 @@ def test_roc_has_one_point_per_distinct_score_and_both_ends(scores):
 @pytest.mark.parametrize("method", ["interpolated", "convex_hull", "nearest"])
 @given(scores=pairs)
 def test_eer_is_brute_force(method, scores):
-    assert eer(*scores, method=method) == pytest.approx(float(brute_eer(*scores, method)), abs=1e-12)
+    assert eer(*scores, method=method) == pytest.approx(
+        float(brute_eer(*scores, method)), abs=1e-12
+    )
 
 
-@given(pairs, st.sampled_from([0.001, 0.01, 0.05, 0.5, 0.9]), st.sampled_from([1, 10]), st.sampled_from([1, 3]))
+@given(
+    pairs,
+    st.sampled_from([0.001, 0.01, 0.05, 0.5, 0.9]),
+    st.sampled_from([1, 10]),
+    st.sampled_from([1, 3]),
+)
 def test_min_dcf_is_brute_force_and_its_threshold_reaches_it(scores, p, c_miss, c_fa):
     target, nontarget = map(np.array, scores)
     value = min_dcf(target, nontarget, p_target=p, c_miss=c_miss, c_fa=c_fa)
     assert value == pytest.approx(float(brute_dcf(*scores, p, c_miss, c_fa)), abs=1e-12)
     threshold = min_dcf_threshold(target, nontarget, p_target=p, c_miss=c_miss, c_fa=c_fa)
-    cost = c_miss * p * np.mean(target < threshold) + c_fa * (1 - p) * np.mean(nontarget >= threshold)
+    cost = c_miss * p * np.mean(target < threshold) + c_fa * (1 - p) * np.mean(
+        nontarget >= threshold
+    )
     assert cost / min(c_miss * p, c_fa * (1 - p)) == pytest.approx(value, abs=1e-12)
     assert value <= 1 + 1e-12
 
 
 @pytest.mark.parametrize("bits", [(1, 1), (3, 2), (4, 4), (13, 4)])
 def test_the_search_for_the_minimum_cost_misses_nothing(monkeypatch, bits):
-    """Branch and bound from ever coarser starts gives the first minimum over all corners, bit for bit: with ties, one class, flat, separated or inverted."""
+    """Branch and bound from ever coarser starts gives the first minimum over all corners, bit for
+    bit: with ties, one class, flat, separated or inverted.
+    """
     monkeypatch.setattr(verification, "_COARSE_BITS", bits[0])
     monkeypatch.setattr(verification, "_FINER_BITS", bits[1])
     rng = np.random.default_rng(0)
@@ -130,30 +156,41 @@ def test_the_search_for_the_minimum_cost_misses_nothing(monkeypatch, bits):
                     thresholds = np.unique(target)
                     misses = np.append([np.sum(target < t) for t in thresholds], num_targets)
                     accepts = np.append([np.sum(nontarget >= t) for t in thresholds], 0)
-                    cost = misses * (p / min(p, 1 - p) / num_targets) + accepts * ((1 - p) / min(p, 1 - p) / num_nontargets)
+                    cost = misses * (p / min(p, 1 - p) / num_targets) + accepts * (
+                        (1 - p) / min(p, 1 - p) / num_nontargets
+                    )
                     assert min_dcf(target, nontarget, p_target=p) == cost.min()
-                    assert min_dcf_threshold(target, nontarget, p_target=p) == np.append(thresholds, np.inf)[np.argmin(cost)]
+                    assert (
+                        min_dcf_threshold(target, nontarget, p_target=p)
+                        == np.append(thresholds, np.inf)[np.argmin(cost)]
+                    )
 
 
 @given(pairs)
 def test_the_hull_is_the_same_from_either_class(scores):
     target, nontarget = (np.array(one, dtype=float) for one in scores)
     swapped = -nontarget, -target
-    assert eer(*swapped, method="convex_hull") == pytest.approx(eer(target, nontarget, method="convex_hull"), abs=1e-12)
+    assert eer(*swapped, method="convex_hull") == pytest.approx(
+        eer(target, nontarget, method="convex_hull"), abs=1e-12
+    )
     assert min_cllr(*swapped) == pytest.approx(min_cllr(target, nontarget), abs=1e-12)
 
 
 @pytest.mark.parametrize("rule", ["strict", "nearest", "interpolated"])
 @given(scores=pairs, far=rates)
 def test_tar_at_far_is_brute_force(rule, scores, far):
-    assert tar_at_far(*scores, far, rule=rule) == pytest.approx(float(brute_tar(*scores, far, rule)), abs=1e-9)
+    assert tar_at_far(*scores, far, rule=rule) == pytest.approx(
+        float(brute_tar(*scores, far, rule)), abs=1e-9
+    )
 
 
 @given(pairs, rates)
 def test_strict_tar_never_exceeds_the_far_and_is_the_best_that_does_not(scores, far):
     target, nontarget = map(np.array, scores)
     allowed = num_allowed(far, nontarget.size)
-    best = max(float(1 - frr) for _, x, frr in brute_points(*scores) if x * nontarget.size <= allowed)
+    best = max(
+        float(1 - frr) for _, x, frr in brute_points(*scores) if x * nontarget.size <= allowed
+    )
     assert tar_at_far(target, nontarget, far) == pytest.approx(best, abs=1e-12)
     threshold = tar_threshold(target, nontarget, far)
     assert np.sum(nontarget >= threshold) <= allowed
@@ -164,7 +201,14 @@ def test_floor_of_far_times_n_survives_floating_point():
     for n in (3, 7, 100, 1000, 15_638_932):
         for count in {0, 1, 2, n // 3, n - 1, n}:
             assert num_allowed(count / n, n) == count
-    assert [num_allowed(0.29, 100), num_allowed(0.57, 100), num_allowed(0.01, 100), num_allowed(0.0199, 100), num_allowed(0, 5), num_allowed(1, 5)] == [
+    assert [
+        num_allowed(0.29, 100),
+        num_allowed(0.57, 100),
+        num_allowed(0.01, 100),
+        num_allowed(0.0199, 100),
+        num_allowed(0, 5),
+        num_allowed(1, 5),
+    ] == [
         29,
         57,
         1,
@@ -186,11 +230,17 @@ def test_everything_is_accepted_when_the_far_allows_it():
 def test_min_cllr_is_pav_on_tied_groups(scores):
     target, nontarget = (np.array(one, dtype=float) for one in scores)
     x, y = np.concatenate([target, nontarget]), np.repeat([1.0, 0.0], [target.size, nontarget.size])
-    x = np.unique(x, return_inverse=True)[1]  # ranks: scikit-learn takes scores within 1e-15 or so for tied
+    x = np.unique(x, return_inverse=True)[
+        1
+    ]  # ranks: scikit-learn takes scores within 1e-15 or so for tied
     p = IsotonicRegression(y_min=0, y_max=1).fit(x, y).predict(x)
     with np.errstate(divide="ignore"):
         llr = np.log(p) - np.log1p(-p) - np.log(target.size / nontarget.size)
-    expected = (np.mean(np.logaddexp(0, -llr[y == 1])) + np.mean(np.logaddexp(0, llr[y == 0]))) / 2 / np.log(2)
+    expected = (
+        (np.mean(np.logaddexp(0, -llr[y == 1])) + np.mean(np.logaddexp(0, llr[y == 0])))
+        / 2
+        / np.log(2)
+    )
     assert min_cllr(target, nontarget) == pytest.approx(expected, abs=1e-7)
     assert -1e-12 <= min_cllr(target, nontarget) <= min(1.0, cllr(target, nontarget)) + 1e-12
 
@@ -199,10 +249,14 @@ def test_min_cllr_is_pav_on_tied_groups(scores):
 def test_det_holds_the_inner_points_of_the_roc_and_all_its_turns(scores):
     curve, full = det(*scores), roc(*scores)
     inside = (full.far > 0) & (full.far < 1) & (full.frr > 0) & (full.frr < 1)
-    assert set(zip(curve.far, curve.frr, strict=True)) <= set(zip(full.far[inside], full.frr[inside], strict=True))
+    assert set(zip(curve.far, curve.frr, strict=True)) <= set(
+        zip(full.far[inside], full.frr[inside], strict=True)
+    )
     np.testing.assert_allclose(norm.cdf(curve.far_deviate), curve.far, atol=1e-12)
     np.testing.assert_allclose(norm.cdf(curve.frr_deviate), curve.frr, atol=1e-12)
-    for far, frr in zip(full.far[inside], full.frr[inside], strict=True):  # a point left out lies on a horizontal run
+    for far, frr in zip(
+        full.far[inside], full.frr[inside], strict=True
+    ):  # a point left out lies on a horizontal run
         assert frr in curve.frr or not curve.frr.size or far in curve.far
 
 
@@ -210,7 +264,9 @@ def test_det_holds_the_inner_points_of_the_roc_and_all_its_turns(scores):
 @given(pairs, st.randoms(use_true_random=False))
 def test_row_order_does_not_matter(scores, random):
     shuffled = [random.sample(one, len(one)) for one in scores]
-    assert verification_metrics(*scores, fars=[0.1, 0.3]) == verification_metrics(*shuffled, fars=[0.1, 0.3])
+    assert verification_metrics(*scores, fars=[0.1, 0.3]) == verification_metrics(
+        *shuffled, fars=[0.1, 0.3]
+    )
     assert min_cllr(*scores) == min_cllr(*shuffled)
     assert threshold_at_eer(*scores) == threshold_at_eer(*shuffled)
 
@@ -219,7 +275,9 @@ def test_row_order_does_not_matter(scores, random):
 def test_eer_is_symmetric_in_the_classes(scores):
     target, nontarget = map(np.array, scores)
     for method in ("interpolated", "convex_hull"):
-        assert eer(target, nontarget, method=method) == pytest.approx(eer(-nontarget, -target, method=method), abs=1e-12)
+        assert eer(target, nontarget, method=method) == pytest.approx(
+            eer(-nontarget, -target, method=method), abs=1e-12
+        )
 
 
 @given(pairs)
@@ -227,10 +285,15 @@ def test_combined_metrics_are_the_single_ones(scores):
     measured = verification_metrics(*scores, p_targets=[0.01, 0.3], fars=[0.1])
     assert list(measured) == ["eer", "min_dcf(0.01)", "min_dcf(0.3)", "tar_at_far(0.1)"]
     assert measured["eer"] == (eer(*scores), threshold_at_eer(*scores))
-    assert measured["min_dcf(0.3)"] == (min_dcf(*scores, p_target=0.3), min_dcf_threshold(*scores, p_target=0.3))
+    assert measured["min_dcf(0.3)"] == (
+        min_dcf(*scores, p_target=0.3),
+        min_dcf_threshold(*scores, p_target=0.3),
+    )
     assert measured["tar_at_far(0.1)"] == (tar_at_far(*scores, 0.1), tar_threshold(*scores, 0.1))
     for rule in ("nearest", "interpolated"):
-        assert verification_metrics(*scores, fars=[0.1], tar_rule=rule)["tar_at_far(0.1)"].value == tar_at_far(*scores, 0.1, rule=rule)
+        assert verification_metrics(*scores, fars=[0.1], tar_rule=rule)[
+            "tar_at_far(0.1)"
+        ].value == tar_at_far(*scores, 0.1, rule=rule)
 
 
 @pytest.mark.parametrize("case", ["c0", "c1", "c2", "c3"])
@@ -238,27 +301,56 @@ def test_golden(case):
     golden = np.load(GOLDEN)
     scores, labels = golden[f"{case}/scores"], golden[f"{case}/labels"] == 1
     target, nontarget = scores[labels], scores[~labels]
-    for method, name in (("interpolated", "interp"), ("convex_hull", "rocch"), ("nearest", "argmin_mean")):
-        assert eer(target, nontarget, method=method) == pytest.approx(float(golden[f"{case}/eer_{name}"]), abs=1e-12)
+    for method, name in (
+        ("interpolated", "interp"),
+        ("convex_hull", "rocch"),
+        ("nearest", "argmin_mean"),
+    ):
+        assert eer(target, nontarget, method=method) == pytest.approx(
+            float(golden[f"{case}/eer_{name}"]), abs=1e-12
+        )
     for p in ("0.5", "0.1", "0.05", "0.01", "0.001"):
-        assert min_dcf(target, nontarget, p_target=float(p)) == pytest.approx(float(golden[f"{case}/mindcf_p{p}"]), abs=1e-12)
-    assert min_dcf(target, nontarget, p_target=0.01, c_miss=10) == pytest.approx(float(golden[f"{case}/mindcf_p0.01_cmiss10"]), abs=1e-12)
+        assert min_dcf(target, nontarget, p_target=float(p)) == pytest.approx(
+            float(golden[f"{case}/mindcf_p{p}"]), abs=1e-12
+        )
+    assert min_dcf(target, nontarget, p_target=0.01, c_miss=10) == pytest.approx(
+        float(golden[f"{case}/mindcf_p0.01_cmiss10"]), abs=1e-12
+    )
     for far in ("0.0001", "0.001", "0.01", "0.1"):
-        assert tar_at_far(target, nontarget, float(far)) == pytest.approx(float(golden[f"{case}/tar@far{far}"]), abs=1e-12)
+        assert tar_at_far(target, nontarget, float(far)) == pytest.approx(
+            float(golden[f"{case}/tar@far{far}"]), abs=1e-12
+        )
 
 
 def test_voxsrc23_published_numbers():
     folder = SHARED / "data" / "protocols" / "voxsrc23_val"
     if not folder.is_dir():
         pytest.skip("../shared is absent")
-    lines = {name: gzip.decompress((folder / f"{name}.txt.gz").read_bytes()).decode().splitlines() for name in ("scores", "trials")}
+    lines = {
+        name: gzip.decompress((folder / f"{name}.txt.gz").read_bytes()).decode().splitlines()
+        for name in ("scores", "trials")
+    }
     scored = [line.split() for line in lines["scores"]]
-    labels = {(enrol, probe): label == "1" for label, enrol, probe in (line.split() for line in lines["trials"])}
-    values, is_target = np.array([float(s) for s, _, _ in scored]), np.array([labels[enrol, probe] for _, enrol, probe in scored])
+    labels = {
+        (enrol, probe): label == "1"
+        for label, enrol, probe in (line.split() for line in lines["trials"])
+    }
+    values, is_target = (
+        np.array([float(s) for s, _, _ in scored]),
+        np.array([labels[enrol, probe] for _, enrol, probe in scored]),
+    )
     target, nontarget = values[is_target], values[~is_target]
     assert round(100 * eer(target, nontarget), 4) == 4.0948
-    assert [round(min_dcf(target, nontarget, p_target=p), 6) for p in (0.05, 0.01, 0.001)] == [0.214243, 0.323345, 0.484323]
-    assert [round(tar_at_far(target, nontarget, far), 6) for far in (0.1, 0.01, 0.001)] == [0.979528, 0.906726, 0.774264]
+    assert [round(min_dcf(target, nontarget, p_target=p), 6) for p in (0.05, 0.01, 0.001)] == [
+        0.214243,
+        0.323345,
+        0.484323,
+    ]
+    assert [round(tar_at_far(target, nontarget, far), 6) for far in (0.1, 0.01, 0.001)] == [
+        0.979528,
+        0.906726,
+        0.774264,
+    ]
 
 
 def test_gaussians_have_the_closed_form_eer_and_min_dcf():
@@ -266,12 +358,16 @@ def test_gaussians_have_the_closed_form_eer_and_min_dcf():
     target, nontarget = rng.standard_normal(n) + distance, rng.standard_normal(n)
     expected = norm.cdf(-distance / 2)
     for method in ("interpolated", "convex_hull", "nearest"):
-        assert eer(target, nontarget, method=method) == pytest.approx(expected, abs=4 * math.sqrt(expected / n))
+        assert eer(target, nontarget, method=method) == pytest.approx(
+            expected, abs=4 * math.sqrt(expected / n)
+        )
     assert threshold_at_eer(target, nontarget) == pytest.approx(distance / 2, abs=0.02)
     bayes = math.log((1 - 0.05) / 0.05) / distance + distance / 2
     dcf = norm.cdf(bayes - distance) + norm.sf(bayes) * 0.95 / 0.05
     assert min_dcf(target, nontarget, p_target=0.05) == pytest.approx(dcf, abs=0.01)
-    llr = [distance * (one - distance / 2) for one in (target, nontarget)]  # perfectly calibrated: nothing is lost to calibration
+    llr = [
+        distance * (one - distance / 2) for one in (target, nontarget)
+    ]  # perfectly calibrated: nothing is lost to calibration
     assert actual_dcf(*llr, p_target=0.05) == pytest.approx(dcf, abs=0.01)
     assert cllr(*llr) == pytest.approx(min_cllr(*llr), abs=0.002)
 
@@ -281,21 +377,32 @@ def test_calibration_costs():
     assert cllr([800.0], [-800.0]) == 0.0
     assert cllr([-800.0], [-800.0]) == pytest.approx(400 / math.log(2))  # large, not infinite
     assert cllr(np.float32([3.0, 1.0]), np.float32([-2.0])) == pytest.approx(
-        (math.log2(1 + math.exp(-3)) + math.log2(1 + math.exp(-1))) / 4 + math.log2(1 + math.exp(-2)) / 2, abs=1e-12
+        (math.log2(1 + math.exp(-3)) + math.log2(1 + math.exp(-1))) / 4
+        + math.log2(1 + math.exp(-2)) / 2,
+        abs=1e-12,
     )
     assert min_cllr([2.0, 3.0], [0.0, 1.0]) == 0.0
     assert min_cllr([0.0], [0.0, 1.0]) == 1.0
     assert actual_dcf([5.0, -5.0], [-5.0], p_target=0.5) == 0.5
     assert actual_dcf([0.0], [0.0], p_target=0.5) == 1.0  # score >= threshold accepts
-    assert actual_dcf([9.0], [9.0], p_target=0.01) == pytest.approx(99)  # normalised, but not bounded by 1
+    assert actual_dcf([9.0], [9.0], p_target=0.01) == pytest.approx(
+        99
+    )  # normalised, but not bounded by 1
 
 
 def test_float32_stays_float32_and_inputs_stay_as_they_are():
     target, nontarget = np.float32([0.5, 0.2, 0.9]), np.float32([0.7, 0.1])
     kept = target.copy(), nontarget.copy()
     ordered = sort_scores(target, nontarget)
-    assert ordered.target.dtype == ordered.nontarget.dtype == roc(target, nontarget).thresholds.dtype == np.float32
-    assert verification_metrics(target, nontarget) == verification_metrics(target.astype(float), nontarget.astype(float))
+    assert (
+        ordered.target.dtype
+        == ordered.nontarget.dtype
+        == roc(target, nontarget).thresholds.dtype
+        == np.float32
+    )
+    assert verification_metrics(target, nontarget) == verification_metrics(
+        target.astype(float), nontarget.astype(float)
+    )
     np.testing.assert_array_equal([*target, *nontarget], [*kept[0], *kept[1]])
     third = np.float32(1 / 3)  # compared in float64 with 1/3 itself, which it exceeds
     assert eer([1 / 3], np.float32([third])) == eer([0.0], [1.0]) == 1.0
@@ -303,12 +410,25 @@ def test_float32_stays_float32_and_inputs_stay_as_they_are():
 
 @pytest.mark.parametrize(
     "metric",
-    [eer, min_cllr, cllr, roc, det, lambda t, n: min_dcf(t, n, p_target=0.1), lambda t, n: actual_dcf(t, n, p_target=0.1), lambda t, n: tar_at_far(t, n, 0.1)],
+    [
+        eer,
+        min_cllr,
+        cllr,
+        roc,
+        det,
+        lambda t, n: min_dcf(t, n, p_target=0.1),
+        lambda t, n: actual_dcf(t, n, p_target=0.1),
+        lambda t, n: tar_at_far(t, n, 0.1),
+    ],
 )
 def test_bad_scores_are_refused_by_name_and_number(metric):
     good = [0.0, 1.0]
     for bad in (math.nan, math.inf, -math.inf):
-        with pytest.raises(ValueError, match=r"target: 2 of 3 scores are NaN or infinite \(first at position 2\); score these trials again or remove them"):
+        with pytest.raises(
+            ValueError,
+            match=r"target: 2 of 3 scores are NaN or infinite \(first at position 2\); score these "
+            r"trials again or remove them",
+        ):
             metric([0.0, bad, bad], good)
         with pytest.raises(ValueError, match=r"^nontarget: 1 of 3 scores"):
             metric(good, [0.0, 3.0, bad])
@@ -316,16 +436,23 @@ def test_bad_scores_are_refused_by_name_and_number(metric):
         metric([], good)
     with pytest.raises(ValueError, match=r"^nontarget: there are no nontarget scores"):
         metric(good, [])
-    with pytest.raises(ValueError, match=r"^target: expected a 1-d array of scores, but got float64 of shape \(1, 2\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"^target: expected a 1-d array of scores, but got float64 of shape \(1, 2\)",
+    ):
         metric([good], good)
     with pytest.raises(ValueError, match="expected a 1-d array of scores, but got <U1"):
         metric(["a"], good)
 
 
 def test_bad_switches_are_refused():
-    with pytest.raises(ValueError, match="unknown method 'hull'; choose one of interpolated, convex_hull, nearest"):
+    with pytest.raises(
+        ValueError, match="unknown method 'hull'; choose one of interpolated, convex_hull, nearest"
+    ):
         eer([1.0], [0.0], method="hull")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="unknown rule 'loose'; choose one of strict, nearest, interpolated"):
+    with pytest.raises(
+        ValueError, match="unknown rule 'loose'; choose one of strict, nearest, interpolated"
+    ):
         tar_at_far([1.0], [0.0], 0.1, rule="loose")  # type: ignore[arg-type]
     for far in (-0.1, 1.1, math.nan):
         with pytest.raises(ValueError, match="a false accept rate lies between 0 and 1"):

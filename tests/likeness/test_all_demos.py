@@ -1,4 +1,6 @@
-"""Demos that run at the same time: their lines stay in order, a failure is told, Ctrl-C leaves no process behind, one core makes the same files."""
+"""Demos that run at the same time: their lines stay in order, a failure is told, Ctrl-C leaves no
+process behind, one core makes the same files.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,15 @@ def main(out, *, page):
     print("second of", out.name, file=sys.stderr)
     assert not page
 """
-# The first ends only after the last has: were they not run at the same time, it would wait for ever.
+# The first ends only after the last has: were they not run at the same time, it would wait for
+# ever.
 WAITS = "def main(out, *, page):\n    open(out.parent / 'pipe').read()\n    print('waited')\n"
 ENDS = "def main(out, *, page):\n    open(out.parent / 'pipe', 'w').close()\n    print('ended')\n"
 FAILS = "def main(out, *, page):\n    raise ValueError('no recording is there')\n"
-INTERRUPTS = "import os, signal\ndef main(out, *, page):\n    os.kill(os.getppid(), signal.{})\n    signal.pause()\n"
+INTERRUPTS = (
+    "import os, signal\ndef main(out, *, page):\n    os.kill(os.getppid(), signal.{})\n    "
+    "signal.pause()\n"
+)
 
 
 def jobs(folder: Path, **texts: str) -> list[Job]:
@@ -41,7 +47,9 @@ def jobs(folder: Path, **texts: str) -> list[Job]:
     return [Job(name, folder / f"{name}.py", folder / name) for name in texts]
 
 
-def test_lines_come_demo_by_demo_and_one_core_makes_the_same(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_lines_come_demo_by_demo_and_one_core_makes_the_same(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     torch_threads = torch.get_num_threads()
     made = []
     for num_cores in (1, 2):
@@ -55,7 +63,9 @@ def test_lines_come_demo_by_demo_and_one_core_makes_the_same(tmp_path: Path, cap
     lines = capfd.readouterr().out.splitlines()
     last = lines[lines.index(next(line for line in lines if "same time" in line)) + 1 :]
     assert [line for line in last if line] == [
-        line for name in ("face", "image") for line in (f"{name}: {folder / name}", f"first of {name}", f"second of {name}")
+        line
+        for name in ("face", "image")
+        for line in (f"{name}: {folder / name}", f"first of {name}", f"second of {name}")
     ]
 
 
@@ -66,7 +76,9 @@ def test_they_run_at_the_same_time(tmp_path: Path, capfd: pytest.CaptureFixture[
     assert 0 < out.index("waited") < out.index("ended")
 
 
-def test_one_failure_is_told_and_the_others_end(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_one_failure_is_told_and_the_others_end(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(ValueError, match="1 of 2 demos failed, face with exit code 2"):
         run_all(jobs(tmp_path, face=FAILS, image=WRITES), num_cores=2)
     out = capfd.readouterr().out
@@ -76,15 +88,29 @@ def test_one_failure_is_told_and_the_others_end(tmp_path: Path, capfd: pytest.Ca
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_a_signal_ends_all_of_them(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    before, children = signal.getsignal(signal.SIGTERM), {child.pid for child in multiprocessing.active_children()}
+def test_a_signal_ends_all_of_them(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before, children = (
+        signal.getsignal(signal.SIGTERM),
+        {child.pid for child in multiprocessing.active_children()},
+    )
     with pytest.raises(KeyboardInterrupt):
-        run_all(jobs(tmp_path, face="import signal\ndef main(out, *, page):\n    signal.pause()\n", image=INTERRUPTS.format(name)), num_cores=2)
+        run_all(
+            jobs(
+                tmp_path,
+                face="import signal\ndef main(out, *, page):\n    signal.pause()\n",
+                image=INTERRUPTS.format(name),
+            ),
+            num_cores=2,
+        )
     assert {child.pid for child in multiprocessing.active_children()} <= children
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_signal_that_comes_as_a_demo_starts_leaves_none_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_that_comes_as_a_demo_starts_leaves_none_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The demo is a process already, and nobody has noted yet that it is there."""
     start = demos._start
 
@@ -96,11 +122,20 @@ def test_a_signal_that_comes_as_a_demo_starts_leaves_none_behind(tmp_path: Path,
     monkeypatch.setattr(demos, "_start", interrupted)
     before = {child.pid for child in multiprocessing.active_children()}
     with pytest.raises(KeyboardInterrupt):
-        run_all(jobs(tmp_path, face="import signal\ndef main(out, *, page):\n    signal.pause()\n", image=WRITES), num_cores=2)
+        run_all(
+            jobs(
+                tmp_path,
+                face="import signal\ndef main(out, *, page):\n    signal.pause()\n",
+                image=WRITES,
+            ),
+            num_cores=2,
+        )
     assert {child.pid for child in multiprocessing.active_children()} <= before
 
 
-def test_the_command_says_that_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_that_it_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 

@@ -37,30 +37,90 @@ def trained(voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
     fit(recipe.load(str(TINY))[0], data=voices, out=folder / "run")
     items, trials = folders.trials(voices, split="test", test_share=0.25)
-    (folder / "items.txt").write_text("".join(f"{item.id} {item.path.relative_to(voices)}\n" for item in items))
+    (folder / "items.txt").write_text(
+        "".join(f"{item.id} {item.path.relative_to(voices)}\n" for item in items)
+    )
     write_trials(folder / "trials.txt", trials)
     return folder
 
 
-def test_train_embed_score_evaluate(voices: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert likeness("train", f"{TINY}:simple", "schedule.steps=2", "--data", voices, "--out", tmp_path / "run") == 0
+def test_train_embed_score_evaluate(
+    voices: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        likeness(
+            "train",
+            f"{TINY}:simple",
+            "schedule.steps=2",
+            "--data",
+            voices,
+            "--out",
+            tmp_path / "run",
+        )
+        == 0
+    )
     for suffix in ("npz", "ark"):
         out = tmp_path / f"e.{suffix}"
-        assert likeness("embed", "--model", trained / "run", "--items", trained / "items.txt", "--root", voices, "--out", out) == 0
-        assert likeness("score", "--trials", trained / "trials.txt", "--embeddings", out, "--out", tmp_path / f"{suffix}.txt") == 0
+        assert (
+            likeness(
+                "embed",
+                "--model",
+                trained / "run",
+                "--items",
+                trained / "items.txt",
+                "--root",
+                voices,
+                "--out",
+                out,
+            )
+            == 0
+        )
+        assert (
+            likeness(
+                "score",
+                "--trials",
+                trained / "trials.txt",
+                "--embeddings",
+                out,
+                "--out",
+                tmp_path / f"{suffix}.txt",
+            )
+            == 0
+        )
     listed, values = read_scores(tmp_path / "npz.txt")
     assert np.array_equal(values, read_scores(tmp_path / "ark.txt")[1])
     assert len(listed) == len(read_trials(trained / "trials.txt"))
     stored = embeddings.read(tmp_path / "e.npz")
     unit = stored.unit()
-    i, j = stored.rows([listed.enrol_ids[listed.enrol[0]]])[0], stored.rows([listed.probe_ids[listed.probe[0]]])[0]
+    i, j = (
+        stored.rows([listed.enrol_ids[listed.enrol[0]]])[0],
+        stored.rows([listed.probe_ids[listed.probe[0]]])[0],
+    )
     assert values[0] == pytest.approx(float(unit[i] @ unit[j]), abs=1e-6)
     capsys.readouterr()
-    assert likeness("evaluate", tmp_path / "npz.txt", "--p-target", "0.1", "--far", "0.5", "--json", tmp_path / "r.json", "--report", tmp_path / "report") == 0
+    assert (
+        likeness(
+            "evaluate",
+            tmp_path / "npz.txt",
+            "--p-target",
+            "0.1",
+            "--far",
+            "0.5",
+            "--json",
+            tmp_path / "r.json",
+            "--report",
+            tmp_path / "report",
+        )
+        == 0
+    )
     shown = capsys.readouterr().out
     document = json.loads((tmp_path / "r.json").read_text())
     assert document["schema"] == "likeness.results/1"
-    assert {one["metric"] for one in document["results"]} == {"eer", "min_dcf(0.1)", "tar_at_far(0.5)"}
+    assert {one["metric"] for one in document["results"]} == {
+        "eer",
+        "min_dcf(0.1)",
+        "tar_at_far(0.5)",
+    }
     assert f"{100 * document['results'][0]['value']:.2f}" in shown
     page = (tmp_path / "report" / "index.html").read_text()
     assert "likeness evaluate" in page
@@ -68,21 +128,64 @@ def test_train_embed_score_evaluate(voices: Path, trained: Path, tmp_path: Path,
     assert "https://" not in page
 
 
-def test_the_similarity_travels_with_the_embeddings(voices: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert likeness("train", f"{TINY}:simple", "schedule.steps=2", "--data", voices, "--out", tmp_path / "run") == 0
-    assert likeness("embed", "--model", tmp_path / "run", "--items", trained / "items.txt", "--root", voices, "--out", tmp_path / "e.npz") == 0
+def test_the_similarity_travels_with_the_embeddings(
+    voices: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        likeness(
+            "train",
+            f"{TINY}:simple",
+            "schedule.steps=2",
+            "--data",
+            voices,
+            "--out",
+            tmp_path / "run",
+        )
+        == 0
+    )
+    assert (
+        likeness(
+            "embed",
+            "--model",
+            tmp_path / "run",
+            "--items",
+            trained / "items.txt",
+            "--root",
+            voices,
+            "--out",
+            tmp_path / "e.npz",
+        )
+        == 0
+    )
     assert embeddings.read(tmp_path / "e.npz").meta["similarity"] == "simple:0.3"
     capsys.readouterr()
-    assert likeness("score", "--trials", trained / "trials.txt", "--embeddings", tmp_path / "e.npz", "--out", tmp_path / "s.txt") == 0
+    assert (
+        likeness(
+            "score",
+            "--trials",
+            trained / "trials.txt",
+            "--embeddings",
+            tmp_path / "e.npz",
+            "--out",
+            tmp_path / "s.txt",
+        )
+        == 0
+    )
     assert "simple:0.3" in capsys.readouterr().out
     stored = embeddings.read(tmp_path / "e.npz").matrix.astype(np.float64)
     listed, values = read_scores(tmp_path / "s.txt")
-    rows = embeddings.read(tmp_path / "e.npz").rows([listed.enrol_ids[listed.enrol[5]], listed.probe_ids[listed.probe[5]]])
+    rows = embeddings.read(tmp_path / "e.npz").rows(
+        [listed.enrol_ids[listed.enrol[5]], listed.probe_ids[listed.probe[5]]]
+    )
     a, b = stored[rows]
-    assert values[5] == pytest.approx(a @ b - 0.3 * np.linalg.norm(a) * np.linalg.norm(b), rel=1e-4, abs=1e-5)
+    assert values[5] == pytest.approx(
+        a @ b - 0.3 * np.linalg.norm(a) * np.linalg.norm(b), rel=1e-4, abs=1e-5
+    )
 
 
-def test_several_score_files_side_by_side(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_score_files_side_by_side(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trials = read_trials(trained / "trials.txt")
     rng = np.random.default_rng(0)
     assert trials.target is not None
@@ -92,7 +195,18 @@ def test_several_score_files_side_by_side(trained: Path, tmp_path: Path, capsys:
             for e, p, t in zip(trials.enrol, trials.probe, trials.target, strict=True)
         ]
         (tmp_path / f"{name}.txt").write_text("".join(lines))
-    assert likeness("evaluate", tmp_path / "good.txt", tmp_path / "bad.txt", "--trials", trained / "trials.txt", "--resamples", "50") == 0
+    assert (
+        likeness(
+            "evaluate",
+            tmp_path / "good.txt",
+            tmp_path / "bad.txt",
+            "--trials",
+            trained / "trials.txt",
+            "--resamples",
+            "50",
+        )
+        == 0
+    )
     header = capsys.readouterr().out.splitlines()[0].split()
     assert header == ["good", "bad"]
     assert likeness("evaluate", tmp_path / "good.txt") == 2
@@ -101,28 +215,78 @@ def test_several_score_files_side_by_side(trained: Path, tmp_path: Path, capsys:
 
 @pytest.fixture
 def stored(tmp_path: Path) -> Path:
-    """A folder with embeddings of 6 subjects x 4 items, a cohort of others, and all pairs of the 6 as trials."""
+    """A folder with embeddings of 6 subjects x 4 items, a cohort of others, and all pairs of the 6
+    as trials.
+    """
     rng = np.random.default_rng(0)
     for name, first in (("embeddings", 0), ("cohort", 6)):
         centres = rng.normal(size=(6, 8))
         rows = np.repeat(centres, 4, axis=0) + 0.7 * rng.normal(size=(24, 8))
         ids = tuple(f"s{first + i // 4}/{i % 4}" for i in range(24))
-        embeddings.write(tmp_path / f"{name}.npz", embeddings.Embeddings(ids, rows.astype(np.float32)))
-    pairs = [(f"s{a // 4}/{a % 4}", f"s{b // 4}/{b % 4}", int(a // 4 == b // 4)) for a in range(24) for b in range(a + 1, 24)]
+        embeddings.write(
+            tmp_path / f"{name}.npz", embeddings.Embeddings(ids, rows.astype(np.float32))
+        )
+    pairs = [
+        (f"s{a // 4}/{a % 4}", f"s{b // 4}/{b % 4}", int(a // 4 == b // 4))
+        for a in range(24)
+        for b in range(a + 1, 24)
+    ]
     (tmp_path / "trials.txt").write_text("".join(f"{a} {b} {same}\n" for a, b, same in pairs))
     return tmp_path
 
 
 def test_normalised_and_calibrated_scores(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    base = ["score", "--trials", stored / "trials.txt", "--embeddings", stored / "embeddings.npz", "--cohort", stored / "cohort.npz", "--top-n", "10"]
+    base = [
+        "score",
+        "--trials",
+        stored / "trials.txt",
+        "--embeddings",
+        stored / "embeddings.npz",
+        "--cohort",
+        stored / "cohort.npz",
+        "--top-n",
+        "10",
+    ]
     assert likeness(*base, "--out", stored / "as.txt") == 0
-    assert likeness(*base, "--calibrate", "--quality", "log_norm", "--out", stored / "calibration.json") == 0
-    assert likeness(*base, "--calibration", stored / "calibration.json", "--out", stored / "llr.txt") == 0
+    assert (
+        likeness(
+            *base, "--calibrate", "--quality", "log_norm", "--out", stored / "calibration.json"
+        )
+        == 0
+    )
+    assert (
+        likeness(*base, "--calibration", stored / "calibration.json", "--out", stored / "llr.txt")
+        == 0
+    )
     capsys.readouterr()
-    assert likeness("evaluate", stored / "llr.txt", "--llr", "--resamples", "20", "--json", stored / "r.json") == 0
-    values = {one["metric"]: one["value"] for one in json.loads((stored / "r.json").read_text())["results"]}
+    assert (
+        likeness(
+            "evaluate",
+            stored / "llr.txt",
+            "--llr",
+            "--resamples",
+            "20",
+            "--json",
+            stored / "r.json",
+        )
+        == 0
+    )
+    values = {
+        one["metric"]: one["value"]
+        for one in json.loads((stored / "r.json").read_text())["results"]
+    }
     assert values["min_cllr"] <= values["cllr"] < 1
-    assert likeness(*base, "--calibrate", "--calibration", stored / "calibration.json", "--out", stored / "x.json") == 2
+    assert (
+        likeness(
+            *base,
+            "--calibrate",
+            "--calibration",
+            stored / "calibration.json",
+            "--out",
+            stored / "x.json",
+        )
+        == 2
+    )
     assert likeness(*base[:-1], "999", "--out", stored / "x.txt") == 2
     assert "cohort" in capsys.readouterr().err
 
@@ -130,48 +294,125 @@ def test_normalised_and_calibrated_scores(stored: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ("--norm z", "--norm without --cohort would change nothing; give that too, or leave it out"),
-        ("--top-n 10 --norm as", "--norm and --top-n without --cohort would change nothing; give that too, or leave them out"),
+        (
+            "--norm z",
+            "--norm without --cohort would change nothing; give that too, or leave it out",
+        ),
+        (
+            "--top-n 10 --norm as",
+            "--norm and --top-n without --cohort would change nothing; give that too, or leave "
+            "them out",
+        ),
         ("--cohort-subjects {}/trials.txt", "--cohort-subjects without --cohort would"),
         ("--cohort {}/cohort.npz --norm z --top-n 10", "--top-n without --norm as would"),
         ("--pooling mean", "--pooling without --enrolment would"),
         ("--quality log_norm", "--quality without --calibrate would"),
-        ("--durations {}/trials.txt", "--durations without --calibrate --quality log_duration, or --calibration, would"),
-        ("--durations {}/trials.txt --calibrate --quality log_norm", "--durations without --calibrate --quality log_duration, or --calibration, would"),
+        (
+            "--durations {}/trials.txt",
+            "--durations without --calibrate --quality log_duration, or --calibration, would",
+        ),
+        (
+            "--durations {}/trials.txt --calibrate --quality log_norm",
+            "--durations without --calibrate --quality log_duration, or --calibration, would",
+        ),
     ],
 )
-def test_options_that_would_change_nothing_are_refused(stored: Path, given: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    base = ["score", "--trials", stored / "trials.txt", "--embeddings", stored / "embeddings.npz", "--out", stored / "out"]
+def test_options_that_would_change_nothing_are_refused(
+    stored: Path, given: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = [
+        "score",
+        "--trials",
+        stored / "trials.txt",
+        "--embeddings",
+        stored / "embeddings.npz",
+        "--out",
+        stored / "out",
+    ]
     assert likeness(*base, *given.format(stored, stored).split()) == 2
     assert f"likeness: {says}" in capsys.readouterr().err
     assert not (stored / "out").exists()
 
 
-def test_embed_asks_for_its_folder_before_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_embed_asks_for_its_folder_before_the_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "items").write_text("a a.wav\n")
-    assert likeness("embed", "--model", tmp_path / "no model", "--items", tmp_path / "items", "--out", tmp_path / "none" / "e.npz") == 2
+    assert (
+        likeness(
+            "embed",
+            "--model",
+            tmp_path / "no model",
+            "--items",
+            tmp_path / "items",
+            "--out",
+            tmp_path / "none" / "e.npz",
+        )
+        == 2
+    )
     assert f"there is no folder {tmp_path / 'none'}; make it first" in capsys.readouterr().err
 
 
-def test_embed_asks_whether_the_format_can_hold_the_ids_before_it_reads(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_embed_asks_whether_the_format_can_hold_the_ids_before_it_reads(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "items").write_text("dee dee/1\tnone.wav\n")
-    assert likeness("embed", "--model", trained / "run", "--items", tmp_path / "items", "--out", tmp_path / "e.ark") == 2
+    assert (
+        likeness(
+            "embed",
+            "--model",
+            trained / "run",
+            "--items",
+            tmp_path / "items",
+            "--out",
+            tmp_path / "e.ark",
+        )
+        == 2
+    )
     err = capsys.readouterr().err
     assert "1 ids are empty or hold blanks" in err
     assert "skipped" not in err
 
 
-def test_embed_counts_the_unreadable_items_that_it_does_not_name(voices: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_embed_counts_the_unreadable_items_that_it_does_not_name(
+    voices: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     good = (trained / "items.txt").read_text().splitlines()[0]
     (tmp_path / "items").write_text(good + "\n" + "".join(f"n{k} none{k}.wav\n" for k in range(23)))
-    assert likeness("embed", "--model", trained / "run", "--items", tmp_path / "items", "--root", voices, "--out", tmp_path / "e.npz") == 0
+    assert (
+        likeness(
+            "embed",
+            "--model",
+            trained / "run",
+            "--items",
+            tmp_path / "items",
+            "--root",
+            voices,
+            "--out",
+            tmp_path / "e.npz",
+        )
+        == 0
+    )
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("skipped ")]
     assert len(lines) == 21
     assert lines[-1].startswith("skipped 3 more")
 
 
-def test_embeddings_that_are_not_there_are_named_in_plain_words(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert likeness("score", "--trials", stored / "trials.txt", "--embeddings", stored / "none.npz", "--out", stored / "out") == 2
+def test_embeddings_that_are_not_there_are_named_in_plain_words(
+    stored: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        likeness(
+            "score",
+            "--trials",
+            stored / "trials.txt",
+            "--embeddings",
+            stored / "none.npz",
+            "--out",
+            stored / "out",
+        )
+        == 2
+    )
     err = capsys.readouterr().err
     assert "none.npz" in err
     assert "Value error" not in err
@@ -179,35 +420,96 @@ def test_embeddings_that_are_not_there_are_named_in_plain_words(stored: Path, ca
 
 def test_models_of_several_utterances(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (stored / "models.txt").write_text("".join(f"m{k} s{k}/0 s{k}/1\n" for k in range(6)))
-    (stored / "multi.txt").write_text("".join(f"m{k} s{j}/3 {int(k == j)}\n" for k in range(6) for j in range(6)))
-    command = ["score", "--trials", stored / "multi.txt", "--embeddings", stored / "embeddings.npz", "--enrolment", stored / "models.txt"]
+    (stored / "multi.txt").write_text(
+        "".join(f"m{k} s{j}/3 {int(k == j)}\n" for k in range(6) for j in range(6))
+    )
+    command = [
+        "score",
+        "--trials",
+        stored / "multi.txt",
+        "--embeddings",
+        stored / "embeddings.npz",
+        "--enrolment",
+        stored / "models.txt",
+    ]
     assert likeness(*command, "--out", stored / "s.txt") == 0
     listed, values = read_scores(stored / "s.txt")
     kept = embeddings.read(stored / "embeddings.npz")
     model = kept.matrix[kept.rows(["s2/0", "s2/1"])].astype(np.float64).mean(axis=0)
     probe = kept.matrix[kept.rows(["s4/3"])][0].astype(np.float64)
-    row = next(i for i in range(36) if listed.enrol_ids[listed.enrol[i]] == "m2" and listed.probe_ids[listed.probe[i]] == "s4/3")
-    assert values[row] == pytest.approx(model @ probe / np.linalg.norm(model) / np.linalg.norm(probe), abs=1e-6)
+    row = next(
+        i
+        for i in range(36)
+        if listed.enrol_ids[listed.enrol[i]] == "m2" and listed.probe_ids[listed.probe[i]] == "s4/3"
+    )
+    assert values[row] == pytest.approx(
+        model @ probe / np.linalg.norm(model) / np.linalg.norm(probe), abs=1e-6
+    )
 
 
 def test_identify_and_retrieve(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept = embeddings.read(stored / "embeddings.npz")
-    gallery = [i for i, one in enumerate(kept.ids) if one.endswith("/0") and not one.startswith("s5")]
+    gallery = [
+        i for i, one in enumerate(kept.ids) if one.endswith("/0") and not one.startswith("s5")
+    ]
     probes = [i for i, one in enumerate(kept.ids) if not one.endswith("/0")]
     for name, rows in (("gallery", gallery), ("probes", probes)):
-        embeddings.write(stored / f"{name}.npz", embeddings.Embeddings(tuple(kept.ids[i] for i in rows), kept.matrix[rows]))
-    command = ["identify", "--gallery", stored / "gallery.npz", "--probes", stored / "probes.npz", "--rank", "1", "--fpir", "0.5", "--resamples", "20"]
+        embeddings.write(
+            stored / f"{name}.npz",
+            embeddings.Embeddings(tuple(kept.ids[i] for i in rows), kept.matrix[rows]),
+        )
+    command = [
+        "identify",
+        "--gallery",
+        stored / "gallery.npz",
+        "--probes",
+        stored / "probes.npz",
+        "--rank",
+        "1",
+        "--fpir",
+        "0.5",
+        "--resamples",
+        "20",
+    ]
     assert likeness(*command, "--json", stored / "i.json") == 0
-    found = {one["metric"]: one["value"] for one in json.loads((stored / "i.json").read_text())["results"]}
+    found = {
+        one["metric"]: one["value"]
+        for one in json.loads((stored / "i.json").read_text())["results"]
+    }
     unit = kept.unit()
     mated = [p for p in probes if not kept.ids[p].startswith("s5")]
-    right = [kept.ids[gallery[int(np.argmax(unit[p] @ unit[gallery].T))]].split("/")[0] == kept.ids[p].split("/")[0] for p in mated]
-    assert next(value for name, value in found.items() if name.startswith("rank")) == pytest.approx(np.mean(right))
-    assert likeness("retrieve", "--embeddings", stored / "embeddings.npz", "--k", "1", "--resamples", "20", "--json", stored / "k.json") == 0
-    found = {one["metric"]: one["value"] for one in json.loads((stored / "k.json").read_text())["results"]}
+    right = [
+        kept.ids[gallery[int(np.argmax(unit[p] @ unit[gallery].T))]].split("/")[0]
+        == kept.ids[p].split("/")[0]
+        for p in mated
+    ]
+    assert next(value for name, value in found.items() if name.startswith("rank")) == pytest.approx(
+        np.mean(right)
+    )
+    assert (
+        likeness(
+            "retrieve",
+            "--embeddings",
+            stored / "embeddings.npz",
+            "--k",
+            "1",
+            "--resamples",
+            "20",
+            "--json",
+            stored / "k.json",
+        )
+        == 0
+    )
+    found = {
+        one["metric"]: one["value"]
+        for one in json.loads((stored / "k.json").read_text())["results"]
+    }
     scores = unit @ unit.T
     np.fill_diagonal(scores, -np.inf)
-    hits = [kept.ids[int(np.argmax(row))].split("/")[0] == kept.ids[i].split("/")[0] for i, row in enumerate(scores)]
+    hits = [
+        kept.ids[int(np.argmax(row))].split("/")[0] == kept.ids[i].split("/")[0]
+        for i, row in enumerate(scores)
+    ]
     assert found["recall@1"] == pytest.approx(np.mean(hits))
     shown = capsys.readouterr().out
     assert "TPIR" in shown
@@ -222,12 +524,76 @@ def test_identify_and_retrieve(stored: Path, capsys: pytest.CaptureFixture[str])
         (["train", "{tiny}", "optm.lr=1", "--out", "{tmp}/o"], "did you mean 'optim'"),
         (["train", "{tiny}", "optim.lr=fast", "--out", "{tmp}/o"], "expected a number"),
         (["train", "{tiny}", "--data", "{tmp}/none", "--out", "{tmp}/o"], "none"),
-        (["embed", "--model", "{tmp}/none", "--items", "{run}/items.txt", "--out", "{tmp}/o.npz"], "does not exist"),
-        (["embed", "--model", "{run}/run", "--items", "{run}/items.txt", "--out", "{tmp}/o.xyz"], "allowed: .npz, .ark"),
-        (["embed", "--model", "{run}/run", "--items", "{run}/items.txt", "--bad-items", "maybe", "--out", "{tmp}/o.npz"], "must be skip or refuse"),
-        (["embed", "--model", "{run}/run", "--items", "{run}/items.txt", "--root", "{tmp}", "--out", "{tmp}/o.npz"], "could be read"),
-        (["score", "--trials", "{tmp}/missing.txt", "--embeddings", "{tmp}/one.npz", "--out", "{tmp}/o"], "2 of"),
-        (["score", "--trials", "{tmp}/self.txt", "--embeddings", "{tmp}/one.npz", "--similarity", "cosin", "--out", "{tmp}/o"], "cosine"),
+        (
+            [
+                "embed",
+                "--model",
+                "{tmp}/none",
+                "--items",
+                "{run}/items.txt",
+                "--out",
+                "{tmp}/o.npz",
+            ],
+            "does not exist",
+        ),
+        (
+            ["embed", "--model", "{run}/run", "--items", "{run}/items.txt", "--out", "{tmp}/o.xyz"],
+            "allowed: .npz, .ark",
+        ),
+        (
+            [
+                "embed",
+                "--model",
+                "{run}/run",
+                "--items",
+                "{run}/items.txt",
+                "--bad-items",
+                "maybe",
+                "--out",
+                "{tmp}/o.npz",
+            ],
+            "must be skip or refuse",
+        ),
+        (
+            [
+                "embed",
+                "--model",
+                "{run}/run",
+                "--items",
+                "{run}/items.txt",
+                "--root",
+                "{tmp}",
+                "--out",
+                "{tmp}/o.npz",
+            ],
+            "could be read",
+        ),
+        (
+            [
+                "score",
+                "--trials",
+                "{tmp}/missing.txt",
+                "--embeddings",
+                "{tmp}/one.npz",
+                "--out",
+                "{tmp}/o",
+            ],
+            "2 of",
+        ),
+        (
+            [
+                "score",
+                "--trials",
+                "{tmp}/self.txt",
+                "--embeddings",
+                "{tmp}/one.npz",
+                "--similarity",
+                "cosin",
+                "--out",
+                "{tmp}/o",
+            ],
+            "cosine",
+        ),
         (["evaluate", "{tmp}/nan.txt"], "NaN"),
         (["evaluate", "{tmp}/oneclass.txt"], "target"),
         (["evaluate", "{tmp}/contradiction.txt"], "both"),
@@ -236,9 +602,15 @@ def test_identify_and_retrieve(stored: Path, capsys: pytest.CaptureFixture[str])
     ],
 )
 def test_wrong_input_gets_one_sentence_exit_2_and_writes_nothing(
-    arguments: list[str], says: str, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    says: str,
+    trained: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    embeddings.write(tmp_path / "one.npz", embeddings.Embeddings(("a",), np.ones((1, 2), dtype=np.float32)))
+    embeddings.write(
+        tmp_path / "one.npz", embeddings.Embeddings(("a",), np.ones((1, 2), dtype=np.float32))
+    )
     files = {
         "missing": "a b 1\na c 0\n",
         "self": "a a 1\n",
@@ -260,17 +632,38 @@ def test_wrong_input_gets_one_sentence_exit_2_and_writes_nothing(
 def test_usage_errors_exit_2_and_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert likeness("train") == 2
     assert likeness("score", "--nothing") == 2
-    for command in ("demo", "train", "compare", "embed", "score", "evaluate", "identify", "retrieve"):
+    for command in (
+        "demo",
+        "train",
+        "compare",
+        "embed",
+        "score",
+        "evaluate",
+        "identify",
+        "retrieve",
+    ):
         capsys.readouterr()
         assert likeness(command, "--help") == 0
         assert f"likeness {command}" in " ".join(capsys.readouterr().out.split())
 
 
-def test_unreadable_items_are_skipped_or_refused(voices: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_items_are_skipped_or_refused(
+    voices: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "silent.wav").write_bytes(b"RIFF")
     first = (trained / "items.txt").read_text().splitlines()[0].split()
-    (tmp_path / "list.txt").write_text(f"{first[0]} {voices / first[1]}\nbroken {tmp_path / 'silent.wav'}\n")
-    command = ["embed", "--model", trained / "run", "--items", tmp_path / "list.txt", "--out", tmp_path / "e.npz"]
+    (tmp_path / "list.txt").write_text(
+        f"{first[0]} {voices / first[1]}\nbroken {tmp_path / 'silent.wav'}\n"
+    )
+    command = [
+        "embed",
+        "--model",
+        trained / "run",
+        "--items",
+        tmp_path / "list.txt",
+        "--out",
+        tmp_path / "e.npz",
+    ]
     assert likeness(*command, "--bad-items", "refuse") == 2
     told = capsys.readouterr().err
     assert "1 of 2 items cannot be read; nothing was written" in told
@@ -284,26 +677,56 @@ def test_unreadable_items_are_skipped_or_refused(voices: Path, trained: Path, tm
 
 @pytest.mark.slow  # a process that trains; test_writes.py has all writers on a full disk
 def test_a_full_disk_leaves_the_last_checkpoint(voices: Path, tmp_path: Path) -> None:
-    """A file size limit stands in for the full disk: the write fails half-way with an operating system error."""
-    command = [sys.executable, "-m", "likeness", "train", f"{TINY}:arcface", "--data", str(voices), "--out", str(tmp_path / "run")]
+    """A file size limit stands in for the full disk: the write fails half-way with an operating
+    system error.
+    """
+    command = [
+        sys.executable,
+        "-m",
+        "likeness",
+        "train",
+        f"{TINY}:arcface",
+        "--data",
+        str(voices),
+        "--out",
+        str(tmp_path / "run"),
+    ]
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, preexec_fn=limit, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}, check=False)
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        preexec_fn=limit,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        check=False,
+    )
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     assert "File too large" in done.stderr
-    assert not [one.name for one in (tmp_path / "run").iterdir() if one.suffix == ".safetensors" or one.name.startswith(".")]
+    assert not [
+        one.name
+        for one in (tmp_path / "run").iterdir()
+        if one.suffix == ".safetensors" or one.name.startswith(".")
+    ]
     assert likeness(*command[3:], "--resume") == 0
 
 
 @pytest.mark.slow
-def test_the_demo_of_all_modalities_beats_raw_features_in_one_report_and_its_commands_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_of_all_modalities_beats_raw_features_in_one_report_and_its_commands_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "demo"
     assert likeness("demo", "--out", out) == 0
     said = capsys.readouterr().out
-    rates = {one["system"]: one["value"] for one in json.loads((out / "results.json").read_text())["results"] if one["metric"] == "eer"}
+    rates = {
+        one["system"]: one["value"]
+        for one in json.loads((out / "results.json").read_text())["results"]
+        if one["metric"] == "eer"
+    }
     assert rates["speaker-likeness"] < 0.08 < 0.15 < rates["speaker-filterbank"]
     assert rates["face-likeness"] < 0.16 < 0.3 < rates["face-pixels"]
     assert rates["image-likeness"] < 0.06 < 0.15 < rates["image-pixels"]
@@ -315,20 +738,30 @@ def test_the_demo_of_all_modalities_beats_raw_features_in_one_report_and_its_com
         command = next(line for line in lines if "likeness embed" in line).split()[1:]
         command[command.index("--out") + 1] = str(tmp_path / "mine.npz")
         assert likeness(*command) == 0
-        again, before = embeddings.read(tmp_path / "mine.npz"), embeddings.read(out / name / f"{name}-likeness.npz")
+        again, before = (
+            embeddings.read(tmp_path / "mine.npz"),
+            embeddings.read(out / name / f"{name}-likeness.npz"),
+        )
         assert again.ids == before.ids
         assert np.array_equal(again.matrix, before.matrix)
         command = next(line for line in lines if "likeness verify" in line).split()[1:]
         assert likeness(*command, "--json", tmp_path / "pair.json") == 0
-        first, second = (before.unit()[before.rows([Path(one).relative_to(out / name / "data").as_posix()])[0]] for one in command[1:3])
-        assert json.loads((tmp_path / "pair.json").read_text())["score"] == pytest.approx(float(first @ second), abs=1e-4)
+        first, second = (
+            before.unit()[before.rows([Path(one).relative_to(out / name / "data").as_posix()])[0]]
+            for one in command[1:3]
+        )
+        assert json.loads((tmp_path / "pair.json").read_text())["score"] == pytest.approx(
+            float(first @ second), abs=1e-4
+        )
     assert f"likeness serve --model {out / 'image' / 'run'}" in said
     capsys.readouterr()
     assert likeness("demo", "--only", "speaker", "--out", out / "speaker") == 2
     assert "choose another --out" in capsys.readouterr().err
 
 
-def test_without_only_no_demo_starts_where_one_is_already(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_only_no_demo_starts_where_one_is_already(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "speaker" / "run").mkdir(parents=True)
     assert likeness("demo", "--out", tmp_path) == 2
     assert "speaker already holds a demo" in capsys.readouterr().err
@@ -337,7 +770,13 @@ def test_without_only_no_demo_starts_where_one_is_already(tmp_path: Path, capsys
 
 def test_scoring_starts_without_torch(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "s.txt").write_text("a/1 a/2 .9 1\na/1 b/1 .1 0\nb/1 b/2 .8 1\nb/2 a/2 .2 0\n")
-    embeddings.write(tmp_path / "e.npz", embeddings.Embeddings(("a/1", "a/2", "b/1", "b/2"), np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)))
+    embeddings.write(
+        tmp_path / "e.npz",
+        embeddings.Embeddings(
+            ("a/1", "a/2", "b/1", "b/2"),
+            np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32),
+        ),
+    )
     code = (
         "import json, sys; from likeness.cli import main\n"
         "for command in json.loads(sys.argv[1]):\n"
@@ -346,23 +785,61 @@ def test_scoring_starts_without_torch(trained: Path, tmp_path: Path) -> None:
     )
     commands = [
         ["evaluate", tmp_path / "s.txt"],
-        ["score", "--trials", tmp_path / "s.txt.trials", "--embeddings", tmp_path / "e.npz", "--out", tmp_path / "o.txt"],
+        [
+            "score",
+            "--trials",
+            tmp_path / "s.txt.trials",
+            "--embeddings",
+            tmp_path / "e.npz",
+            "--out",
+            tmp_path / "o.txt",
+        ],
         ["identify", "--gallery", tmp_path / "e.npz", "--probes", tmp_path / "e.npz"],
         ["retrieve", "--embeddings", tmp_path / "e.npz"],
     ]
     (tmp_path / "s.txt.trials").write_text("a/1 a/2 1\na/1 b/1 0\n")
     texts = json.dumps([[str(word) for word in command] for command in commands])
-    ended = subprocess.run([sys.executable, "-c", code, texts], cwd=ROOT, capture_output=True, text=True, check=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", code, texts], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert ended.stdout.splitlines()[-1] == "[]"
 
 
 def test_voxsrc23_validation_gives_the_published_numbers(shared: Path, tmp_path: Path) -> None:
     folder = shared / "data" / "protocols" / "voxsrc23_val"
-    arguments = ["--p-target", "0.05", "--p-target", "0.01", "--p-target", "0.001", "--json", tmp_path / "r.json", "--resamples", "0"]
-    assert likeness("evaluate", folder / "scores.txt.gz", "--trials", folder / "trials.txt.gz", *arguments) == 0
-    values = {one["metric"]: one["value"] for one in json.loads((tmp_path / "r.json").read_text())["results"]}
-    expected = {"eer": 0.040948, "min_dcf(0.05)": 0.214243, "min_dcf(0.01)": 0.323345, "min_dcf(0.001)": 0.484323}
-    expected |= {"tar_at_far(0.1)": 0.979528, "tar_at_far(0.01)": 0.906726, "tar_at_far(0.001)": 0.774264}
+    arguments = [
+        "--p-target",
+        "0.05",
+        "--p-target",
+        "0.01",
+        "--p-target",
+        "0.001",
+        "--json",
+        tmp_path / "r.json",
+        "--resamples",
+        "0",
+    ]
+    assert (
+        likeness(
+            "evaluate", folder / "scores.txt.gz", "--trials", folder / "trials.txt.gz", *arguments
+        )
+        == 0
+    )
+    values = {
+        one["metric"]: one["value"]
+        for one in json.loads((tmp_path / "r.json").read_text())["results"]
+    }
+    expected = {
+        "eer": 0.040948,
+        "min_dcf(0.05)": 0.214243,
+        "min_dcf(0.01)": 0.323345,
+        "min_dcf(0.001)": 0.484323,
+    }
+    expected |= {
+        "tar_at_far(0.1)": 0.979528,
+        "tar_at_far(0.01)": 0.906726,
+        "tar_at_far(0.001)": 0.774264,
+    }
     assert values == pytest.approx(expected, abs=5e-7)
 
 
@@ -379,7 +856,9 @@ def test_voxsrc23_validation_gives_the_published_numbers(shared: Path, tmp_path:
         "verify s.txt a.txt --model none --json s.txt",
     ],
 )
-def test_no_output_replaces_an_input(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_output_replaces_an_input(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("a.txt", "s.txt", "e.npz"):
         Path(name).write_text(name)

@@ -1,4 +1,6 @@
-"""From the command line: an exported model as MODEL, nothing beside it, and its embeddings in LanceDB, Parquet and HDF5 through score, identify, retrieve."""
+"""From the command line: an exported model as MODEL, nothing beside it, and its embeddings in
+LanceDB, Parquet and HDF5 through score, identify, retrieve.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +33,32 @@ def likeness(*arguments: object) -> int:
 
 @pytest.mark.slow  # exports, and runs 17 commands: 20 seconds
 def test_an_export_is_a_model_and_a_table_is_embeddings(
-    voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    voices: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
-    model = Loaded(TorchEmbedder(KaldiFbank(16), partial(OrderStatistics, dim=8)(16)).eval(), audio.read, "speaker", "simple:0.3", "d" * 64, 1)
+    model = Loaded(
+        TorchEmbedder(KaldiFbank(16), partial(OrderStatistics, dim=8)(16)).eval(),
+        audio.read,
+        "speaker",
+        "simple:0.3",
+        "d" * 64,
+        1,
+    )
     export.export(model, tmp_path / "m.onnx")
     items = folders.items(voices, split="all")
     Path("items").write_text("".join(f"{one.id}\t{one.path}\n" for one in items))
-    Path("trials").write_text("".join(f"{a.id} {b.id} {int(a.label == b.label)}\n" for a in items for b in items if a.id < b.id))
+    Path("trials").write_text(
+        "".join(
+            f"{a.id} {b.id} {int(a.label == b.label)}\n"
+            for a in items
+            for b in items
+            if a.id < b.id
+        )
+    )
     scores, found = set(), set()
     Path("db").mkdir()
     for out in ("lancedb:db/voices", "db/other.lance", "e.parquet", "e.h5", "e.npz"):
@@ -47,16 +66,41 @@ def test_an_export_is_a_model_and_a_table_is_embeddings(
         assert likeness("score", "--trials", "trials", "--embeddings", out, "--out", "scores") == 0
         scores.add(Path("scores").read_bytes())
         assert likeness("retrieve", "--embeddings", out, "--json", "r.json", "--resamples", 0) == 0
-        assert likeness("identify", "--gallery", out, "--probes", out, "--json", "i.json", "--resamples", 0) == 0
-        found.add(json.dumps([[one["value"] for one in json.loads(Path(name).read_text())["results"]] for name in ("r.json", "i.json")]))
-        assert all(len(one) == 64 for one in json.loads(Path("i.json").read_text())["inputs"].values())
+        assert (
+            likeness(
+                "identify", "--gallery", out, "--probes", out, "--json", "i.json", "--resamples", 0
+            )
+            == 0
+        )
+        found.add(
+            json.dumps(
+                [
+                    [one["value"] for one in json.loads(Path(name).read_text())["results"]]
+                    for name in ("r.json", "i.json")
+                ]
+            )
+        )
+        assert all(
+            len(one) == 64 for one in json.loads(Path("i.json").read_text())["inputs"].values()
+        )
     assert len(scores) == len(found) == 1, "the same, whatever the format"
-    held, (torch_made, _) = embeddings.read("db/voices.lance"), embed(model.embedder, items, model.read)
+    held, (torch_made, _) = (
+        embeddings.read("db/voices.lance"),
+        embed(model.embedder, items, model.read),
+    )
     assert held.ids == torch_made.ids
     assert dict(held.meta) == model.meta
     np.testing.assert_allclose(held.matrix, torch_made.matrix, rtol=1e-3, atol=1e-4)
     assert not list(tmp_path.glob("*.shards")) + list(tmp_path.glob("lancedb*"))
-    assert likeness("verify", items[0].path, items[1].path, "--model", "m.onnx", "--threshold", 0.1) == 0
+    assert (
+        likeness("verify", items[0].path, items[1].path, "--model", "m.onnx", "--threshold", 0.1)
+        == 0
+    )
     capsys.readouterr()
-    assert likeness("score", "--trials", "trials", "--embeddings", "lancedb:db/none", "--out", "scores") == 2
+    assert (
+        likeness(
+            "score", "--trials", "trials", "--embeddings", "lancedb:db/none", "--out", "scores"
+        )
+        == 2
+    )
     assert "none" in capsys.readouterr().err

@@ -20,16 +20,22 @@ IDS = ("s0/a b", "s0/c", "s1/d", "s1/e")
 
 
 def embedded(items: list[Item]) -> Embeddings:
-    return Embeddings(tuple(item.id for item in items), np.random.default_rng(0).standard_normal((len(items), 3)))
+    return Embeddings(
+        tuple(item.id for item in items), np.random.default_rng(0).standard_normal((len(items), 3))
+    )
 
 
-def test_every_command_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_can_be_pasted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "my demo"
     data = out / "data"
 
     def part(folder: Path) -> tuple[list[Item], Trials]:
         a, b = np.triu_indices(4, 1)
-        return [Item(one, folder / one, one[:2]) for one in IDS], Trials(IDS, IDS, a, b, a // 2 == b // 2)
+        return [Item(one, folder / one, one[:2]) for one in IDS], Trials(
+            IDS, IDS, a, b, a // 2 == b // 2
+        )
 
     def write(folder: Path) -> None:
         for one in IDS:
@@ -38,24 +44,83 @@ def test_every_command_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     asked: dict[str, Any] = {}
     monkeypatch.setattr(demo, "fit", lambda *_, **more: out / "run")
-    monkeypatch.setattr(demo, "load_model", lambda _: SimpleNamespace(embedder=None, read=None, meta={}))
+    monkeypatch.setattr(
+        demo, "load_model", lambda _: SimpleNamespace(embedder=None, read=None, meta={})
+    )
     monkeypatch.setattr(demo, "embed", lambda _, items, read, meta: (embedded(items), []))
-    monkeypatch.setattr(demo, "evaluate_files", lambda scores, **more: asked.update(more) or "table")
+    monkeypatch.setattr(
+        demo, "evaluate_files", lambda scores, **more: asked.update(more) or "table"
+    )
     (out / "scores").mkdir(parents=True)  # of one that was stopped before it trained
     recipe: Any = SimpleNamespace(modality="speaker", trials=None)
-    made = demo.run(recipe, write=write, told="voices", baseline=("raw", embedded), out=out, own_data="train", trials=part)
+    made = demo.run(
+        recipe,
+        write=write,
+        told="voices",
+        baseline=("raw", embedded),
+        out=out,
+        own_data="train",
+        trials=part,
+    )
     said = capsys.readouterr().out.splitlines()
-    commands = {words[1]: words for words in (shlex.split(line) for line in said if line.startswith("  "))}
-    assert commands["embed"][2:] == ["--model", f"{out}/run", "--items", f"{out}/items.txt", "--root", str(data), "--out", "mine.npz"]
-    assert commands["score"][2:] == ["--trials", f"{out}/trials.txt", "--embeddings", "mine.npz", "--out", "mine.txt"]
-    assert commands["evaluate"][2:] == ["mine.txt", "--embeddings", "mine.npz", "--media", str(data), "--report", "mine-report"]
-    assert commands["verify"][2:] == [str(data / IDS[0]), str(data / IDS[1]), "--model", f"{out}/run"]
+    commands = {
+        words[1]: words for words in (shlex.split(line) for line in said if line.startswith("  "))
+    }
+    assert commands["embed"][2:] == [
+        "--model",
+        f"{out}/run",
+        "--items",
+        f"{out}/items.txt",
+        "--root",
+        str(data),
+        "--out",
+        "mine.npz",
+    ]
+    assert commands["score"][2:] == [
+        "--trials",
+        f"{out}/trials.txt",
+        "--embeddings",
+        "mine.npz",
+        "--out",
+        "mine.txt",
+    ]
+    assert commands["evaluate"][2:] == [
+        "mine.txt",
+        "--embeddings",
+        "mine.npz",
+        "--media",
+        str(data),
+        "--report",
+        "mine-report",
+    ]
+    assert commands["verify"][2:] == [
+        str(data / IDS[0]),
+        str(data / IDS[1]),
+        "--model",
+        f"{out}/run",
+    ]
     assert commands["serve"][2:] == ["--model", f"{out}/run"]
-    files = [*map(str, made.scores), "--embeddings", str(made.embeddings[0]), "--embeddings", str(made.embeddings[1])]
-    assert shlex.split(asked["command"]) == ["likeness", "evaluate", *files, "--media", str(data), "--report", f"{out}/report"]
+    files = [
+        *map(str, made.scores),
+        "--embeddings",
+        str(made.embeddings[0]),
+        "--embeddings",
+        str(made.embeddings[1]),
+    ]
+    assert shlex.split(asked["command"]) == [
+        "likeness",
+        "evaluate",
+        *files,
+        "--media",
+        str(data),
+        "--report",
+        f"{out}/report",
+    ]
 
 
-def test_a_demo_that_is_stopped_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_demo_that_is_stopped_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def stop(_: Path) -> None:
         raise Interrupted("stopped after step 3 of 10; go on with --resume")
 
@@ -64,4 +129,8 @@ def test_a_demo_that_is_stopped_says_so(tmp_path: Path, monkeypatch: pytest.Monk
         main(["demo", "--only", "speaker", "--out", str(tmp_path / "demo")])
     assert ended.value.code == 130
     told = capsys.readouterr().err
-    assert told == "the demo was stopped, and does not go on where it was; start it again with another --out\n"
+    assert (
+        told
+        == "the demo was stopped, and does not go on where it was; start it again with another "
+        "--out\n"
+    )

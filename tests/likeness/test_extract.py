@@ -1,4 +1,6 @@
-"""Long extractions: the same embeddings in the same order from any number of processes, and from the shards of a run that was stopped."""
+"""Long extractions: the same embeddings in the same order from any number of processes, and from
+the shards of a run that was stopped.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,23 @@ RECIPE = Recipe(
     read=audio.read,
 )
 # extract.py's shards are thousands of items long; this runs the same command with shards of five.
-SCRIPT = "import sys; from likeness import cli, extract; extract.extract.__kwdefaults__['shard_items'] = 5; cli.main(sys.argv[1:])"
+SCRIPT = (
+    "import sys; from likeness import cli, extract; extract.extract.__kwdefaults__['shard_items'] "
+    "= 5; cli.main(sys.argv[1:])"
+)
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model") / "last.safetensors"
-    checkpoint.save_model(path, TorchEmbedder(RECIPE.frontend(), RECIPE.backbone(16)), RECIPE, similarity="cosine", step=1, metrics={})
+    checkpoint.save_model(
+        path,
+        TorchEmbedder(RECIPE.frontend(), RECIPE.backbone(16)),
+        RECIPE,
+        similarity="cosine",
+        step=1,
+        metrics={},
+    )
     return path
 
 
@@ -53,7 +65,9 @@ def items(voices: Path, tmp_path: Path) -> list[Item]:
     return [*found[:7], Item("broken", broken, "x"), *found[7:]]
 
 
-def test_shards_join_in_order_and_go_on_where_they_stopped(model: Path, items: list[Item], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_join_in_order_and_go_on_where_they_stopped(
+    model: Path, items: list[Item], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loaded, out = load_model(model), tmp_path / "out.npz"
     whole = extract.extract(loaded, items, tmp_path / "whole.npz")
     assert whole is not None
@@ -65,7 +79,9 @@ def test_shards_join_in_order_and_go_on_where_they_stopped(model: Path, items: l
             raise KeyboardInterrupt
         return audio.read(item)
 
-    counted = checkpoint.Loaded(loaded.embedder, stopping, loaded.modality, loaded.similarity, loaded.digest, loaded.step)
+    counted = checkpoint.Loaded(
+        loaded.embedder, stopping, loaded.modality, loaded.similarity, loaded.digest, loaded.step
+    )
     with pytest.raises(KeyboardInterrupt):
         extract.extract(counted, items, out, shard_items=5)
     again = extract.extract(counted, items, out, shard_items=5)
@@ -75,14 +91,18 @@ def test_shards_join_in_order_and_go_on_where_they_stopped(model: Path, items: l
         assert made[0].ids == tuple(item.id for item in items if item.id != "broken")
         assert [one.id for one in made[1]] == ["broken"]
         assert "broken.flac" in made[1][0].reason
-    np.testing.assert_allclose(again[0].matrix, whole[0].matrix, atol=1e-5 * np.abs(whole[0].matrix).max())
+    np.testing.assert_allclose(
+        again[0].matrix, whole[0].matrix, atol=1e-5 * np.abs(whole[0].matrix).max()
+    )
     with pytest.raises(ValueError, match=r"holds shards of another extraction \(items differ\)"):
         extract.extract(counted, items[1:], out, shard_items=5)
     extract.finish(out)
     assert not list(tmp_path.glob("*.shards"))
 
 
-def test_nobody_else_writes_into_the_shards_of_an_extraction(model: Path, items: list[Item], tmp_path: Path) -> None:
+def test_nobody_else_writes_into_the_shards_of_an_extraction(
+    model: Path, items: list[Item], tmp_path: Path
+) -> None:
     loaded, refused = load_model(model), list[str]()
 
     def read(item: Item) -> np.ndarray:  # type: ignore[type-arg]
@@ -95,9 +115,13 @@ def test_nobody_else_writes_into_the_shards_of_an_extraction(model: Path, items:
     assert len(refused) == 2
 
 
-def test_a_shard_of_unreadable_items_is_empty(model: Path, items: list[Item], tmp_path: Path) -> None:
+def test_a_shard_of_unreadable_items_is_empty(
+    model: Path, items: list[Item], tmp_path: Path
+) -> None:
     broken = [items[7]._replace(id=f"b{i}") for i in range(3)]
-    made = extract.extract(load_model(model), [*broken, *items[:2]], tmp_path / "out.npz", shard_items=2)
+    made = extract.extract(
+        load_model(model), [*broken, *items[:2]], tmp_path / "out.npz", shard_items=2
+    )
     assert made is not None
     assert made[0].ids == tuple(item.id for item in items[:2])
     assert [one.id for one in made[1]] == ["b0", "b1", "b2"]
@@ -106,20 +130,41 @@ def test_a_shard_of_unreadable_items_is_empty(model: Path, items: list[Item], tm
 
 
 @pytest.mark.slow  # three processes that import torch
-def test_two_processes_write_the_same_file_as_one(model: Path, items: list[Item], tmp_path: Path) -> None:
+def test_two_processes_write_the_same_file_as_one(
+    model: Path, items: list[Item], tmp_path: Path
+) -> None:
     listed = tmp_path / "items.txt"
     listed.write_text("".join(f"{item.id}\t{item.path}\n" for item in items))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     script = tmp_path / "run.py"
     script.write_text(SCRIPT)
     made = []
     for num in (1, 2):
         out = tmp_path / f"out{num}.npz"
         command = (
-            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num), str(script)] if num > 1 else [sys.executable, script]
+            [
+                sys.executable,
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                "--nproc-per-node",
+                str(num),
+                str(script),
+            ]
+            if num > 1
+            else [sys.executable, script]
         )
         done = subprocess.run(
-            [*command, "embed", "--model", str(model), "--items", str(listed), "--out", str(out)], env=environment, capture_output=True, text=True, check=False
+            [*command, "embed", "--model", str(model), "--items", str(listed), "--out", str(out)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         assert "13 embeddings of 8 dimensions" in done.stdout + done.stderr
@@ -130,8 +175,12 @@ def test_two_processes_write_the_same_file_as_one(model: Path, items: list[Item]
     assert made[0].meta == made[1].meta
 
 
-def test_shards_of_another_extraction_are_never_taken_for_a_short_list(model: Path, items: list[Item], tmp_path: Path) -> None:
-    """A short list needs no shards of its own; those that a killed, longer one left behind at the same place hold other items."""
+def test_shards_of_another_extraction_are_never_taken_for_a_short_list(
+    model: Path, items: list[Item], tmp_path: Path
+) -> None:
+    """A short list needs no shards of its own; those that a killed, longer one left behind at the
+    same place hold other items.
+    """
     loaded, out = load_model(model), tmp_path / "out.npz"
 
     def stopping(item: Item) -> np.ndarray:  # type: ignore[type-arg]
@@ -141,16 +190,25 @@ def test_shards_of_another_extraction_are_never_taken_for_a_short_list(model: Pa
 
     with pytest.raises(KeyboardInterrupt):
         extract.extract(replace(loaded, read=stopping), items, out, shard_items=3)
-    with pytest.raises(ValueError, match=r"holds shards of another extraction \(items differ\); remove that folder"):
+    with pytest.raises(
+        ValueError, match=r"holds shards of another extraction \(items differ\); remove that folder"
+    ):
         extract.extract(loaded, items[-3:], out, shard_items=3)
 
 
-def test_shards_without_their_plan_are_not_gone_on_from(model: Path, items: list[Item], tmp_path: Path) -> None:
-    """What a kill leaves while the folder of shards is removed: nobody knows of which model they are."""
+def test_shards_without_their_plan_are_not_gone_on_from(
+    model: Path, items: list[Item], tmp_path: Path
+) -> None:
+    """What a kill leaves while the folder of shards is removed: nobody knows of which model they
+    are.
+    """
     loaded, out = load_model(model), tmp_path / "out.npz"
     left = tmp_path / "out.npz.shards"
     left.mkdir()
-    files.write(left / "000000.npz", files.Embeddings(("other",), np.ones((1, 3), np.float32), {"bad": "[]"}))
+    files.write(
+        left / "000000.npz",
+        files.Embeddings(("other",), np.ones((1, 3), np.float32), {"bad": "[]"}),
+    )
     found = extract.extract(loaded, items[:3], out)
     assert found is not None
     assert found[0].ids == tuple(one.id for one in items[:3])

@@ -1,4 +1,6 @@
-"""Whatever goes wrong ends in one sentence on stderr and exit code 2; only LIKENESS_TRACEBACK=1 shows a traceback."""
+"""Whatever goes wrong ends in one sentence on stderr and exit code 2; only LIKENESS_TRACEBACK=1
+shows a traceback.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
     return err
 
 
-# What bad input makes the standard library, numpy and native code raise: each is run for real, from a recipe that the command loads.
+# What bad input makes the standard library, numpy and native code raise: each is run for real, from
+# a recipe that the command loads.
 RAISED = {
     "TypeError": "1 + 'a'",
     "AttributeError": "None.shape",
@@ -56,7 +59,9 @@ RAISED = {
 
 
 @pytest.mark.parametrize("kind", RAISED)
-def test_any_exception_ends_in_one_sentence(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_any_exception_ends_in_one_sentence(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.delenv("LIKENESS_TRACEBACK", raising=False)
     (tmp_path / "recipe.py").write_text(f"RECIPES = {RAISED[kind]}\n")
     assert likeness("train", tmp_path / "recipe.py", "--out", tmp_path / "out") == 2
@@ -68,7 +73,11 @@ def test_any_exception_ends_in_one_sentence(kind: str, tmp_path: Path, monkeypat
 
 
 def test_too_little_memory_is_no_defect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for asked in ("__import__('numpy').zeros(2**55)", "__import__('torch').empty(2**59)", "bytearray(2**62)"):
+    for asked in (
+        "__import__('numpy').zeros(2**55)",
+        "__import__('torch').empty(2**59)",
+        "bytearray(2**62)",
+    ):
         (tmp_path / "recipe.py").write_text(f"RECIPES = {asked}\n")
         assert likeness("train", tmp_path / "recipe.py", "--out", tmp_path / "out") == 2
         told = one_line(capsys)
@@ -76,7 +85,9 @@ def test_too_little_memory_is_no_defect(tmp_path: Path, capsys: pytest.CaptureFi
         assert "defect" not in told
 
 
-def test_the_traceback_is_shown_where_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_traceback_is_shown_where_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("LIKENESS_TRACEBACK", "1")
     (tmp_path / "recipe.py").write_text("RECIPES = 1 + 'a'\n")
     assert likeness("train", tmp_path / "recipe.py", "--out", tmp_path / "out") == 2
@@ -85,15 +96,25 @@ def test_the_traceback_is_shown_where_it_is_asked_for(tmp_path: Path, monkeypatc
     assert err.splitlines()[-1].startswith("likeness: TypeError")
 
 
-def test_a_sentence_of_a_recipe_stands_for_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sentence_of_a_recipe_stands_for_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "recipe.py").write_text("raise TypeError('set NUM_SUBJECTS first')\n")
     assert likeness("train", tmp_path / "recipe.py", "--out", tmp_path / "out") == 2
     assert one_line(capsys) == "likeness: set NUM_SUBJECTS first\n"
 
 
-def test_usage_errors_of_every_kind_end_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors_of_every_kind_end_with_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "secret.txt").write_text("a b 1\n")
-    for arguments in (["nothing"], ["evaluate"], ["evaluate", tmp_path], ["evaluate", "--far"], ["evaluate", tmp_path / "secret.txt", "--far", "x"]):
+    for arguments in (
+        ["nothing"],
+        ["evaluate"],
+        ["evaluate", tmp_path],
+        ["evaluate", "--far"],
+        ["evaluate", tmp_path / "secret.txt", "--far", "x"],
+    ):
         assert likeness(*arguments) == 2
         assert "Traceback" not in capsys.readouterr().err
 
@@ -107,22 +128,36 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_damaged_embeddings_end_in_one_sentence(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_damaged_embeddings_end_in_one_sentence(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     for content in DAMAGED[name]:
         (tmp_path / name).write_bytes(content)
         assert likeness("retrieve", "--embeddings", tmp_path / name) == 2
         one_line(capfd)
 
 
-def test_damaged_models_galleries_and_descriptions_end_in_one_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_damaged_models_galleries_and_descriptions_end_in_one_sentence(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "deep.json").write_text("[" * 100_000)
     (tmp_path / "scores.txt").write_text("a b .1 1\n")
-    embeddings.write(tmp_path / "e.npz", embeddings.Embeddings(("a", "b"), np.ones((2, 2), dtype=np.float32)))
+    embeddings.write(
+        tmp_path / "e.npz", embeddings.Embeddings(("a", "b"), np.ones((2, 2), dtype=np.float32))
+    )
     (tmp_path / "t.txt").write_text("a b 1\n")
     for name in ("m.safetensors", "m.onnx", "m.pt"):
         (tmp_path / name).write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00{" + b"\xff" * 40)
     items = ["--items", tmp_path / "t.txt", "--out", tmp_path / "o.npz"]
-    score = ["score", "--trials", tmp_path / "t.txt", "--embeddings", tmp_path / "e.npz", "--out", tmp_path / "o.txt"]
+    score = [
+        "score",
+        "--trials",
+        tmp_path / "t.txt",
+        "--embeddings",
+        tmp_path / "e.npz",
+        "--out",
+        tmp_path / "o.txt",
+    ]
     for command in (
         ["embed", "--model", tmp_path / "m.safetensors", *items],
         ["embed", "--model", tmp_path / "m.onnx", *items],
@@ -135,7 +170,9 @@ def test_damaged_models_galleries_and_descriptions_end_in_one_sentence(tmp_path:
 
 
 def test_ctrl_c_ends_with_130(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "recipe.py").write_text("import signal\nRECIPES = signal.raise_signal(signal.SIGINT)\n")
+    (tmp_path / "recipe.py").write_text(
+        "import signal\nRECIPES = signal.raise_signal(signal.SIGINT)\n"
+    )
     assert likeness("train", tmp_path / "recipe.py", "--out", tmp_path / "out") == 130
     assert "Ctrl-C" in one_line(capsys)
 
@@ -146,7 +183,9 @@ def test_the_process_that_failed_speaks_for_torchs_checkpoint_exception() -> Non
     assert text == str(full)
 
 
-def test_a_broken_pipe_that_is_not_our_output_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_pipe_that_is_not_our_output_is_an_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with pytest.raises(SystemExit) as ended, one_sentence("likeness"):
@@ -180,7 +219,11 @@ def test_a_reading_process_hands_on_its_sentence_not_its_traceback(place: int, s
     assert ("damaged" in told) == bool(place)
 
 
-SCRIPTS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "recipes").rglob("*.py") if "__main__" in path.read_text(encoding="utf-8"))
+SCRIPTS = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in (ROOT / "recipes").rglob("*.py")
+    if "__main__" in path.read_text(encoding="utf-8")
+)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -188,9 +231,17 @@ def test_a_script_refuses_bad_input_as_the_command_does(
     script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = (
-        ["--data", tmp_path / "none", "--out", tmp_path / "out"] if "argument_parser" in (ROOT / script).read_text() else [tmp_path / "none", tmp_path / "out"]
+        ["--data", tmp_path / "none", "--out", tmp_path / "out"]
+        if "argument_parser" in (ROOT / script).read_text()
+        else [tmp_path / "none", tmp_path / "out"]
     )
-    given += ["--weights", tmp_path / "none.pth"] if "cub200" in script else ["vox1_o"] if "voxceleb" in script else []
+    given += (
+        ["--weights", tmp_path / "none.pth"]
+        if "cub200" in script
+        else ["vox1_o"]
+        if "voxceleb" in script
+        else []
+    )
     for arguments in (given, ["one", "two", "three", "four", "five"]):
         monkeypatch.setattr(sys, "argv", [script, *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:

@@ -1,4 +1,6 @@
-"""IJB from images to the table, by the commands of docs/protocols.md on a small pack: aligned, embedded with both views, killed and gone on, 1:1 and 1:N."""
+"""IJB from images to the table, by the commands of docs/protocols.md on a small pack: aligned,
+embedded with both views, killed and gone on, 1:1 and 1:N.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ RECIPE = Recipe(
     items=folders.items,
     read=images.read,
 )
-# The shards of a real extraction are thousands of faces long; these have ten, and the process is killed before it writes the third.
+# The shards of a real extraction are thousands of faces long; these have ten, and the process is
+# killed before it writes the third.
 KILLED = """
 import os, signal, sys
 from likeness import cli, extract
@@ -69,7 +72,9 @@ def likeness(*arguments: object) -> None:
 
 
 class Small:
-    """A pack of SUBJECTS subjects with 3 templates of 1 to 5 faces each (one enrolled in G1 or G2, two probes), and what a test has to know of it."""
+    """A pack of SUBJECTS subjects with 3 templates of 1 to 5 faces each (one enrolled in G1 or G2,
+    two probes), and what a test has to know of it.
+    """
 
     def __init__(self, root: Path) -> None:
         rng = np.random.default_rng(0)
@@ -87,7 +92,9 @@ class Small:
             for _ in range(int(rng.integers(1, 6))):
                 image, landmarks = synthetic_faces.face(subject, shots[subject], size=96)
                 shots[subject] += 1
-                before = rng.integers(0, 40, 2)  # a loose crop: the face anywhere in a larger picture
+                before = rng.integers(
+                    0, 40, 2
+                )  # a loose crop: the face anywhere in a larger picture
                 loose = np.full((150, 140, 3), 90, dtype=np.uint8)
                 loose[before[1] : before[1] + 96, before[0] : before[0] + 96] = image
                 self.names.append(f"{len(self.names) + 1}.png")
@@ -96,17 +103,34 @@ class Small:
                 self.medium.append(int(rng.integers(1, 3)))
                 self.points.append(np.round(landmarks + before, 3))
                 self.scores.append(round(float(rng.uniform(0.3, 1.0)), 4))
-        lines = [f"{name} {' '.join(map(str, p.ravel()))} {s}\n" for name, p, s in zip(self.names, self.points, self.scores, strict=True)]
+        lines = [
+            f"{name} {' '.join(map(str, p.ravel()))} {s}\n"
+            for name, p, s in zip(self.names, self.points, self.scores, strict=True)
+        ]
         (root / "meta" / "ijbc_name_5pts_score.txt").write_text("".join(lines))
         listed = zip(self.names, self.template, self.medium, strict=True)
-        (root / "meta" / "ijbc_face_tid_mid.txt").write_text("".join(f"{name} {t} {m}\n" for name, t, m in listed))
+        (root / "meta" / "ijbc_face_tid_mid.txt").write_text(
+            "".join(f"{name} {t} {m}\n" for name, t, m in listed)
+        )
         enrolled, probes = list(self.subject)[:SUBJECTS], list(self.subject)[SUBJECTS:]
         self.galleries, self.probes = (enrolled[: SUBJECTS // 2], enrolled[SUBJECTS // 2 :]), probes
-        for name, side in (("gallery_G1", self.galleries[0]), ("gallery_G2", self.galleries[1]), ("probe_mixed", probes)):
-            rows = [f"{t},{self.subject[t]},x.jpg\n" for t in side for _ in range(self.template.count(t))]
-            (root / "meta" / f"ijbc_1N_{name}.csv").write_text("TEMPLATE_ID,SUBJECT_ID,FILENAME\n" + "".join(rows))
+        for name, side in (
+            ("gallery_G1", self.galleries[0]),
+            ("gallery_G2", self.galleries[1]),
+            ("probe_mixed", probes),
+        ):
+            rows = [
+                f"{t},{self.subject[t]},x.jpg\n"
+                for t in side
+                for _ in range(self.template.count(t))
+            ]
+            (root / "meta" / f"ijbc_1N_{name}.csv").write_text(
+                "TEMPLATE_ID,SUBJECT_ID,FILENAME\n" + "".join(rows)
+            )
         self.pairs = [(a, b, self.subject[a] == self.subject[b]) for a in enrolled for b in probes]
-        (root / "meta" / "ijbc_template_pair_label.txt").write_text("".join(f"{a} {b} {int(same)}\n" for a, b, same in self.pairs))
+        (root / "meta" / "ijbc_template_pair_label.txt").write_text(
+            "".join(f"{a} {b} {int(same)}\n" for a, b, same in self.pairs)
+        )
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +142,14 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     path = tmp_path_factory.mktemp("model") / "last.safetensors"
-    checkpoint.save_model(path, TorchEmbedder(RECIPE.frontend(), RECIPE.backbone(3)).eval(), RECIPE, similarity="cosine", step=1, metrics={})
+    checkpoint.save_model(
+        path,
+        TorchEmbedder(RECIPE.frontend(), RECIPE.backbone(3)).eval(),
+        RECIPE,
+        similarity="cosine",
+        step=1,
+        metrics={},
+    )
     return path
 
 
@@ -129,34 +160,69 @@ def features(small: Small, model: Path, tmp_path_factory: pytest.TempPathFactory
     return out
 
 
-def test_faces_are_aligned_and_both_views_embedded(small: Small, model: Path, features: Path, tmp_path: Path) -> None:
+def test_faces_are_aligned_and_both_views_embedded(
+    small: Small, model: Path, features: Path, tmp_path: Path
+) -> None:
     held = files.read(features)
     network = load_model(model).embedder
     rows = []
     for name, points in zip(small.names, small.points, strict=True):
-        aligned = face_align.norm_crop(cv2.imread(str(small.root / "loose_crop" / name)), points)[..., ::-1]
-        views = torch.from_numpy((np.stack([aligned, aligned[:, ::-1]]) - 127.5) / 127.5).float().permute(0, 3, 1, 2)
+        aligned = face_align.norm_crop(cv2.imread(str(small.root / "loose_crop" / name)), points)[
+            ..., ::-1
+        ]
+        views = (
+            torch.from_numpy((np.stack([aligned, aligned[:, ::-1]]) - 127.5) / 127.5)
+            .float()
+            .permute(0, 3, 1, 2)
+        )
         with torch.no_grad():
             rows.append(network.backbone(views).flatten().numpy())
     assert held.ids == tuple(small.names)
-    np.testing.assert_allclose(held.matrix, np.stack(rows), rtol=1e-3, atol=1e-4 * np.abs(rows).max())
+    np.testing.assert_allclose(
+        held.matrix, np.stack(rows), rtol=1e-3, atol=1e-4 * np.abs(rows).max()
+    )
     assert held.meta["flip"] == "concat"
     assert held.meta["faces"] == "aligned to 112 x 112 by the pack's 5 landmarks"
     loaded, listed = extract.ijb_pack(load_model(model), small.root)
-    for flip, expected in (("none", held.matrix[:, :12]), ("sum", held.matrix[:, :12] + held.matrix[:, 12:])):
+    for flip, expected in (
+        ("none", held.matrix[:, :12]),
+        ("sum", held.matrix[:, :12] + held.matrix[:, 12:]),
+    ):
         found = extract.extract(extract.with_flip(loaded, flip), listed[:4], tmp_path / "few.npz")  # type: ignore[arg-type]
         assert found is not None
-        np.testing.assert_allclose(found[0].matrix, expected[:4], rtol=1e-4, atol=1e-5 * np.abs(rows).max())
+        np.testing.assert_allclose(
+            found[0].matrix, expected[:4], rtol=1e-4, atol=1e-5 * np.abs(rows).max()
+        )
         assert found[0].meta.get("flip", "none") == flip
 
 
 @pytest.mark.slow  # a process that extracts; test_extract.py stops one without
 def test_a_killed_extraction_goes_on(
-    small: Small, model: Path, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    small: Small,
+    model: Path,
+    features: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    out, environment = tmp_path / "ijbc.npz", {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = ["embed", "--model", str(model), "--ijb", str(small.root), "--flip", "concat", "--out", str(out)]
-    killed = subprocess.run([sys.executable, "-c", KILLED, *command], env=environment, capture_output=True, check=False)
+    out, environment = (
+        tmp_path / "ijbc.npz",
+        {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+    )
+    command = [
+        "embed",
+        "--model",
+        str(model),
+        "--ijb",
+        str(small.root),
+        "--flip",
+        "concat",
+        "--out",
+        str(out),
+    ]
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, *command], env=environment, capture_output=True, check=False
+    )
     assert killed.returncode == -signal.SIGKILL
     assert not out.exists()
     before = {one.name: one.stat().st_mtime_ns for one in tmp_path.glob("ijbc.npz.shards/0*.npz")}
@@ -171,35 +237,81 @@ def test_a_killed_extraction_goes_on(
     assert f"2 of {-(-len(small.names) // 10)} shards are there" in told.out + told.err
     whole, again = files.read(features), files.read(out)
     assert (again.ids, dict(again.meta)) == (whole.ids, dict(whole.meta))
-    np.testing.assert_allclose(again.matrix, whole.matrix, rtol=1e-5, atol=1e-5 * np.abs(whole.matrix).max())
+    np.testing.assert_allclose(
+        again.matrix, whole.matrix, rtol=1e-5, atol=1e-5 * np.abs(whole.matrix).max()
+    )
     assert not list(tmp_path.glob("*.shards"))
 
 
 def pooled_as(tool: str, small: Small, held: Embeddings) -> dict[int, np.ndarray[Any, Any]]:
-    """Templates by the loops of insightface's ijb_11.py, AdaFace's validate_IJB_BC.py and OpenSphere's datasets, as field-face.md 1.8 states them."""
+    """Templates by the loops of insightface's ijb_11.py, AdaFace's validate_IJB_BC.py and
+    OpenSphere's datasets, as field-face.md 1.8 states them.
+    """
     both = held.matrix.astype(np.float64).reshape(len(held.ids), 2, -1)
     found = {}
     for template in small.subject:
         here = [i for i, one in enumerate(small.template) if one == template]
-        media = {m: [i for i in here if small.medium[i] == m] for m in {small.medium[i] for i in here}}
+        media = {
+            m: [i for i in here if small.medium[i] == m] for m in {small.medium[i] for i in here}
+        }
         if tool == "opensphere":
-            fused = sum(both[i].sum(axis=0) / (2 * len(own) * len(media)) for own in media.values() for i in own)
+            fused = sum(
+                both[i].sum(axis=0) / (2 * len(own) * len(media))
+                for own in media.values()
+                for i in own
+            )
         else:
             weight = [s if tool == "insightface" else 1.0 for s in small.scores]
-            fused = sum(np.mean([weight[i] * both[i].sum(axis=0) for i in own], axis=0) for own in media.values())
+            fused = sum(
+                np.mean([weight[i] * both[i].sum(axis=0) for i in own], axis=0)
+                for own in media.values()
+            )
         found[template] = fused / np.linalg.norm(fused)
     return found
 
 
-def test_three_presets_from_features_to_the_tables(small: Small, features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_three_presets_from_features_to_the_tables(
+    small: Small, features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     tools = ("insightface", "adaface", "opensphere")
     chosen = [text for tool in tools for text in ("--preset", tool)]
     one_to_one, one_to_many = tmp_path / "11.json", tmp_path / "1n.json"
-    likeness("evaluate", features, "--ijb", small.root, *chosen, "--far", 0.1, "--far", 0.02, "--json", one_to_one)
-    likeness("identify", "--probes", features, "--ijb", small.root, *chosen, "--fpir", 0.1, "--rank", 1, "--resamples", 20, "--json", one_to_many)
+    likeness(
+        "evaluate",
+        features,
+        "--ijb",
+        small.root,
+        *chosen,
+        "--far",
+        0.1,
+        "--far",
+        0.02,
+        "--json",
+        one_to_one,
+    )
+    likeness(
+        "identify",
+        "--probes",
+        features,
+        "--ijb",
+        small.root,
+        *chosen,
+        "--fpir",
+        0.1,
+        "--rank",
+        1,
+        "--resamples",
+        20,
+        "--json",
+        one_to_many,
+    )
     printed = capsys.readouterr().out
     assert "detector_score False" in printed
-    found = {(one["system"], one["metric"]): one for path in (one_to_one, one_to_many) for one in json.loads(path.read_text())["results"]}
+    found = {
+        (one["system"], one["metric"]): one
+        for path in (one_to_one, one_to_many)
+        for one in json.loads(path.read_text())["results"]
+    }
     held = files.read(features)
     target = np.array([same for _, _, same in small.pairs])
     for tool in tools:
@@ -209,29 +321,63 @@ def test_three_presets_from_features_to_the_tables(small: Small, features: Path,
         for wanted in (0.1, 0.02):
             nearest = np.flipud(tar)[np.argmin(abs(np.flipud(far) - wanted))]
             last = np.flatnonzero(far <= wanted)[-1]
-            between = tar[last] + (wanted - far[last]) / (far[last + 1] - far[last]) * (tar[last + 1] - tar[last])
+            between = tar[last] + (wanted - far[last]) / (far[last + 1] - far[last]) * (
+                tar[last + 1] - tar[last]
+            )
             result = found[tool, f"tar_at_far({wanted:g})"]
-            assert result["value"] == pytest.approx(between if tool == "opensphere" else nearest, abs=1e-9)
-            assert (result["conventions"]["preset"], result["counts"]["targets"]) == (tool, int(target.sum()))
-        dots = np.array([[pooled[p] @ pooled[g] for side in small.galleries for g in side] for p in small.probes])
-        own = np.array([[small.subject[p] == small.subject[g] for side in small.galleries for g in side] for p in small.probes])
+            assert result["value"] == pytest.approx(
+                between if tool == "opensphere" else nearest, abs=1e-9
+            )
+            assert (result["conventions"]["preset"], result["counts"]["targets"]) == (
+                tool,
+                int(target.sum()),
+            )
+        dots = np.array(
+            [
+                [pooled[p] @ pooled[g] for side in small.galleries for g in side]
+                for p in small.probes
+            ]
+        )
+        own = np.array(
+            [
+                [small.subject[p] == small.subject[g] for side in small.galleries for g in side]
+                for p in small.probes
+            ]
+        )
         limit = np.sort(dots[~own])[::-1][int(np.ceil(0.1 * len(small.probes))) - 1]
-        assert found[tool, "tpir_at_fpir(0.1)"]["value"] == pytest.approx(np.mean(dots[own] > limit), abs=1e-12)
-        assert found[tool, "rank_k(1)"]["value"] == pytest.approx(np.mean(own[np.arange(len(own)), dots.argmax(axis=1)]), abs=1e-12)
+        assert found[tool, "tpir_at_fpir(0.1)"]["value"] == pytest.approx(
+            np.mean(dots[own] > limit), abs=1e-12
+        )
+        assert found[tool, "rank_k(1)"]["value"] == pytest.approx(
+            np.mean(own[np.arange(len(own)), dots.argmax(axis=1)]), abs=1e-12
+        )
         assert found[tool, "rank_k(1)"]["interval"] is not None
 
 
 def test_the_documented_commands_run_and_the_documented_presets_are_the_code_s(
-    small: Small, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    small: Small,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    section = (ROOT / "docs" / "protocols.md").read_text(encoding="utf-8").partition("## IJB-B and IJB-C")[2].partition("\n## ")[0]
+    section = (
+        (ROOT / "docs" / "protocols.md")
+        .read_text(encoding="utf-8")
+        .partition("## IJB-B and IJB-C")[2]
+        .partition("\n## ")[0]
+    )
     monkeypatch.chdir(tmp_path)
     commands = [line.split()[1:] for line in section.splitlines() if line.startswith("likeness ")]
     assert [one[0] for one in commands] == ["embed", "evaluate", "identify"]
     for command in commands:
         likeness(*[{"MODEL": model, "IJBC": small.root, "8": 0}.get(one, one) for one in command])
     assert "TAR (%) at FAR 0.0001" in capsys.readouterr().out
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("| ")]
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in section.splitlines()
+        if line.startswith("| ")
+    ]
     documented: dict[str, Switches] = {}
     for names, *values in rows[1:]:
         changes = [f"{switch}={value}" for switch, value in zip(rows[0][1:], values, strict=True)]
@@ -239,22 +385,61 @@ def test_the_documented_commands_run_and_the_documented_presets_are_the_code_s(
     assert documented == PRESETS
 
 
-def test_intervals_switches_and_wrong_options(small: Small, features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_intervals_switches_and_wrong_options(
+    small: Small, features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rest = ["--ijb", str(small.root)]
-    likeness("evaluate", features, *rest, "--switch", "tar_rule=interpolated", "--far", 0.1, "--resamples", 20, "--json", tmp_path / "x.json")
+    likeness(
+        "evaluate",
+        features,
+        *rest,
+        "--switch",
+        "tar_rule=interpolated",
+        "--far",
+        0.1,
+        "--resamples",
+        20,
+        "--json",
+        tmp_path / "x.json",
+    )
     found = json.loads((tmp_path / "x.json").read_text())["results"][1]
-    assert (found["counts"]["subjects"], found["conventions"]["tar_rule"], found["conventions"]["preset"]) == (SUBJECTS, "interpolated", "custom")
+    assert (
+        found["counts"]["subjects"],
+        found["conventions"]["tar_rule"],
+        found["conventions"]["preset"],
+    ) == (SUBJECTS, "interpolated", "custom")
     assert found["interval"][0] <= found["value"] <= found["interval"][1]
     for command, said in (
-        (["evaluate", str(features), *rest, "--tar-rule", "strict", "--llr"], "--tar-rule and --llr do not go with --ijb"),
-        (["evaluate", str(features), "--preset", "adaface"], "--preset without --ijb would change nothing; give that too, or leave it out"),
-        (["evaluate", str(features), *rest, "--switch", "norm=yes"], "the switches are flip, keep_norm"),
-        (["evaluate", str(features), *rest, "--switch", "keep_norm=yes"], "keep_norm is true or false"),
+        (
+            ["evaluate", str(features), *rest, "--tar-rule", "strict", "--llr"],
+            "--tar-rule and --llr do not go with --ijb",
+        ),
+        (
+            ["evaluate", str(features), "--preset", "adaface"],
+            "--preset without --ijb would change nothing; give that too, or leave it out",
+        ),
+        (
+            ["evaluate", str(features), *rest, "--switch", "norm=yes"],
+            "the switches are flip, keep_norm",
+        ),
+        (
+            ["evaluate", str(features), *rest, "--switch", "keep_norm=yes"],
+            "keep_norm is true or false",
+        ),
         (["evaluate", str(features), *rest, "--preset", "arcface"], "unknown preset 'arcface'"),
-        (["evaluate", str(features), "--ijb", str(tmp_path)], "give the folder in which the pack's meta and loose_crop lie"),
+        (
+            ["evaluate", str(features), "--ijb", str(tmp_path)],
+            "give the folder in which the pack's meta and loose_crop lie",
+        ),
         (["identify", "--probes", str(features)], "identify needs --gallery FILE or --ijb FOLDER"),
-        (["identify", "--probes", str(features), *rest, "--protocol", "closed"], "--protocol does not go with --ijb"),
-        (["embed", "--model", "x", "--out", str(tmp_path / "y.npz")], "embed needs --items LIST or --ijb FOLDER"),
+        (
+            ["identify", "--probes", str(features), *rest, "--protocol", "closed"],
+            "--protocol does not go with --ijb",
+        ),
+        (
+            ["embed", "--model", "x", "--out", str(tmp_path / "y.npz")],
+            "embed needs --items LIST or --ijb FOLDER",
+        ),
     ):
         with pytest.raises(SystemExit) as stopped:
             main(command)
@@ -262,18 +447,33 @@ def test_intervals_switches_and_wrong_options(small: Small, features: Path, tmp_
         assert said in capsys.readouterr().err
 
 
-def test_what_the_features_hold_decides_which_switches_they_serve(small: Small, features: Path) -> None:
+def test_what_the_features_hold_decides_which_switches_they_serve(
+    small: Small, features: Path
+) -> None:
     faces, held = read_faces(meta_files(small.root).faces), files.read(features)
     first, second = (Embeddings(held.ids, part) for part in np.split(held.matrix, 2, axis=1))
-    joined = {name: Embeddings(held.ids, (first.matrix + second.matrix) * factor, {"flip": name}) for name, factor in (("sum", 1.0), ("mean", 0.5))}
+    joined = {
+        name: Embeddings(held.ids, (first.matrix + second.matrix) * factor, {"flip": name})
+        for name, factor in (("sum", 1.0), ("mean", 0.5))
+    }
     for tool in PRESETS:
         for changes in ([], ["final_norm=false"], ["flip=mean", "final_norm=false"]):
             switches = switches_of(tool, changes)
             flipped = None if switches.flip == "none" else second
-            wanted = templates(first, faces, switches, flipped=flipped, detector_scores=small.scores).matrix
+            wanted = templates(
+                first, faces, switches, flipped=flipped, detector_scores=small.scores
+            ).matrix
             for given in (held, *([] if switches.flip == "none" else joined.values())):
-                np.testing.assert_allclose(templates(given, faces, switches, detector_scores=small.scores).matrix, wanted, rtol=1e-4, atol=1e-5)
-    for given, tool, said in ((first, "insightface", "needs the features of the mirror images too"), (joined["sum"], "tface", "needs the image alone")):
+                np.testing.assert_allclose(
+                    templates(given, faces, switches, detector_scores=small.scores).matrix,
+                    wanted,
+                    rtol=1e-4,
+                    atol=1e-5,
+                )
+    for given, tool, said in (
+        (first, "insightface", "needs the features of the mirror images too"),
+        (joined["sum"], "tface", "needs the image alone"),
+    ):
         with pytest.raises(ValueError, match=said):
             templates(given, faces, preset(tool), detector_scores=small.scores)
 
@@ -293,9 +493,25 @@ def test_packs_and_models_that_do_not_fit(small: Small, model: Path, tmp_path: P
         extract.ijb_pack(speech, small.root)
     with pytest.raises(ValueError, match="--flip sum is for images"):
         extract.with_flip(speech, "sum")
-    with pytest.raises(ValueError, match=r"the model takes faces of 64 x 64, but they are aligned to heights that are multiples of 112 or 128"):
-        extract.ijb_pack(checkpoint.Loaded(loaded.embedder, partial(images.read, size=(64, 64), fit="resize"), "face", "cosine", "", 0), small.root)
-    narrow = checkpoint.Loaded(loaded.embedder, partial(images.read, size=(112, 96)), "face", "cosine", "", 0)
+    with pytest.raises(
+        ValueError,
+        match=r"the model takes faces of 64 x 64, but they are aligned to heights that are "
+        r"multiples of 112 or 128",
+    ):
+        extract.ijb_pack(
+            checkpoint.Loaded(
+                loaded.embedder,
+                partial(images.read, size=(64, 64), fit="resize"),
+                "face",
+                "cosine",
+                "",
+                0,
+            ),
+            small.root,
+        )
+    narrow = checkpoint.Loaded(
+        loaded.embedder, partial(images.read, size=(112, 96)), "face", "cosine", "", 0
+    )
     made, listed = extract.ijb_pack(narrow, small.root)
     value = made.read(listed[0])
     assert isinstance(value, np.ndarray)

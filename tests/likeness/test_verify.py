@@ -58,24 +58,44 @@ def test_a_calibration_gives_the_probability(run: Path, voices: Path) -> None:
     system = f"cosine, model {model.digest[:16]}"
     plain = verify(model, first, second)
     for prior in (0.5, 0.01):
-        got = verify(model, first, second, calibration=Calibration(8.0, -3.0, p_target=prior, system=system))
+        got = verify(
+            model, first, second, calibration=Calibration(8.0, -3.0, p_target=prior, system=system)
+        )
         assert got.llr == pytest.approx(8 * plain.score - 3)
         odds = np.exp(got.llr or 0) * prior / (1 - prior)
         assert got.probability == pytest.approx(odds / (1 + odds))
         assert got.same is bool(odds >= 1)
     low, high = sorted(np.log(plain.norms))
-    got = verify(model, first, second, calibration=Calibration(8.0, -3.0, (0.5, 0.25), ("log_norm_low", "log_norm_high"), system=system))
+    got = verify(
+        model,
+        first,
+        second,
+        calibration=Calibration(
+            8.0, -3.0, (0.5, 0.25), ("log_norm_low", "log_norm_high"), system=system
+        ),
+    )
     assert got.llr == pytest.approx(8 * plain.score - 3 + 0.5 * low + 0.25 * high, abs=1e-5)
-    with pytest.raises(ValueError, match=r"fitted for \[plda\], but these scores are \[cosine, model"):
+    with pytest.raises(
+        ValueError, match=r"fitted for \[plda\], but these scores are \[cosine, model"
+    ):
         verify(model, first, second, calibration=Calibration(1.0, 0.0, system="plda"))
     with pytest.raises(ValueError, match="needs log_duration_low, log_duration_high"):
-        verify(model, first, second, calibration=Calibration(1.0, 0.0, (1.0, 1.0), ("log_duration_low", "log_duration_high")))
+        verify(
+            model,
+            first,
+            second,
+            calibration=Calibration(
+                1.0, 0.0, (1.0, 1.0), ("log_duration_low", "log_duration_high")
+            ),
+        )
     far = verify(model, first, second, calibration=Calibration(1e9, -1e12))
     assert far.probability == pytest.approx(0)
     assert far.same is False
 
 
-def test_from_the_command_line(run: Path, voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_from_the_command_line(
+    run: Path, voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     first, second = (one.path for one in folders.items(voices, split="all")[:2])
     base = ("verify", first, second, "--model", run)
     assert likeness(*base) == 0
@@ -86,8 +106,20 @@ def test_from_the_command_line(run: Path, voices: Path, tmp_path: Path, capsys: 
     assert "decision     the same subject (score at least -1)" in capsys.readouterr().out
     document = json.loads((tmp_path / "v.json").read_text())
     assert document["files"] == [str(first), str(second)]
-    assert (document["schema"], document["same"], document["threshold"]) == ("likeness.verification/1", True, -1.0)
-    assert {"score", "norms", "llr", "probability", "similarity", "model", "modality"} <= document.keys()
+    assert (document["schema"], document["same"], document["threshold"]) == (
+        "likeness.verification/1",
+        True,
+        -1.0,
+    )
+    assert {
+        "score",
+        "norms",
+        "llr",
+        "probability",
+        "similarity",
+        "model",
+        "modality",
+    } <= document.keys()
     Calibration(1.0, -50.0, p_target=0.01).save(run / "calibration.json")
     try:
         assert likeness(*base) == 0
@@ -103,25 +135,51 @@ def test_from_the_command_line(run: Path, voices: Path, tmp_path: Path, capsys: 
     assert "none" in Verification(0.5, "cosine", (1.0, 2.0)).text()
 
 
-def test_a_calibration_of_score_fits_verify(run: Path, voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_calibration_of_score_fits_verify(
+    run: Path, voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     items, trials = folders.trials(voices, split="all")
     from eval.formats.trials import write_trials
 
     (tmp_path / "items.txt").write_text("".join(f"{one.id} {one.path}\n" for one in items))
     write_trials(tmp_path / "trials.txt", trials)
-    assert likeness("embed", "--model", run, "--items", tmp_path / "items.txt", "--out", tmp_path / "e.npz") == 0
+    assert (
+        likeness(
+            "embed", "--model", run, "--items", tmp_path / "items.txt", "--out", tmp_path / "e.npz"
+        )
+        == 0
+    )
     score = ("score", "--trials", tmp_path / "trials.txt", "--embeddings", tmp_path / "e.npz")
-    assert likeness(*score, "--calibrate", "--quality", "log_norm", "--out", tmp_path / "c.json") == 0
+    assert (
+        likeness(*score, "--calibrate", "--quality", "log_norm", "--out", tmp_path / "c.json") == 0
+    )
     assert likeness(*score, "--calibration", tmp_path / "c.json", "--out", tmp_path / "s.txt") == 0
     enrol, probe, llr = (tmp_path / "s.txt").read_text().splitlines()[0].split()[:3]
     where = {one.id: one.path for one in items}
     capsys.readouterr()
-    assert likeness("verify", where[enrol], where[probe], "--model", run, "--calibration", tmp_path / "c.json", "--json", tmp_path / "v.json") == 0
-    assert json.loads((tmp_path / "v.json").read_text())["llr"] == pytest.approx(float(llr), abs=1e-4)
+    assert (
+        likeness(
+            "verify",
+            where[enrol],
+            where[probe],
+            "--model",
+            run,
+            "--calibration",
+            tmp_path / "c.json",
+            "--json",
+            tmp_path / "v.json",
+        )
+        == 0
+    )
+    assert json.loads((tmp_path / "v.json").read_text())["llr"] == pytest.approx(
+        float(llr), abs=1e-4
+    )
 
 
 def noise(seconds: float, rate_hz: int = 16_000) -> np.ndarray:
-    return (np.random.default_rng(0).standard_normal(round(seconds * rate_hz)) * 0.1).astype(np.float32)
+    return (np.random.default_rng(0).standard_normal(round(seconds * rate_hz)) * 0.1).astype(
+        np.float32
+    )
 
 
 @pytest.fixture(scope="module")
@@ -150,14 +208,45 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-GOOD = ("plain.wav", "8 kHz.wav", "96.kHz.flac", "stéréo 立体.wav", "24-bit.wav", "float.wav", "clipped.wav")
-BAD = {"silent.wav": "silent", "zero.wav": "empty, 0 samples", "corrupt.flac": "unreadable", "face.jpg": "unreadable", "3 hours.wav": "too long, 10800.0 s"}
+GOOD = (
+    "plain.wav",
+    "8 kHz.wav",
+    "96.kHz.flac",
+    "stéréo 立体.wav",
+    "24-bit.wav",
+    "float.wav",
+    "clipped.wav",
+)
+BAD = {
+    "silent.wav": "silent",
+    "zero.wav": "empty, 0 samples",
+    "corrupt.flac": "unreadable",
+    "face.jpg": "unreadable",
+    "3 hours.wav": "too long, 10800.0 s",
+}
 
 
-def test_every_kind_of_recording_embeds_or_is_named(run: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "list.txt").write_text("".join(f"{name}\t{name}\n" for name in (*GOOD, *BAD)), encoding="utf-8")
+def test_every_kind_of_recording_embeds_or_is_named(
+    run: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "list.txt").write_text(
+        "".join(f"{name}\t{name}\n" for name in (*GOOD, *BAD)), encoding="utf-8"
+    )
     out = tmp_path / "em beddings.v1.npz"
-    assert likeness("embed", "--model", run, "--items", tmp_path / "list.txt", "--root", folder, "--out", out) == 0
+    assert (
+        likeness(
+            "embed",
+            "--model",
+            run,
+            "--items",
+            tmp_path / "list.txt",
+            "--root",
+            folder,
+            "--out",
+            out,
+        )
+        == 0
+    )
     shown = capsys.readouterr()
     assert "5 unreadable items left out" in shown.out
     for name, reason in BAD.items():
@@ -165,7 +254,11 @@ def test_every_kind_of_recording_embeds_or_is_named(run: Path, folder: Path, tmp
     found = embeddings.read(out)
     assert found.ids == GOOD
     same = found.unit() @ found.unit()[0]
-    for name in ("stéréo 立体.wav", "24-bit.wav", "float.wav"):  # the same noise in another container
+    for name in (
+        "stéréo 立体.wav",
+        "24-bit.wav",
+        "float.wav",
+    ):  # the same noise in another container
         assert same[GOOD.index(name)] > 0.999
 
 
@@ -174,14 +267,21 @@ def test_long_recordings_embed_in_chunks(run: Path, folder: Path, tmp_path: Path
     model = load.in_parts(load.load(str(run)), chunk_seconds=600)
     long = tmp_path / "25 minutes.wav"
     soundfile.write(long, np.tile(noise(5), 300), 16_000)
-    found, bad = embed(model.embedder, [Item("x", long), Item("y", folder / "plain.wav"), Item("z", folder / "silent.wav")], model.read, batch_size=2)
+    found, bad = embed(
+        model.embedder,
+        [Item("x", long), Item("y", folder / "plain.wav"), Item("z", folder / "silent.wav")],
+        model.read,
+        batch_size=2,
+    )
     assert model.meta["chunks"] == "at most 600 s, mean by length"
     assert [one.id for one in bad] == ["z"]
     assert found.ids == ("x", "y")
 
 
 @pytest.mark.parametrize("name", [*BAD, "missing.wav"])
-def test_verify_names_the_file_that_is_bad(run: Path, folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_names_the_file_that_is_bad(
+    run: Path, folder: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert likeness("verify", folder / "plain.wav", folder / name, "--model", run) == 2
     said = capsys.readouterr().err
     assert name in said
@@ -191,6 +291,11 @@ def test_verify_names_the_file_that_is_bad(run: Path, folder: Path, name: str, c
 
 
 @pytest.mark.parametrize("name", GOOD[1:])
-def test_verify_reads_every_good_kind(run: Path, folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert likeness("verify", folder / name, folder / "plain.wav", "--model", run, "--threshold", 0) == 0
+def test_verify_reads_every_good_kind(
+    run: Path, folder: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        likeness("verify", folder / name, folder / "plain.wav", "--model", run, "--threshold", 0)
+        == 0
+    )
     assert "decision" in capsys.readouterr().out

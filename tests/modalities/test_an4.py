@@ -54,7 +54,10 @@ def test_trials_are_all_pairs(data: Path) -> None:
     _, same = an4.trials(data, same_sex=True)
     assert same.target is not None
     assert same.target.sum() == made.target.sum()
-    assert all(same.enrol_ids[i][0] == same.probe_ids[j][0] for i, j in zip(same.enrol, same.probe, strict=True))
+    assert all(
+        same.enrol_ids[i][0] == same.probe_ids[j][0]
+        for i, j in zip(same.enrol, same.probe, strict=True)
+    )
 
 
 def test_a_file_reads(data: Path) -> None:
@@ -64,13 +67,17 @@ def test_a_file_reads(data: Path) -> None:
 
 
 def test_refusals_say_what_to_fetch(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"no such folder; fetch AN4 .*DATA/an4/wav/SPEAKER/name.flac"):
+    with pytest.raises(
+        FileNotFoundError, match=r"no such folder; fetch AN4 .*DATA/an4/wav/SPEAKER/name.flac"
+    ):
         an4.items(tmp_path)
     (tmp_path / "an4" / "wav" / "an4_clstk" / "fash").mkdir(parents=True)
     with pytest.raises(ValueError, match="no audio files in its folders; fetch AN4"):
         an4.items(tmp_path)
     (tmp_path / "an4" / "wav" / "an4_clstk" / "fash" / "a.sph").touch()
-    with pytest.raises(ValueError, match=r"1 of 1 folders do not start with f or m \('an4_clstk'\)"):
+    with pytest.raises(
+        ValueError, match=r"1 of 1 folders do not start with f or m \('an4_clstk'\)"
+    ):
         an4.items(tmp_path)
     (tmp_path / "an4" / "wav" / "an4_clstk").rename(tmp_path / "an4" / "wav" / "fash")
     with pytest.raises(ValueError, match="fold is 5"):

@@ -15,7 +15,9 @@ from toolkit.data.batch import Item
 
 
 def tone(hz: float, seconds: float = 1.0, rate_hz: int = 16000) -> Wave:
-    return (0.5 * np.sin(2 * np.pi * hz * np.arange(round(seconds * rate_hz)) / rate_hz)).astype(np.float32)
+    return (0.5 * np.sin(2 * np.pi * hz * np.arange(round(seconds * rate_hz)) / rate_hz)).astype(
+        np.float32
+    )
 
 
 def loudest_hz(wave: Wave, rate_hz: int = 16000) -> float:
@@ -52,14 +54,25 @@ def test_16_bit_samples_are_exact_and_channels_averaged(tmp_path: Path) -> None:
 def test_an_id_carries_its_speed(tmp_path: Path) -> None:
     path = write(tmp_path / "a.flac", tone(400, rate_hz=22050), 22050)
     plain, slow, fast = (read(one) for one in speed_copies([Item("a", path, "x")]))
-    assert [len(plain), len(slow), len(fast)] == pytest.approx([16000, 16000 / 0.9, 16000 / 1.1], abs=2)
+    assert [len(plain), len(slow), len(fast)] == pytest.approx(
+        [16000, 16000 / 0.9, 16000 / 1.1], abs=2
+    )
     assert loudest_hz(slow) == pytest.approx(360, abs=2)
     assert loudest_hz(fast) == pytest.approx(440, abs=2)
 
 
 def test_speed_copies_are_new_classes() -> None:
-    copies = speed_copies([Item("a/1", Path("1"), "a"), Item("b/1", Path("2"), None)], speeds=(0.9, 1.1))
-    assert [one.id for one in copies] == ["a/1", "b/1", "a/1#speed=0.9", "b/1#speed=0.9", "a/1#speed=1.1", "b/1#speed=1.1"]
+    copies = speed_copies(
+        [Item("a/1", Path("1"), "a"), Item("b/1", Path("2"), None)], speeds=(0.9, 1.1)
+    )
+    assert [one.id for one in copies] == [
+        "a/1",
+        "b/1",
+        "a/1#speed=0.9",
+        "b/1#speed=0.9",
+        "a/1#speed=1.1",
+        "b/1#speed=1.1",
+    ]
     assert [one.label for one in copies] == ["a", None, "a#speed=0.9", None, "a#speed=1.1", None]
     assert speed_copies(copies[:2], speeds=()) == copies[:2]
     for wrong in [(1.0,), (0.9, 0.9), (3.0,), (0.0,), (float("nan"),)]:
@@ -76,7 +89,10 @@ def test_speed_copies_are_new_classes() -> None:
         (np.ones(800) * 0.1, "too short, 0.050 s; at least 0.1 s"),
         (np.zeros(16000), "silent, all samples are zero"),
         (np.full(16000, 2.0**-15), "silent, its peak is -90.3 dBFS"),
-        (np.r_[np.ones(8000), np.nan, np.inf, np.ones(8000)], "2 of 16002 samples are NaN or infinite"),
+        (
+            np.r_[np.ones(8000), np.nan, np.inf, np.ones(8000)],
+            "2 of 16002 samples are NaN or infinite",
+        ),
         (np.stack([np.ones(16000), -np.ones(16000)], axis=1), "silent"),
         (np.ones(32000), "too long, 2.0 s; at most 1.5 s"),
     ],
@@ -114,9 +130,15 @@ def test_headers_are_not_believed(tmp_path: Path) -> None:
     assert len(read_file(path)) == 16000
 
 
-@pytest.mark.parametrize(("suffix", "channels", "rate_hz"), [("flac", 8, 96_000), ("wav", 200, 4_000)])
-def test_channels_and_rates_of_a_file_cost_no_memory(tmp_path: Path, suffix: str, channels: int, rate_hz: int) -> None:
-    """A small file that states much: 8 MiB or more of float32 if it were decoded whole, and twice that to mix it."""
+@pytest.mark.parametrize(
+    ("suffix", "channels", "rate_hz"), [("flac", 8, 96_000), ("wav", 200, 4_000)]
+)
+def test_channels_and_rates_of_a_file_cost_no_memory(
+    tmp_path: Path, suffix: str, channels: int, rate_hz: int
+) -> None:
+    """A small file that states much: 8 MiB or more of float32 if it were decoded whole, and twice
+    that to mix it.
+    """
     path = tmp_path / f"a.{suffix}"
     blocks = 6 * 2**20 // (channels * rate_hz) + 1
     with soundfile.SoundFile(path, "w", rate_hz, channels) as file:
@@ -136,7 +158,10 @@ def test_channels_and_rates_of_a_file_cost_no_memory(tmp_path: Path, suffix: str
 
 def test_blocks_make_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     noise = np.random.default_rng(0).normal(0, 0.1, (30_000, 2)).clip(-1, 1).astype(np.float32)
-    paths = [write(tmp_path / f"a.{suffix}", noise, 22_050) for suffix in ("wav", "flac", "ogg", "mp3", "aiff")]
+    paths = [
+        write(tmp_path / f"a.{suffix}", noise, 22_050)
+        for suffix in ("wav", "flac", "ogg", "mp3", "aiff")
+    ]
     whole = [read_file(path) for path in paths]
     monkeypatch.setattr("modalities.speaker.audio._BLOCK_VALUES", 5_000)
     for path, wave in zip(paths, whole, strict=True):
@@ -153,7 +178,9 @@ def test_a_flac_file_written_to_a_pipe_states_no_length(tmp_path: Path) -> None:
         read_file(path)
 
 
-def test_every_truncation_and_bit_flip_reads_or_is_refused_alike_in_files_and_shards(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_every_truncation_and_bit_flip_reads_or_is_refused_alike_in_files_and_shards(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     shard = tmp_path / "a.tar"
     rng = np.random.default_rng(0)
     for suffix in ("wav", "flac", "ogg"):
@@ -176,17 +203,23 @@ def test_every_truncation_and_bit_flip_reads_or_is_refused_alike_in_files_and_sh
             np.testing.assert_array_equal(read(spanned), wave)
             assert np.isfinite(wave).all()
             assert len(wave) > 0
-    assert "Traceback" not in capfd.readouterr().err  # from inside the decoders, which pass nothing on
+    assert (
+        "Traceback" not in capfd.readouterr().err
+    )  # from inside the decoders, which pass nothing on
 
 
 def compressed(path: Path, wave: Wave, **more: object) -> bytes:
-    with soundfile.SoundFile(path, "w", 16000, 1, format="MP3", subtype="MPEG_LAYER_III", **more) as file:  # type: ignore[arg-type]
+    with soundfile.SoundFile(
+        path, "w", 16000, 1, format="MP3", subtype="MPEG_LAYER_III", **more
+    ) as file:  # type: ignore[arg-type]
         file.write(wave)
     return path.read_bytes()
 
 
 @pytest.mark.parametrize("tag", [b"", b"ID3\x04\x00\x00\x00\x00\x05\x2c" + bytes(5 * 128 + 0x2C)])
-def test_an_mp3_that_was_cut_short_is_refused_alike_in_files_and_shards(tmp_path: Path, tag: bytes) -> None:
+def test_an_mp3_that_was_cut_short_is_refused_alike_in_files_and_shards(
+    tmp_path: Path, tag: bytes
+) -> None:
     path = tmp_path / "a.mp3"
     whole = tag + compressed(path, tone(440, 10.0))
     path.write_bytes(whole)
@@ -194,15 +227,26 @@ def test_an_mp3_that_was_cut_short_is_refused_alike_in_files_and_shards(tmp_path
     for cut in (0.5, 0.8):
         path.write_bytes(whole[: int(cut * len(whole))])
         for item in (Item("a", path), spanned(path, tmp_path)):
-            with pytest.raises(BadAudio, match=r"cut short, [4-8]\.\d s of the 10.0 s that its header states; fetch it again"):
+            with pytest.raises(
+                BadAudio,
+                match=r"cut short, [4-8]\.\d s of the 10.0 s that its header states; fetch it "
+                r"again",
+            ):
                 read(item)
 
 
 def test_an_mp3_whose_length_libsndfile_guesses_is_not_called_cut_short(tmp_path: Path) -> None:
-    """Without its first frame, which counts the others, a variable bit rate that begins low makes libsndfile expect several times the length."""
+    """Without its first frame, which counts the others, a variable bit rate that begins low makes
+    libsndfile expect several times the length.
+    """
     path = tmp_path / "a.mp3"
     noise = np.random.default_rng(0).standard_normal(16000 * 10).astype(np.float32) * 0.2
-    whole = compressed(path, np.r_[np.zeros(16000 * 3, np.float32), noise], bitrate_mode="VARIABLE", compression_level=0.1)
+    whole = compressed(
+        path,
+        np.r_[np.zeros(16000 * 3, np.float32), noise],
+        bitrate_mode="VARIABLE",
+        compression_level=0.1,
+    )
     path.write_bytes(whole[whole.index(whole[:2], 4) :])  # from the second frame's sync word on
     assert soundfile.info(path).frames > 2 * 16000 * 13
     assert len(read_file(path)) == pytest.approx(16000 * 13, rel=0.01)
@@ -247,7 +291,9 @@ def test_m4a_through_pyav(tmp_path: Path) -> None:
         stream = container.add_stream("aac", rate=44100, layout="stereo")
         wave = np.stack([tone(440, 1.0, 44100)] * 2)
         for start in range(0, wave.shape[1], 1024):
-            frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(wave[:, start : start + 1024]), format="fltp", layout="stereo")
+            frame = av.AudioFrame.from_ndarray(
+                np.ascontiguousarray(wave[:, start : start + 1024]), format="fltp", layout="stereo"
+            )
             frame.sample_rate = 44100
             frame.pts = start
             container.mux(stream.encode(frame))
@@ -258,14 +304,20 @@ def test_m4a_through_pyav(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read(spanned(path, tmp_path)), read_back)
     with pytest.raises(BadAudio, match="unreadable"):
         read(spanned(path, tmp_path)._replace(span=(0, 900)))
-    with pytest.raises(BadAudio, match=r"too long, .* or, if it is a file of its own and not AAC, embed it with --chunk-seconds 60"):
+    with pytest.raises(
+        BadAudio,
+        match=r"too long, .* or, if it is a file of its own and not AAC, embed it with "
+        r"--chunk-seconds 60",
+    ):
         read_file(path, max_seconds=0.5)
     path.write_bytes(b"no container")
     with pytest.raises(BadAudio, match="unreadable"):
         read_file(path)
 
 
-def test_m4a_without_pyav_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_m4a_without_pyav_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a.m4a").touch()
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(BadAudio, match=r"pip install 'likeness\[m4a\]'"):

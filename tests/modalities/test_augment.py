@@ -13,17 +13,25 @@ VOICE = voice(0, 0)
 
 @given(st.floats(-5, 40), st.floats(0, 2), st.integers(0, 1000))
 def test_snr_is_exact(snr_db: float, color: float, seed: int) -> None:
-    noisy = add_noise(VOICE, np.random.default_rng(seed), snr_db=(snr_db, snr_db), color=(color, color))
+    noisy = add_noise(
+        VOICE, np.random.default_rng(seed), snr_db=(snr_db, snr_db), color=(color, color)
+    )
     noise = noisy.astype(np.float64) - VOICE
     assert noisy.dtype == np.float32
-    assert 10 * np.log10(np.mean(VOICE.astype(np.float64) ** 2) / np.mean(noise**2)) == pytest.approx(snr_db, abs=0.01)
+    assert 10 * np.log10(
+        np.mean(VOICE.astype(np.float64) ** 2) / np.mean(noise**2)
+    ) == pytest.approx(snr_db, abs=0.01)
 
 
 def test_color_tilts_the_noise() -> None:
     for color, slope in ((0.0, 0.0), (1.0, -1.0), (2.0, -2.0)):
-        noise = add_noise(VOICE, np.random.default_rng(0), snr_db=(0, 0), color=(color, color)) - VOICE
+        noise = (
+            add_noise(VOICE, np.random.default_rng(0), snr_db=(0, 0), color=(color, color)) - VOICE
+        )
         power = np.abs(np.fft.rfft(noise)[1:]) ** 2
-        assert np.polyfit(np.log(np.arange(1, len(power) + 1)), np.log(power), 1)[0] == pytest.approx(slope, abs=0.1)
+        assert np.polyfit(np.log(np.arange(1, len(power) + 1)), np.log(power), 1)[
+            0
+        ] == pytest.approx(slope, abs=0.1)
 
 
 def test_silence_stays() -> None:
@@ -38,7 +46,9 @@ def test_gain() -> None:
 
 
 def view(seed: int, batch_seed: int, **settings: object) -> np.ndarray:
-    return train_view(VOICE, np.random.default_rng(seed), np.random.default_rng(batch_seed), **settings)  # type: ignore[arg-type]
+    return train_view(
+        VOICE, np.random.default_rng(seed), np.random.default_rng(batch_seed), **settings
+    )  # type: ignore[arg-type]
 
 
 def test_a_batch_shares_its_length_and_nothing_else() -> None:
@@ -69,6 +79,12 @@ def test_noise_and_rooms_are_read_at_the_views_rate() -> None:
 
 
 def test_refusals() -> None:
-    for wrong in ({"seconds": (3.0, 2.0)}, {"seconds": (0.0, 0.0)}, {"noise_prob": 1.5}, {"gain_prob": -0.1}, {"noise_prob": 1.0, "snr_db": (15.0, 0.0)}):
+    for wrong in (
+        {"seconds": (3.0, 2.0)},
+        {"seconds": (0.0, 0.0)},
+        {"noise_prob": 1.5},
+        {"gain_prob": -0.1},
+        {"noise_prob": 1.0, "snr_db": (15.0, 0.0)},
+    ):
         with pytest.raises(ValueError, match=r"seconds|prob|snr_db"):
             view(0, 0, **wrong)

@@ -64,7 +64,9 @@ def test_equals_torchaudio(settings: dict[str, object], source: str) -> None:
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.lists(st.integers(400, 6000), min_size=1, max_size=20), st.booleans(), st.floats(-1e3, 1e3))
+@given(
+    st.lists(st.integers(400, 6000), min_size=1, max_size=20), st.booleans(), st.floats(-1e3, 1e3)
+)
 def test_padding_and_neighbours_change_nothing(sizes: list[int], cmn: bool, filler: float) -> None:
     front_end = KaldiFbank(num_mels=20, cmn=cmn).eval()
     longest = max(sizes)
@@ -110,8 +112,12 @@ def test_silence_reaches_the_floor_and_has_finite_gradients() -> None:
 
 def test_gradients_match_finite_differences_in_float64() -> None:
     front_end = KaldiFbank(num_mels=6, rate_hz=2000).double()
-    wave = torch.from_numpy(np.random.default_rng(0).standard_normal((2, 90)) * 0.1).requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: front_end(x, torch.tensor([1.0, 0.8]))[0], (wave,), eps=1e-7, atol=1e-4)
+    wave = torch.from_numpy(
+        np.random.default_rng(0).standard_normal((2, 90)) * 0.1
+    ).requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda x: front_end(x, torch.tensor([1.0, 0.8]))[0], (wave,), eps=1e-7, atol=1e-4
+    )
 
 
 def test_dither_in_training_only() -> None:
@@ -134,7 +140,12 @@ def test_float32_under_autocast() -> None:
 def test_nothing_is_saved_and_everything_is_described() -> None:
     front_end = KaldiFbank(num_mels=72, window="povey", dither=1.0)
     assert not front_end.state_dict()
-    assert (front_end.num_mels, front_end.window, front_end.dither, front_end.rate_hz) == (72, "povey", 1.0, 16000)
+    assert (front_end.num_mels, front_end.window, front_end.dither, front_end.rate_hz) == (
+        72,
+        "povey",
+        1.0,
+        16000,
+    )
     assert front_end.dim == 72
     assert [front_end.trim(n) for n in (399, 400, 559, 560, 48000)] == [399, 400, 400, 560, 47920]
     assert [front_end.num_frames(n) for n in (0, 399, 400, 559, 560, 16000)] == [0, 0, 1, 1, 2, 98]
@@ -143,7 +154,10 @@ def test_nothing_is_saved_and_everything_is_described() -> None:
 def test_refusals_say_what_to_do() -> None:
     with pytest.raises(ValueError, match="399 samples are less than one frame of 400"):
         KaldiFbank()(torch.zeros(1, 399))
-    with pytest.raises(ValueError, match=r"1 of 2 waves are shorter than one frame of 400 samples \(the shortest has 320"):
+    with pytest.raises(
+        ValueError,
+        match=r"1 of 2 waves are shorter than one frame of 400 samples \(the shortest has 320",
+    ):
         KaldiFbank()(torch.zeros(2, 3200), torch.tensor([1.0, 0.1]))
     with pytest.raises(ValueError, match=r"lengths run from 1.0 to 3200.0; relative"):
         KaldiFbank()(torch.zeros(2, 3200), torch.tensor([1.0, 3200.0]))
@@ -151,6 +165,14 @@ def test_refusals_say_what_to_do() -> None:
         KaldiFbank()(torch.zeros(3200))
     with pytest.raises(ValueError, match="bfloat16"):
         KaldiFbank().bfloat16()(torch.zeros(1, 3200))
-    for wrong in ({"window": "hann"}, {"num_mels": 2}, {"low_hz": 9000.0}, {"high_hz": 9000.0}, {"preemphasis": 2.0}, {"dither": -1.0}, {"hop_ms": 0.0}):
+    for wrong in (
+        {"window": "hann"},
+        {"num_mels": 2},
+        {"low_hz": 9000.0},
+        {"high_hz": 9000.0},
+        {"preemphasis": 2.0},
+        {"dither": -1.0},
+        {"hop_ms": 0.0},
+    ):
         with pytest.raises(ValueError, match="KaldiFbank"):
             KaldiFbank(**wrong)  # type: ignore[arg-type]

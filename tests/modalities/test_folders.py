@@ -37,14 +37,20 @@ def test_only_audio_files_that_are_not_hidden(tmp_path: Path) -> None:
     for name in ("s00/notes.txt", "s00/._x.wav", "s01/B.FLAC", "loose.wav", ".cache/x.wav"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    assert [one.id for one in scan(tmp_path)] == ["s00/session0/0.wav", "s01/B.FLAC", "s01/session0/0.wav"]
+    assert [one.id for one in scan(tmp_path)] == [
+        "s00/session0/0.wav",
+        "s01/B.FLAC",
+        "s01/session0/0.wav",
+    ]
 
 
 def test_refusals_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no such folder; one with DATA/SPEAKER/file.wav"):
         items(tmp_path / "missing")
     (tmp_path / "loose.wav").touch()
-    with pytest.raises(ValueError, match=r"no audio files in its folders; 1 lie directly in it.*\.wav, \.flac"):
+    with pytest.raises(
+        ValueError, match=r"no audio files in its folders; 1 lie directly in it.*\.wav, \.flac"
+    ):
         items(tmp_path)
     lay_out(tmp_path, [2])
     with pytest.raises(ValueError, match=r"only one speaker \('s00'\) was found"):
@@ -70,12 +76,18 @@ def test_single_files_are_stated(tmp_path: Path) -> None:
 
 
 def of_counts(counts: list[int]) -> list[Item]:
-    made = [Item(f"{speaker}/{file}", Path("x"), str(speaker)) for speaker, count in enumerate(counts) for file in range(count)]
+    made = [
+        Item(f"{speaker}/{file}", Path("x"), str(speaker))
+        for speaker, count in enumerate(counts)
+        for file in range(count)
+    ]
     return [made[i] for i in np.random.default_rng(0).permutation(len(made))]
 
 
 @given(st.lists(st.integers(1, 8), min_size=2, max_size=8), st.integers(2, 200), st.integers(0, 99))
-def test_drawn_pairs_are_distinct_labelled_and_balanced(counts: list[int], num_trials: int, seed: int) -> None:
+def test_drawn_pairs_are_distinct_labelled_and_balanced(
+    counts: list[int], num_trials: int, seed: int
+) -> None:
     assume(max(counts) > 1)  # else there is no target trial
     chosen = of_counts(counts)
     made = draw_pairs(chosen, num_trials, np.random.default_rng(seed))
@@ -88,7 +100,9 @@ def test_drawn_pairs_are_distinct_labelled_and_balanced(counts: list[int], num_t
     assert np.array_equal(made.target, labels[made.enrol] == labels[made.probe])
     if total > num_trials:
         half = num_trials // 2
-        assert int(made.target.sum()) == (num_target if num_target < half else max(half, num_trials - (total - num_target)))
+        assert int(made.target.sum()) == (
+            num_target if num_target < half else max(half, num_trials - (total - num_target))
+        )
 
 
 def test_every_pair_can_be_drawn() -> None:
@@ -124,6 +138,11 @@ def test_folds_are_even_within_groups(sizes: list[int], num_folds: int) -> None:
             stratified_folds(groups, num_folds)
         return
     folds = stratified_folds(groups, num_folds)
-    assert sorted(one for fold in folds for one in fold) == sorted(one for group in groups for one in group)
-    for counts in ([len(fold) for fold in folds], *([len(fold & set(group)) for fold in folds] for group in groups)):
+    assert sorted(one for fold in folds for one in fold) == sorted(
+        one for group in groups for one in group
+    )
+    for counts in (
+        [len(fold) for fold in folds],
+        *([len(fold & set(group)) for fold in folds] for group in groups),
+    ):
         assert max(counts) - min(counts) <= 1

@@ -15,19 +15,34 @@ from modalities.synthetic import speaker_traits, voice, write_voices
 
 
 @settings(max_examples=15, deadline=None)
-@given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**6), st.sampled_from([8000, 16000, 22050]), st.floats(0.3, 1.0))
-def test_any_voice_is_a_finite_function_of_its_numbers(speaker: int, utterance: int, seed: int, rate_hz: int, seconds: float) -> None:
+@given(
+    st.integers(0, 10**6),
+    st.integers(0, 10**6),
+    st.integers(0, 10**6),
+    st.sampled_from([8000, 16000, 22050]),
+    st.floats(0.3, 1.0),
+)
+def test_any_voice_is_a_finite_function_of_its_numbers(
+    speaker: int, utterance: int, seed: int, rate_hz: int, seconds: float
+) -> None:
     wave = voice(speaker, utterance, seed=seed, seconds=(seconds, seconds), rate_hz=rate_hz)
     assert wave.dtype == np.float32
     assert wave.shape == (round(seconds * rate_hz),)
     assert np.isfinite(wave).all()
     assert 0.1 < np.abs(wave).max() < 1.0
-    assert np.array_equal(wave, voice(speaker, utterance, seed=seed, seconds=(seconds, seconds), rate_hz=rate_hz))
+    assert np.array_equal(
+        wave, voice(speaker, utterance, seed=seed, seconds=(seconds, seconds), rate_hz=rate_hz)
+    )
 
 
 def test_voices_are_distinct() -> None:
     fixed = (1.0, 1.0)
-    waves = [voice(speaker, utterance, seed=seed, seconds=fixed) for speaker in range(2) for utterance in range(2) for seed in range(2)]
+    waves = [
+        voice(speaker, utterance, seed=seed, seconds=fixed)
+        for speaker in range(2)
+        for utterance in range(2)
+        for seed in range(2)
+    ]
     for i, one in enumerate(waves):
         for other in waves[i + 1 :]:
             assert abs(np.corrcoef(one, other)[0, 1]) < 0.3
@@ -51,7 +66,10 @@ def statistics(speakers: range, utterances: int) -> np.ndarray:
     front_end = KaldiFbank(cmn=False).eval()
     rows = []
     for speaker in speakers:
-        feats = [front_end(torch.from_numpy(voice(speaker, utterance))[None])[0][0] for utterance in range(utterances)]
+        feats = [
+            front_end(torch.from_numpy(voice(speaker, utterance))[None])[0][0]
+            for utterance in range(utterances)
+        ]
         rows.append(np.stack([torch.cat((one.mean(0), one.std(0))).numpy() for one in feats]))
     return np.stack(rows)
 
@@ -65,7 +83,8 @@ def test_speakers_are_separable_but_not_trivially() -> None:
     distance = np.linalg.norm(flat[:, None] - flat[None], axis=2)
     between = distance[label[:, None] != label[None]].mean()
     assert within < 0.9 * between
-    # Yet the long-term spectrum alone mistakes speakers: some stranger is nearer than some own utterance of most.
+    # Yet the long-term spectrum alone mistakes speakers: some stranger is nearer than some own
+    # utterance of most.
     nearest_stranger = np.where(label[:, None] != label[None], distance, np.inf).min(1)
     farthest_own = np.where(label[:, None] == label[None], distance, 0).max(1)
     assert (nearest_stranger < farthest_own).mean() > 0.5
@@ -75,14 +94,23 @@ def test_speakers_are_separable_but_not_trivially() -> None:
 def test_written_voices_are_the_same_voices(tmp_path: Path) -> None:
     write_voices(tmp_path, num_speakers=2, num_utterances=3, seed=5, seconds=(0.5, 0.6))
     found = folders.scan(tmp_path)
-    assert [one.id for one in found] == [f"spk{speaker:03d}/utt{utterance:02d}.flac" for speaker in range(2) for utterance in range(3)]
+    assert [one.id for one in found] == [
+        f"spk{speaker:03d}/utt{utterance:02d}.flac"
+        for speaker in range(2)
+        for utterance in range(3)
+    ]
     wave, rate_hz = soundfile.read(found[4].path, dtype="float32")
     assert rate_hz == 16000
     np.testing.assert_allclose(wave, voice(1, 1, seed=5, seconds=(0.5, 0.6)), atol=2**-15)
 
 
 def test_refusals() -> None:
-    for wrong in ({"seed": -1}, {"seconds": (2.0, 1.0)}, {"seconds": (0.0, 1.0)}, {"rate_hz": 4000}):
+    for wrong in (
+        {"seed": -1},
+        {"seconds": (2.0, 1.0)},
+        {"seconds": (0.0, 1.0)},
+        {"rate_hz": 4000},
+    ):
         with pytest.raises(ValueError, match="voice"):
             voice(0, 0, **wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least 1"):

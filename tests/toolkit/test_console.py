@@ -10,10 +10,16 @@ import pytest
 from toolkit.console import BadItems, Bar, console, interruptible
 from toolkit.data.batch import Bad
 
-NAMES = ("a[bold].wav", "b[/red].wav", "c:dog:.wav")  # rich reads these as a style, the end of one that never began, and an emoji
+NAMES = (
+    "a[bold].wav",
+    "b[/red].wav",
+    "c:dog:.wav",
+)  # rich reads these as a style, the end of one that never began, and an emoji
 
 
-def test_names_are_not_read_as_markup(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_are_not_read_as_markup(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(console, "_width", 200)
     bad = BadItems(0.9)
     bad.count([Bad(name, "[no] sound") for name in NAMES], 10)
@@ -36,7 +42,10 @@ def test_one_item_is_no_plural(number: int, start: str, capsys: pytest.CaptureFi
     assert capsys.readouterr().err.startswith(start)
 
 
-@pytest.mark.parametrize(("first", "second"), [(a, b) for a in (signal.SIGINT, signal.SIGTERM) for b in (signal.SIGINT, signal.SIGTERM)])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(a, b) for a in (signal.SIGINT, signal.SIGTERM) for b in (signal.SIGINT, signal.SIGTERM)],
+)
 def test_the_second_signal_stops_at_once(first: signal.Signals, second: signal.Signals) -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with interruptible() as asked:

@@ -1,4 +1,6 @@
-"""BN-Inception under the names of its public ImageNet checkpoint: the backbone of most deep metric learning results before 2020."""
+"""BN-Inception under the names of its public ImageNet checkpoint: the backbone of most deep metric
+learning results before 2020.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from toolkit.backbones.images import BatchNorm, check_images, hold_still, in_flo
 
 
 class _Sizes(NamedTuple):
-    """Channels of the four branches; single 0 is a block of stride 2, whose first branch is missing and whose pooled branch is the bare maximum."""
+    """Channels of the four branches; single 0 is a block of stride 2, whose first branch is missing
+    and whose pooled branch is the bare maximum.
+    """
 
     single: int
     reduce: int
@@ -38,14 +42,19 @@ _BLOCKS = {  # Ioffe and Szegedy 2015, Fig 5, as the public checkpoint has it
 
 
 class BNInception(nn.Module):
-    """Inception with batch norm (Ioffe and Szegedy 2015): (B, in_dim, H, W) images -> (B, dim) raw embeddings. 10.27 M parameters below the linear layer.
+    """Inception with batch norm (Ioffe and Szegedy 2015): (B, in_dim, H, W) images -> (B, dim) raw
+    embeddings. 10.27 M parameters below the linear layer.
 
-    dim: size of a linear layer after the pooling; 0 leaves it out, so that dim is 1024. pooling: average, max or the sum of both. batch_norm: "trained",
-    "fixed" or "frozen", see images.hold_still. head_scale: as ImageResNet's.
-    weights: a local file of the public ImageNet checkpoint (bn_inception-52deb4733.pth; the vectors of shape (1, C)
-    of its older form are taken too); its classifier is left out, `started_from` says so. It wants BGR in 0..255 less (104, 117, 128); no file says so.
-    Parameter names are those of Cadene/pretrained-models.pytorch, models/bninception.py (its batch norms' momentum of 0.9 is Caffe's, torch's 0.1: here 0.1).
-    H and W such that both halvings within the network meet even sizes: multiples of 32, and 227. ValueError for others and for a file that does not fit.
+    dim: size of a linear layer after the pooling; 0 leaves it out, so that dim is 1024. pooling:
+    average, max or the sum of both. batch_norm: "trained", "fixed" or "frozen", see
+    images.hold_still. head_scale: as ImageResNet's.
+    weights: a local file of the public ImageNet checkpoint (bn_inception-52deb4733.pth; the vectors
+    of shape (1, C) of its older form are taken too); its classifier is left out, `started_from`
+    says so. It wants BGR in 0..255 less (104, 117, 128); no file says so. Parameter names are those
+    of Cadene/pretrained-models.pytorch, models/bninception.py (its batch norms' momentum of 0.9 is
+    Caffe's, torch's 0.1: here 0.1).
+    H and W such that both halvings within the network meet even sizes: multiples of 32, and 227.
+    ValueError for others and for a file that does not fit.
     """
 
     pads_exactly = True  # images have no lengths
@@ -64,7 +73,10 @@ class BNInception(nn.Module):
     ):
         super().__init__()
         if pooling not in ImagePooling.__args__:  # type: ignore[attr-defined]
-            raise ValueError(f"BNInception: pooling is {pooling!r}; it must be one of {', '.join(ImagePooling.__args__)}")  # type: ignore[attr-defined]
+            raise ValueError(
+                f"BNInception: pooling is {pooling!r}; it must be one of "
+                f"{', '.join(ImagePooling.__args__)}"
+            )  # type: ignore[attr-defined]
         self.in_dim, self.pooling, self.batch_norm = in_dim, pooling, batch_norm
         self._add("conv1_7x7_s2", in_dim, 64, 7, 2)
         self._add("conv2_3x3_reduce", 64, 64, 1)
@@ -89,7 +101,9 @@ class BNInception(nn.Module):
         hold_still(self, batch_norm)
 
     def _add(self, name: str, channels_in: int, channels: int, size: int, stride: int = 1) -> None:
-        self.add_module(name, nn.Conv2d(channels_in, channels, size, stride=stride, padding=size // 2))
+        self.add_module(
+            name, nn.Conv2d(channels_in, channels, size, stride=stride, padding=size // 2)
+        )
         self.add_module(f"{name}_bn", nn.BatchNorm2d(channels))
 
     def train(self, mode: bool = True) -> BNInception:
@@ -106,7 +120,9 @@ class BNInception(nn.Module):
         x = self._layer("conv2_3x3", self._layer("conv2_3x3_reduce", x))
         x = F.max_pool2d(x, 3, stride=2, ceil_mode=True)
         for block, sizes in _BLOCKS.items():
-            x = self._block(f"inception_{block}", x, sizes, largest=not sizes.single or block == "5b")
+            x = self._block(
+                f"inception_{block}", x, sizes, largest=not sizes.single or block == "5b"
+            )
         return in_float32(self.last_linear, pool(x, self.pooling))
 
     def _layer(self, name: str, x: Tensor) -> Tensor:
@@ -120,16 +136,25 @@ class BNInception(nn.Module):
         if not sizes.single:
             branches.append(F.max_pool2d(x, 3, stride=2, ceil_mode=True))
         else:  # 5b alone has a maximum; means count the zeros around the image, as Caffe's do
-            around = F.max_pool2d(x, 3, stride=1, padding=1) if largest else F.avg_pool2d(x, 3, stride=1, padding=1)
+            around = (
+                F.max_pool2d(x, 3, stride=1, padding=1)
+                if largest
+                else F.avg_pool2d(x, 3, stride=1, padding=1)
+            )
             branches.append(self._layer(f"{name}_pool_proj", around))
         return torch.cat(branches, dim=1)
 
 
 def _check_halves(height: int, width: int) -> None:
-    """Where a block has stride 2 its convolutions round odd sizes up and its pooling rounds them down: the branches would not fit together."""
+    """Where a block has stride 2 its convolutions round odd sizes up and its pooling rounds them
+    down: the branches would not fit together.
+    """
     for side in (height, width):
         size = -(-side // 2)  # after conv1; the poolings that follow give ceil((size - 3) / 2) + 1
         for _ in range(2):
             size = max(-(-(size - 3) // 2), 0) + 1
         if size % 4 or size < 4:
-            raise ValueError(f"BNInception: images of {height} x {width} do not halve evenly; resize or crop them to multiples of 32, or 227")
+            raise ValueError(
+                f"BNInception: images of {height} x {width} do not halve evenly; resize or crop "
+                "them to multiples of 32, or 227"
+            )

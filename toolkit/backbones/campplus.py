@@ -1,4 +1,6 @@
-"""CAM++: a densely connected time-delay network whose layers are masked by what the utterance and its segments hold."""
+"""CAM++: a densely connected time-delay network whose layers are masked by what the utterance and
+its segments hold.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,14 @@ _SEGMENT = 100  # frames (after the stride of 2: two seconds) that share a conte
 
 
 class CAMPPlus(nn.Module):
-    """CAM++ (Wang et al. 2023, arXiv 2303.00332): (B, T, in_dim) features -> (B, dim) raw embeddings. 7.18 M parameters at 80 mel and dim 512.
+    """CAM++ (Wang et al. 2023, arXiv 2303.00332): (B, T, in_dim) features -> (B, dim) raw
+    embeddings. 7.18 M parameters at 80 mel and dim 512.
 
-    A 2-D residual head that halves the bands three times, a convolution of stride 2 in time, three densely connected blocks (`layers` in each), pooling,
-    linear and batch norm without weights. Parameter names are those of 3D-Speaker's models/campplus and of WeSpeaker's copy; 3D-Speaker's pooling lacks
-    TSTP's 1e-7 under the root. Padded frames are zeroed before every convolution over time, so padding never changes an embedding.
+    A 2-D residual head that halves the bands three times, a convolution of stride 2 in time, three
+    densely connected blocks (`layers` in each), pooling, linear and batch norm without weights.
+    Parameter names are those of 3D-Speaker's models/campplus and of WeSpeaker's copy; 3D-Speaker's
+    pooling lacks TSTP's 1e-7 under the root. Padded frames are zeroed before every convolution over
+    time, so padding never changes an embedding.
     """
 
     pads_exactly = True
@@ -37,9 +42,14 @@ class CAMPPlus(nn.Module):
         super().__init__()
         self.in_dim, self.dim = in_dim, dim
         self.head = _Head(in_dim, head_channels)
-        self.xvector = nn.ModuleDict({"tdnn": _Convolution(self.head.out_channels, channels, 5, stride=2)})
+        self.xvector = nn.ModuleDict(
+            {"tdnn": _Convolution(self.head.out_channels, channels, 5, stride=2)}
+        )
         for number, (count, dilation) in enumerate(zip(layers, (1, 2, 2), strict=True), start=1):
-            block = {f"tdnnd{i + 1}": _DenseLayer(channels + i * growth, growth, dilation) for i in range(count)}
+            block = {
+                f"tdnnd{i + 1}": _DenseLayer(channels + i * growth, growth, dilation)
+                for i in range(count)
+            }
             channels += count * growth
             self.xvector[f"block{number}"] = nn.ModuleDict(block)
             self.xvector[f"transit{number}"] = _Transit(channels, channels // 2)
@@ -64,7 +74,9 @@ class CAMPPlus(nn.Module):
                     x = torch.cat([x, layer(x, mask)], dim=1)
             elif name.startswith("transit"):
                 x = module(x)
-        x = self.xvector["stats"](self.xvector["out_nonlinear"](x), None if mask is None else mask[:, 0])
+        x = self.xvector["stats"](
+            self.xvector["out_nonlinear"](x), None if mask is None else mask[:, 0]
+        )
         return torch.as_tensor(self.xvector["dense"](x))
 
 
@@ -73,7 +85,9 @@ def _norm_relu(channels: int) -> nn.Sequential:
 
 
 class _Head(nn.Module):
-    """The front-end convolution module: (B, F, T) -> (B, channels * F / 8, T), strides over the bands only."""
+    """The front-end convolution module: (B, F, T) -> (B, channels * F / 8, T), strides over the
+    bands only.
+    """
 
     def __init__(self, bands: int, channels: int):
         super().__init__()
@@ -102,7 +116,10 @@ class _HeadBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(channels)
         self.shortcut = nn.Sequential()
         if stride > 1:
-            self.shortcut = nn.Sequential(nn.Conv2d(channels, channels, 1, stride=(stride, 1), bias=False), nn.BatchNorm2d(channels))
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(channels, channels, 1, stride=(stride, 1), bias=False),
+                nn.BatchNorm2d(channels),
+            )
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         y = keep(torch.relu(self.bn1(self.conv1(x))), mask)
@@ -112,7 +129,9 @@ class _HeadBlock(nn.Module):
 class _Convolution(nn.Module):
     def __init__(self, channels_in: int, channels: int, size: int, stride: int):
         super().__init__()
-        self.linear = nn.Conv1d(channels_in, channels, size, stride=stride, padding=size // 2, bias=False)
+        self.linear = nn.Conv1d(
+            channels_in, channels, size, stride=stride, padding=size // 2, bias=False
+        )
         self.nonlinear = _norm_relu(channels)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -120,7 +139,9 @@ class _Convolution(nn.Module):
 
 
 class _DenseLayer(nn.Module):
-    """A bottleneck over everything before it, then the context-aware masked convolution, whose output is appended to everything before it."""
+    """A bottleneck over everything before it, then the context-aware masked convolution, whose
+    output is appended to everything before it.
+    """
 
     def __init__(self, channels_in: int, growth: int, dilation: int):
         super().__init__()
@@ -130,26 +151,38 @@ class _DenseLayer(nn.Module):
         self.cam_layer = _ContextMask(4 * growth, growth, dilation)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        return torch.as_tensor(self.cam_layer(keep(self.nonlinear2(self.linear1(self.nonlinear1(x))), mask), mask))
+        return torch.as_tensor(
+            self.cam_layer(keep(self.nonlinear2(self.linear1(self.nonlinear1(x))), mask), mask)
+        )
 
 
 class _ContextMask(nn.Module):
-    """A convolution whose output is scaled by a function of the utterance's mean plus the segment's. x: (B, C, T), zero in padded frames."""
+    """A convolution whose output is scaled by a function of the utterance's mean plus the
+    segment's. x: (B, C, T), zero in padded frames.
+    """
 
     def __init__(self, channels: int, growth: int, dilation: int):
         super().__init__()
-        self.linear_local = nn.Conv1d(channels, growth, 3, padding=dilation, dilation=dilation, bias=False)
+        self.linear_local = nn.Conv1d(
+            channels, growth, 3, padding=dilation, dilation=dilation, bias=False
+        )
         self.linear1 = nn.Conv1d(channels, channels // 2, 1)
         self.linear2 = nn.Conv1d(channels // 2, growth, 1)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        segments = F.avg_pool1d(x, _SEGMENT, _SEGMENT, ceil_mode=True)  # the last one is the mean of the frames that it has
+        segments = F.avg_pool1d(
+            x, _SEGMENT, _SEGMENT, ceil_mode=True
+        )  # the last one is the mean of the frames that it has
         if mask is None:
             context = x.mean(dim=2, keepdim=True) + segments
         else:
             share = F.avg_pool1d(mask.to(x.dtype), _SEGMENT, _SEGMENT, ceil_mode=True)
-            context = x.sum(dim=2, keepdim=True) / mask.sum(dim=2, keepdim=True) + segments / share.clamp(min=0.5 / _SEGMENT)
-        scale = self.linear2(torch.relu(self.linear1(context))).sigmoid()  # once per segment: its frames share it
+            context = x.sum(dim=2, keepdim=True) / mask.sum(
+                dim=2, keepdim=True
+            ) + segments / share.clamp(min=0.5 / _SEGMENT)
+        scale = self.linear2(
+            torch.relu(self.linear1(context))
+        ).sigmoid()  # once per segment: its frames share it
         segment_of = torch.arange(x.shape[2], device=x.device) // _SEGMENT
         return torch.as_tensor(self.linear_local(x) * scale.index_select(2, segment_of))
 

@@ -1,4 +1,6 @@
-"""The field's two ECAPA-TDNNs: SpeechBrain's behind the backbone signature, and WeSpeaker's, which pads with zeros and masks exactly."""
+"""The field's two ECAPA-TDNNs: SpeechBrain's behind the backbone signature, and WeSpeaker's, which
+pads with zeros and masks exactly.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,12 @@ from toolkit.backbones.pooling import Pooling, frame_mask, keep, pool
 
 
 class ECAPA(nn.Module):
-    """ECAPA-TDNN (Desplanques et al. 2020) as SpeechBrain has it: (B, T, in_dim) features -> (B, dim) raw embeddings.
+    """ECAPA-TDNN (Desplanques et al. 2020) as SpeechBrain has it: (B, T, in_dim) features -> (B,
+    dim) raw embeddings.
 
-    channels: width of the first four blocks (512 or 1024 in the field, 128 for small data); the fifth has mfa_channels (default 3 x channels).
-    SpeechBrain reflects the input at the edges of every convolution, so a padded utterance would end differently from an unpadded one:
+    channels: width of the first four blocks (512 or 1024 in the field, 128 for small data); the
+    fifth has mfa_channels (default 3 x channels). SpeechBrain reflects the input at the edges of
+    every convolution, so a padded utterance would end differently from an unpadded one:
     `pads_exactly` is False and embedding batches hold equal lengths only.
     """
 
@@ -38,21 +42,31 @@ class ECAPA(nn.Module):
         self.in_dim, self.dim = in_dim, dim
         widths = [channels] * 4 + [mfa_channels or 3 * channels]
         self.network = ECAPA_TDNN(
-            in_dim, lin_neurons=dim, channels=widths, attention_channels=attention_channels, se_channels=se_channels, res2net_scale=res2net_scale
+            in_dim,
+            lin_neurons=dim,
+            channels=widths,
+            attention_channels=attention_channels,
+            se_channels=se_channels,
+            res2net_scale=res2net_scale,
         )
 
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
         """features (B, T, in_dim), lengths (B,) relative -> (B, dim)."""
-        return torch.as_tensor(self.network(features, None if lengths is None else lengths.to(features.dtype))).squeeze(1)
+        return torch.as_tensor(
+            self.network(features, None if lengths is None else lengths.to(features.dtype))
+        ).squeeze(1)
 
 
 class WeSpeakerECAPA(nn.Module):
-    """ECAPA-TDNN (Desplanques et al. 2020) as WeSpeaker's models/ecapa_tdnn.py has it: (B, T, in_dim) features -> (B, dim) raw embeddings.
+    """ECAPA-TDNN (Desplanques et al. 2020) as WeSpeaker's models/ecapa_tdnn.py has it: (B, T,
+    in_dim) features -> (B, dim) raw embeddings.
 
-    channels: 512 (c512) or 1024 (c1024); the layer under the pooling has 1536 (pooled) in both. global_context: attention that sees the utterance's mean
-    and deviation (the GLOB variants, those of WeSpeaker's recipes: 6.19 and 14.66 M parameters at 80 mel). normalise: batch norm over the embedding
-    (emb_bn). Parameter names are WeSpeaker's. Padded frames are zeroed before every convolution over time and left out of every mean: padding never
-    changes an embedding. ValueError for a res2net_scale that does not divide the channels.
+    channels: 512 (c512) or 1024 (c1024); the layer under the pooling has 1536 (pooled) in both.
+    global_context: attention that sees the utterance's mean and deviation (the GLOB variants, those
+    of WeSpeaker's recipes: 6.19 and 14.66 M parameters at 80 mel). normalise: batch norm over the
+    embedding (emb_bn). Parameter names are WeSpeaker's. Padded frames are zeroed before every
+    convolution over time and left out of every mean: padding never changes an embedding. ValueError
+    for a res2net_scale that does not divide the channels.
     """
 
     pads_exactly = True
@@ -73,7 +87,9 @@ class WeSpeakerECAPA(nn.Module):
         super().__init__()
         self.in_dim, self.dim = in_dim, dim
         self.layer1 = _Layer(in_dim, channels, 5)
-        self.layer2, self.layer3, self.layer4 = (_Block(channels, dilation, res2net_scale, se_channels) for dilation in (2, 3, 4))
+        self.layer2, self.layer3, self.layer4 = (
+            _Block(channels, dilation, res2net_scale, se_channels) for dilation in (2, 3, 4)
+        )
         self.conv = nn.Conv1d(3 * channels, pooled, 1)
         self.pool, size = pool(pooling, pooled, global_context=global_context)
         self.bn = nn.BatchNorm1d(size)
@@ -105,11 +121,18 @@ class _Layer(nn.Module):
 
 
 class _Block(nn.Module):
-    """SE-Res2Block: 1x1 layer, Res2 convolutions, 1x1 layer, squeeze and excitation, plus the input. frames: (B, 1, T) bool or None."""
+    """SE-Res2Block: 1x1 layer, Res2 convolutions, 1x1 layer, squeeze and excitation, plus the
+    input. frames: (B, 1, T) bool or None.
+    """
 
     def __init__(self, channels: int, dilation: int, scale: int, se_channels: int):
         super().__init__()
-        parts = [_Layer(channels, channels, 1), _Res2(channels, dilation, scale), _Layer(channels, channels, 1), _Excitation(channels, se_channels)]
+        parts = [
+            _Layer(channels, channels, 1),
+            _Res2(channels, dilation, scale),
+            _Layer(channels, channels, 1),
+            _Excitation(channels, se_channels),
+        ]
         self.se_res2block = nn.ModuleList(parts)
 
     def forward(self, x: Tensor, frames: Tensor | None) -> Tensor:
@@ -118,14 +141,22 @@ class _Block(nn.Module):
 
 
 class _Res2(nn.Module):
-    """Each group of channels is convolved together with the output of the group before it; the last group passes. x: zero in padded frames."""
+    """Each group of channels is convolved together with the output of the group before it; the last
+    group passes. x: zero in padded frames.
+    """
 
     def __init__(self, channels: int, dilation: int, scale: int):
         super().__init__()
         if scale < 2 or channels % scale:
-            raise ValueError(f"WeSpeakerECAPA: res2net_scale is {scale}; it must be 2 or more and divide the {channels} channels")
+            raise ValueError(
+                f"WeSpeakerECAPA: res2net_scale is {scale}; it must be 2 or more and divide the "
+                f"{channels} channels"
+            )
         self.width = channels // scale
-        self.convs = nn.ModuleList(nn.Conv1d(self.width, self.width, 3, padding=dilation, dilation=dilation) for _ in range(scale - 1))
+        self.convs = nn.ModuleList(
+            nn.Conv1d(self.width, self.width, 3, padding=dilation, dilation=dilation)
+            for _ in range(scale - 1)
+        )
         self.bns = nn.ModuleList(nn.BatchNorm1d(self.width) for _ in range(scale - 1))
 
     def forward(self, x: Tensor, frames: Tensor | None) -> Tensor:
@@ -146,4 +177,6 @@ class _Excitation(nn.Module):
 
     def forward(self, x: Tensor, frames: Tensor | None) -> Tensor:
         mean = x.mean(dim=2) if frames is None else keep(x, frames).sum(dim=2) / frames.sum(dim=2)
-        return torch.as_tensor(x * self.linear2(torch.relu(self.linear1(mean))).sigmoid()[..., None])
+        return torch.as_tensor(
+            x * self.linear2(torch.relu(self.linear1(mean))).sigmoid()[..., None]
+        )

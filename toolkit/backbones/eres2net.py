@@ -1,4 +1,6 @@
-"""ERes2Net and ERes2NetV2: residual networks whose blocks work on groups of channels one after another and whose stages are fused by attention."""
+"""ERes2Net and ERes2NetV2: residual networks whose blocks work on groups of channels one after
+another and whose stages are fused by attention.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,15 @@ from toolkit.backbones.resnet import shortcut
 
 
 class ERes2Net(nn.Module):
-    """ERes2Net (Chen et al. 2023, arXiv 2305.12838): (B, T, in_dim) features -> (B, dim) raw embeddings. 6.61 M parameters at 80 mel.
+    """ERes2Net (Chen et al. 2023, arXiv 2305.12838): (B, T, in_dim) features -> (B, dim) raw
+    embeddings. 6.61 M parameters at 80 mel.
 
-    width: 32, or 64 for the large one (22.46 M). A block works on `scale` groups of base_width / 64 times its channels; stages three and four fuse a group
-    with the next by attention instead of a sum, and every stage's output is fused with that of the stages before. 3D-Speaker's "huge" has width=64,
-    base_width=24, scale=3, expansion=4. Parameter names are those of 3D-Speaker's models/eres2net. Padded frames are zeroed before every 3x3 convolution:
-    padding never changes an embedding.
+    width: 32, or 64 for the large one (22.46 M). A block works on `scale` groups of base_width / 64
+    times its channels; stages three and four fuse a group with the next by attention instead of a
+    sum, and every stage's output is fused with that of the stages before. 3D-Speaker's "huge" has
+    width=64, base_width=24, scale=3, expansion=4. Parameter names are those of 3D-Speaker's
+    models/eres2net. Padded frames are zeroed before every 3x3 convolution: padding never changes an
+    embedding.
     """
 
     pads_exactly = True
@@ -35,30 +40,47 @@ class ERes2Net(nn.Module):
         super().__init__()
         self.in_dim, self.dim = in_dim, dim
         self.conv1, self.bn1 = nn.Conv2d(1, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
-        self.layer1, self.layer2, self.layer3, self.layer4 = _stages(width, blocks, base_width, scale, expansion)
+        self.layer1, self.layer2, self.layer3, self.layer4 = _stages(
+            width, blocks, base_width, scale, expansion
+        )
         out = [width * 2**stage * expansion for stage in range(4)]
         self.layer1_downsample = _downsample(out[0])
         self.layer2_downsample = _downsample(out[1])
         self.layer3_downsample = _downsample(out[2])
-        self.fuse_mode12, self.fuse_mode123, self.fuse_mode1234 = _Fusion(out[1]), _Fusion(out[2]), _Fusion(out[3])
+        self.fuse_mode12, self.fuse_mode123, self.fuse_mode1234 = (
+            _Fusion(out[1]),
+            _Fusion(out[2]),
+            _Fusion(out[3]),
+        )
         self.pool, size = pool(pooling, out[3] * -(-in_dim // 8))
         self.seg_1 = nn.Linear(size, dim)
 
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
         """features (B, T, in_dim), lengths (B,) relative -> (B, dim) raw embeddings."""
         mask = None if lengths is None else frame_mask(lengths, features.shape[1])[:, None, None, :]
-        x = keep(torch.relu(self.bn1(self.conv1(keep(features.transpose(1, 2)[:, None], mask)))), mask)
+        x = keep(
+            torch.relu(self.bn1(self.conv1(keep(features.transpose(1, 2)[:, None], mask)))), mask
+        )
         x, mask = _run(self.layer1, x, mask)
         fused = x
-        later = ((self.layer2, self.layer1_downsample, self.fuse_mode12), (self.layer3, self.layer2_downsample, self.fuse_mode123))
-        for layer, downsample, fuse in (*later, (self.layer4, self.layer3_downsample, self.fuse_mode1234)):
+        later = (
+            (self.layer2, self.layer1_downsample, self.fuse_mode12),
+            (self.layer3, self.layer2_downsample, self.fuse_mode123),
+        )
+        for layer, downsample, fuse in (
+            *later,
+            (self.layer4, self.layer3_downsample, self.fuse_mode1234),
+        ):
             x, mask = _run(layer, x, mask)
             fused = fuse(x, keep(downsample(fused), mask))
-        return torch.as_tensor(self.seg_1(self.pool(flat(fused), None if mask is None else mask[:, 0, 0])))
+        return torch.as_tensor(
+            self.seg_1(self.pool(flat(fused), None if mask is None else mask[:, 0, 0]))
+        )
 
 
 class ERes2NetV2(nn.Module):
-    """ERes2NetV2 (Chen et al. 2024, arXiv 2406.02167): wider than ERes2Net, and only the last two stages are fused. 17.86 M parameters at 80 mel.
+    """ERes2NetV2 (Chen et al. 2024, arXiv 2406.02167): wider than ERes2Net, and only the last two
+    stages are fused. 17.86 M parameters at 80 mel.
 
     base_width=24, scale=4, expansion=4 is 3D-Speaker's "w24s4ep4"; the rest as in ERes2Net.
     """
@@ -80,7 +102,9 @@ class ERes2NetV2(nn.Module):
         super().__init__()
         self.in_dim, self.dim = in_dim, dim
         self.conv1, self.bn1 = nn.Conv2d(1, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
-        self.layer1, self.layer2, self.layer3, self.layer4 = _stages(width, blocks, base_width, scale, expansion)
+        self.layer1, self.layer2, self.layer3, self.layer4 = _stages(
+            width, blocks, base_width, scale, expansion
+        )
         self.layer3_ds = _downsample(4 * width * expansion)
         self.fuse34 = _Fusion(8 * width * expansion)
         self.pool, size = pool(pooling, 8 * width * expansion * -(-in_dim // 8))
@@ -89,20 +113,36 @@ class ERes2NetV2(nn.Module):
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
         """features (B, T, in_dim), lengths (B,) relative -> (B, dim) raw embeddings."""
         mask = None if lengths is None else frame_mask(lengths, features.shape[1])[:, None, None, :]
-        x = keep(torch.relu(self.bn1(self.conv1(keep(features.transpose(1, 2)[:, None], mask)))), mask)
+        x = keep(
+            torch.relu(self.bn1(self.conv1(keep(features.transpose(1, 2)[:, None], mask)))), mask
+        )
         for layer in (self.layer1, self.layer2, self.layer3):
             x, mask = _run(layer, x, mask)
         last, mask = _run(self.layer4, x, mask)
         fused = self.fuse34(last, keep(self.layer3_ds(x), mask))
-        return torch.as_tensor(self.seg_1(self.pool(flat(fused), None if mask is None else mask[:, 0, 0])))
+        return torch.as_tensor(
+            self.seg_1(self.pool(flat(fused), None if mask is None else mask[:, 0, 0]))
+        )
 
 
-def _stages(width: int, blocks: tuple[int, int, int, int], base_width: int, scale: int, expansion: int) -> list[nn.ModuleList]:
+def _stages(
+    width: int, blocks: tuple[int, int, int, int], base_width: int, scale: int, expansion: int
+) -> list[nn.ModuleList]:
     found, channels = [], width
     for stage, count in enumerate(blocks):
         rows: list[nn.Module] = []
         for i in range(count):
-            rows.append(_Block(channels, width * 2**stage, 2 if stage and i == 0 else 1, base_width, scale, expansion, attention=stage > 1))
+            rows.append(
+                _Block(
+                    channels,
+                    width * 2**stage,
+                    2 if stage and i == 0 else 1,
+                    base_width,
+                    scale,
+                    expansion,
+                    attention=stage > 1,
+                )
+            )
             channels = width * 2**stage * expansion
         found.append(nn.ModuleList(rows))
     return found
@@ -124,13 +164,19 @@ def _clipped(x: Tensor) -> Tensor:
 
 
 class _Fusion(nn.Module):
-    """Attentional feature fusion: x (1 + a) + y (1 - a), a = tanh of two 1x1 convolutions over both. Zero where both are."""
+    """Attentional feature fusion: x (1 + a) + y (1 - a), a = tanh of two 1x1 convolutions over
+    both. Zero where both are.
+    """
 
     def __init__(self, channels: int):
         super().__init__()
         hidden = channels // 4
         self.local_att = nn.Sequential(
-            nn.Conv2d(2 * channels, hidden, 1), nn.BatchNorm2d(hidden), nn.SiLU(), nn.Conv2d(hidden, channels, 1), nn.BatchNorm2d(channels)
+            nn.Conv2d(2 * channels, hidden, 1),
+            nn.BatchNorm2d(hidden),
+            nn.SiLU(),
+            nn.Conv2d(hidden, channels, 1),
+            nn.BatchNorm2d(channels),
         )
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
@@ -139,16 +185,32 @@ class _Fusion(nn.Module):
 
 
 class _Block(nn.Module):
-    """1x1 convolution, 3x3 convolutions over groups of channels in turn (each sees its group and the one before), 1x1 convolution, shortcut."""
+    """1x1 convolution, 3x3 convolutions over groups of channels in turn (each sees its group and
+    the one before), 1x1 convolution, shortcut.
+    """
 
-    def __init__(self, channels_in: int, channels: int, stride: int, base_width: int, scale: int, expansion: int, *, attention: bool):
+    def __init__(
+        self,
+        channels_in: int,
+        channels: int,
+        stride: int,
+        base_width: int,
+        scale: int,
+        expansion: int,
+        *,
+        attention: bool,
+    ):
         super().__init__()
         self.stride, self.width = stride, channels * base_width // 64
         self.conv1 = nn.Conv2d(channels_in, self.width * scale, 1, stride=stride, bias=False)
         self.bn1 = nn.BatchNorm2d(self.width * scale)
-        self.convs = nn.ModuleList(nn.Conv2d(self.width, self.width, 3, padding=1, bias=False) for _ in range(scale))
+        self.convs = nn.ModuleList(
+            nn.Conv2d(self.width, self.width, 3, padding=1, bias=False) for _ in range(scale)
+        )
         self.bns = nn.ModuleList(nn.BatchNorm2d(self.width) for _ in range(scale))
-        self.fuse_models = nn.ModuleList(_Fusion(self.width) for _ in range(scale - 1)) if attention else None
+        self.fuse_models = (
+            nn.ModuleList(_Fusion(self.width) for _ in range(scale - 1)) if attention else None
+        )
         self.conv3 = nn.Conv2d(self.width * scale, channels * expansion, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(channels * expansion)
         self.shortcut = shortcut(channels_in, channels * expansion, stride)
@@ -165,4 +227,6 @@ class _Block(nn.Module):
             else:
                 y = self.fuse_models[i - 1](done[-1], groups[i])
             done.append(keep(_clipped(bn(conv(y))), mask))
-        return keep(_clipped(self.bn3(self.conv3(torch.cat(done, dim=1))) + self.shortcut(x)), mask), mask
+        return keep(
+            _clipped(self.bn3(self.conv3(torch.cat(done, dim=1))) + self.shortcut(x)), mask
+        ), mask

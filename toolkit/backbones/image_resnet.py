@@ -22,16 +22,23 @@ _DEPTHS: dict[int, tuple[tuple[int, int, int, int], bool]] = {
 
 
 class ImageResNet(nn.Module):
-    """ResNet (He et al. 2016, bottlenecks stride in the 3x3 convolution as torchvision's): (B, in_dim, H, W) images -> (B, dim) raw embeddings.
+    """ResNet (He et al. 2016, bottlenecks stride in the 3x3 convolution as torchvision's): (B,
+    in_dim, H, W) images -> (B, dim) raw embeddings.
 
-    dim: size of a linear layer after the pooling; 0 leaves it out, so that dim is 2048 (512 at depths 18 and 34). depth: 18, 34, 50, 101 or 152; blocks: the
-    four stages' numbers of blocks, where they are not to be the depth's. width: channels of the first stage.
-    stem: "7x7" of stride 2 and max pooling (ImageNet); "3x3" of stride 1 and max pooling (CIFAR in the vMF paper, D.1, as google-research/vmf_embeddings has
-    it); "3x3 whole" of stride 1 without max pooling (CIFAR in most other work). pooling: average, max, or the sum of both (Revisiting-DML's "double").
-    batch_norm: "trained", "fixed" or "frozen", see images.hold_still. zero_init: the last batch norm of a residual branch starts with weight zero
-    (vmf_embeddings). head_scale: factor on the linear layer's initial weights, for losses to which |z| is a concentration (nivMF's release: 10 to 50).
-    weights: a local file of torchvision's ImageNet weights to start from; its classifier is left out, `started_from` says so.
-    Parameter names are torchvision's (models/resnet.py); fc is the linear layer to dim. ValueError for other words and a file that does not fit.
+    dim: size of a linear layer after the pooling; 0 leaves it out, so that dim is 2048 (512 at
+    depths 18 and 34). depth: 18, 34, 50, 101 or 152; blocks: the four stages' numbers of blocks,
+    where they are not to be the depth's. width: channels of the first stage.
+    stem: "7x7" of stride 2 and max pooling (ImageNet); "3x3" of stride 1 and max pooling (CIFAR in
+    the vMF paper, D.1, as google-research/vmf_embeddings has it); "3x3 whole" of stride 1 without
+    max pooling (CIFAR in most other work). pooling: average, max, or the sum of both
+    (Revisiting-DML's "double").
+    batch_norm: "trained", "fixed" or "frozen", see images.hold_still. zero_init: the last batch
+    norm of a residual branch starts with weight zero (vmf_embeddings). head_scale: factor on the
+    linear layer's initial weights, for losses to which |z| is a concentration (nivMF's release: 10
+    to 50).
+    weights: a local file of torchvision's ImageNet weights to start from; its classifier is left
+    out, `started_from` says so. Parameter names are torchvision's (models/resnet.py); fc is the
+    linear layer to dim. ValueError for other words and a file that does not fit.
     """
 
     pads_exactly = True  # images have no lengths
@@ -59,15 +66,26 @@ class ImageResNet(nn.Module):
     ):
         super().__init__()
         if depth not in _DEPTHS:
-            raise ValueError(f"ImageResNet: depth is {depth}; it must be one of {', '.join(map(str, _DEPTHS))}")
+            raise ValueError(
+                f"ImageResNet: depth is {depth}; it must be one of {', '.join(map(str, _DEPTHS))}"
+            )
         for name, word, allowed in (("stem", stem, Stem), ("pooling", pooling, ImagePooling)):
             if word not in allowed.__args__:  # type: ignore[attr-defined]
-                raise ValueError(f"ImageResNet: {name} is {word!r}; it must be one of {', '.join(allowed.__args__)}")  # type: ignore[attr-defined]
+                raise ValueError(
+                    f"ImageResNet: {name} is {word!r}; it must be one of "
+                    f"{', '.join(allowed.__args__)}"
+                )  # type: ignore[attr-defined]
         self.in_dim, self.stem, self.pooling, self.batch_norm = in_dim, stem, pooling, batch_norm
         counts, bottleneck = _DEPTHS[depth]
-        self.conv1 = nn.Conv2d(in_dim, width, 7, stride=2, padding=3, bias=False) if stem == "7x7" else nn.Conv2d(in_dim, width, 3, padding=1, bias=False)
+        self.conv1 = (
+            nn.Conv2d(in_dim, width, 7, stride=2, padding=3, bias=False)
+            if stem == "7x7"
+            else nn.Conv2d(in_dim, width, 3, padding=1, bias=False)
+        )
         self.bn1 = nn.BatchNorm2d(width)
-        self.maxpool = nn.Identity() if stem == "3x3 whole" else nn.MaxPool2d(3, stride=2, padding=1)
+        self.maxpool = (
+            nn.Identity() if stem == "3x3 whole" else nn.MaxPool2d(3, stride=2, padding=1)
+        )
         channels = width
         for stage, count in enumerate(blocks or counts):
             wide = width * 2**stage * (4 if bottleneck else 1)
@@ -98,7 +116,9 @@ class ImageResNet(nn.Module):
         """images (B, in_dim, H, W) -> (B, dim) raw embeddings; lengths is ignored."""
         check_images(images, "ImageResNet", self.in_dim)
         x = self.maxpool(torch.relu(self.bn1(self.conv1(images))))
-        return in_float32(self.fc, pool(self.layer4(self.layer3(self.layer2(self.layer1(x)))), self.pooling))
+        return in_float32(
+            self.fc, pool(self.layer4(self.layer3(self.layer2(self.layer1(x)))), self.pooling)
+        )
 
 
 def pool(x: Tensor, pooling: ImagePooling) -> Tensor:
@@ -110,21 +130,33 @@ def pool(x: Tensor, pooling: ImagePooling) -> Tensor:
 
 
 class _Block(nn.Module):
-    """Two 3x3 convolutions, or 1x1, 3x3 and 1x1 of which the middle works on a quarter of the channels, and a shortcut."""
+    """Two 3x3 convolutions, or 1x1, 3x3 and 1x1 of which the middle works on a quarter of the
+    channels, and a shortcut.
+    """
 
     def __init__(self, channels_in: int, channels: int, stride: int, bottleneck: bool):
         super().__init__()
         if bottleneck:
-            layers = [(channels_in, channels // 4, 1, 1), (channels // 4, channels // 4, 3, stride), (channels // 4, channels, 1, 1)]
+            layers = [
+                (channels_in, channels // 4, 1, 1),
+                (channels // 4, channels // 4, 3, stride),
+                (channels // 4, channels, 1, 1),
+            ]
         else:
             layers = [(channels_in, channels, 3, stride), (channels, channels, 3, 1)]
         self.num_layers = len(layers)
         for number, (before, after, size, step) in enumerate(layers, start=1):
-            self.add_module(f"conv{number}", nn.Conv2d(before, after, size, stride=step, padding=size // 2, bias=False))
+            self.add_module(
+                f"conv{number}",
+                nn.Conv2d(before, after, size, stride=step, padding=size // 2, bias=False),
+            )
             self.add_module(f"bn{number}", nn.BatchNorm2d(after))
         self.downsample: nn.Sequential | None = None
         if stride != 1 or channels_in != channels:
-            self.downsample = nn.Sequential(nn.Conv2d(channels_in, channels, 1, stride=stride, bias=False), nn.BatchNorm2d(channels))
+            self.downsample = nn.Sequential(
+                nn.Conv2d(channels_in, channels, 1, stride=stride, bias=False),
+                nn.BatchNorm2d(channels),
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         y = x

@@ -1,4 +1,6 @@
-"""What the image networks share: the check of their input, the last layer in float32, batch norm that is held still, and a start from a local file."""
+"""What the image networks share: the check of their input, the last layer in float32, batch norm
+that is held still, and a start from a local file.
+"""
 
 from __future__ import annotations
 
@@ -13,32 +15,51 @@ BatchNorm = Literal["trained", "fixed", "frozen"]
 
 
 def check_images(x: Tensor, name: str, channels: int, size: int = 0, *, multiple: int = 1) -> None:
-    """ValueError unless x is (B, channels, H, W), of size x size where the network has a layer over the whole image, else of multiples of `multiple`."""
+    """ValueError unless x is (B, channels, H, W), of size x size where the network has a layer over
+    the whole image, else of multiples of `multiple`.
+    """
     if x.ndim != 4 or x.shape[1] != channels:
-        raise ValueError(f"{name}: the input has shape {tuple(x.shape)}; it takes images (B, {channels}, H, W): read them with {channels} channels")
+        raise ValueError(
+            f"{name}: the input has shape {tuple(x.shape)}; it takes images (B, {channels}, H, W): "
+            f"read them with {channels} channels"
+        )
     height, width = x.shape[2:]
     if size and (height, width) != (size, size):
-        raise ValueError(f"{name}: images of {height} x {width} for a network of {size} x {size}; align and crop to {size} x {size}, or set image_size")
+        raise ValueError(
+            f"{name}: images of {height} x {width} for a network of {size} x {size}; align and "
+            f"crop to {size} x {size}, or set image_size"
+        )
     if height % multiple or width % multiple:
-        raise ValueError(f"{name}: images of {height} x {width}; both sides must be multiples of {multiple}: resize or crop them")
+        raise ValueError(
+            f"{name}: images of {height} x {width}; both sides must be multiples of {multiple}: "
+            "resize or crop them"
+        )
 
 
 def in_float32(layer: nn.Module, x: Tensor) -> Tensor:
-    """The layer in float32 at least, also under autocast: what it gives is the embedding or near it, whose norm is kept."""
+    """The layer in float32 at least, also under autocast: what it gives is the embedding or near
+    it, whose norm is kept.
+    """
     if not torch.amp.is_autocast_available(x.device.type):  # the meta device
         return torch.as_tensor(layer(x))
     with torch.autocast(x.device.type, enabled=False):
-        return torch.as_tensor(layer(x.float() if x.dtype in (torch.bfloat16, torch.float16) else x))
+        return torch.as_tensor(
+            layer(x.float() if x.dtype in (torch.bfloat16, torch.float16) else x)
+        )
 
 
 def hold_still(network: nn.Module, batch_norm: BatchNorm) -> None:
-    """Put the batch norms into the mode that `batch_norm` says; call it at the end of __init__ and of train(), which would put them back.
+    """Put the batch norms into the mode that `batch_norm` says; call it at the end of __init__ and
+    of train(), which would put them back.
 
-    trained: as any. fixed: running statistics are used and stay what they are, weights and biases are trained (Revisiting-DML's "frozen" networks and
-    vmf_embeddings' set_bn_eval). frozen: weights and biases stay too (vMF paper, D.1). ValueError for another word.
+    trained: as any. fixed: running statistics are used and stay what they are, weights and biases
+    are trained (Revisiting-DML's "frozen" networks and vmf_embeddings' set_bn_eval). frozen:
+    weights and biases stay too (vMF paper, D.1). ValueError for another word.
     """
     if batch_norm not in BatchNorm.__args__:  # type: ignore[attr-defined]
-        raise ValueError(f"batch_norm is {batch_norm!r}; it must be one of {', '.join(BatchNorm.__args__)}")  # type: ignore[attr-defined]
+        raise ValueError(
+            f"batch_norm is {batch_norm!r}; it must be one of {', '.join(BatchNorm.__args__)}"
+        )  # type: ignore[attr-defined]
     if batch_norm == "trained":
         return
     for module in network.modules():
@@ -49,7 +70,9 @@ def hold_still(network: nn.Module, batch_norm: BatchNorm) -> None:
 
 
 def start_from(network: nn.Module, path: str) -> str:
-    """Load a published file into a fresh network; says what came from where and which tensors were left out. An empty path does nothing and says nothing."""
+    """Load a published file into a fresh network; says what came from where and which tensors were
+    left out. An empty path does nothing and says nothing.
+    """
     if not path:
         return ""
     state = read_weights(path)
@@ -57,4 +80,6 @@ def start_from(network: nn.Module, path: str) -> str:
         left_out = load_published(network, state)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    return f"{len(state) - len(left_out)} tensors of {path}, {len(left_out)} left out" + (f" ({first_names(list(left_out))})" if left_out else "")
+    return f"{len(state) - len(left_out)} tensors of {path}, {len(left_out)} left out" + (
+        f" ({first_names(list(left_out))})" if left_out else ""
+    )

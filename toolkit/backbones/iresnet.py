@@ -1,4 +1,6 @@
-"""IResNet: the residual networks of face recognition (arcface_torch's r18 to r200), which SimPLE's setting C (depth 100) trains too."""
+"""IResNet: the residual networks of face recognition (arcface_torch's r18 to r200), which SimPLE's
+setting C (depth 100) trains too.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +10,26 @@ from torch import Tensor, nn
 from toolkit.backbones.images import check_images, in_float32
 
 # depth -> blocks of the four stages: arcface_torch/backbones/iresnet.py
-_DEPTHS: dict[int, tuple[int, int, int, int]] = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 14, 3), 100: (3, 13, 30, 3), 200: (6, 26, 60, 6)}
+_DEPTHS: dict[int, tuple[int, int, int, int]] = {
+    18: (2, 2, 2, 2),
+    34: (3, 4, 6, 3),
+    50: (3, 4, 14, 3),
+    100: (3, 13, 30, 3),
+    200: (6, 26, 60, 6),
+}
 
 
 class IResNet(nn.Module):
-    """Improved residual network for faces (Deng et al. 2019, arXiv 1801.07698): (B, in_dim, image_size, image_size) aligned faces -> (B, dim) raw embeddings.
+    """Improved residual network for faces (Deng et al. 2019, arXiv 1801.07698): (B, in_dim,
+    image_size, image_size) aligned faces -> (B, dim) raw embeddings.
 
-    A 3x3 stem of stride 1, four stages that halve the image, batch norm, a linear layer over the whole image, batch norm. depth: 18, 34, 50, 100 or 200;
-    blocks: the four stages' numbers of blocks, where they are not to be the depth's. width: channels of the stem. The last batch norm has weight 1 that is not
-    trained (arcface_torch); with opensphere=True it starts at 0.1 and is trained, which losses on raw embeddings need (opensphere/module/backbone/iresnet.py).
-    Parameter names are the same in both. ValueError for another depth, blocks of another number and for images of another shape.
+    A 3x3 stem of stride 1, four stages that halve the image, batch norm, a linear layer over the
+    whole image, batch norm. depth: 18, 34, 50, 100 or 200;
+    blocks: the four stages' numbers of blocks, where they are not to be the depth's. width:
+    channels of the stem. The last batch norm has weight 1 that is not trained (arcface_torch); with
+    opensphere=True it starts at 0.1 and is trained, which losses on raw embeddings need
+    (opensphere/module/backbone/iresnet.py). Parameter names are the same in both. ValueError for
+    another depth, blocks of another number and for images of another shape.
     """
 
     pads_exactly = True  # images have no lengths
@@ -42,10 +54,15 @@ class IResNet(nn.Module):
     ):
         super().__init__()
         if depth not in _DEPTHS:
-            raise ValueError(f"IResNet: depth is {depth}; it must be one of {', '.join(map(str, _DEPTHS))}")
+            raise ValueError(
+                f"IResNet: depth is {depth}; it must be one of {', '.join(map(str, _DEPTHS))}"
+            )
         counts = _DEPTHS[depth] if blocks is None else blocks
         if len(counts) != 4 or min(counts) < 1:
-            raise ValueError(f"IResNet: blocks is {counts}; it must be four numbers, one for each stage, none below 1")
+            raise ValueError(
+                f"IResNet: blocks is {counts}; it must be four numbers, one for each stage, none "
+                "below 1"
+            )
         self.in_dim, self.dim, self.image_size = in_dim, dim, image_size
         self.conv1 = nn.Conv2d(in_dim, width, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
@@ -70,7 +87,9 @@ class IResNet(nn.Module):
                 nn.init.normal_(module.weight, std=0.1)
 
     def forward(self, images: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """images (B, in_dim, image_size, image_size) -> (B, dim) raw embeddings; lengths is ignored."""
+        """images (B, in_dim, image_size, image_size) -> (B, dim) raw embeddings; lengths is
+        ignored.
+        """
         check_images(images, "IResNet", self.in_dim, self.image_size)
         x = self.prelu(self.bn1(self.conv1(images)))
         x = self.bn2(self.layer4(self.layer3(self.layer2(self.layer1(x)))))
@@ -78,7 +97,9 @@ class IResNet(nn.Module):
 
 
 class _Block(nn.Module):
-    """Batch norm before the first convolution and after both, PReLU between them, and a bare addition at the end."""
+    """Batch norm before the first convolution and after both, PReLU between them, and a bare
+    addition at the end.
+    """
 
     def __init__(self, channels_in: int, channels: int, stride: int):
         super().__init__()
@@ -90,7 +111,10 @@ class _Block(nn.Module):
         self.bn3 = nn.BatchNorm2d(channels)
         self.downsample: nn.Sequential | None = None
         if stride != 1 or channels_in != channels:
-            self.downsample = nn.Sequential(nn.Conv2d(channels_in, channels, 1, stride=stride, bias=False), nn.BatchNorm2d(channels))
+            self.downsample = nn.Sequential(
+                nn.Conv2d(channels_in, channels, 1, stride=stride, bias=False),
+                nn.BatchNorm2d(channels),
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.bn3(self.conv2(self.prelu(self.bn2(self.conv1(self.bn1(x))))))

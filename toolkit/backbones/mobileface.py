@@ -9,25 +9,43 @@ from toolkit.backbones.images import check_images, in_float32
 
 
 class MobileFaceNet(nn.Module):
-    """MobileFaceNet (Chen et al. 2018, arXiv 1804.07573) as arcface_torch has it: (B, in_dim, image_size, image_size) aligned faces -> (B, dim) raw embeddings.
+    """MobileFaceNet (Chen et al. 2018, arXiv 1804.07573) as arcface_torch has it: (B, in_dim,
+    image_size, image_size) aligned faces -> (B, dim) raw embeddings.
 
-    blocks: depth-wise blocks of the four stages; (1, 4, 6, 2) with scale 2 is mbf (2.06 M parameters), (2, 8, 12, 4) with scale 4 is mbf_large (6.31 M). scale
-    widens what blocks give, not what they work on. The last convolution sees the whole image, channel by channel. From conv_sep on in float32.
-    Parameter names are those of arcface_torch/backbones/mobilefacenet.py. ValueError for blocks of another number and images of another shape.
+    blocks: depth-wise blocks of the four stages; (1, 4, 6, 2) with scale 2 is mbf (2.06 M
+    parameters), (2, 8, 12, 4) with scale 4 is mbf_large (6.31 M). scale widens what blocks give,
+    not what they work on. The last convolution sees the whole image, channel by channel. From
+    conv_sep on in float32. Parameter names are those of arcface_torch/backbones/mobilefacenet.py.
+    ValueError for blocks of another number and images of another shape.
     """
 
     pads_exactly = True  # images have no lengths
     takes = "images"
     left_out: tuple[str, ...] = ()
 
-    def __init__(self, in_dim: int, *, dim: int = 512, blocks: tuple[int, int, int, int] = (1, 4, 6, 2), scale: int = 2, image_size: int = 112):
+    def __init__(
+        self,
+        in_dim: int,
+        *,
+        dim: int = 512,
+        blocks: tuple[int, int, int, int] = (1, 4, 6, 2),
+        scale: int = 2,
+        image_size: int = 112,
+    ):
         super().__init__()
         if len(blocks) != 4 or min(blocks) < 0:
-            raise ValueError(f"MobileFaceNet: blocks is {blocks}; it must be four numbers, one for each stage, none below 0")
+            raise ValueError(
+                f"MobileFaceNet: blocks is {blocks}; it must be four numbers, one for each stage, "
+                "none below 0"
+            )
         self.in_dim, self.dim, self.image_size = in_dim, dim, image_size
         narrow, wide = 64 * scale, 128 * scale
         # a single first block is a plain depth-wise convolution, as in the paper
-        first = _Conv(narrow, narrow, 3, padding=1, groups=64) if blocks[0] == 1 else _Residual(narrow, 128, blocks[0])
+        first = (
+            _Conv(narrow, narrow, 3, padding=1, groups=64)
+            if blocks[0] == 1
+            else _Residual(narrow, 128, blocks[0])
+        )
         self.layers = nn.ModuleList(
             [
                 _Conv(in_dim, narrow, 3, stride=2, padding=1),
@@ -42,14 +60,19 @@ class MobileFaceNet(nn.Module):
         )
         self.conv_sep = _Conv(wide, 512, 1)
         self.features = _Layers(
-            _Conv(512, 512, -(-image_size // 16), groups=512, active=False), nn.Flatten(), nn.Linear(512, dim, bias=False), nn.BatchNorm1d(dim)
+            _Conv(512, 512, -(-image_size // 16), groups=512, active=False),
+            nn.Flatten(),
+            nn.Linear(512, dim, bias=False),
+            nn.BatchNorm1d(dim),
         )
         for module in self.modules():
             if isinstance(module, (nn.Conv2d, nn.Linear)):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """images (B, in_dim, image_size, image_size) -> (B, dim) raw embeddings; lengths is ignored."""
+        """images (B, in_dim, image_size, image_size) -> (B, dim) raw embeddings; lengths is
+        ignored.
+        """
         check_images(images, "MobileFaceNet", self.in_dim, self.image_size)
         x = images
         for layer in self.layers:
@@ -69,8 +92,29 @@ class _Layers(nn.Module):
 
 
 class _Conv(_Layers):
-    def __init__(self, channels_in: int, channels: int, size: int, *, stride: int = 1, padding: int = 0, groups: int = 1, active: bool = True):
-        layers = [nn.Conv2d(channels_in, channels, size, stride=stride, padding=padding, groups=groups, bias=False), nn.BatchNorm2d(channels)]
+    def __init__(
+        self,
+        channels_in: int,
+        channels: int,
+        size: int,
+        *,
+        stride: int = 1,
+        padding: int = 0,
+        groups: int = 1,
+        active: bool = True,
+    ):
+        layers = [
+            nn.Conv2d(
+                channels_in,
+                channels,
+                size,
+                stride=stride,
+                padding=padding,
+                groups=groups,
+                bias=False,
+            ),
+            nn.BatchNorm2d(channels),
+        ]
         super().__init__(*layers, *([nn.PReLU(channels)] if active else []))
 
 
@@ -79,14 +123,18 @@ class _DepthWise(_Layers):
 
     def __init__(self, channels_in: int, channels: int, hidden: int, *, stride: int):
         super().__init__(
-            _Conv(channels_in, hidden, 1), _Conv(hidden, hidden, 3, stride=stride, padding=1, groups=hidden), _Conv(hidden, channels, 1, active=False)
+            _Conv(channels_in, hidden, 1),
+            _Conv(hidden, hidden, 3, stride=stride, padding=1, groups=hidden),
+            _Conv(hidden, channels, 1, active=False),
         )
 
 
 class _Residual(nn.Module):
     def __init__(self, channels: int, hidden: int, count: int):
         super().__init__()
-        self.layers = nn.ModuleList(_DepthWise(channels, channels, hidden, stride=1) for _ in range(count))
+        self.layers = nn.ModuleList(
+            _DepthWise(channels, channels, hidden, stride=1) for _ in range(count)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:

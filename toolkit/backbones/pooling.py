@@ -1,4 +1,6 @@
-"""Pooling over time that counts valid frames only, and the masks that carry which frames are valid through a network."""
+"""Pooling over time that counts valid frames only, and the masks that carry which frames are valid
+through a network.
+"""
 
 from __future__ import annotations
 
@@ -19,25 +21,34 @@ def frame_mask(lengths: Tensor, num_frames: int) -> Tensor:
 
 
 def keep(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Zero the padded frames, so that the next convolution sees what it would see past the end of an unpadded input. mask: bool, broadcasts to x."""
+    """Zero the padded frames, so that the next convolution sees what it would see past the end of
+    an unpadded input. mask: bool, broadcasts to x.
+    """
     return x if mask is None else x.masked_fill(~mask, 0.0)
 
 
 def flat(x: Tensor) -> Tensor:
-    """(B, C, F, T) -> (B, C * F, T). Through (B, T, C, F): flattening dimensions before one of free size makes torch.export fix that size."""
+    """(B, C, F, T) -> (B, C * F, T).
+
+    Through (B, T, C, F): flattening dimensions before one of free size makes torch.export fix that
+    size.
+    """
     return x.permute(0, 3, 1, 2).contiguous().flatten(2).transpose(1, 2)
 
 
 def statistics(x: Tensor, mask: Tensor | None = None) -> Tensor:
-    """(B, C, T) -> (B, 2C): mean and standard deviation over valid frames (TSTP in WeSpeaker: unbiased variance + 1e-7), in float32 at least.
+    """(B, C, T) -> (B, 2C): mean and standard deviation over valid frames (TSTP in WeSpeaker:
+    unbiased variance + 1e-7), in float32 at least.
 
-    3D-Speaker adds 1e-8 in its ERes2Nets and nothing in CAM++: a deviation d differs by about 4.5e-8 / d or 5e-8 / d, and
-    that of a constant channel by 2.2e-4 or 3.2e-4.
+    3D-Speaker adds 1e-8 in its ERes2Nets and nothing in CAM++: a deviation d differs by about
+    4.5e-8 / d or 5e-8 / d, and that of a constant channel by 2.2e-4 or 3.2e-4.
     """
     x = _precise(x)
     if mask is None:
         mean = x.mean(dim=-1)
-        num = x.new_ones(1, x.shape[-1]).sum(dim=1, keepdim=True)  # a tensor, so that torch.export keeps the number of frames free
+        num = x.new_ones(1, x.shape[-1]).sum(
+            dim=1, keepdim=True
+        )  # a tensor, so that torch.export keeps the number of frames free
         square = (x - mean[..., None]).square().sum(dim=-1)
     else:
         valid = mask[:, None, :].to(x.dtype)
@@ -48,28 +59,39 @@ def statistics(x: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def attend(x: Tensor, scores: Tensor, mask: Tensor | None, *, floor: float = 1e-7) -> Tensor:
-    """(B, C, T) and scores (B, C or 1, T) -> (B, 2C): mean and standard deviation weighted by the softmax of the scores over valid frames.
+    """(B, C, T) and scores (B, C or 1, T) -> (B, 2C): mean and standard deviation weighted by the
+    softmax of the scores over valid frames.
 
-    Okabe et al. 2018, Eq 5 and 6; the variance, not below floor, is taken around the mean: E[x^2] - mean^2, as in the releases, loses float32's digits.
+    Okabe et al. 2018, Eq 5 and 6; the variance, not below floor, is taken around the mean: E[x^2] -
+    mean^2, as in the releases, loses float32's digits.
     """
     x, scores = _precise(x), _precise(scores)
-    weight = (scores if mask is None else scores.masked_fill(~mask[:, None], -torch.inf)).softmax(dim=-1)
+    weight = (scores if mask is None else scores.masked_fill(~mask[:, None], -torch.inf)).softmax(
+        dim=-1
+    )
     mean = (weight * x).sum(dim=-1)
     variance = (weight * (x - mean[..., None]).square()).sum(dim=-1)
     return torch.cat([mean, variance.clamp(min=floor).sqrt()], dim=1)
 
 
 def pool(name: Pooling, channels: int, *, global_context: bool = False) -> tuple[nn.Module, int]:
-    """The pooling of that name over (B, channels, T) and the size of what it gives; call it with (x, mask or None). Names of parameters are WeSpeaker's.
+    """The pooling of that name over (B, channels, T) and the size of what it gives; call it with
+    (x, mask or None). Names of parameters are WeSpeaker's.
 
-    TAP: mean. TSDP: standard deviation. TSTP: both (Snyder et al. 2018). ASTP: both under channel-wise attention (Desplanques et al. 2020), which sees the
-    utterance's mean and deviation too with global_context. ASP: the same with ReLU and batch norm inside (Okabe et al. 2018 as in voxceleb_trainer). MHASTP:
-    two heads, each one attention over half of the channels (India et al. 2019). MQMHASTP: two queries of eight heads with channel-wise attention (Zhao et al.
-    2022). Sizes of the attention are the defaults of WeSpeaker's pooling_layers.py, which none of its recipes changes.
-    ValueError for another name, global_context without ASTP and channels that the heads cannot share.
+    TAP: mean. TSDP: standard deviation. TSTP: both (Snyder et al. 2018). ASTP: both under
+    channel-wise attention (Desplanques et al. 2020), which sees the utterance's mean and deviation
+    too with global_context. ASP: the same with ReLU and batch norm inside (Okabe et al. 2018 as in
+    voxceleb_trainer). MHASTP: two heads, each one attention over half of the channels (India et al.
+    2019). MQMHASTP: two queries of eight heads with channel-wise attention (Zhao et al. 2022).
+    Sizes of the attention are the defaults of WeSpeaker's pooling_layers.py, which none of its
+    recipes changes. ValueError for another name, global_context without ASTP and channels that the
+    heads cannot share.
     """
     if global_context and name != "ASTP":
-        raise ValueError(f"pooling {name} takes no global_context; only ASTP does: set pooling=ASTP or global_context=False")
+        raise ValueError(
+            f"pooling {name} takes no global_context; only ASTP does: set pooling=ASTP or "
+            "global_context=False"
+        )
     if name in ("TAP", "TSDP", "TSTP"):
         return _Statistics(name), channels * (2 if name == "TSTP" else 1)
     if name == "ASTP":
@@ -94,7 +116,13 @@ class _Statistics(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         both, channels = statistics(x, mask), x.shape[1]
-        return both if self.name == "TSTP" else both[:, :channels] if self.name == "TAP" else both[:, channels:]
+        return (
+            both
+            if self.name == "TSTP"
+            else both[:, :channels]
+            if self.name == "TAP"
+            else both[:, channels:]
+        )
 
 
 class _Attentive(nn.Module):
@@ -105,9 +133,17 @@ class _Attentive(nn.Module):
         self.linear2 = nn.Conv1d(hidden, channels, 1)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        if self.global_context:  # the utterance's statistics are the same in every frame: their part of linear1 is computed once, not for every frame
-            own, context = self.linear1.weight[:, : x.shape[1]], self.linear1.weight[:, x.shape[1] :, 0]
-            hidden = F.conv1d(x, own, self.linear1.bias) + F.linear(statistics(x, mask).to(x.dtype), context)[..., None]
+        # the utterance's statistics are the same in every frame: their part of linear1 is computed
+        # once, not for every frame
+        if self.global_context:
+            own, context = (
+                self.linear1.weight[:, : x.shape[1]],
+                self.linear1.weight[:, x.shape[1] :, 0],
+            )
+            hidden = (
+                F.conv1d(x, own, self.linear1.bias)
+                + F.linear(statistics(x, mask).to(x.dtype), context)[..., None]
+            )
         else:
             hidden = self.linear1(x)
         return attend(x, self.linear2(hidden.tanh()), mask)
@@ -116,7 +152,12 @@ class _Attentive(nn.Module):
 class _NormedAttentive(nn.Module):
     def __init__(self, channels: int, hidden: int = 128):
         super().__init__()
-        self.attention = nn.Sequential(nn.Conv1d(channels, hidden, 1), nn.ReLU(), nn.BatchNorm1d(hidden), nn.Conv1d(hidden, channels, 1))
+        self.attention = nn.Sequential(
+            nn.Conv1d(channels, hidden, 1),
+            nn.ReLU(),
+            nn.BatchNorm1d(hidden),
+            nn.Conv1d(hidden, channels, 1),
+        )
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         return attend(x, self.attention(x), mask, floor=1e-5)
@@ -126,24 +167,39 @@ class _MultiHead(nn.Module):
     def __init__(self, channels: int, *, heads: int, channelwise: bool, hidden: int = 64):
         super().__init__()
         if channels % heads:
-            raise ValueError(f"attentive pooling of {heads} heads over {channels} channels: the heads share them equally; take a width that {heads} divides")
+            raise ValueError(
+                f"attentive pooling of {heads} heads over {channels} channels: the heads share "
+                f"them equally; take a width that {heads} divides"
+            )
         size = channels // heads
         self.heads_att_trans = nn.ModuleList(
             nn.Sequential(
-                OrderedDict(att_0=nn.Conv1d(size, hidden, 1), tanh0=nn.Tanh(), att_1=nn.Conv1d(hidden, size if channelwise else 1, 1)),
+                OrderedDict(
+                    att_0=nn.Conv1d(size, hidden, 1),
+                    tanh0=nn.Tanh(),
+                    att_1=nn.Conv1d(hidden, size if channelwise else 1, 1),
+                ),
             )
             for _ in range(heads)
         )
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         parts = x.chunk(len(self.heads_att_trans), dim=1)
-        return torch.cat([attend(part, head(part), mask) for part, head in zip(parts, self.heads_att_trans, strict=True)], dim=1)
+        return torch.cat(
+            [
+                attend(part, head(part), mask)
+                for part, head in zip(parts, self.heads_att_trans, strict=True)
+            ],
+            dim=1,
+        )
 
 
 class _MultiQuery(nn.Module):
     def __init__(self, channels: int, *, queries: int, heads: int):
         super().__init__()
-        self.n_query = nn.ModuleList(_MultiHead(channels, heads=heads, channelwise=True) for _ in range(queries))
+        self.n_query = nn.ModuleList(
+            _MultiHead(channels, heads=heads, channelwise=True) for _ in range(queries)
+        )
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         return torch.cat([query(x, mask) for query in self.n_query], dim=1)

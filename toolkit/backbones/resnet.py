@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from toolkit.backbones.pooling import Pooling, flat, frame_mask, keep, pool
 
-# depth -> (blocks of the four stages, bottleneck blocks): He et al. 2016 Table 1 up to 152; 221 and 293 are WeSpeaker's (models/resnet.py)
+# depth -> (blocks of the four stages, bottleneck blocks): He et al. 2016 Table 1 up to 152; 221 and
+# 293 are WeSpeaker's (models/resnet.py)
 _DEPTHS: dict[int, tuple[tuple[int, int, int, int], bool]] = {
     18: ((2, 2, 2, 2), False),
     34: ((3, 4, 6, 3), False),
@@ -20,13 +21,16 @@ _DEPTHS: dict[int, tuple[tuple[int, int, int, int], bool]] = {
 
 
 class ResNet(nn.Module):
-    """Residual network over (B, T, in_dim) features -> (B, dim): stem, four stages of blocks, pooling over time, linear.
+    """Residual network over (B, T, in_dim) features -> (B, dim): stem, four stages of blocks,
+    pooling over time, linear.
 
-    depth: 18 and 34 (two 3x3 convolutions a block), 50, 101, 152, 221 and 293 (bottlenecks, four times as many channels). width: channels of the first
-    stage (32 in the field). blocks: the four stages' numbers of blocks, where they are not to be the depth's. lengths: (B,) relative 0..1; padded frames are
-    zeroed after every block, so padding never changes an embedding. No max pooling and a 3x3 stem, unlike He et al. 2016; parameter names are those
-    of WeSpeaker's models/resnet.py. two_layers: the embedding is taken after a second layer over the utterance, as 3D-Speaker's ResNet34 does
-    (two_emb_layer of both projects). ValueError for another depth.
+    depth: 18 and 34 (two 3x3 convolutions a block), 50, 101, 152, 221 and 293 (bottlenecks, four
+    times as many channels). width: channels of the first stage (32 in the field). blocks: the four
+    stages' numbers of blocks, where they are not to be the depth's. lengths: (B,) relative 0..1;
+    padded frames are zeroed after every block, so padding never changes an embedding. No max
+    pooling and a 3x3 stem, unlike He et al. 2016; parameter names are those of WeSpeaker's
+    models/resnet.py. two_layers: the embedding is taken after a second layer over the utterance, as
+    3D-Speaker's ResNet34 does (two_emb_layer of both projects). ValueError for another depth.
     """
 
     pads_exactly = True
@@ -44,7 +48,9 @@ class ResNet(nn.Module):
     ):
         super().__init__()
         if depth not in _DEPTHS:
-            raise ValueError(f"ResNet: depth is {depth}; it must be one of {', '.join(map(str, _DEPTHS))}")
+            raise ValueError(
+                f"ResNet: depth is {depth}; it must be one of {', '.join(map(str, _DEPTHS))}"
+            )
         self.in_dim, self.dim, self.two_layers = in_dim, dim, two_layers
         counts, bottleneck = _DEPTHS[depth]
         block = _Bottleneck if bottleneck else _BasicBlock
@@ -90,14 +96,20 @@ class ResNet34(ResNet):
         pooling: Pooling = "TSTP",
         two_layers: bool = False,
     ):
-        super().__init__(in_dim, dim=dim, width=width, blocks=blocks, pooling=pooling, two_layers=two_layers)
+        super().__init__(
+            in_dim, dim=dim, width=width, blocks=blocks, pooling=pooling, two_layers=two_layers
+        )
 
 
 def shortcut(channels_in: int, channels: int, stride: int) -> nn.Sequential:
-    """What a residual block adds to its output: its input, through a 1x1 convolution where the shape changes."""
+    """What a residual block adds to its output: its input, through a 1x1 convolution where the
+    shape changes.
+    """
     if stride == 1 and channels_in == channels:
         return nn.Sequential()
-    return nn.Sequential(nn.Conv2d(channels_in, channels, 1, stride=stride, bias=False), nn.BatchNorm2d(channels))
+    return nn.Sequential(
+        nn.Conv2d(channels_in, channels, 1, stride=stride, bias=False), nn.BatchNorm2d(channels)
+    )
 
 
 class _BasicBlock(nn.Module):
@@ -115,13 +127,17 @@ class _BasicBlock(nn.Module):
         self.shortcut = shortcut(channels_in, channels, stride)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        mask = None if mask is None else mask[..., :: self.stride]  # output frame t is centred on input frame t * stride
+        mask = (
+            None if mask is None else mask[..., :: self.stride]
+        )  # output frame t is centred on input frame t * stride
         y = keep(torch.relu(self.bn1(self.conv1(x))), mask)
         return keep(torch.relu(self.bn2(self.conv2(y)) + self.shortcut(x)), mask), mask
 
 
 class _Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions and a shortcut; four times as many channels leave as are worked on."""
+    """1x1, 3x3 and 1x1 convolutions and a shortcut; four times as many channels leave as are worked
+    on.
+    """
 
     expansion = 4
 
@@ -139,5 +155,7 @@ class _Bottleneck(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         y = keep(torch.relu(self.bn1(self.conv1(x))), mask)
         mask = None if mask is None else mask[..., :: self.stride]
-        y = torch.relu(self.bn2(self.conv2(y)))  # a 1x1 convolution follows, which sees no neighbours: padded frames may hold anything
+        y = torch.relu(
+            self.bn2(self.conv2(y))
+        )  # a 1x1 convolution follows, which sees no neighbours: padded frames may hold anything
         return keep(torch.relu(self.bn3(self.conv3(y)) + self.shortcut(x)), mask), mask

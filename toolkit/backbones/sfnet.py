@@ -1,4 +1,6 @@
-"""SFNet: the SphereFace networks of OpenSphere, which SimPLE's settings A (depth 20) and B (depth 64) train."""
+"""SFNet: the SphereFace networks of OpenSphere, which SimPLE's settings A (depth 20) and B (depth
+64) train.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +10,31 @@ from torch import Tensor, nn
 from toolkit.backbones.images import check_images, in_float32
 
 # depth -> residual blocks of the four stages: Liu et al. 2017 (SphereFace), Table 2
-_DEPTHS: dict[int, tuple[int, int, int, int]] = {4: (0, 0, 0, 0), 10: (0, 1, 2, 0), 20: (1, 2, 4, 1), 36: (2, 4, 8, 2), 64: (3, 8, 16, 3)}
+_DEPTHS: dict[int, tuple[int, int, int, int]] = {
+    4: (0, 0, 0, 0),
+    10: (0, 1, 2, 0),
+    20: (1, 2, 4, 1),
+    36: (2, 4, 8, 2),
+    64: (3, 8, 16, 3),
+}
 
 
 class SFNet(nn.Module):
-    """SFNet (Liu et al. 2017) as OpenSphere has it: (B, in_dim, image_size, image_size) aligned faces -> (B, dim) raw embeddings.
+    """SFNet (Liu et al. 2017) as OpenSphere has it: (B, in_dim, image_size, image_size) aligned
+    faces -> (B, dim) raw embeddings.
 
-    Four stages, each a 3x3 convolution of stride 2 and residual blocks of two 3x3 convolutions; then a linear layer over the whole image. ReLU throughout (the
-    paper has PReLU). depth: 4, 10, 20, 36 or 64; blocks: the four stages' numbers of blocks, where they are not to be the depth's. width: channels of the first
-    stage. batch_norm: after every convolution, and over the embedding with weights that start at gain, so that norms start at
-    about gain sqrt(dim), which losses on raw embeddings (SimPLE, EL-nivMF) depend on. deprecated: the form of OpenSphere's first version, which
-    the published tables were trained with: ReLU before the addition instead of after it, convolutions of residual blocks drawn from N(0, 0.01).
-    Parameter names are those of opensphere/module/backbone/sfnet.py and of model/backbone/sfnet_deprecated.py.
-    ValueError for another depth or blocks of another number, for batch norm in the deprecated form (it has none) and for images of another shape.
+    Four stages, each a 3x3 convolution of stride 2 and residual blocks of two 3x3 convolutions;
+    then a linear layer over the whole image. ReLU throughout (the paper has PReLU). depth: 4, 10,
+    20, 36 or 64; blocks: the four stages' numbers of blocks, where they are not to be the depth's.
+    width: channels of the first stage. batch_norm: after every convolution, and over the embedding
+    with weights that start at gain, so that norms start at about gain sqrt(dim), which losses on
+    raw embeddings (SimPLE, EL-nivMF) depend on. deprecated: the form of OpenSphere's first version,
+    which
+    the published tables were trained with: ReLU before the addition instead of after it,
+    convolutions of residual blocks drawn from N(0, 0.01). Parameter names are those of
+    opensphere/module/backbone/sfnet.py and of model/backbone/sfnet_deprecated.py. ValueError for
+    another depth or blocks of another number, for batch norm in the deprecated form (it has none)
+    and for images of another shape.
     """
 
     pads_exactly = True  # images have no lengths
@@ -47,17 +61,28 @@ class SFNet(nn.Module):
     ):
         super().__init__()
         if depth not in _DEPTHS:
-            raise ValueError(f"SFNet: depth is {depth}; it must be one of {', '.join(map(str, _DEPTHS))}")
+            raise ValueError(
+                f"SFNet: depth is {depth}; it must be one of {', '.join(map(str, _DEPTHS))}"
+            )
         counts = _DEPTHS[depth] if blocks is None else blocks
         if len(counts) != 4 or min(counts) < 0:
-            raise ValueError(f"SFNet: blocks is {counts}; it must be four numbers, one for each stage, none below 0")
+            raise ValueError(
+                f"SFNet: blocks is {counts}; it must be four numbers, one for each stage, none "
+                "below 0"
+            )
         if deprecated and batch_norm:
-            raise ValueError("SFNet: the deprecated form has no batch norm; set deprecated=False or batch_norm=False")
+            raise ValueError(
+                "SFNet: the deprecated form has no batch norm; set deprecated=False or "
+                "batch_norm=False"
+            )
         self.in_dim, self.dim, self.image_size = in_dim, dim, image_size
         channels = in_dim
         for stage, count in enumerate(counts):
             wide = width * 2**stage
-            rows = [_Down(channels, wide, batch_norm, deprecated), *(_Block(wide, batch_norm, deprecated) for _ in range(count))]
+            rows = [
+                _Down(channels, wide, batch_norm, deprecated),
+                *(_Block(wide, batch_norm, deprecated) for _ in range(count)),
+            ]
             setattr(self, f"layer{stage + 1}", nn.Sequential(*rows))
             channels = wide
         side = -(-image_size // 16)
@@ -80,7 +105,9 @@ class SFNet(nn.Module):
                 nn.init.normal_(module.conv2.weight, std=0.01)
 
     def forward(self, images: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """images (B, in_dim, image_size, image_size) -> (B, dim) raw embeddings; lengths is ignored."""
+        """images (B, in_dim, image_size, image_size) -> (B, dim) raw embeddings; lengths is
+        ignored.
+        """
         check_images(images, "SFNet", self.in_dim, self.image_size)
         x = self.layer4(self.layer3(self.layer2(self.layer1(images))))
         return in_float32(self.features, in_float32(self.fc, self.dropout(x.flatten(1))))
@@ -91,12 +118,16 @@ def _norm(channels: int, batch_norm: bool) -> nn.Module:
 
 
 class _Down(nn.Module):
-    """The convolution of stride 2 that opens a stage; the deprecated form calls it conv, the other conv1."""
+    """The convolution of stride 2 that opens a stage; the deprecated form calls it conv, the other
+    conv1.
+    """
 
     def __init__(self, channels_in: int, channels: int, batch_norm: bool, deprecated: bool):
         super().__init__()
         self.name = "conv" if deprecated else "conv1"
-        self.add_module(self.name, nn.Conv2d(channels_in, channels, 3, stride=2, padding=1, bias=not batch_norm))
+        self.add_module(
+            self.name, nn.Conv2d(channels_in, channels, 3, stride=2, padding=1, bias=not batch_norm)
+        )
         self.bn1 = _norm(channels, batch_norm)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,8 +1,10 @@
 """Make `import torchaudio` work beside a CPU build of torch.
 
-The torchaudio wheel carries a compiled extension that is linked against CUDA libraries: beside a CPU torch its import raises OSError, beside another version of
-CUDA RuntimeError. torchaudio has its own path without the extension (its loader returns False), which the second import takes. MelSpectrogram, MFCC, resample
-and compliance.kaldi work without the extension; torchaudio.load and save do not: read audio with modalities.speaker.audio.
+The torchaudio wheel carries a compiled extension that is linked against CUDA libraries: beside a
+CPU torch its import raises OSError, beside another version of CUDA RuntimeError. torchaudio has its
+own path without the extension (its loader returns False), which the second import takes.
+MelSpectrogram, MFCC, resample and compliance.kaldi work without the extension; torchaudio.load and
+save do not: read audio with modalities.speaker.audio.
 """
 
 from __future__ import annotations
@@ -19,10 +21,13 @@ def _no_extension(lib: str) -> bool:
 
 
 def import_torchaudio() -> ModuleType:
-    """Import torchaudio, without its extension where that cannot be loaded. Calling it again is free.
+    """Import torchaudio, without its extension where that cannot be loaded.
+
+    Calling it again is free.
 
     Call it before anything imports speechbrain, which imports torchaudio itself.
-    Raises ImportError if torchaudio is not installed, or if it changed so that its extension can no longer be skipped.
+    Raises ImportError if torchaudio is not installed, or if it changed so that its extension can no
+    longer be skipped.
     """
     loaded = sys.modules.get("torchaudio")
     if loaded is not None:
@@ -47,7 +52,9 @@ def _import_without_extension(cause: Exception) -> ModuleType:
 
 def _changed(cause: Exception) -> str:
     return (
-        f"torchaudio: its compiled extension cannot be loaded ({cause}) and {_LOADER}._load_lib, which skips it, is not"
+        f"torchaudio: its compiled extension cannot be loaded ({cause}) and {_LOADER}._load_lib, "
+        "which skips it, is not"
         f" what toolkit/backbones/torchaudio_cpu.py expects;"
-        " install torchaudio>=2.11,<2.12 (and a torch build that it was made for, if the extension is wanted)"
+        " install torchaudio>=2.11,<2.12 (and a torch build that it was made for, if the extension "
+        "is wanted)"
     )

@@ -1,4 +1,6 @@
-"""Vision transformers: InsightFace's for aligned faces, and ViT-S/B with the names of DINO and DINOv2 for images."""
+"""Vision transformers: InsightFace's for aligned faces, and ViT-S/B with the names of DINO and
+DINOv2 for images.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,17 @@ from toolkit.backbones.images import check_images, in_float32, start_from
 
 
 class FaceViT(nn.Module):
-    """ViT without a class token, as arcface_torch has it: (B, in_dim, image_size, image_size) aligned faces -> (B, dim) raw embeddings.
+    """ViT without a class token, as arcface_torch has it: (B, in_dim, image_size, image_size)
+    aligned faces -> (B, dim) raw embeddings.
 
-    width and depth: 256 and 12 (ViT-t, 19.14 M parameters), 512 and 12 (ViT-s, 76.02 M), 512 and 24 (ViT-b, 113.83 M), 768 and 24 (ViT-l, 255.68 M). All tokens
-    side by side go through linear, batch norm, linear, batch norm. masked: share of the tokens that are left out in training and replaced by one learned token
-    after the last block; 0 has no such token. drop_path: chance of leaving out a residual branch in training, growing from 0 to this over the depth.
-    Parameter names are those of arcface_torch/backbones/vit.py.
-    ValueError for a width that the heads cannot share, patches larger than the image, a share that leaves no token and for images of another shape.
+    width and depth: 256 and 12 (ViT-t, 19.14 M parameters), 512 and 12 (ViT-s, 76.02 M), 512 and 24
+    (ViT-b, 113.83 M), 768 and 24 (ViT-l, 255.68 M). All tokens side by side go through linear,
+    batch norm, linear, batch norm. masked: share of the tokens that are left out in training and
+    replaced by one learned token after the last block; 0 has no such token. drop_path: chance of
+    leaving out a residual branch in training, growing from 0 to this over the depth. Parameter
+    names are those of arcface_torch/backbones/vit.py.
+    ValueError for a width that the heads cannot share, patches larger than the image, a share that
+    leaves no token and for images of another shape.
     """
 
     pads_exactly = True  # images have no lengths
@@ -41,31 +47,51 @@ class FaceViT(nn.Module):
         _check_patch("FaceViT", patch, image_size)
         self.in_dim, self.dim, self.image_size, self.masked = in_dim, dim, image_size, masked
         self.left_out = () if masked else ("mask_token",)
-        num = (image_size // patch) ** 2  # of 112 pixels at 9 a patch the last 4 are not seen, as in the release
+        num = (
+            image_size // patch
+        ) ** 2  # of 112 pixels at 9 a patch the last 4 are not seen, as in the release
         if not 0 <= masked < 1 or int(num * (1 - masked)) < 1:
-            raise ValueError(f"FaceViT: masked is {masked} of {num} tokens; it must be a share from 0 to below 1 that leaves one at least")
+            raise ValueError(
+                f"FaceViT: masked is {masked} of {num} tokens; it must be a share from 0 to below "
+                "1 that leaves one at least"
+            )
         self.patch_embed = _Patches(in_dim, width, patch)
         self.pos_embed = nn.Parameter(torch.zeros(1, num, width))
         if masked:
             self.mask_token = nn.Parameter(torch.zeros(1, 1, width))
             nn.init.normal_(self.mask_token, std=0.02)
         self.blocks = nn.ModuleList(
-            _Block(width, heads, active=nn.ReLU6(), qkv_bias=False, eps=1e-5, drop_path=drop_path * i / max(depth - 1, 1)) for i in range(depth)
+            _Block(
+                width,
+                heads,
+                active=nn.ReLU6(),
+                qkv_bias=False,
+                eps=1e-5,
+                drop_path=drop_path * i / max(depth - 1, 1),
+            )
+            for i in range(depth)
         )
         self.norm = nn.LayerNorm(width)
         self.feature = nn.Sequential(
-            nn.Linear(width * num, width, bias=False), nn.BatchNorm1d(width, eps=2e-5), nn.Linear(width, dim, bias=False), nn.BatchNorm1d(dim, eps=2e-5)
+            nn.Linear(width * num, width, bias=False),
+            nn.BatchNorm1d(width, eps=2e-5),
+            nn.Linear(width, dim, bias=False),
+            nn.BatchNorm1d(dim, eps=2e-5),
         )
         _draw(self)
 
     def forward(self, images: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """images (B, in_dim, image_size, image_size) -> (B, dim) raw embeddings; lengths is ignored."""
+        """images (B, in_dim, image_size, image_size) -> (B, dim) raw embeddings; lengths is
+        ignored.
+        """
         check_images(images, "FaceViT", self.in_dim, self.image_size)
         x = self.patch_embed(images) + self.pos_embed
         hidden = self.training and self.masked > 0
         if hidden:
             batch, num, width = x.shape
-            kept = torch.rand(batch, num, device=x.device).argsort(dim=1)[:, : int(num * (1 - self.masked))]
+            kept = torch.rand(batch, num, device=x.device).argsort(dim=1)[
+                :, : int(num * (1 - self.masked))
+            ]
             places = kept[..., None].expand(-1, -1, width)
             x = x.gather(1, places)
         for block in self.blocks:
@@ -77,14 +103,21 @@ class FaceViT(nn.Module):
 
 
 class ViT(nn.Module):
-    """Vision transformer (Dosovitskiy et al. 2021) as DINO and DINOv2 have it: (B, in_dim, H, W) images -> (B, dim) raw embeddings of the class token.
+    """Vision transformer (Dosovitskiy et al. 2021) as DINO and DINOv2 have it: (B, in_dim, H, W)
+    images -> (B, dim) raw embeddings of the class token.
 
-    dim: size of a linear layer on the class token; 0 leaves it out, so that dim is the width. width and heads: 384 and 6 (ViT-S), 768 and 12 (ViT-B).
-    patch 16, image_size 224 and no layer_scale are DINO's; patch 14, image_size 518 and layer_scale are DINOv2's, and 4 registers those of its "reg" weights.
-    image_size: what the position embeddings were made for; images of other sizes get them by bicubic interpolation as the releases do it.
-    weights: a local file to start from; the DINO head or classifier in it and DINOv2's mask_token (of its training only) are left out, `started_from` says so.
-    Parameter names: facebookresearch/dino, vision_transformer.py; dinov2, models/vision_transformer.py; timm's vit_*_patch16. head is the linear layer to dim.
-    ValueError for sides that are no multiples of patch, patches larger than image_size, a width that the heads cannot share and a file that does not fit.
+    dim: size of a linear layer on the class token; 0 leaves it out, so that dim is the width. width
+    and heads: 384 and 6 (ViT-S), 768 and 12 (ViT-B). patch 16, image_size 224 and no layer_scale
+    are DINO's; patch 14, image_size 518 and layer_scale are DINOv2's, and 4 registers those of its
+    "reg" weights.
+    image_size: what the position embeddings were made for; images of other sizes get them by
+    bicubic interpolation as the releases do it.
+    weights: a local file to start from; the DINO head or classifier in it and DINOv2's mask_token
+    (of its training only) are left out, `started_from` says so.
+    Parameter names: facebookresearch/dino, vision_transformer.py; dinov2,
+    models/vision_transformer.py; timm's vit_*_patch16. head is the linear layer to dim. ValueError
+    for sides that are no multiples of patch, patches larger than image_size, a width that the heads
+    cannot share and a file that does not fit.
     """
 
     pads_exactly = True  # images have no lengths
@@ -108,7 +141,13 @@ class ViT(nn.Module):
     ):
         super().__init__()
         _check_patch("ViT", patch, image_size)
-        self.in_dim, self.dim, self.patch, self.grid, self.registers = in_dim, dim or width, patch, image_size // patch, registers
+        self.in_dim, self.dim, self.patch, self.grid, self.registers = (
+            in_dim,
+            dim or width,
+            patch,
+            image_size // patch,
+            registers,
+        )
         self.patch_embed = _Patches(in_dim, width, patch)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
         self.pos_embed = nn.Parameter(torch.zeros(1, self.grid**2 + 1, width))
@@ -116,7 +155,15 @@ class ViT(nn.Module):
             self.register_tokens = nn.Parameter(torch.zeros(1, registers, width))
             nn.init.normal_(self.register_tokens, std=1e-6)
         self.blocks = nn.ModuleList(
-            _Block(width, heads, active=nn.GELU(), qkv_bias=True, eps=1e-6, layer_scale=layer_scale, drop_path=drop_path * i / max(depth - 1, 1))
+            _Block(
+                width,
+                heads,
+                active=nn.GELU(),
+                qkv_bias=True,
+                eps=1e-6,
+                layer_scale=layer_scale,
+                drop_path=drop_path * i / max(depth - 1, 1),
+            )
             for i in range(depth)
         )
         self.norm = nn.LayerNorm(width, eps=1e-6)
@@ -128,16 +175,26 @@ class ViT(nn.Module):
     def forward(self, images: Tensor, lengths: Tensor | None = None) -> Tensor:
         """images (B, in_dim, H, W) -> (B, dim) raw embeddings; lengths is ignored."""
         check_images(images, "ViT", self.in_dim, multiple=self.patch)
-        x = torch.cat([self.cls_token.expand(images.shape[0], -1, -1), self.patch_embed(images)], dim=1)
-        x = x + self._positions(images.shape[2] // self.patch, images.shape[3] // self.patch).to(x.dtype)
+        x = torch.cat(
+            [self.cls_token.expand(images.shape[0], -1, -1), self.patch_embed(images)], dim=1
+        )
+        x = x + self._positions(images.shape[2] // self.patch, images.shape[3] // self.patch).to(
+            x.dtype
+        )
         if self.registers:
-            x = torch.cat([x[:, :1], self.register_tokens.expand(x.shape[0], -1, -1), x[:, 1:]], dim=1)
+            x = torch.cat(
+                [x[:, :1], self.register_tokens.expand(x.shape[0], -1, -1), x[:, 1:]], dim=1
+            )
         for block in self.blocks:
             x = block(x)
         return in_float32(self.head, in_float32(self.norm, x[:, 0]))
 
     def _positions(self, rows: int, columns: int) -> Tensor:
-        """(1, 1 + rows * columns, width). The releases scale by (rows + 0.1) / grid, which samples a little beside the grid; those with registers do not."""
+        """(1, 1 + rows * columns, width).
+
+        The releases scale by (rows + 0.1) / grid, which samples a little beside the grid; those
+        with registers do not.
+        """
         if rows == columns == self.grid:
             return self.pos_embed
         offset = 0.0 if self.registers else 0.1
@@ -152,7 +209,10 @@ class ViT(nn.Module):
 
 def _check_patch(name: str, patch: int, image_size: int) -> None:
     if not 1 <= patch <= image_size:
-        raise ValueError(f"{name}: patch is {patch} of images of {image_size} x {image_size}; it must be from 1 to {image_size}")
+        raise ValueError(
+            f"{name}: patch is {patch} of images of {image_size} x {image_size}; it must be from 1 "
+            f"to {image_size}"
+        )
 
 
 def _draw(network: nn.Module) -> None:
@@ -179,14 +239,21 @@ class _Attention(nn.Module):
     def __init__(self, width: int, heads: int, qkv_bias: bool):
         super().__init__()
         if width % heads:
-            raise ValueError(f"vision transformer: {heads} heads over a width of {width}; take a width that {heads} divides")
+            raise ValueError(
+                f"vision transformer: {heads} heads over a width of {width}; take a width that "
+                f"{heads} divides"
+            )
         self.heads = heads
         self.qkv = nn.Linear(width, 3 * width, bias=qkv_bias)
         self.proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        query, key, value = self.qkv(x).reshape(*x.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        return torch.as_tensor(self.proj(F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)))
+        query, key, value = (
+            self.qkv(x).reshape(*x.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        )
+        return torch.as_tensor(
+            self.proj(F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2))
+        )
 
 
 class _Mlp(nn.Module):
@@ -210,9 +277,21 @@ class _LayerScale(nn.Module):
 
 
 class _Block(nn.Module):
-    """Attention and two linear layers, each after a layer norm and with a shortcut around it that training may take alone."""
+    """Attention and two linear layers, each after a layer norm and with a shortcut around it that
+    training may take alone.
+    """
 
-    def __init__(self, width: int, heads: int, *, active: nn.Module, qkv_bias: bool, eps: float, layer_scale: bool = False, drop_path: float = 0.0):
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        active: nn.Module,
+        qkv_bias: bool,
+        eps: float,
+        layer_scale: bool = False,
+        drop_path: float = 0.0,
+    ):
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width, eps=eps), nn.LayerNorm(width, eps=eps)
         self.attn = _Attention(width, heads, qkv_bias)

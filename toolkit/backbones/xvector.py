@@ -1,4 +1,6 @@
-"""The x-vector network: a time-delay network over frames, statistics pooling, two layers over the utterance."""
+"""The x-vector network: a time-delay network over frames, statistics pooling, two layers over the
+utterance.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,11 @@ _CONTEXT = 14  # frames that the five layers lose: 4, 2 x 2 and 3 x 2
 class XVector(nn.Module):
     """x-vector (Snyder et al. 2018, Table 1): (B, T, in_dim) features -> (B, dim) raw embeddings.
 
-    As WeSpeaker's models/tdnn.py (4.61 M parameters at 80 mel): batch norm without weights after each ReLU, the embedding taken after the second
-    layer over the utterance; two_layers=False stops at the first, as 3D-Speaker does (4.34 M). pooled: channels under the pooling. The convolutions are not
-    padded, so that an utterance needs 15 frames, and a padded utterance just yields fewer of them. ValueError for shorter ones.
+    As WeSpeaker's models/tdnn.py (4.61 M parameters at 80 mel): batch norm without weights after
+    each ReLU, the embedding taken after the second layer over the utterance; two_layers=False stops
+    at the first, as 3D-Speaker does (4.34 M). pooled: channels under the pooling. The convolutions
+    are not padded, so that an utterance needs 15 frames, and a padded utterance just yields fewer
+    of them. ValueError for shorter ones.
     """
 
     pads_exactly = True
@@ -47,9 +51,14 @@ class XVector(nn.Module):
         """features (B, T, in_dim), lengths (B,) relative -> (B, dim) raw embeddings."""
         frames = features.shape[1]
         mask = None if lengths is None else frame_mask(lengths, frames)
-        shortest = frames if mask is None or torch.compiler.is_compiling() else int(mask.sum(dim=1).min())
+        shortest = (
+            frames if mask is None or torch.compiler.is_compiling() else int(mask.sum(dim=1).min())
+        )
         if shortest <= _CONTEXT:
-            raise ValueError(f"XVector: an utterance has {shortest} frames, fewer than its context of {_CONTEXT + 1}")
+            raise ValueError(
+                f"XVector: an utterance has {shortest} frames, fewer than its context of "
+                f"{_CONTEXT + 1}"
+            )
         x = features.transpose(1, 2)
         for layer in (self.frame_1, self.frame_2, self.frame_3, self.frame_4, self.frame_5):
             x = layer(x)

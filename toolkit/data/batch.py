@@ -35,14 +35,24 @@ class _Fields(NamedTuple):
 class Item(_Fields):
     """One file of a data set: a unique id, where it lies, and its class (None if unknown).
 
-    Ids and labels are names that are compared, and kept in Unicode NFC; the path stays as the file system has it.
-    span: offset and size in bytes where it lies inside `path`, a tar shard; None if `path` is the file itself. ending: a span's suffix, such as ".flac".
+    Ids and labels are names that are compared, and kept in Unicode NFC; the path stays as the file
+    system has it.
+    span: offset and size in bytes where it lies inside `path`, a tar shard; None if `path` is the
+    file itself. ending: a span's suffix, such as ".flac".
     """
 
     __slots__ = ()
 
-    def __new__(cls, id: str, path: Path, label: str | None = None, span: tuple[int, int] | None = None, ending: str = "") -> Self:
-        # Lists have millions of items: a call of nfc or of the base's __new__ for each would take half of the time.
+    def __new__(
+        cls,
+        id: str,
+        path: Path,
+        label: str | None = None,
+        span: tuple[int, int] | None = None,
+        ending: str = "",
+    ) -> Self:
+        # Lists have millions of items: a call of nfc or of the base's __new__ for each would take
+        # half of the time.
         id = id if id.isascii() else nfc(id)
         label = label if label is None or label.isascii() else nfc(label)
         return tuple.__new__(cls, (id, path, label, span, ending))
@@ -64,24 +74,35 @@ class Item(_Fields):
     def open(self) -> BinaryIO:
         """Its bytes, to be read and closed: the file, or the span in memory.
 
-        OSError as open(); ValueError for a pipe or a device, and for a span over 1 GiB or past the shard's end.
+        OSError as open(); ValueError for a pipe or a device, and for a span over 1 GiB or past the
+        shard's end.
         """
         if self.span is None:
             refuse_device(self.path)
             return self.path.open("rb")
         offset, size = self.span
         if offset < 0 or not 0 <= size <= MAX_SPAN:
-            raise ValueError(f"{self.name}: its span is {size} bytes from byte {offset}; at most {MAX_SPAN} bytes are read; write the shard's index again")
-        with self.path.open("rb") as shard:  # opened for each item: nothing that forked workers could share
+            raise ValueError(
+                f"{self.name}: its span is {size} bytes from byte {offset}; at most {MAX_SPAN} "
+                "bytes are read; write the shard's index again"
+            )
+        with self.path.open(
+            "rb"
+        ) as shard:  # opened for each item: nothing that forked workers could share
             shard.seek(offset)
             held = shard.read(size)
         if len(held) < size:
-            raise ValueError(f"{self.name}: only {len(held)} of its {size} bytes are in the shard, which is cut short; fetch the shard again")
+            raise ValueError(
+                f"{self.name}: only {len(held)} of its {size} bytes are in the shard, which is cut "
+                "short; fetch the shard again"
+            )
         return io.BytesIO(held)
 
 
 class Batch(NamedTuple):
-    """inputs (B, ...) padded with zeros at the end; labels (B,) int64; lengths (B,) relative 0..1, None if nothing is padded."""
+    """inputs (B, ...) padded with zeros at the end; labels (B,) int64; lengths (B,) relative 0..1,
+    None if nothing is padded.
+    """
 
     inputs: Tensor
     labels: Tensor
@@ -97,7 +118,10 @@ class Embedder(Protocol):
 
 
 class Draw(NamedTuple):
-    """One place of one training batch: which item, in which step, at which position. Its random numbers derive from these alone."""
+    """One place of one training batch: which item, in which step, at which position.
+
+    Its random numbers derive from these alone.
+    """
 
     item: int
     step: int
@@ -118,14 +142,30 @@ Augment = Callable[[Floats, np.random.Generator, np.random.Generator], Floats]
 
 
 class Views(torch.utils.data.Dataset[tuple[Floats, int] | Bad]):
-    """Training views: item `draw.item`, read and augmented with generators seeded by (seed, step, position).
+    """Training views: item `draw.item`, read and augmented with generators seeded by (seed, step,
+    position).
 
-    augment(input, rng, batch_rng): `batch_rng` is equal for all items of a step (one crop length per batch).
-    cache=True keeps what was read in memory, for data sets that fit.
+    augment(input, rng, batch_rng): `batch_rng` is equal for all items of a step (one crop length
+    per batch). cache=True keeps what was read in memory, for data sets that fit.
     """
 
-    def __init__(self, items: Sequence[Item], labels: NDArray[np.int64], read: Read, augment: Augment | None, *, seed: int, cache: bool = False):
-        self.items, self.labels, self.read, self.augment, self.seed = items, labels, read, augment, seed
+    def __init__(
+        self,
+        items: Sequence[Item],
+        labels: NDArray[np.int64],
+        read: Read,
+        augment: Augment | None,
+        *,
+        seed: int,
+        cache: bool = False,
+    ):
+        self.items, self.labels, self.read, self.augment, self.seed = (
+            items,
+            labels,
+            read,
+            augment,
+            seed,
+        )
         self.kept: dict[int, Floats] | None = {} if cache else None
 
     def __getitem__(self, draw: Draw) -> tuple[Floats, int] | Bad:
@@ -143,47 +183,69 @@ class Views(torch.utils.data.Dataset[tuple[Floats, int] | Bad]):
             batch_rng = np.random.default_rng((self.seed, draw.step))
             value = self.augment(value, rng, batch_rng)
         if not is_finite(value):
-            return Bad(item.id, NOT_FINITE if self.augment is None else f"{NOT_FINITE}, as read or after its augmentation")
+            return Bad(
+                item.id,
+                NOT_FINITE
+                if self.augment is None
+                else f"{NOT_FINITE}, as read or after its augmentation",
+            )
         return value, int(self.labels[draw.item])
 
 
 def is_finite(value: Floats) -> bool:
     """Whether an input holds neither NaN nor infinity."""
-    if np.isfinite(np.vdot(value, value)):  # in which both remain: one pass at the speed of the memory
+    if np.isfinite(
+        np.vdot(value, value)
+    ):  # in which both remain: one pass at the speed of the memory
         return True
     return bool(np.isfinite(value).all())  # squares may overflow where numbers do not
 
 
 def collate(inputs: Sequence[Floats], labels: Sequence[int] | None = None) -> Batch:
-    """Stack inputs of shape (..., S_i); shorter ones are padded with zeros on the last axis and their relative length is given."""
+    """Stack inputs of shape (..., S_i); shorter ones are padded with zeros on the last axis and
+    their relative length is given.
+    """
     longest = max(one.shape[-1] for one in inputs)
     stacked = np.zeros((len(inputs), *inputs[0].shape[:-1], longest), dtype=np.float32)
     for row, one in zip(stacked, inputs, strict=True):
         row[..., : one.shape[-1]] = one
     sizes = torch.tensor([one.shape[-1] for one in inputs])
     lengths = None if bool((sizes == longest).all()) else sizes.double().div(longest)
-    return Batch(torch.from_numpy(stacked), torch.as_tensor(labels if labels is not None else [-1] * len(inputs), dtype=torch.int64), lengths)
+    return Batch(
+        torch.from_numpy(stacked),
+        torch.as_tensor(labels if labels is not None else [-1] * len(inputs), dtype=torch.int64),
+        lengths,
+    )
 
 
 def collate_views(views: Sequence[tuple[Floats, int] | Bad]) -> tuple[Batch | None, list[Bad]]:
     """The readable views as a Batch (None if there are none) and the unreadable ones."""
     bad = [view for view in views if isinstance(view, Bad)]
     good = [view for view in views if not isinstance(view, Bad)]
-    return (collate([value for value, _ in good], [label for _, label in good]) if good else None), bad
+    return (
+        collate([value for value, _ in good], [label for _, label in good]) if good else None
+    ), bad
 
 
 def label_numbers(items: Sequence[Item]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """The sorted class names and each item's class number (N,). ValueError counts unlabelled items."""
+    """The sorted class names and each item's class number (N,).
+
+    ValueError counts unlabelled items.
+    """
     unlabelled = [item.id for item in items if item.label is None]
     if unlabelled:
-        raise ValueError(f"{len(unlabelled)} of {len(items)} items have no label ({name_first(unlabelled)}); training needs one for each")
+        raise ValueError(
+            f"{len(unlabelled)} of {len(items)} items have no label ({name_first(unlabelled)}); "
+            "training needs one for each"
+        )
     names = tuple(sorted({str(item.label) for item in items}))
     number = {name: i for i, name in enumerate(names)}
     return names, np.array([number[str(item.label)] for item in items], dtype=np.int64)
 
 
 def read_items(path: Path, root: Path | None = None) -> list[Item]:
-    """Read a LIST: one path per line, or `id path [label]` (spaces, tabs or commas); blank lines and # comments are skipped.
+    """Read a LIST: one path per line, or `id path [label]` (spaces, tabs or commas); blank lines
+    and # comments are skipped.
 
     Relative paths are taken from `root` (default: the list's folder). A bare path is its own id.
     ValueError counts malformed lines and repeated ids, and names the first.
@@ -199,7 +261,10 @@ def read_items(path: Path, root: Path | None = None) -> list[Item]:
         else:
             malformed.append(f"line {number}")
     if malformed:
-        raise ValueError(f"{path}: {len(malformed)} malformed lines ({', '.join(malformed[:5])}); each must be `path` or `id path [label]`")
+        raise ValueError(
+            f"{path}: {len(malformed)} malformed lines ({', '.join(malformed[:5])}); each must be "
+            "`path` or `id path [label]`"
+        )
     if not items:
         raise ValueError(f"{path}: no items; each line must be `path` or `id path [label]`")
     check_unique(items, str(path))
@@ -207,20 +272,31 @@ def read_items(path: Path, root: Path | None = None) -> list[Item]:
 
 
 def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> None:
-    """A LIST that `read_items` reads, `id path` parted by a tab, replaced in one step. Paths are relative to `root`, below which they lie, or as they are.
+    """A LIST that `read_items` reads, `id path` parted by a tab, replaced in one step.
 
-    ValueError counts items in tar shards, which a list of paths cannot name, and items whose names would be read back as others.
+    Paths are relative to `root`, below which they lie, or as they are.
+
+    ValueError counts items in tar shards, which a list of paths cannot name, and items whose names
+    would be read back as others.
     """
     if inside := [item.id for item in items if item.span is not None]:
         raise ValueError(
-            f"{path}: {len(inside)} of {len(items)} items lie inside tar shards ({name_first(inside)}), and a list names files only; unpack the shards, and"
+            f"{path}: {len(inside)} of {len(items)} items lie inside tar shards "
+            f"({name_first(inside)}), and a list names files only; unpack the shards, and"
             " make the list of the folder of their files"
         )
-    rows = [[item.id, (item.path if root is None else item.path.relative_to(root)).as_posix()] for item in items]
-    if bad := [row[0] for row in rows if row[0].startswith("\ufeff") or _line_fields("\t".join(row)) != row]:
+    rows = [
+        [item.id, (item.path if root is None else item.path.relative_to(root)).as_posix()]
+        for item in items
+    ]
+    if bad := [
+        row[0] for row in rows if row[0].startswith("\ufeff") or _line_fields("\t".join(row)) != row
+    ]:
         raise ValueError(
-            f"{path}: {len(bad)} of {len(items)} items have names that a list cannot hold ({name_first(bad)}): they begin with # or a quotation mark,"
-            " begin or end with a blank, hold tabs, line ends or bytes that are not UTF-8, or are too long; rename their files"
+            f"{path}: {len(bad)} of {len(items)} items have names that a list cannot hold "
+            f"({name_first(bad)}): they begin with # or a quotation mark,"
+            " begin or end with a blank, hold tabs, line ends or bytes that are not UTF-8, or are "
+            "too long; rename their files"
         )
     with atomic_path(path) as temporary:
         temporary.write_text("".join(f"{id}\t{place}\n" for id, place in rows), encoding="utf-8")
@@ -231,12 +307,17 @@ _SOCKET_NAME = "/pymp-12345678/listener-12345678"  # as multiprocessing names th
 
 
 def make_room_for_sockets() -> None:
-    """Let reading processes hand over what they read where the temporary folder has a long path; call it before they start.
+    """Let reading processes hand over what they read where the temporary folder has a long path;
+    call it before they start.
 
-    They do so through sockets there. Where the path of a socket passes the system's limit, both sides would wait for ever.
-    Then multiprocessing, which makes its folder once and removes it at the end, is made to have it in /tmp.
+    They do so through sockets there. Where the path of a socket passes the system's limit, both
+    sides would wait for ever. Then multiprocessing, which makes its folder once and removes it at
+    the end, is made to have it in /tmp.
     """
-    if os.name == "posix" and len(os.fsencode(tempfile.gettempdir())) + len(_SOCKET_NAME) > _SOCKET_PATH:
+    if (
+        os.name == "posix"
+        and len(os.fsencode(tempfile.gettempdir())) + len(_SOCKET_NAME) > _SOCKET_PATH
+    ):
         before, tempfile.tempdir = tempfile.tempdir, "/tmp"
         try:
             get_temp_dir()
@@ -251,15 +332,25 @@ def check_unique(items: Sequence[Item], where: str) -> None:
     if repeated:
         doubtful = {one for one in repeated if not one.isascii()}
         alike = sorted({ascii(item.path.name) for item in items if item.id in doubtful})
-        forms = f"; ids are compared in Unicode NFC, in which these files are one: {name_first(alike)}" if len(alike) > 1 else ""
-        raise ValueError(f"{where}: {len(repeated)} repeated ids ({name_first(repeated)}); every id must be unique{forms}")
+        forms = (
+            f"; ids are compared in Unicode NFC, in which these files are one: {name_first(alike)}"
+            if len(alike) > 1
+            else ""
+        )
+        raise ValueError(
+            f"{where}: {len(repeated)} repeated ids ({name_first(repeated)}); every id must be "
+            f"unique{forms}"
+        )
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     with path.open(encoding="utf-8-sig", errors="strict") as lines:
         for number, line in enumerate(lines, 1):
             if not _is_text(line):
-                raise ValueError(f"{path}: line {number} is no text line of at most {_MAX_LINE} characters; is this a list of files?")
+                raise ValueError(
+                    f"{path}: line {number} is no text line of at most {_MAX_LINE} characters; is "
+                    "this a list of files?"
+                )
             if fields := _line_fields(line):
                 yield number, fields
 
@@ -269,14 +360,25 @@ def _is_text(line: str) -> bool:
 
 
 def _line_fields(line: str) -> list[str]:
-    """The fields of one line of a list; none of a blank line, a comment, or what is more than one line or no UTF-8 text."""
+    """The fields of one line of a list; none of a blank line, a comment, or what is more than one
+    line or no UTF-8 text.
+    """
     stripped = line.strip()
     try:
         stripped.encode()
     except UnicodeEncodeError:
         return []
-    if not stripped or stripped.startswith("#") or "\n" in stripped or "\r" in stripped or not _is_text(stripped):
+    if (
+        not stripped
+        or stripped.startswith("#")
+        or "\n" in stripped
+        or "\r" in stripped
+        or not _is_text(stripped)
+    ):
         return []
     if "\t" in stripped or "," in stripped:
-        return [field.strip() for field in next(csv.reader([stripped], delimiter="\t" if "\t" in stripped else ","))]
+        return [
+            field.strip()
+            for field in next(csv.reader([stripped], delimiter="\t" if "\t" in stripped else ","))
+        ]
     return stripped.split()

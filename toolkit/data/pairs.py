@@ -1,4 +1,6 @@
-"""Labelled items divided for verification, and trials among them: all pairs, or a seeded draw of them."""
+"""Labelled items divided for verification, and trials among them: all pairs, or a seeded draw of
+them.
+"""
 
 from __future__ import annotations
 
@@ -11,25 +13,43 @@ from eval.types import Trials, name_first
 from toolkit.data.batch import Item
 
 
-def hold_out(every: Sequence[Item], *, split: str, test_share: float, seed: int, where: object, example: str, of: str = "subject") -> list[Item]:
-    """The items of one split, train, test or all, in their order. Labels are divided, never one label's items: round(test_share x labels), at least 2, are held
+def hold_out(
+    every: Sequence[Item],
+    *,
+    split: str,
+    test_share: float,
+    seed: int,
+    where: object,
+    example: str,
+    of: str = "subject",
+) -> list[Item]:
+    """The items of one split, train, test or all, in their order.
+
+    Labels are divided, never one label's items: round(test_share x labels), at least 2, are held
     out, drawn with `seed`; with test_share 0, nobody.
 
-    ValueError for another split or share, a single label, and too few labels to hold some out; `where`, `of` and `example` (DATA/SPEAKER/file.wav) say which.
+    ValueError for another split or share, a single label, and too few labels to hold some out;
+    `where`, `of` and `example` (DATA/SPEAKER/file.wav) say which.
     """
     if split not in ("train", "test", "all"):
         raise ValueError(f"split is {split!r}; allowed are 'train', 'test' and 'all'")
     if not 0.0 <= test_share < 1.0:
-        raise ValueError(f"{where}: test_share is {test_share}; a share from 0 to below 1 is needed")
+        raise ValueError(
+            f"{where}: test_share is {test_share}; a share from 0 to below 1 is needed"
+        )
     labels = sorted({str(one.label) for one in every})
     if len(labels) < 2:
-        raise ValueError(f"{where}: only one {of} ({labels[0]!r}) was found; at least 2 are needed, each in a folder of their own: {example}")
+        raise ValueError(
+            f"{where}: only one {of} ({labels[0]!r}) was found; at least 2 are needed, each in a "
+            f"folder of their own: {example}"
+        )
     if split == "all":
         return list(every)
     num_test = max(2, round(test_share * len(labels))) if test_share > 0 else 0
     if len(labels) - num_test < 2 or (split == "test" and num_test == 0):
         raise ValueError(
-            f"{where}: test_share {test_share} of {len(labels)} {of}s leaves {len(labels) - num_test} to train and {num_test} to test;"
+            f"{where}: test_share {test_share} of {len(labels)} {of}s leaves "
+            f"{len(labels) - num_test} to train and {num_test} to test;"
             f" at least 2 of each are needed: add {of}s, change test_share, or use split='all'"
         )
     held_out = {labels[i] for i in np.random.default_rng(seed).permutation(len(labels))[:num_test]}
@@ -37,7 +57,9 @@ def hold_out(every: Sequence[Item], *, split: str, test_share: float, seed: int,
 
 
 def all_pairs(items: Sequence[Item], *, within: Sequence[str] | None = None) -> Trials:
-    """Trials of all pairs i < j, target where the labels agree. within: one group per item; only pairs of the same group are kept (e.g. the same sex)."""
+    """Trials of all pairs i < j, target where the labels agree. within: one group per item; only
+    pairs of the same group are kept (e.g. the same sex).
+    """
     enrol, probe = (side.astype(np.int32) for side in np.triu_indices(len(items), k=1))
     if within is not None:
         group = np.unique(list(within), return_inverse=True)[1]
@@ -47,35 +69,52 @@ def all_pairs(items: Sequence[Item], *, within: Sequence[str] | None = None) -> 
 
 
 def draw_pairs(items: Sequence[Item], num_trials: int, rng: np.random.Generator) -> Trials:
-    """All pairs i < j if there are at most num_trials; else num_trials distinct ones, half of them target as far as there are so many.
+    """All pairs i < j if there are at most num_trials; else num_trials distinct ones, half of them
+    target as far as there are so many.
 
-    Drawn uniformly within each kind, in order. ValueError: unlabelled items; a draw among items without any target pair.
+    Drawn uniformly within each kind, in order. ValueError: unlabelled items; a draw among items
+    without any target pair.
     """
     total = len(items) * (len(items) - 1) // 2
     if total <= num_trials:
         return all_pairs(items)
-    # With the items ordered by label, the later target partners of position p are p+1 ... end-1 and its nontarget ones end ... N-1. So a pair is a number, and
-    # distinct numbers are drawn: neither all pairs nor rejected draws are ever held.
+    # With the items ordered by label, the later target partners of position p are p+1 ... end-1 and
+    # its nontarget ones end ... N-1. So a pair is a number, and distinct numbers are drawn: neither
+    # all pairs nor rejected draws are ever held.
     label = _classes(items)
     order = np.argsort(label, kind="stable")
     position = np.arange(len(items), dtype=np.int64)
     end = np.searchsorted(label[order], label[order], side="right").astype(np.int64)
     num_target = int((end - position - 1).sum())
     if not num_target:
-        raise ValueError(f"each of the {len(items)} labels has a single item, so that no target trial exists; add items")
+        raise ValueError(
+            f"each of the {len(items)} labels has a single item, so that no target trial exists; "
+            "add items"
+        )
     targets = min(num_target, max(num_trials // 2, num_trials - (total - num_target)))
     target_pairs = _decode(position + 1, end - position - 1, targets, rng)
     nontarget_pairs = _decode(end, len(items) - end, num_trials - targets, rng)
-    first, second = (order[side] for side in np.concatenate((target_pairs, nontarget_pairs), axis=1))
+    first, second = (
+        order[side] for side in np.concatenate((target_pairs, nontarget_pairs), axis=1)
+    )
     enrol, probe = np.minimum(first, second), np.maximum(first, second)
     in_order = np.lexsort((probe, enrol))
     return _trials(items, enrol[in_order], probe[in_order])
 
 
-def _decode(first_partner: NDArray[np.int64], num_partners: NDArray[np.int64], size: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """(2, size) distinct pairs of positions, uniform over the pairs (p, first_partner[p] + 0 ... num_partners[p] - 1)."""
+def _decode(
+    first_partner: NDArray[np.int64],
+    num_partners: NDArray[np.int64],
+    size: int,
+    rng: np.random.Generator,
+) -> NDArray[np.int64]:
+    """(2, size) distinct pairs of positions, uniform over the pairs (p, first_partner[p] + 0 ...
+    num_partners[p] - 1).
+    """
     upto = np.cumsum(num_partners)
-    drawn = rng.choice(int(upto[-1]), size=size, replace=False) if size else np.zeros(0, dtype=np.int64)
+    drawn = (
+        rng.choice(int(upto[-1]), size=size, replace=False) if size else np.zeros(0, dtype=np.int64)
+    )
     one = np.searchsorted(upto, drawn, side="right")
     return np.stack((one, first_partner[one] + drawn - (upto[one] - num_partners[one])))
 
@@ -83,11 +122,18 @@ def _decode(first_partner: NDArray[np.int64], num_partners: NDArray[np.int64], s
 def _classes(items: Sequence[Item]) -> NDArray[np.int64]:
     unlabelled = [one.id for one in items if one.label is None]
     if unlabelled:
-        raise ValueError(f"{len(unlabelled)} of {len(items)} items have no label ({name_first(unlabelled)}); a trial needs the subject of both sides")
+        raise ValueError(
+            f"{len(unlabelled)} of {len(items)} items have no label ({name_first(unlabelled)}); a "
+            "trial needs the subject of both sides"
+        )
     return np.unique([str(one.label) for one in items], return_inverse=True)[1].astype(np.int64)
 
 
-def _trials(items: Sequence[Item], enrol: NDArray[np.integer], probe: NDArray[np.integer]) -> Trials:
+def _trials(
+    items: Sequence[Item], enrol: NDArray[np.integer], probe: NDArray[np.integer]
+) -> Trials:
     ids = tuple(one.id for one in items)
     label = _classes(items)
-    return Trials(ids, ids, enrol.astype(np.int32), probe.astype(np.int32), label[enrol] == label[probe])
+    return Trials(
+        ids, ids, enrol.astype(np.int32), probe.astype(np.int32), label[enrol] == label[probe]
+    )

@@ -1,4 +1,6 @@
-"""The samples of one tar shard, whoever packed it: its headers are read once, within bounds, and nothing is unpacked."""
+"""The samples of one tar shard, whoever packed it: its headers are read once, within bounds, and
+nothing is unpacked.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ Label = tuple[str | None, str | None]  # label and id, as far as they are stated
 
 
 class _Headers(io.BufferedReader):
-    """What tarfile reads headers through: no single read is large, so that no header makes it allocate what it claims."""
+    """What tarfile reads headers through: no single read is large, so that no header makes it
+    allocate what it claims.
+    """
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is None or not 0 <= size <= _MAX_HEADER:
@@ -33,10 +37,12 @@ class _Headers(io.BufferedReader):
 
 
 def scan(shard: Path) -> list[Item]:
-    """The data members as items with their spans, in the shard's order; label None where no label member fits (see toolkit.data.shards).
+    """The data members as items with their spans, in the shard's order; label None where no label
+    member fits (see toolkit.data.shards).
 
-    Folders, hidden files and names without a suffix are passed over. ValueError for anything but a whole, uncompressed tar archive, and for links, devices,
-    sparse files, absolute paths, "..", and names that are not printable or longer than 1,024 characters: all counted, the first named.
+    Folders, hidden files and names without a suffix are passed over. ValueError for anything but a
+    whole, uncompressed tar archive, and for links, devices, sparse files, absolute paths, "..", and
+    names that are not printable or longer than 1,024 characters: all counted, the first named.
     """
     size = shard.stat().st_size
     data: list[tuple[str, str, int, int]] = []
@@ -45,7 +51,10 @@ def scan(shard: Path) -> list[Item]:
     with _Headers(io.FileIO(shard)) as file:
         magic = file.read(2)
         if magic in _MAGIC:
-            raise ValueError(f"{shard}: compressed with {_MAGIC[magic]}; an item inside cannot be read without all before it: unpack it to a plain .tar")
+            raise ValueError(
+                f"{shard}: compressed with {_MAGIC[magic]}; an item inside cannot be read without "
+                "all before it: unpack it to a plain .tar"
+            )
         file.seek(0)
         try:
             with tarfile.open(fileobj=file, mode="r:") as tar:
@@ -55,9 +64,20 @@ def scan(shard: Path) -> list[Item]:
                     kept.clear()  # or tarfile would hold them all
                     num_members += 1
                     if num_members > _MAX_MEMBERS or {"path", "size"} & tar.pax_headers.keys():
-                        raise ValueError(f"over {_MAX_MEMBERS} members" if num_members > _MAX_MEMBERS else "a global header that renames all members")
-                    if member.offset < end or member.size < 0 or member.offset_data + member.size > size:
-                        raise ValueError(f"member {member.name[:80]!r} claims {member.size} bytes from byte {member.offset_data} of {size}")
+                        raise ValueError(
+                            f"over {_MAX_MEMBERS} members"
+                            if num_members > _MAX_MEMBERS
+                            else "a global header that renames all members"
+                        )
+                    if (
+                        member.offset < end
+                        or member.size < 0
+                        or member.offset_data + member.size > size
+                    ):
+                        raise ValueError(
+                            f"member {member.name[:80]!r} claims {member.size} bytes from byte "
+                            f"{member.offset_data} of {size}"
+                        )
                     end = member.offset_data + member.size if member.isreg() else member.offset_data
                     if member.isdir():
                         continue
@@ -75,14 +95,30 @@ def scan(shard: Path) -> list[Item]:
                     elif member.size <= _MAX_HEADER:
                         file.seek(member.offset_data)
                         labels.setdefault(key, {})[ending] = _label(ending, file.read(member.size))
-                file.seek(tar.offset)  # of the first header that is none: a whole archive has nothing but zeros there
+                file.seek(
+                    tar.offset
+                )  # of the first header that is none: a whole archive has nothing but zeros there
         except (tarfile.TarError, ValueError, OSError, OverflowError, RecursionError) as error:
-            raise ValueError(f"{shard}: damaged or truncated, {str(error)[:200]}; {_REMEDY}") from None
+            raise ValueError(
+                f"{shard}: damaged or truncated, {str(error)[:200]}; {_REMEDY}"
+            ) from None
         rest = size - file.tell()
-        if rest < tarfile.BLOCKSIZE or rest > _MAX_TAIL or any(any(file.read(min(_MAX_HEADER, rest - at))) for at in range(0, rest, _MAX_HEADER)):
-            raise ValueError(f"{shard}: truncated, damaged or joined, no end of archive at byte {size - rest} of {size}; {_REMEDY}")
+        if (
+            rest < tarfile.BLOCKSIZE
+            or rest > _MAX_TAIL
+            or any(
+                any(file.read(min(_MAX_HEADER, rest - at))) for at in range(0, rest, _MAX_HEADER)
+            )
+        ):
+            raise ValueError(
+                f"{shard}: truncated, damaged or joined, no end of archive at byte {size - rest} "
+                f"of {size}; {_REMEDY}"
+            )
     if refused:
-        raise ValueError(f"{shard}: {len(refused)} members are refused ({name_first(one for one, _ in refused)}): {refused[0][1]}; {_REMEDY}")
+        raise ValueError(
+            f"{shard}: {len(refused)} members are refused "
+            f"({name_first(one for one, _ in refused)}): {refused[0][1]}; {_REMEDY}"
+        )
     return [_item(shard, labels, *one) for one in data]
 
 
@@ -101,7 +137,9 @@ def _refuse(member: tarfile.TarInfo, name: str) -> str:
 
 
 def _label(ending: str, content: bytes) -> Label:
-    """What a label member says; nothing if it holds no label, as a caption in KEY.txt or metadata in KEY.json."""
+    """What a label member says; nothing if it holds no label, as a caption in KEY.txt or metadata
+    in KEY.json.
+    """
     try:
         text = content.decode("utf-8-sig").strip()
         held = json.loads(text) if ending == ".json" else {"label": text}
@@ -114,7 +152,9 @@ def _label(ending: str, content: bytes) -> Label:
     return label if is_name(label) else None, id if is_name(id) else None
 
 
-def _item(shard: Path, labels: dict[str, dict[str, Label]], key: str, ending: str, offset: int, size: int) -> Item:
+def _item(
+    shard: Path, labels: dict[str, dict[str, Label]], key: str, ending: str, offset: int, size: int
+) -> Item:
     folder, slash, base = key.rpartition("/")
     mine, shared = labels.get(key, {}), labels.get(folder + slash + base.partition(".")[0], {})
     stated = [found[one][0] for found in (mine, shared) for one in LABEL_SUFFIXES if one in found]

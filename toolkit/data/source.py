@@ -20,8 +20,10 @@ class Count(NamedTuple):
 class Archive:
     """One archive (in one file or in parts), or a single file, and where it goes.
 
-    makes: the folder or file below DATA; where it exists, nothing is done. takes: patterns inside an archive whose matches make up that folder; () = all.
-    urls: its parts in order; () = it cannot be fetched, and `files`, or the one file `joined`, are looked for in DATA/downloads and DATA.
+    makes: the folder or file below DATA; where it exists, nothing is done. takes: patterns inside
+    an archive whose matches make up that folder; () = all.
+    urls: its parts in order; () = it cannot be fetched, and `files`, or the one file `joined`, are
+    looked for in DATA/downloads and DATA.
     size: bytes, 0 = unknown. sha256, md5: of the joined parts, "" = unknown.
     """
 

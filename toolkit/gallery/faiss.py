@@ -1,7 +1,11 @@
-"""A gallery of millions: an ExactGallery searched by way of a FAISS index. Same methods; approximate, so measure gallery.recall before relying on it.
+"""A gallery of millions: an ExactGallery searched by way of a FAISS index.
 
-The index proposes candidates, which are scored exactly; it is made when first searched (in seconds to minutes) and made anew when a fifth of it is out of date.
-FAISS (Johnson, Douze, Jegou: Billion-scale similarity search with GPUs, 2017; the extra "search") holds a copy of the templates: twice the memory.
+Same methods; approximate, so measure gallery.recall before relying on it.
+
+The index proposes candidates, which are scored exactly; it is made when first searched (in seconds
+to minutes) and made anew when a fifth of it is out of date. FAISS (Johnson, Douze, Jegou:
+Billion-scale similarity search with GPUs, 2017; the extra "search") holds a copy of the templates:
+twice the memory.
 """
 
 from __future__ import annotations
@@ -26,9 +30,11 @@ _STALE = 0.2
 class FaissGallery:
     """Arguments as of ExactGallery, and the same folder; `exact` is that gallery.
 
-    index: a description of faiss.index_factory, such as "HNSW32", "IVF4096,SQ8" or "Flat"; default: inverted lists, 4 sqrt(G) of them, once there are 20,000
-    templates. effort: lists visited by a search (nprobe), or HNSW's efSearch; more is slower and finds more. Similarities: cosine, dot and simple.
-    ValueError as ExactGallery, for another similarity and an index that FAISS does not know; ImportError names the extra.
+    index: a description of faiss.index_factory, such as "HNSW32", "IVF4096,SQ8" or "Flat"; default:
+    inverted lists, 4 sqrt(G) of them, once there are 20,000 templates. effort: lists visited by a
+    search (nprobe), or HNSW's efSearch; more is slower and finds more. Similarities: cosine, dot
+    and simple. ValueError as ExactGallery, for another similarity and an index that FAISS does not
+    know; ImportError names the extra.
     """
 
     def __init__(
@@ -44,19 +50,32 @@ class FaissGallery:
         try:
             import faiss
         except ImportError:
-            raise ImportError("a FAISS gallery needs FAISS; run `pip install 'likeness[search]'`") from None
+            raise ImportError(
+                "a FAISS gallery needs FAISS; run `pip install 'likeness[search]'`"
+            ) from None
         self._faiss: Any = faiss
         if index:
             try:
                 faiss.index_factory(8, index, faiss.METRIC_INNER_PRODUCT)
             except RuntimeError as error:
                 if "could not parse" in str(error).lower():
-                    raise ValueError(f"index {index!r}: FAISS does not know it; write for example IVF4096,Flat or HNSW32") from None
+                    raise ValueError(
+                        f"index {index!r}: FAISS does not know it; write for example IVF4096,Flat "
+                        "or HNSW32"
+                    ) from None
         self.exact = ExactGallery(folder, meta, similarity=similarity, pooling=pooling)
         if self.exact.similarity.partition(":")[0] not in PRODUCTS:
             self.exact.close()
-            raise ValueError(f"similarity {self.exact.similarity!r}: FAISS searches by {', '.join(PRODUCTS)}; use ExactGallery for the others")
-        self.meta, self.similarity, self.effort, self._description = self.exact.meta, self.exact.similarity, effort, index
+            raise ValueError(
+                f"similarity {self.exact.similarity!r}: FAISS searches by {', '.join(PRODUCTS)}; "
+                "use ExactGallery for the others"
+            )
+        self.meta, self.similarity, self.effort, self._description = (
+            self.exact.meta,
+            self.exact.similarity,
+            effort,
+            index,
+        )
         self._index: Any = None
         self._trained = 0  # templates when it was made
         self._subjects: list[str | None] = []  # by their number in the index; None: out of date
@@ -80,19 +99,38 @@ class FaissGallery:
             self.exact.remove(subjects)
             self._forget(list(map(nfc, subjects)))
 
-    def search(self, probes: Embeddings, k: int = 5, threshold: float | None = None) -> list[tuple[Match, ...]]:
-        """As ExactGallery.search; who is found is found with the exact score, but somebody may be missed."""
+    def search(
+        self, probes: Embeddings, k: int = 5, threshold: float | None = None
+    ) -> list[tuple[Match, ...]]:
+        """As ExactGallery.search; who is found is found with the exact score, but somebody may be
+        missed.
+        """
         with self.exact.lock:
-            refuse_other(self.meta, probes.matrix.shape[1] if not len(self) else self.exact.dim, probes, k)
+            refuse_other(
+                self.meta, probes.matrix.shape[1] if not len(self) else self.exact.dim, probes, k
+            )
             if not len(self):
                 return [()] * len(probes.ids)
             self._make()
-            asked = np.ascontiguousarray(as_asked(probes.matrix, self.exact.b_theta, self.similarity))
+            asked = np.ascontiguousarray(
+                as_asked(probes.matrix, self.exact.b_theta, self.similarity)
+            )
             wanted = min(2 * k + 8 + len(self._subjects) - len(self._numbers), len(self._subjects))
             numbers = self._index.search(asked, wanted)[1]
             row = self.exact.row
-            places = [[-1 if number < 0 or (name := self._subjects[number]) is None else row[name] for number in line] for line in numbers.tolist()]
-            return self.exact.judged(probes.matrix, np.array(places, dtype=np.int64).reshape(len(asked), wanted), k, threshold)
+            places = [
+                [
+                    -1 if number < 0 or (name := self._subjects[number]) is None else row[name]
+                    for number in line
+                ]
+                for line in numbers.tolist()
+            ]
+            return self.exact.judged(
+                probes.matrix,
+                np.array(places, dtype=np.int64).reshape(len(asked), wanted),
+                k,
+                threshold,
+            )
 
     def entries(self) -> list[Entry]:
         return self.exact.entries()
@@ -105,7 +143,9 @@ class FaissGallery:
         self._forget(subjects)
         if self._index is not None:
             names = list(dict.fromkeys(subjects))
-            self._index.add(np.ascontiguousarray(self.exact.rows[[self.exact.row[one] for one in names]]))
+            self._index.add(
+                np.ascontiguousarray(self.exact.rows[[self.exact.row[one] for one in names]])
+            )
             self._number(names)
 
     def _forget(self, subjects: Sequence[str]) -> None:
@@ -119,9 +159,15 @@ class FaissGallery:
         self._subjects += names
 
     def _make(self) -> None:
-        """The index anew where there is none, too much of it is out of date, or the gallery doubled since the lists were trained."""
+        """The index anew where there is none, too much of it is out of date, or the gallery doubled
+        since the lists were trained.
+        """
         held = len(self._subjects)
-        if self._index is not None and held - len(self._numbers) <= _STALE * held and len(self) <= 2 * self._trained:
+        if (
+            self._index is not None
+            and held - len(self._numbers) <= _STALE * held
+            and len(self) <= 2 * self._trained
+        ):
             return
         rows, faiss = self.exact.rows, self._faiss
         lists = round(4 * math.sqrt(len(rows)))
@@ -130,15 +176,30 @@ class FaissGallery:
         try:
             index = faiss.index_factory(rows.shape[1], description, faiss.METRIC_INNER_PRODUCT)
             with suppress(RuntimeError):  # an index without inverted lists
-                clustering = faiss.extract_index_ivf(index).cp  # a quarter of FAISS's own: of a million templates, minutes less and no recall lost
+                clustering = faiss.extract_index_ivf(
+                    index
+                    # a quarter of FAISS's own: of a million templates, minutes less and no recall lost
+                ).cp
                 clustering.niter, clustering.max_points_per_centroid = 8, 64
             index.train(rows)
             index.add(rows)
-        except RuntimeError as error:  # a description that is known, but not of so many templates or dimensions
-            said, size = str(error).splitlines()[0][-120:], f"{len(rows)} templates of {rows.shape[1]} dimensions"
-            raise ValueError(f"index {description!r}: FAISS cannot make it of {size} ({said}); choose another index, such as Flat or HNSW32") from None
+        except (
+            RuntimeError
+        ) as error:  # a description that is known, but not of so many templates or dimensions
+            said, size = (
+                str(error).splitlines()[0][-120:],
+                f"{len(rows)} templates of {rows.shape[1]} dimensions",
+            )
+            raise ValueError(
+                f"index {description!r}: FAISS cannot make it of {size} ({said}); choose another "
+                "index, such as Flat or HNSW32"
+            ) from None
         for setting in ("nprobe", "efSearch"):
-            with suppress(RuntimeError):  # an index has one of them, or none, also behind a transform (PCA, OPQ) or under a refinement (RFlat)
+            with suppress(
+                RuntimeError
+                # an index has one of them, or none, also behind a transform (PCA, OPQ) or under a
+                # refinement (RFlat)
+            ):
                 faiss.ParameterSpace().set_index_parameter(index, setting, self.effort)
         self._index, self._subjects, self._numbers, self._trained = index, [], {}, len(rows)
         self._number(self.exact.names)

@@ -17,11 +17,14 @@ from toolkit.gallery.rules import Match
 class Searchable(Protocol):
     """What every store can do that a comparison of them needs."""
 
-    def search(self, probes: Embeddings, k: int = 5, threshold: float | None = None) -> list[tuple[Match, ...]]: ...
+    def search(
+        self, probes: Embeddings, k: int = 5, threshold: float | None = None
+    ) -> list[tuple[Match, ...]]: ...
 
 
 def recall(gallery: Searchable, exact: Searchable, probes: Embeddings, k: int = 10) -> float:
-    """Recall@k against exact search: the share of the k best subjects by `exact` whom `gallery` finds too, mean over the probes; tied scores count as found.
+    """Recall@k against exact search: the share of the k best subjects by `exact` whom `gallery`
+    finds too, mean over the probes; tied scores count as found.
 
     ValueError: k below 1, no probes, an empty exact gallery.
     """
@@ -37,5 +40,11 @@ def recall(gallery: Searchable, exact: Searchable, probes: Embeddings, k: int = 
 
 
 def open_gallery(folder: str | Path, meta: Mapping[str, str] | None = None) -> Any:
-    """The gallery that a folder holds, LanceGallery or ExactGallery; an empty or new folder becomes an ExactGallery of `meta`."""
-    return lance.LanceGallery(folder, meta) if lance.holds(Path(folder)) else ExactGallery(folder, meta)
+    """The gallery that a folder holds, LanceGallery or ExactGallery; an empty or new folder becomes
+    an ExactGallery of `meta`.
+    """
+    return (
+        lance.LanceGallery(folder, meta)
+        if lance.holds(Path(folder))
+        else ExactGallery(folder, meta)
+    )

@@ -8,16 +8,26 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from toolkit.losses.common import Rates, checked, cross_entropy, in_full, known_settings, proxy_groups, target_column, with_target
+from toolkit.losses.common import (
+    Rates,
+    checked,
+    cross_entropy,
+    in_full,
+    known_settings,
+    proxy_groups,
+    target_column,
+    with_target,
+)
 from toolkit.losses.margin import Wrap, angle, cos_plus_margin, margin_softmax
 from toolkit.losses.softmax import norms, scaled_cosine
 
 
 class CircleSoftmax(nn.Module):
-    """Circle loss with class proxies: cross-entropy of s a_j (c_j - Delta_j), a_y = [1 + m - c]+, Delta_y = 1 - m; others a_j = [c + m]+, Delta_j = m.
+    """Circle loss with class proxies: cross-entropy of s a_j (c_j - Delta_j), a_y = [1 + m - c]+,
+    Delta_y = 1 - m; others a_j = [c + m]+, Delta_j = m.
 
-    The weights a are constants for the gradient. z (B, dim) raw, y (B,) int64 -> scalar mean; both sides normalised. Sun et al. 2020.
-    margin .25, scale 256 (faces); .4, 80 (retrieval).
+    The weights a are constants for the gradient. z (B, dim) raw, y (B,) int64 -> scalar mean; both
+    sides normalised. Sun et al. 2020. margin .25, scale 256 (faces); .4, 80 (retrieval).
     """
 
     PAPER: ClassVar[str] = "Sun et al. 2020"
@@ -57,10 +67,12 @@ class CircleSoftmax(nn.Module):
 
 
 class CurricularFace(nn.Module):
-    """ArcFace whose hard negatives, cos(theta_j) > cos(theta_y + m), become c_j (t + c_j), t being the running mean of the target's cosine. Huang et al. 2020.
+    """ArcFace whose hard negatives, cos(theta_j) > cos(theta_y + m), become c_j (t + c_j), t being
+    the running mean of the target's cosine. Huang et al. 2020.
 
-    z (B, dim) raw, y (B,) int64 -> scalar mean; both sides normalised. margin .5, scale 64. t moves in training mode only, before it is used:
-    ema <- .99 ema + .01 mean_i c_iy from 0, and t = ema / (1 - .99^steps), the mean without the pull of the start. debias=False: t = ema, as in the paper.
+    z (B, dim) raw, y (B,) int64 -> scalar mean; both sides normalised. margin .5, scale 64. t moves
+    in training mode only, before it is used: ema <- .99 ema + .01 mean_i c_iy from 0, and t = ema /
+    (1 - .99^steps), the mean without the pull of the start. debias=False: t = ema, as in the paper.
     """
 
     PAPER: ClassVar[str] = "Huang et al. 2020"
@@ -70,17 +82,39 @@ class CurricularFace(nn.Module):
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "z, proxies"
     VERIFIED: ClassVar[str] = "curricularface__curricularface; loops"
-    NOTES: ClassVar[str] = "paper and release start t at 0 (debias=False); the others see no difference after some hundred steps"
+    NOTES: ClassVar[str] = (
+        "paper and release start t at 0 (debias=False); the others see no difference after some "
+        "hundred steps"
+    )
 
     proxies: nn.Parameter  # (C, D)
     ema: Tensor  # (1,)
     steps: Tensor
 
-    def __init__(self, dim: int, num_classes: int, *, margin: float = 0.5, scale: float = 64.0, momentum: float = 0.99, debias: bool = True):
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        *,
+        margin: float = 0.5,
+        scale: float = 64.0,
+        momentum: float = 0.99,
+        debias: bool = True,
+    ):
         super().__init__()
         if not 0 <= margin < math.pi or scale <= 0 or not 0 <= momentum < 1:
-            raise ValueError(f"CurricularFace: margin={margin} must be radians in [0, pi), scale={scale} positive and momentum={momentum} in [0, 1)")
-        self.dim, self.num_classes, self.margin, self.scale, self.momentum, self.debias = dim, num_classes, margin, scale, momentum, debias
+            raise ValueError(
+                f"CurricularFace: margin={margin} must be radians in [0, pi), scale={scale} "
+                f"positive and momentum={momentum} in [0, 1)"
+            )
+        self.dim, self.num_classes, self.margin, self.scale, self.momentum, self.debias = (
+            dim,
+            num_classes,
+            margin,
+            scale,
+            momentum,
+            debias,
+        )
         self.proxies = nn.Parameter(torch.empty(num_classes, dim))
         nn.init.xavier_normal_(self.proxies)
         self.register_buffer("ema", torch.zeros(1))
@@ -89,7 +123,9 @@ class CurricularFace(nn.Module):
     @property
     def t(self) -> Tensor:
         """The running mean of the target's cosine; 0 before the first step."""
-        weight = 1 - self.momentum ** self.steps.clamp(min=1).to(self.ema.dtype) if self.debias else 1.0
+        weight = (
+            1 - self.momentum ** self.steps.clamp(min=1).to(self.ema.dtype) if self.debias else 1.0
+        )
         return (self.ema / weight)[0]
 
     @in_full
@@ -120,11 +156,14 @@ class CurricularFace(nn.Module):
 
 
 class MagFace(nn.Module):
-    """ArcFace with a margin that grows with the norm, and a price on small norms: the norm comes to tell quality. Meng et al. 2021.
+    """ArcFace with a margin that grows with the norm, and a price on small norms: the norm comes to
+    tell quality. Meng et al. 2021.
 
-    a = clip(|z|, low, high); margin(a) linear from margin_low to margin_high; L = ArcFace(margin(a)) + weight mean(a / high^2 + 1 / a).
-    z (B, dim) raw, y (B,) int64 -> scalar mean; both sides normalised. low 10, high 110, margins .45 and .8, weight 35, scale 64.
-    wrap="easy" is the release's default (easy_margin). No gradient reaches a norm outside [low, high], as in the release.
+    a = clip(|z|, low, high); margin(a) linear from margin_low to margin_high; L =
+    ArcFace(margin(a)) + weight mean(a / high^2 + 1 / a). z (B, dim) raw, y (B,) int64 -> scalar
+    mean; both sides normalised. low 10, high 110, margins .45 and .8, weight 35, scale 64.
+    wrap="easy" is the release's default (easy_margin). No gradient reaches a norm outside [low,
+    high], as in the release.
     """
 
     PAPER: ClassVar[str] = "Meng et al. 2021"
@@ -133,7 +172,9 @@ class MagFace(nn.Module):
     SHARDS: ClassVar[bool] = True
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "z, proxies"
-    VERIFIED: ClassVar[str] = "magface__magface, magface_easy__magface; loops with norms inside [low, high]"
+    VERIFIED: ClassVar[str] = (
+        "magface__magface, magface_easy__magface; loops with norms inside [low, high]"
+    )
     NOTES: ClassVar[str] = 'the release trains with wrap="easy"'
 
     proxies: nn.Parameter  # (C, D)
@@ -155,9 +196,16 @@ class MagFace(nn.Module):
         super().__init__()
         if not (0 < low < high and 0 <= margin_low <= margin_high < math.pi and scale > 0):
             raise ValueError(
-                f"MagFace: 0 < low={low} < high={high}, 0 <= margin_low={margin_low} <= margin_high={margin_high} < pi and scale={scale} > 0 must hold"
+                f"MagFace: 0 < low={low} < high={high}, 0 <= margin_low={margin_low} <= "
+                f"margin_high={margin_high} < pi and scale={scale} > 0 must hold"
             )
-        self.dim, self.num_classes, self.scale, self.wrap, self.weight = dim, num_classes, scale, wrap, weight
+        self.dim, self.num_classes, self.scale, self.wrap, self.weight = (
+            dim,
+            num_classes,
+            scale,
+            wrap,
+            weight,
+        )
         self.low, self.high, self.margin_low, self.margin_high = low, high, margin_low, margin_high
         self.proxies = nn.Parameter(torch.empty(num_classes, dim))
         nn.init.xavier_normal_(self.proxies)
@@ -170,23 +218,37 @@ class MagFace(nn.Module):
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         a = norms(z).clamp(self.low, self.high)
-        margin = self.margin_low + (self.margin_high - self.margin_low) / (self.high - self.low) * (a - self.low)
+        margin = self.margin_low + (self.margin_high - self.margin_low) / (self.high - self.low) * (
+            a - self.low
+        )
         logits = self.logits(z)
         target = target_column(logits, y)
         price = (a / self.high**2 + 1 / a).mean()
-        return margin_softmax(logits, y, target, self.scale * cos_plus_margin(target / self.scale, margin, self.wrap)) + self.weight * price
+        return (
+            margin_softmax(
+                logits,
+                y,
+                target,
+                self.scale * cos_plus_margin(target / self.scale, margin, self.wrap),
+            )
+            + self.weight * price
+        )
 
     def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
         return proxy_groups(self, self.proxies, optim)
 
 
 class AdaFace(nn.Module):
-    """Margin softmax that trusts samples of large norm: k = clip(h (|z| - mean) / (std + .001), -1, 1), a constant for the gradient. Kim et al. 2022.
+    """Margin softmax that trusts samples of large norm: k = clip(h (|z| - mean) / (std + .001), -1,
+    1), a constant for the gradient. Kim et al. 2022.
 
-    target: scale (cos(theta - m k) - (m + m k)), the angle kept inside [.001, pi - .001]; others scale cos(theta_j). Norms are clipped to [.001, 100].
-    z (B, dim) raw, y (B,) int64 -> scalar mean; both sides normalised. margin m .4, h .333, scale 64. mean and std (unbiased) of the norms are running
-    means, moved in training mode only and before use: momentum x old + (1 - momentum) x batch's, .99 in the paper, debiased so that they start
-    at the first batch's; momentum=0: each batch's own, the release's class default. A batch of one sample does not move them (it has no std).
+    target: scale (cos(theta - m k) - (m + m k)), the angle kept inside [.001, pi - .001]; others
+    scale cos(theta_j). Norms are clipped to [.001, 100]. z (B, dim) raw, y (B,) int64 -> scalar
+    mean; both sides normalised. margin m .4, h .333, scale 64. mean and std (unbiased) of the norms
+    are running
+    means, moved in training mode only and before use: momentum x old + (1 - momentum) x batch's,
+    .99 in the paper, debiased so that they start at the first batch's; momentum=0: each batch's
+    own, the release's class default. A batch of one sample does not move them (it has no std).
     """
 
     PAPER: ClassVar[str] = "Kim et al. 2022"
@@ -197,18 +259,38 @@ class AdaFace(nn.Module):
     NORMALISED: ClassVar[str] = "z, proxies"
     VERIFIED: ClassVar[str] = "adaface__adaface; loops"
     NOTES: ClassVar[str] = (
-        "the release starts at mean 20, std 100 and clamps every cosine to +-.999, where it loses its gradient; here they are debiased and unclamped"
+        "the release starts at mean 20, std 100 and clamps every cosine to +-.999, where it loses "
+        "its gradient; here they are debiased and unclamped"
     )
 
     proxies: nn.Parameter  # (C, D)
     ema: Tensor  # (2,) of mean and std, before debiasing
     steps: Tensor
 
-    def __init__(self, dim: int, num_classes: int, *, margin: float = 0.4, h: float = 0.333, scale: float = 64.0, momentum: float = 0.99):
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        *,
+        margin: float = 0.4,
+        h: float = 0.333,
+        scale: float = 64.0,
+        momentum: float = 0.99,
+    ):
         super().__init__()
         if not 0 <= margin < math.pi or scale <= 0 or not 0 <= momentum < 1:
-            raise ValueError(f"AdaFace: margin={margin} must be radians in [0, pi), scale={scale} positive and momentum={momentum} in [0, 1)")
-        self.dim, self.num_classes, self.margin, self.h, self.scale, self.momentum = dim, num_classes, margin, h, scale, momentum
+            raise ValueError(
+                f"AdaFace: margin={margin} must be radians in [0, pi), scale={scale} positive and "
+                f"momentum={momentum} in [0, 1)"
+            )
+        self.dim, self.num_classes, self.margin, self.h, self.scale, self.momentum = (
+            dim,
+            num_classes,
+            margin,
+            h,
+            scale,
+            momentum,
+        )
         self.proxies = nn.Parameter(torch.empty(num_classes, dim))
         nn.init.xavier_normal_(self.proxies)
         self.register_buffer("ema", torch.zeros(2))
@@ -221,13 +303,20 @@ class AdaFace(nn.Module):
 
     @torch.no_grad()
     def quality(self, z: Tensor) -> Tensor:
-        """(B,) k in [-1, 1]: the norm among recent norms. In training mode it moves the running mean and std first."""
+        """(B,) k in [-1, 1]: the norm among recent norms.
+
+        In training mode it moves the running mean and std first.
+        """
         length = norms(z).clamp(1e-3, 100.0)
         if self.training and len(z) > 1:
             std, mean = torch.std_mean(length)
-            self.ema.copy_(self.momentum * self.ema + (1 - self.momentum) * torch.stack([mean, std]))
+            self.ema.copy_(
+                self.momentum * self.ema + (1 - self.momentum) * torch.stack([mean, std])
+            )
             self.steps.add_(1)
-        mean, std = (self.ema / (1 - self.momentum ** self.steps.clamp(min=1).to(self.ema.dtype))).to(z.dtype)
+        mean, std = (
+            self.ema / (1 - self.momentum ** self.steps.clamp(min=1).to(self.ema.dtype))
+        ).to(z.dtype)
         k = (self.h * (length - mean) / (std + 1e-3)).clamp(-1, 1)
         return torch.where(self.steps > 0, k, 0.0)  # nothing known yet: every norm is average
 

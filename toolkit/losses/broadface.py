@@ -16,12 +16,14 @@ from toolkit.vmf.precision import unit
 
 
 class BroadFace(nn.Module):
-    """ArcFace over the batch and a queue of past embeddings, which teach the proxies but not the encoder. Kim et al. 2020.
+    """ArcFace over the batch and a queue of past embeddings, which teach the proxies but not the
+    encoder. Kim et al. 2020.
 
-    L = mean of ArcFace over batch and queue, whose gradient moves the proxies; the encoder gets the gradient of the batch's own mean.
-    A past embedding e of class y, seen when the proxy was w_old, enters as e + (|e| / |w_old|) (w_y - w_old), a constant: it follows its proxy.
-    z (B, dim) raw, y (B,) int64 -> scalar; both sides normalised. margin .5, scale 64, queue_size 32768.
-    The queue is filled in training mode, after the loss; in evaluation the batch stands alone.
+    L = mean of ArcFace over batch and queue, whose gradient moves the proxies; the encoder gets the
+    gradient of the batch's own mean. A past embedding e of class y, seen when the proxy was w_old,
+    enters as e + (|e| / |w_old|) (w_y - w_old), a constant: it follows its proxy. z (B, dim) raw, y
+    (B,) int64 -> scalar; both sides normalised. margin .5, scale 64, queue_size 32768. The queue is
+    filled in training mode, after the loss; in evaluation the batch stands alone.
     """
 
     PAPER: ClassVar[str] = "Kim et al. 2020"
@@ -31,7 +33,10 @@ class BroadFace(nn.Module):
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "z, proxies"
     VERIFIED: ClassVar[str] = "loops over batch and queue"
-    NOTES: ClassVar[str] = "no release; the gradient that reaches z is that of ArcFace on the batch, whatever the queue holds"
+    NOTES: ClassVar[str] = (
+        "no release; the gradient that reaches z is that of ArcFace on the batch, whatever the "
+        "queue holds"
+    )
 
     proxies: nn.Parameter  # (C, D)
     past: Tensor  # (Q, D) raw embeddings
@@ -40,11 +45,29 @@ class BroadFace(nn.Module):
     pointer: Tensor
 
     @known_settings
-    def __init__(self, dim: int, num_classes: int, *, margin: float = 0.5, scale: float = 64.0, queue_size: int = 32768, wrap: Wrap = "monotone"):
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        *,
+        margin: float = 0.5,
+        scale: float = 64.0,
+        queue_size: int = 32768,
+        wrap: Wrap = "monotone",
+    ):
         super().__init__()
         if not 0 <= margin < math.pi or scale <= 0 or queue_size < 1:
-            raise ValueError(f"BroadFace: margin={margin} must be radians in [0, pi), scale={scale} and queue_size={queue_size} positive")
-        self.dim, self.num_classes, self.margin, self.scale, self.wrap = dim, num_classes, margin, scale, wrap
+            raise ValueError(
+                f"BroadFace: margin={margin} must be radians in [0, pi), scale={scale} and "
+                f"queue_size={queue_size} positive"
+            )
+        self.dim, self.num_classes, self.margin, self.scale, self.wrap = (
+            dim,
+            num_classes,
+            margin,
+            scale,
+            wrap,
+        )
         self.proxies = nn.Parameter(torch.empty(num_classes, dim))
         nn.init.xavier_normal_(self.proxies)
         self.register_buffer("past", torch.zeros(queue_size, dim))
@@ -58,7 +81,10 @@ class BroadFace(nn.Module):
         return scaled_cosine(z, self.proxies, self.scale)
 
     def reads(self, y: Tensor) -> Tensor:
-        """The labels whose proxies a step with labels y reads: the batch's and the queue's. Sampled classes (toolkit.parallel.spread) must hold them."""
+        """The labels whose proxies a step with labels y reads: the batch's and the queue's.
+
+        Sampled classes (toolkit.parallel.spread) must hold them.
+        """
         return torch.cat([y, self.past_labels[self.past_labels >= 0]]) if self.training else y
 
     @torch.no_grad()
@@ -83,9 +109,18 @@ class BroadFace(nn.Module):
         rows, labels = unit(z), y
         if self.training:
             e, past = self.compensated()
-            rows = rows + len(past) / max(len(y), 1) * (rows - rows.detach())  # + 0: the encoder's gradient is that of the batch's own mean
+            rows = rows + len(past) / max(len(y), 1) * (
+                rows - rows.detach()
+            )  # + 0: the encoder's gradient is that of the batch's own mean
             rows, labels = torch.cat([rows, unit(e).to(rows.dtype)]), torch.cat([y, past])
-        value = angular_margin_softmax(linear(self.scale * rows, unit(self.proxies).to(rows.dtype)), labels, self.scale, self.margin, self.wrap, "exact")
+        value = angular_margin_softmax(
+            linear(self.scale * rows, unit(self.proxies).to(rows.dtype)),
+            labels,
+            self.scale,
+            self.margin,
+            self.wrap,
+            "exact",
+        )
         if self.training:
             self._enqueue(z, y)
         return value

@@ -1,4 +1,6 @@
-"""What every loss shares: checked arguments in full precision, unit rows, the keys of a batch, and the axis of classes, whole or in shards."""
+"""What every loss shares: checked arguments in full precision, unit rows, the keys of a batch, and
+the axis of classes, whole or in shards.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +44,18 @@ class KeyBank(Protocol):
 
 
 def unknown_settings(part: Callable[..., Any], given: Mapping[str, Any]) -> list[str]:
-    """One sentence for each given setting of a class or function that is not among what its type, a Literal, lists; other types are not looked at."""
+    """One sentence for each given setting of a class or function that is not among what its type, a
+    Literal, lists; other types are not looked at.
+    """
     target = inspect.unwrap(part.__init__ if inspect.isclass(part) else part)
-    allowed = {name: _listed(hint) for name, hint in typing.get_type_hints(target).items() if name in given}
-    return [f"{name}={given[name]!r} must be one of {', '.join(map(str, values))}" for name, values in allowed.items() if values and given[name] not in values]
+    allowed = {
+        name: _listed(hint) for name, hint in typing.get_type_hints(target).items() if name in given
+    }
+    return [
+        f"{name}={given[name]!r} must be one of {', '.join(map(str, values))}"
+        for name, values in allowed.items()
+        if values and given[name] not in values
+    ]
 
 
 def _listed(hint: Any) -> tuple[Any, ...]:
@@ -59,7 +69,9 @@ def _listed(hint: Any) -> tuple[Any, ...]:
 
 
 def known_settings(init: Init) -> Init:
-    """Run a loss's __init__ on named settings that its signature lists: a misspelt method would otherwise become whichever comes last. ValueError."""
+    """Run a loss's __init__ on named settings that its signature lists: a misspelt method would
+    otherwise become whichever comes last. ValueError.
+    """
 
     @wraps(init)
     def run(self: nn.Module, *args: Any, **kwargs: Any) -> None:
@@ -71,33 +83,51 @@ def known_settings(init: Init) -> Init:
 
 
 def refuse_angular_bias(owner: str, b_theta: float) -> None:
-    """ValueError for a b_theta that is no cosine, as eval.similarity would refuse it after training."""
+    """ValueError for a b_theta that is no cosine, as eval.similarity would refuse it after
+    training.
+    """
     if not -1 <= b_theta <= 1:
-        raise ValueError(f"{owner}: b_theta={b_theta} is the cosine of an angle and must lie in [-1, 1]; the SimPLE paper uses 0.3")
+        raise ValueError(
+            f"{owner}: b_theta={b_theta} is the cosine of an angle and must lie in [-1, 1]; the "
+            "SimPLE paper uses 0.3"
+        )
 
 
 def checked(forward: Forward) -> Forward:
-    """Run a loss's forward(z, y, z_key, ...) outside autocast in float32 at least, on checked arguments.
+    """Run a loss's forward(z, y, z_key, ...) outside autocast in float32 at least, on checked
+    arguments.
 
-    Their shapes, types and labels are checked. z and z_key may be half; their gradient is then half.
+    Their shapes, types and labels are checked. z and z_key may be half; their gradient is then
+    half.
     NaN or infinity in z makes the value NaN, whatever the loss does with such rows: mined pairs,
     say, leave them out.
     """
 
     @wraps(forward)
-    def run(self: nn.Module, z: Tensor, y: Tensor, z_key: Tensor | None = None, **kwargs: Any) -> Tensor:
+    def run(
+        self: nn.Module, z: Tensor, y: Tensor, z_key: Tensor | None = None, **kwargs: Any
+    ) -> Tensor:
         dim, classes = getattr(self, "dim", None), getattr(self, "num_classes", None)
         if z.ndim != 2 or (dim is not None and z.shape[1] != dim):
-            raise ValueError(f"{type(self).__name__}: embeddings must be (B, {dim or 'D'}), but their shape is {tuple(z.shape)}")
+            raise ValueError(
+                f"{type(self).__name__}: embeddings must be (B, {dim or 'D'}), but their shape is "
+                f"{tuple(z.shape)}"
+            )
         if not z.is_floating_point():
-            raise TypeError(f"{type(self).__name__}: embeddings must be floating point, but are {z.dtype}")
+            raise TypeError(
+                f"{type(self).__name__}: embeddings must be floating point, but are {z.dtype}"
+            )
         if y.shape != z.shape[:1] or y.dtype != torch.int64:
-            raise ValueError(f"{type(self).__name__}: labels must be ({z.shape[0]},) int64, but are {tuple(y.shape)} {y.dtype}")
+            raise ValueError(
+                f"{type(self).__name__}: labels must be ({z.shape[0]},) int64, but are "
+                f"{tuple(y.shape)} {y.dtype}"
+            )
         if classes is not None and not torch.compiler.is_compiling() and y.numel():
             outside = (y < 0) | (y >= classes)
             if bool(outside.any()):
                 raise ValueError(
-                    f"{type(self).__name__}: {int(outside.sum())} of {y.numel()} labels are outside 0..{classes - 1} (first: {int(y[outside][0])}); "
+                    f"{type(self).__name__}: {int(outside.sum())} of {y.numel()} labels are "
+                    f"outside 0..{classes - 1} (first: {int(y[outside][0])}); "
                     "num_classes must cover every label"
                 )
         with torch.autocast(z.device.type, enabled=False):
@@ -108,7 +138,8 @@ def checked(forward: Forward) -> Forward:
 
 
 def in_full(method: Method) -> Method:
-    """Run a loss's method of embeddings (`logits`, `posterior`) outside autocast, in float32 at least.
+    """Run a loss's method of embeddings (`logits`, `posterior`) outside autocast, in float32 at
+    least.
 
     `checked` does the same for `forward`, and checks the arguments besides.
     """
@@ -121,16 +152,23 @@ def in_full(method: Method) -> Method:
     return cast(Method, run)
 
 
-def against(bank: KeyBank | None, z: Tensor, y: Tensor, z_key: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """The keys that a batch is compared with: (keys (Q, D), their labels (Q,) with -1 for empty slots, own (B,)).
+def against(
+    bank: KeyBank | None, z: Tensor, y: Tensor, z_key: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The keys that a batch is compared with: (keys (Q, D), their labels (Q,) with -1 for empty
+    slots, own (B,)).
 
-    own[i] is the column of row i's own key: that cell is a self-pair. Without z_key the batch itself is the keys (with gradient);
-    with z_key and a bank, z_key is enqueued first and the whole bank is the keys; with z_key alone, z_key is.
+    own[i] is the column of row i's own key: that cell is a self-pair. Without z_key the batch
+    itself is the keys (with gradient); with z_key and a bank, z_key is enqueued first and the whole
+    bank is the keys; with z_key alone, z_key is.
     """
     if z_key is None:
         return z, y, torch.arange(len(y), device=y.device)
     if z_key.shape != z.shape:
-        raise ValueError(f"z_key must hold one key per embedding, {tuple(z.shape)}, but its shape is {tuple(z_key.shape)}")
+        raise ValueError(
+            f"z_key must hold one key per embedding, {tuple(z.shape)}, but its shape is "
+            f"{tuple(z_key.shape)}"
+        )
     z_key = z_key.detach()
     if bank is None:
         return z_key.to(z.dtype), y, torch.arange(len(y), device=y.device)
@@ -139,31 +177,47 @@ def against(bank: KeyBank | None, z: Tensor, y: Tensor, z_key: Tensor | None) ->
 
 
 def proxy_groups(loss: nn.Module, proxies: nn.Parameter, optim: Rates) -> list[dict[str, Any]]:
-    """Proxies with their own rate and the usual decay; every other parameter (scales, biases) at the base rate without decay."""
+    """Proxies with their own rate and the usual decay; every other parameter (scales, biases) at
+    the base rate without decay.
+    """
     rest = [parameter for parameter in loss.parameters() if parameter is not proxies]
-    groups: list[dict[str, Any]] = [{"params": [proxies], "lr": optim.lr * optim.proxy_lr_scale, "weight_decay": optim.weight_decay}]
+    groups: list[dict[str, Any]] = [
+        {
+            "params": [proxies],
+            "lr": optim.lr * optim.proxy_lr_scale,
+            "weight_decay": optim.weight_decay,
+        }
+    ]
     return [*groups, {"params": rest, "lr": optim.lr, "weight_decay": 0.0}] if rest else groups
 
 
-# The axis of classes. Every classification loss goes through the functions below instead of indexing by y or reducing over classes itself: then the
-# same loss works on all C columns, as always, or, inside `with sharded(...)`, on the c columns of one process among several. y is global in both cases.
+# The axis of classes. Every classification loss goes through the functions below instead of
+# indexing by y or reducing over classes itself: then the same loss works on all C columns, as
+# always, or, inside `with sharded(...)`, on the c columns of one process among several. y is global
+# in both cases.
 
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """The classes whose columns this process holds, and how they join the other processes' (toolkit.parallel.spread makes it).
+    """The classes whose columns this process holds, and how they join the other processes'
+    (toolkit.parallel.spread makes it).
 
-    Every process holds at least one class, no class has two holders, and every label of the batch has one. `sum` and `gather` are differentiable and adjoint to
+    Every process holds at least one class, no class has two holders, and every label of the batch
+    has one. `sum` and `gather` are differentiable and adjoint to
     what they compute: the backward pass sums the gradients of all processes.
     """
 
     classes: Tensor  # (c,) int64, ascending: the global number of every local column
     sum: Callable[[Tensor], Tensor]  # element by element over the processes
     max: Callable[[Tensor], Tensor]  # the same; without gradient
-    gather: Callable[[Tensor], Tensor]  # (n, ...) -> (N, ...): the rows of all processes, in their order
+    gather: Callable[
+        [Tensor], Tensor
+    ]  # (n, ...) -> (N, ...): the rows of all processes, in their order
 
     def locate(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """(B,) global labels -> (B,) local columns, (B,) whether they are here; the column of a label that is elsewhere is any."""
+        """(B,) global labels -> (B,) local columns, (B,) whether they are here; the column of a
+        label that is elsewhere is any.
+        """
         column = torch.searchsorted(self.classes, y).clamp(max=len(self.classes) - 1)
         return column, self.classes[column] == y
 
@@ -177,7 +231,10 @@ def _current() -> Shard | None:
 
 @contextmanager
 def sharded(shard: Shard) -> Iterator[None]:
-    """Inside, the class axis of the losses that this process computes is the one of `shard`. Their backward pass may run outside."""
+    """Inside, the class axis of the losses that this process computes is the one of `shard`.
+
+    Their backward pass may run outside.
+    """
     _shards.append(shard)
     try:
         yield
@@ -191,7 +248,11 @@ def is_sharded() -> bool:
 
 
 def target_column(logits: Tensor, y: Tensor) -> Tensor:
-    """(B, C), (B,) -> (B,) the target's logits. By indexing: unlike gather it keeps no hold of `logits`, which add_to_target then may change in place."""
+    """(B, C), (B,) -> (B,) the target's logits.
+
+    By indexing: unlike gather it keeps no hold of `logits`, which add_to_target then may change in
+    place.
+    """
     rows, shard = torch.arange(len(y), device=y.device), _current()
     if shard is None:
         return logits[rows, y]
@@ -203,14 +264,21 @@ def with_target(logits: Tensor, y: Tensor, value: Tensor | float) -> Tensor:
     """A copy of (B, C) whose target's logits are `value`, (B,) or a number."""
     shard = _current()
     if shard is None:
-        return logits.scatter(1, y[:, None], value[:, None]) if isinstance(value, Tensor) else logits.scatter(1, y[:, None], value)
+        return (
+            logits.scatter(1, y[:, None], value[:, None])
+            if isinstance(value, Tensor)
+            else logits.scatter(1, y[:, None], value)
+        )
     column, here = shard.locate(y)
     kept = logits[torch.arange(len(y), device=y.device), column]
     return logits.scatter(1, column[:, None], torch.where(here, value, kept)[:, None])
 
 
 def add_to_target(logits: Tensor, y: Tensor, change: Tensor) -> Tensor:
-    """`logits` (B, C), overwritten: `change` (B,) is added to the target's. No second (B, C) block is made."""
+    """`logits` (B, C), overwritten: `change` (B,) is added to the target's.
+
+    No second (B, C) block is made.
+    """
     shard = _current()
     if shard is None:
         return logits.scatter_add_(1, y[:, None], change[:, None])
@@ -221,7 +289,11 @@ def add_to_target(logits: Tensor, y: Tensor, change: Tensor) -> Tensor:
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     """(B, C), (B,) -> scalar: mean of logsumexp over classes minus the target's logit."""
     shard = _current()
-    return nn.functional.cross_entropy(logits, y) if shard is None else _shard_logsumexp(logits, y, shard).mean()
+    return (
+        nn.functional.cross_entropy(logits, y)
+        if shard is None
+        else _shard_logsumexp(logits, y, shard).mean()
+    )
 
 
 def class_logsumexp(logits: Tensor) -> Tensor:
@@ -257,7 +329,10 @@ def class_rows(rows: Tensor, y: Tensor) -> Tensor:
 
 
 def class_gather(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """(c, ...) -> (C, ...) the rows of all classes, (c,) the place of every given row among them. Unsharded c is C."""
+    """(c, ...) -> (C, ...) the rows of all classes, (c,) the place of every given row among them.
+
+    Unsharded c is C.
+    """
     shard = _current()
     if shard is None:
         return rows, torch.arange(len(rows), device=rows.device)
@@ -270,7 +345,10 @@ def _shard_logsumexp(logits: Tensor, y: Tensor | None, shard: Shard) -> Tensor:
 
 
 class _ShardLogSumExp(torch.autograd.Function):
-    """logsumexp over the columns of all processes, minus the target's logit unless y is None. One (B, c) block, the softmax, is kept for the gradient."""
+    """logsumexp over the columns of all processes, minus the target's logit unless y is None.
+
+    One (B, c) block, the softmax, is kept for the gradient.
+    """
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, y: Tensor | None, shard: Shard) -> Tensor:
@@ -280,7 +358,9 @@ class _ShardLogSumExp(torch.autograd.Function):
         column = here = None
         if y is not None:
             column, here = shard.locate(y)
-            parts.append(torch.where(here, logits[torch.arange(len(y), device=y.device), column] - top, 0.0))
+            parts.append(
+                torch.where(here, logits[torch.arange(len(y), device=y.device), column] - top, 0.0)
+            )
         total, *own = shard.sum(torch.stack(parts))
         ctx.save_for_backward(share.div_(total[:, None]), column, here)
         ctx.shard = shard

@@ -17,7 +17,9 @@ INSIDE = 1e-3  # points are kept at (1 - INSIDE) of the ball's radius
 
 
 def exp_map(u: Tensor, c: float) -> Tensor:
-    """(N, D) tangent vectors at the origin -> (N, D) points of the ball of curvature c: tanh(sqrt(c)|u|) u / (sqrt(c)|u|); 0 goes to 0."""
+    """(N, D) tangent vectors at the origin -> (N, D) points of the ball of curvature c:
+    tanh(sqrt(c)|u|) u / (sqrt(c)|u|); 0 goes to 0.
+    """
     square = c * u.square().sum(dim=1, keepdim=True)
     small = 1e-12  # below, tanh(t) / t is 1 - t^2 / 3 to the last digit
     length = square.clamp(min=small).sqrt()
@@ -45,16 +47,21 @@ class _ScaleGrad(torch.autograd.Function):
 
 
 class Hyperbolic(nn.Module):
-    """Softmax of signed distances to hyperplanes of the Poincare ball: HYPERBOLIC, Eq 2 of the vMF paper (Ganea et al. 2018).
+    """Softmax of signed distances to hyperplanes of the Poincare ball: HYPERBOLIC, Eq 2 of the vMF
+    paper (Ganea et al. 2018).
 
-    h = project(exp_map(z)), p_j = exp_map(proxies_j), a_j = (1 - c|p_j|^2) normals_j, q = -p_j (+) h (Moebius addition);
-    logit_j = (2 / (1 - c|p_j|^2)) |a_j| / sqrt(c) * asinh(2 sqrt(c) <q, a_j> / ((1 - c|q|^2) |a_j|)).
-    z (B, dim) raw, tangent at the origin, y (B,) int64 -> scalar mean. Nothing is normalised. c = 1e-5 in every best setting of the paper, where the logit
-    is 4 <z - p, a> to five digits, a linear classifier with bias. Embeddings are compared by poincare:c (or by cosine "at test").
-    Points and normals take no weight decay: the release exempts these two, though no other loss's class vectors.
+    h = project(exp_map(z)), p_j = exp_map(proxies_j), a_j = (1 - c|p_j|^2) normals_j, q = -p_j (+)
+    h (Moebius addition); logit_j = (2 / (1 - c|p_j|^2)) |a_j| / sqrt(c) * asinh(2 sqrt(c) <q, a_j>
+    / ((1 - c|q|^2) |a_j|)). z (B, dim) raw, tangent at the origin, y (B,) int64 -> scalar mean.
+    Nothing is normalised. c = 1e-5 in every best setting of the paper, where the logit is 4 <z - p,
+    a> to five digits, a linear classifier with bias. Embeddings are compared by poincare:c (or by
+    cosine "at test").
+    Points and normals take no weight decay: the release exempts these two, though no other loss's
+    class vectors.
 
-    riemannian=True multiplies the gradient that reaches h by (1 - c|h|^2)^2 / 4, as the paper's training does; the default is the loss's own gradient.
-    epsilon=1e-5 reproduces the release: it is added to the denominator of (+) and is the floor of x + sqrt(1 + x^2) in asinh.
+    riemannian=True multiplies the gradient that reaches h by (1 - c|h|^2)^2 / 4, as the paper's
+    training does; the default is the loss's own gradient. epsilon=1e-5 reproduces the release: it
+    is added to the denominator of (+) and is the floor of x + sqrt(1 + x^2) in asinh.
     """
 
     PAPER: ClassVar[str] = "Ganea et al. 2018; Scott et al. 2021 (HYPERBOLIC)"
@@ -63,17 +70,39 @@ class Hyperbolic(nn.Module):
     SHARDS: ClassVar[bool] = True
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "nothing"
-    VERIFIED: ClassVar[str] = "hyperbolic_c1e-05, c0.1, c1__vmf_embeddings, poincare__vmf_embeddings; Moebius addition row by row"
-    NOTES: ClassVar[str] = "the release adds 1e-5 to the Moebius denominator (`epsilon`) and scales the gradient (`riemannian`)"
+    VERIFIED: ClassVar[str] = (
+        "hyperbolic_c1e-05, c0.1, c1__vmf_embeddings, poincare__vmf_embeddings; Moebius addition "
+        "row by row"
+    )
+    NOTES: ClassVar[str] = (
+        "the release adds 1e-5 to the Moebius denominator (`epsilon`) and scales the gradient "
+        "(`riemannian`)"
+    )
 
     proxies: nn.Parameter  # (C, D) tangent vectors at the origin of the hyperplanes' points
 
-    def __init__(self, dim: int, num_classes: int, *, c: float = 1e-5, riemannian: bool = False, epsilon: float = 0.0):
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        *,
+        c: float = 1e-5,
+        riemannian: bool = False,
+        epsilon: float = 0.0,
+    ):
         super().__init__()
         if c <= 0:
             raise ValueError(f"Hyperbolic: c={c} must be positive; for curvature 0 take Softmax")
-        self.dim, self.num_classes, self.c, self.riemannian, self.epsilon = dim, num_classes, c, riemannian, epsilon
-        self.proxies = nn.Parameter(torch.empty(num_classes, dim).uniform_(-(dim**-0.5), dim**-0.5))  # kaiming_uniform(a = sqrt 5)
+        self.dim, self.num_classes, self.c, self.riemannian, self.epsilon = (
+            dim,
+            num_classes,
+            c,
+            riemannian,
+            epsilon,
+        )
+        self.proxies = nn.Parameter(
+            torch.empty(num_classes, dim).uniform_(-(dim**-0.5), dim**-0.5)
+        )  # kaiming_uniform(a = sqrt 5)
         self.normals = nn.Parameter(torch.empty(num_classes, dim).uniform_(-(dim**-0.5), dim**-0.5))
 
     @property
@@ -87,7 +116,9 @@ class Hyperbolic(nn.Module):
         z, c = full(z), self.c
         h = project(exp_map(z, c), c)
         if self.riemannian:
-            h = _ScaleGrad.apply(h, (1 - c * h.detach().square().sum(dim=1, keepdim=True)).square() / 4)  # type: ignore[no-untyped-call]
+            h = _ScaleGrad.apply(
+                h, (1 - c * h.detach().square().sum(dim=1, keepdim=True)).square() / 4
+            )  # type: ignore[no-untyped-call]
         p = exp_map(self.proxies.to(z.dtype), c)
         p = p if self.epsilon else project(p, c)
         normals = self.normals.to(z.dtype)
@@ -102,7 +133,9 @@ class Hyperbolic(nn.Module):
             q2 = (by_p.square() * p2 + 2 * by_p * by_h * ph + by_h.square() * h2) / below.square()
             ratio = 2 * math.sqrt(c) * along / (below * (1 - c * q2))
             bent = (ratio + (1 + ratio.square()).sqrt()).clamp(min=self.epsilon).log()
-            bent = torch.asinh(ratio) + (bent - torch.asinh(ratio)).detach()  # its backward is asinh's
+            bent = (
+                torch.asinh(ratio) + (bent - torch.asinh(ratio)).detach()
+            )  # its backward is asinh's
         else:  # 1 - c|q|^2 = (1 - c|p|^2)(1 - c|h|^2) / below, so below cancels
             bent = torch.asinh(2 * math.sqrt(c) * along / (by_h * (1 - c * h2)))
         return 2 * length / math.sqrt(c) * bent  # lambda_p |a| = 2 |normal|
@@ -112,4 +145,10 @@ class Hyperbolic(nn.Module):
         return cross_entropy(self.logits(z), y)
 
     def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return [{"params": [self.proxies, self.normals], "lr": optim.lr * optim.proxy_lr_scale, "weight_decay": 0.0}]
+        return [
+            {
+                "params": [self.proxies, self.normals],
+                "lr": optim.lr * optim.proxy_lr_scale,
+                "weight_decay": 0.0,
+            }
+        ]

@@ -1,4 +1,6 @@
-"""What all pair losses share: the pairs of a batch with its keys, taken a block of anchors at a time; safe distances; masked sums."""
+"""What all pair losses share: the pairs of a batch with its keys, taken a block of anchors at a
+time; safe distances; masked sums.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from toolkit.losses.common import KeyBank, Rates, against
 from toolkit.losses.simple import refuse_negative
 from toolkit.vmf.precision import once_in_full, unit
 
-BLOCK = 1 << 18  # numbers per block of a blockwise sum on a CPU, so that it stays in the cache; 64 times as many elsewhere
+BLOCK = (
+    1 << 18
+)  # numbers per block of a blockwise sum on a CPU, so that it stays in the cache; 64 times as many elsewhere
 
 
 class Pairs(NamedTuple):
@@ -26,14 +30,18 @@ class Pairs(NamedTuple):
     own: Tensor  # (B,) int64: the column of each row's self-pair
 
     def masks(self) -> tuple[Tensor, Tensor]:
-        """(B, Q) bool: pairs of equal labels, self-pairs left out; pairs of different labels, empty slots left out."""
+        """(B, Q) bool: pairs of equal labels, self-pairs left out; pairs of different labels, empty
+        slots left out.
+        """
         same = self.y[:, None] == self.key_labels[None, :]
         other = ~same & (self.key_labels >= 0)[None, :]
         same[torch.arange(len(self.y), device=self.y.device), self.own] = False
         return same, other
 
 
-def pair_up(bank: KeyBank | None, z: Tensor, y: Tensor, z_key: Tensor | None, *, normalise: bool) -> Pairs:
+def pair_up(
+    bank: KeyBank | None, z: Tensor, y: Tensor, z_key: Tensor | None, *, normalise: bool
+) -> Pairs:
     """The pairs of a batch with its keys (losses.common.against), both normalised if asked for."""
     refuse_negative(y)
     keys, key_labels, own = against(bank, z, y, z_key)
@@ -41,12 +49,16 @@ def pair_up(bank: KeyBank | None, z: Tensor, y: Tensor, z_key: Tensor | None, *,
     return Pairs(x, x if keys is z else unit(keys) if normalise else keys, y, key_labels, own)
 
 
-def by_anchor(terms: Callable[[Pairs], tuple[Tensor, ...]], pairs: Pairs, *, again: bool = True) -> tuple[Tensor, ...]:
-    """What terms makes of all pairs, each a vector in the order of anchors, from blocks of anchors of 4 BLOCK pairs, joined end to end.
+def by_anchor(
+    terms: Callable[[Pairs], tuple[Tensor, ...]], pairs: Pairs, *, again: bool = True
+) -> tuple[Tensor, ...]:
+    """What terms makes of all pairs, each a vector in the order of anchors, from blocks of anchors
+    of 4 BLOCK pairs, joined end to end.
 
-    With more than one block, what a block's gradient needs is computed again in the backward pass, so that no (B, Q) tensor outlives its block: against a
-    bank the memory is that of one block (a dozen of its tensors) at the price of one more product. again=False keeps it instead: for terms that draw at
-    random, or whose Functions keep little and take their time.
+    With more than one block, what a block's gradient needs is computed again in the backward pass,
+    so that no (B, Q) tensor outlives its block: against a bank the memory is that of one block (a
+    dozen of its tensors) at the price of one more product. again=False keeps it instead: for terms
+    that draw at random, or whose Functions keep little and take their time.
     """
     blocks = chunks(len(pairs.x), len(pairs.keys) // 4, pairs.x.device)
     if len(blocks) <= 1:
@@ -54,19 +66,27 @@ def by_anchor(terms: Callable[[Pairs], tuple[Tensor, ...]], pairs: Pairs, *, aga
     made = []
     for rows in blocks:
         block = Pairs(pairs.x[rows], pairs.keys, pairs.y[rows], pairs.key_labels, pairs.own[rows])
-        made.append(checkpoint(terms, block, use_reentrant=False, preserve_rng_state=False) if again else terms(block))
+        made.append(
+            checkpoint(terms, block, use_reentrant=False, preserve_rng_state=False)
+            if again
+            else terms(block)
+        )
     return tuple(torch.cat(parts) for parts in zip(*made, strict=True))
 
 
 class _Distance(torch.autograd.Function):
-    """Euclidean distances (A, B) of rows, or their squares, by one product; pairs so close that it would cancel are subtracted instead.
+    """Euclidean distances (A, B) of rows, or their squares, by one product; pairs so close that it
+    would cancel are subtracted instead.
 
     Equal rows get exactly 0 and the zero subgradient; the gradient needs no (A, B, D) tensor.
     """
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, squared: bool) -> Tensor:
-        size = torch.linalg.vector_norm(a, dim=1).square()[:, None] + torch.linalg.vector_norm(b, dim=1).square()  # without a copy of a bank
+        size = (
+            torch.linalg.vector_norm(a, dim=1).square()[:, None]
+            + torch.linalg.vector_norm(b, dim=1).square()
+        )  # without a copy of a bank
         square = torch.addmm(size, a, b.T, alpha=-2.0)
         row, column = (square < 1e-2 * size).nonzero(as_tuple=True)
         for some in chunks(len(row), a.shape[1], a.device):
@@ -83,8 +103,16 @@ class _Distance(torch.autograd.Function):
         weight = 2.0 * grad if ctx.squared else torch.where(distance > 0, grad / distance, 0.0)
         close = weight[row, column]
         weight[row, column] = 0.0
-        grad_a = torch.addmm(weight.sum(1)[:, None] * a, weight, b, alpha=-1.0) if ctx.needs_input_grad[0] else None
-        grad_b = torch.addmm(weight.sum(0)[:, None] * b, weight.T, a, alpha=-1.0) if ctx.needs_input_grad[1] else None  # as large as a bank
+        grad_a = (
+            torch.addmm(weight.sum(1)[:, None] * a, weight, b, alpha=-1.0)
+            if ctx.needs_input_grad[0]
+            else None
+        )
+        grad_b = (
+            torch.addmm(weight.sum(0)[:, None] * b, weight.T, a, alpha=-1.0)
+            if ctx.needs_input_grad[1]
+            else None
+        )  # as large as a bank
         for some in chunks(len(row), a.shape[1], a.device):
             apart = (a[row[some]] - b[column[some]]) * close[some, None]
             if grad_a is not None:
@@ -101,7 +129,9 @@ def chunks(count: int, width: int, device: torch.device) -> list[slice]:
 
 
 def distance(a: Tensor, b: Tensor, *, squared: bool = False) -> Tensor:
-    """(A, B) Euclidean distances of the rows of a (A, D) and b (B, D), with a finite gradient everywhere (zero between equal rows)."""
+    """(A, B) Euclidean distances of the rows of a (A, D) and b (B, D), with a finite gradient
+    everywhere (zero between equal rows).
+    """
     value: Tensor = _Distance.apply(a, b, squared)  # type: ignore[no-untyped-call]
     return value
 
@@ -112,7 +142,9 @@ def masked_lse(x: Tensor, mask: Tensor, dim: int = 1) -> Tensor:
 
 
 def log1p_exp(x: Tensor) -> Tensor:
-    """log(1 + e^x), exact in float64 too (torch's own softplus is off by 2e-9 at its threshold of 20)."""
+    """log(1 + e^x), exact in float64 too (torch's own softplus is off by 2e-9 at its threshold of
+    20).
+    """
     return nn.functional.softplus(x, threshold=50)
 
 
@@ -122,7 +154,9 @@ def mean(x: Tensor) -> Tensor:
 
 
 def learned(loss: nn.Module, optim: Rates) -> list[dict[str, Any]]:
-    """What is learned beside the embeddings at the base rate, without decay; no group where there is nothing."""
+    """What is learned beside the embeddings at the base rate, without decay; no group where there
+    is nothing.
+    """
     found = [parameter for parameter in loss.parameters() if parameter.requires_grad]
     return [{"params": found, "lr": optim.lr, "weight_decay": 0.0}] if found else []
 
@@ -142,6 +176,8 @@ def average(total: Tensor, count: Tensor) -> Tensor:
 
 
 def over(x: Tensor, mask: Tensor, reduction: Reduction) -> Tensor:
-    """The mean of the masked cells of a vector, or of those among them that are above 0; 0 if there are none."""
+    """The mean of the masked cells of a vector, or of those among them that are above 0; 0 if there
+    are none.
+    """
     x = x.masked_fill(~mask, 0.0)
     return x.sum() / (mask if reduction == "mean" else x > 0).sum().clamp(min=1)

@@ -1,4 +1,6 @@
-"""Probabilistic proxies: NCA++ over distances between distributions, and the sum of two losses that share their proxies."""
+"""Probabilistic proxies: NCA++ over distances between distributions, and the sum of two losses that
+share their proxies.
+"""
 
 from __future__ import annotations
 
@@ -11,25 +13,49 @@ from torch import Tensor, nn
 from toolkit.losses.common import Rates, checked, cross_entropy, in_full, is_sharded, known_settings
 from toolkit.losses.proxy import ProxyAnchor
 from toolkit.vmf.bound import el_nivmf_cross_entropy
-from toolkit.vmf.distribution import Method, Normalizer, d_b_vmf, d_cos, d_el_nivmf, d_el_vmf, d_kl_vmf, d_l2, d_nivmf, root
+from toolkit.vmf.distribution import (
+    Method,
+    Normalizer,
+    d_b_vmf,
+    d_cos,
+    d_el_nivmf,
+    d_el_vmf,
+    d_kl_vmf,
+    d_l2,
+    d_nivmf,
+    root,
+)
 from toolkit.vmf.precision import full, unit
 from toolkit.vmf.sampling import generator_of, move_on, ranks, sample
 
 Distance = Literal["el_nivmf", "nivmf", "el_vmf", "b_vmf", "kl_vmf", "l2", "cos"]
-CONCENTRATIONS = {"el_nivmf": "axis", "nivmf": "axis", "el_vmf": "proxy", "b_vmf": "proxy", "kl_vmf": "proxy", "l2": "proxy", "cos": "none"}
+CONCENTRATIONS = {
+    "el_nivmf": "axis",
+    "nivmf": "axis",
+    "el_vmf": "proxy",
+    "b_vmf": "proxy",
+    "kl_vmf": "proxy",
+    "l2": "proxy",
+    "cos": "none",
+}
 LEAST = 1e-4  # temperature
 
 
 class ProbabilisticNCA(nn.Module):
-    """Cross-entropy of -d(proxy_c, z)/t, d a distance between the embedding's distribution vMF(z/|z|, |z|) and the proxies'. Kirchhof et al. 2022, Eq 2 and 6.
+    """Cross-entropy of -d(proxy_c, z)/t, d a distance between the embedding's distribution
+    vMF(z/|z|, |z|) and the proxies'. Kirchhof et al. 2022, Eq 2 and 6.
 
-    distance: "el_nivmf" -log mean_s rho_c(z_s) over num_samples draws; "nivmf" -log rho_c(z/|z|); "el_vmf", "b_vmf", "kl_vmf": expected likelihood,
-    Bhattacharyya, KL(z || proxy) of two vMFs; "l2" |nu_c - nu_z|^2; "cos" -cos. rho_c is a nivMF, the others' proxies are vMFs.
-    Proxies: a direction each and concentrations `kappas`, (C, D) for nivMF, (C, 1) for vMF, floored at .1. A direction is that of its row of `proxies`, which
-    starts with the norm `concentration` as in the release; the norm is not used, but the longer a row, the smaller the angle of a step at a given rate.
-    z (B, dim) raw, y (B,) int64 -> scalar mean; samples (S, B, dim): unit vectors given instead of drawn.
-    temperature t is learned unless learn_temperature=False; temperature_inside=True takes log mean_s rho^(1/t), as Algorithm 1 and the release do, False the
-    paper's Eq 6. normalizer="exact" | "paper" | "released", method="debye" | "quadratic": see toolkit.vmf.distribution. Draws repeat until
+    distance: "el_nivmf" -log mean_s rho_c(z_s) over num_samples draws; "nivmf" -log rho_c(z/|z|);
+    "el_vmf", "b_vmf", "kl_vmf": expected likelihood, Bhattacharyya, KL(z || proxy) of two vMFs;
+    "l2" |nu_c - nu_z|^2; "cos" -cos. rho_c is a nivMF, the others' proxies are vMFs.
+    Proxies: a direction each and concentrations `kappas`, (C, D) for nivMF, (C, 1) for vMF, floored
+    at .1. A direction is that of its row of `proxies`, which starts with the norm `concentration`
+    as in the release; the norm is not used, but the longer a row, the smaller the angle of a step
+    at a given rate. z (B, dim) raw, y (B,) int64 -> scalar mean; samples (S, B, dim): unit vectors
+    given instead of drawn. temperature t is learned unless learn_temperature=False;
+    temperature_inside=True takes log mean_s rho^(1/t), as Algorithm 1 and the release do, False the
+    paper's Eq 6. normalizer="exact" | "paper" | "released", method="debye" | "quadratic": see
+    toolkit.vmf.distribution. Draws repeat until
     a backward pass: see VMF.
     The paper tried t in {1, 1/32, 1/256}, concentration in {10, 50, 200} and 5 to 20 samples.
     """
@@ -40,11 +66,16 @@ class ProbabilisticNCA(nn.Module):
     SHARDS: ClassVar[bool] = True
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "directions; norms are concentrations"
-    VERIFIED: ClassVar[str] = "d_*__prob_dml, el_nivmf__prob_dml, joint_panc_el_nivmf__prob_dml, nivmf_exact_jacobian__own, vmf_distances_exact__mpmath"
+    VERIFIED: ClassVar[str] = (
+        "d_*__prob_dml, el_nivmf__prob_dml, joint_panc_el_nivmf__prob_dml, "
+        "nivmf_exact_jacobian__own, vmf_distances_exact__mpmath"
+    )
     NOTES: ClassVar[str] = (
-        "Exact C_n and exact nivMF normaliser by default, the paper's quadratic fit and heuristic by name. KL is the divergence: the release maximises it and "
+        "Exact C_n and exact nivMF normaliser by default, the paper's quadratic fit and heuristic "
+        "by name. KL is the divergence: the release maximises it and "
         "omits A. "
-        "The release's EL-nivMF does not multiply the samples by K (normalizer='released'), so that its proxies are isotropic."
+        "The release's EL-nivMF does not multiply the samples by K (normalizer='released'), so "
+        "that its proxies are isotropic."
     )
 
     proxies: nn.Parameter  # (C, D)
@@ -69,15 +100,33 @@ class ProbabilisticNCA(nn.Module):
     ):
         super().__init__()
         if temperature <= 0 or concentration < 0.1 or num_samples < 1:
-            given = f"temperature={temperature} must be positive, concentration={concentration} at least .1 and num_samples={num_samples} at least 1"
+            given = (
+                f"temperature={temperature} must be positive, concentration={concentration} at "
+                f"least .1 and num_samples={num_samples} at least 1"
+            )
             raise ValueError(f"ProbabilisticNCA: {given}")
-        self.dim, self.num_classes, self.distance, self.num_samples = dim, num_classes, distance, num_samples
-        self.temperature_inside, self.normalizer, self.method = temperature_inside, normalizer, method
+        self.dim, self.num_classes, self.distance, self.num_samples = (
+            dim,
+            num_classes,
+            distance,
+            num_samples,
+        )
+        self.temperature_inside, self.normalizer, self.method = (
+            temperature_inside,
+            normalizer,
+            method,
+        )
         self.kappa_lr_scale, self.temperature_lr_scale = kappa_lr_scale, temperature_lr_scale
         self.proxies = nn.Parameter(float(concentration) * unit(torch.randn(num_classes, dim)))
         width = {"axis": dim, "proxy": 1}.get(CONCENTRATIONS[distance])
-        self.kappas = nn.Parameter(torch.full((num_classes, width), float(concentration))) if width else None
-        self.temperature = nn.Parameter(torch.tensor(float(temperature))) if learn_temperature else float(temperature)
+        self.kappas = (
+            nn.Parameter(torch.full((num_classes, width), float(concentration))) if width else None
+        )
+        self.temperature = (
+            nn.Parameter(torch.tensor(float(temperature)))
+            if learn_temperature
+            else float(temperature)
+        )
         self.register_buffer("noise", torch.randint(2**62, ()))
 
     @in_full
@@ -91,8 +140,20 @@ class ProbabilisticNCA(nn.Module):
         method: Any = {"method": self.method}
         if self.distance == "el_nivmf":
             samples = self._draw(z) if samples is None else samples.to(z.dtype)
-            inside: Any = {"temperature": self._temperature(z), "temperature_inside": self.temperature_inside}
-            return d_el_nivmf(z, mu, kappas, samples=samples, normalizer=self.normalizer, relative=True, **inside, **method)
+            inside: Any = {
+                "temperature": self._temperature(z),
+                "temperature_inside": self.temperature_inside,
+            }
+            return d_el_nivmf(
+                z,
+                mu,
+                kappas,
+                samples=samples,
+                normalizer=self.normalizer,
+                relative=True,
+                **inside,
+                **method,
+            )
         if self.distance == "nivmf":
             return d_nivmf(z, mu, kappas, normalizer=self.normalizer, relative=True, **method)
         if self.distance == "el_vmf":
@@ -108,47 +169,79 @@ class ProbabilisticNCA(nn.Module):
         return -distance / self._temperature(distance)
 
     def _temperature(self, like: Tensor) -> Tensor | float:
-        return self.temperature if isinstance(self.temperature, float) else self.temperature.clamp(min=LEAST).to(like.dtype)
+        return (
+            self.temperature
+            if isinstance(self.temperature, float)
+            else self.temperature.clamp(min=LEAST).to(like.dtype)
+        )
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _draw(self, z: Tensor) -> Tensor:
         order = ranks(z)
         inverse = order.argsort()
-        drawn = sample(unit(z)[inverse], root(z.square().sum(1))[inverse], self.num_samples, generator=generator_of(self.noise, z.device))
+        drawn = sample(
+            unit(z)[inverse],
+            root(z.square().sum(1))[inverse],
+            self.num_samples,
+            generator=generator_of(self.noise, z.device),
+        )
         return drawn[:, order]
 
     @checked
-    def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None, *, samples: Tensor | None = None) -> Tensor:
-        if not isinstance(self.temperature, float):  # the parameter itself: below the floor it would have no gradient, and never return
-            self.temperature.data.clamp_(min=LEAST)  # .data: what an earlier forward pass saved for its gradient stays valid
-        if self.distance == "el_nivmf" and self.kappas is not None and not is_sharded():  # logits would hold (S, B, C) several times over
+    def forward(
+        self, z: Tensor, y: Tensor, z_key: Tensor | None = None, *, samples: Tensor | None = None
+    ) -> Tensor:
+        if not isinstance(
+            self.temperature, float
+        ):  # the parameter itself: below the floor it would have no gradient, and never return
+            self.temperature.data.clamp_(
+                min=LEAST
+            )  # .data: what an earlier forward pass saved for its gradient stays valid
+        if (
+            self.distance == "el_nivmf" and self.kappas is not None and not is_sharded()
+        ):  # logits would hold (S, B, C) several times over
             samples = self._draw(z) if samples is None else samples.to(z.dtype)
             mu, kappas = unit(self.proxies).to(z.dtype), self.kappas.to(z.dtype).clamp(min=0.1)
-            settings: Any = {"temperature_inside": self.temperature_inside, "normalizer": self.normalizer, "method": self.method}
+            settings: Any = {
+                "temperature_inside": self.temperature_inside,
+                "normalizer": self.normalizer,
+                "method": self.method,
+            }
             loss = el_nivmf_cross_entropy(samples, y, mu, kappas, self._temperature(z), **settings)
         else:
             loss = cross_entropy(self.logits(z, samples=samples), y)
         return move_on(loss, self.noise)
 
     def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        """Directions at the proxies' rate, concentrations and temperature at their own multiples of the base rate; all without decay, as in the release.
+        """Directions at the proxies' rate, concentrations and temperature at their own multiples of
+        the base rate; all without decay, as in the release.
 
-        Decay along a row whose norm is not used would only shorten it, and where Adam adds it to the gradient, drown the part that turns the row.
+        Decay along a row whose norm is not used would only shorten it, and where Adam adds it to
+        the gradient, drown the part that turns the row.
         """
-        groups: list[dict[str, Any]] = [{"params": [self.proxies], "lr": optim.lr * optim.proxy_lr_scale, "weight_decay": 0.0}]
-        for parameter, scale in ((self.kappas, self.kappa_lr_scale), (self.temperature, self.temperature_lr_scale)):
+        groups: list[dict[str, Any]] = [
+            {"params": [self.proxies], "lr": optim.lr * optim.proxy_lr_scale, "weight_decay": 0.0}
+        ]
+        for parameter, scale in (
+            (self.kappas, self.kappa_lr_scale),
+            (self.temperature, self.temperature_lr_scale),
+        ):
             if isinstance(parameter, nn.Parameter):
                 groups.append({"params": [parameter], "lr": optim.lr * scale, "weight_decay": 0.0})
         return groups
 
 
 class Joint(nn.Module):
-    """first + weight * second: two losses on the same embeddings. Kirchhof et al. 2022, Eq 7: PANC + EL-nivMF is ProbabilisticNCA + omega ProxyAnchor.
+    """first + weight * second: two losses on the same embeddings.
 
-    first, second: losses of this package, or functools.partial of one, called with (dim, num_classes). Where both have (C, D) proxies they share the first's
-    (share=False: each its own). z (B, dim) raw, y (B,) int64, z_key for both -> scalar. logits and similarity are the first's. Normalisation: as its parts.
-    A part that estimates a constant of the training set (VMF) or trains other features than the raw ones is refused: embeddings are made for both.
-    The paper's omega: 3 (CUB, 128-D), 5 (CUB, 512-D), .3 (Cars, 128-D), .1 (Cars, 512-D).
+    Kirchhof et al. 2022, Eq 7: PANC + EL-nivMF is ProbabilisticNCA + omega ProxyAnchor.
+
+    first, second: losses of this package, or functools.partial of one, called with (dim,
+    num_classes). Where both have (C, D) proxies they share the first's (share=False: each its own).
+    z (B, dim) raw, y (B,) int64, z_key for both -> scalar. logits and similarity are the first's.
+    Normalisation: as its parts. A part that estimates a constant of the training set (VMF) or
+    trains other features than the raw ones is refused: embeddings are made for both. The paper's
+    omega: 3 (CUB, 128-D), 5 (CUB, 512-D), .3 (Cars, 128-D), .1 (Cars, 512-D).
     """
 
     PAPER: ClassVar[str] = "Kirchhof et al. 2022"
@@ -158,7 +251,10 @@ class Joint(nn.Module):
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "as its parts"
     VERIFIED: ClassVar[str] = "joint_panc_el_nivmf__prob_dml; the sum of its parts"
-    NOTES: ClassVar[str] = "The release's ProxyAnchor counts a class with k samples k times in its positive term (the same for balanced batches)."
+    NOTES: ClassVar[str] = (
+        "The release's ProxyAnchor counts a class with k samples k times in its positive term (the "
+        "same for balanced batches)."
+    )
 
     def __init__(
         self,
@@ -175,13 +271,22 @@ class Joint(nn.Module):
         self.first, self.second = first(dim, num_classes), second(dim, num_classes)
         for part in (self.first, self.second):
             if hasattr(part, "estimate"):
-                raise ValueError(f"Joint: {type(part).__name__} estimates a constant of the training set, which a part cannot; train it alone")
+                raise ValueError(
+                    f"Joint: {type(part).__name__} estimates a constant of the training set, which "
+                    "a part cannot; train it alone"
+                )
             if (features := getattr(part, "features", "raw")) != "raw":
-                raise ValueError(f"Joint: {type(part).__name__} has features={features!r}, but its parts share the raw embeddings; pass features='raw'")
+                raise ValueError(
+                    f"Joint: {type(part).__name__} has features={features!r}, but its parts share "
+                    "the raw embeddings; pass features='raw'"
+                )
         ours, theirs = (getattr(part, "proxies", None) for part in (self.first, self.second))
         if share and isinstance(ours, Tensor) and isinstance(theirs, Tensor):
             if ours.shape != theirs.shape:
-                raise ValueError(f"Joint: proxies of shapes {tuple(ours.shape)} and {tuple(theirs.shape)} cannot be shared; pass share=False")
+                raise ValueError(
+                    f"Joint: proxies of shapes {tuple(ours.shape)} and {tuple(theirs.shape)} "
+                    "cannot be shared; pass share=False"
+                )
             self.second.proxies = ours
 
     def at_step(self, step: int) -> None:
@@ -217,7 +322,9 @@ class Joint(nn.Module):
         """The first part's groups and the second's, a shared parameter in the first's."""
         seen: set[int] = set()
         groups: list[dict[str, Any]] = []
-        for group in (group for part in (self.first, self.second) for group in part.param_groups(optim)):  # type: ignore[operator]
+        for group in (
+            group for part in (self.first, self.second) for group in part.param_groups(optim)
+        ):  # type: ignore[operator]
             own = [parameter for parameter in group["params"] if id(parameter) not in seen]
             seen |= {id(parameter) for parameter in own}
             if own:

@@ -1,4 +1,6 @@
-"""Losses on an anchor's keys as a ranked list: average precision made differentiable, and the weighted violations of a list's margin."""
+"""Losses on an anchor's keys as a ranked list: average precision made differentiable, and the
+weighted violations of a list's margin.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,13 @@ from toolkit.vmf.precision import once_in_full
 
 
 class FastAP(nn.Module):
-    """1 - mean over anchors of (1 / N+) sum_b h+_b H+_b / H_b: average precision from histograms of squared distances of unit rows.
+    """1 - mean over anchors of (1 / N+) sum_b h+_b H+_b / H_b: average precision from histograms of
+    squared distances of unit rows.
 
-    h+ counts an anchor's positives per bin and H+, H (positives, all keys) up to it; a distance is shared between the two nearest of num_bins + 1 (10 + 1)
-    centres over [0, 4]. z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar. Anchors are the batch's, ranked are its keys; anchors
-    without positives are left out, and if all are, the value is 0, connected to z.
+    h+ counts an anchor's positives per bin and H+, H (positives, all keys) up to it; a distance is
+    shared between the two nearest of num_bins + 1 (10 + 1) centres over [0, 4]. z (B, dim) raw, y
+    (B,) int64, z_key (B, dim) or None -> scalar. Anchors are the batch's, ranked are its keys;
+    anchors without positives are left out, and if all are, the value is 0, connected to z.
     """
 
     PAPER: ClassVar[str] = "Cakir et al. 2019"
@@ -45,13 +49,19 @@ class FastAP(nn.Module):
         position = (2.0 - 2.0 * pairs.x @ pairs.keys.T).clamp(0.0, 4.0) * (self.num_bins / 4.0)
         positive = self._histogram(position, same)
         of_all = (positive + self._histogram(position, other)).cumsum(1)
-        precision = torch.where(of_all > 0, positive.cumsum(1) / torch.where(of_all > 0, of_all, 1.0), 0.0)
+        precision = torch.where(
+            of_all > 0, positive.cumsum(1) / torch.where(of_all > 0, of_all, 1.0), 0.0
+        )
         count = same.sum(1)
         return 1.0 - (positive * precision).sum(1) / count.clamp(min=1), count > 0
 
     def _histogram(self, position: Tensor, mask: Tensor) -> Tensor:
-        """(B, num_bins + 1) masses of the masked cells: each goes to the centres below and above it in proportion."""
-        below = position.detach().floor().nan_to_num(0.0).clamp(max=self.num_bins - 1)  # NaN, which stays in share, is no index
+        """(B, num_bins + 1) masses of the masked cells: each goes to the centres below and above it
+        in proportion.
+        """
+        below = (
+            position.detach().floor().nan_to_num(0.0).clamp(max=self.num_bins - 1)
+        )  # NaN, which stays in share, is no index
         share = (position - below).masked_fill(~mask, 0.0)
         rest = mask.to(position.dtype) - share
         empty = position.new_zeros(len(position), self.num_bins + 1)
@@ -62,17 +72,22 @@ class FastAP(nn.Module):
 
 
 class _SmoothPrecision(torch.autograd.Function):
-    """sum over positive pairs (i, j) of weight_i R(j, P_i) / R(j, all), R(j, S) = 1 + sum_{k in S, k != j} sigmoid((s_ik - s_ij) / t).
+    """sum over positive pairs (i, j) of weight_i R(j, P_i) / R(j, all), R(j, S) = 1 + sum_{k in S,
+    k != j} sigmoid((s_ik - s_ij) / t).
 
     Pairs are taken a block at a time, and with the sum its gradient, one (B, Q) tensor.
     j's own cell gives sigmoid(0) = .5 and no gradient, hence .5 + the sum over all of S.
     """
 
     @staticmethod
-    def forward(ctx: Any, s: Tensor, same: Tensor, other: Tensor, weight: Tensor, temperature: float) -> Tensor:
+    def forward(
+        ctx: Any, s: Tensor, same: Tensor, other: Tensor, weight: Tensor, temperature: float
+    ) -> Tensor:
         row, column = same.nonzero(as_tuple=True)
         total, slope = s.new_zeros(()), torch.zeros_like(s)
-        scaled = (s / temperature).masked_fill_(~(same | other), -torch.inf)  # neither counted nor given a gradient
+        scaled = (s / temperature).masked_fill_(
+            ~(same | other), -torch.inf
+        )  # neither counted nor given a gradient
         positive = same.to(s.dtype)
         for some in chunks(len(row), s.shape[1], s.device):
             i, j = row[some], column[some]
@@ -83,7 +98,9 @@ class _SmoothPrecision(torch.autograd.Function):
             if not ctx.needs_input_grad[0]:
                 continue
             by_all = by_positive * among / rank / -temperature
-            steep = torch.addcmul(by_all[:, None], positive[i], by_positive[:, None], value=1.0 / temperature).mul_(ahead.addcmul_(ahead, ahead, value=-1.0))
+            steep = torch.addcmul(
+                by_all[:, None], positive[i], by_positive[:, None], value=1.0 / temperature
+            ).mul_(ahead.addcmul_(ahead, ahead, value=-1.0))
             slope.index_add_(0, i, steep)
             slope[i, j] -= steep.sum(1)  # each pair occurs once
         ctx.save_for_backward(slope)
@@ -96,12 +113,15 @@ class _SmoothPrecision(torch.autograd.Function):
 
 
 class SmoothAP(nn.Module):
-    """1 - mean over anchors of (1 / |P|) sum_{j in P} R(j, P) / R(j, all), R(j, S) = 1 + sum_{k in S, k != j} sigmoid((s_k - s_j) / t), s the cosine.
+    """1 - mean over anchors of (1 / |P|) sum_{j in P} R(j, P) / R(j, all), R(j, S) = 1 + sum_{k in
+    S, k != j} sigmoid((s_k - s_j) / t), s the cosine.
 
-    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar; both sides normalised. temperature t .01. Any numbers of rows per class: P are all of
-    an anchor's positives. include_query=True counts the anchor's own key in P and in all, as the released code does (it asks for equal class sizes).
-    Anchors are the batch's, ranked are its keys; anchors without positives are left out, and if all are, the value is 0, connected to z.
-    Work is positive pairs times keys, memory one block and two (B, Q) tensors.
+    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar; both sides normalised.
+    temperature t .01. Any numbers of rows per class: P are all of an anchor's positives.
+    include_query=True counts the anchor's own key in P and in all, as the released code does (it
+    asks for equal class sizes). Anchors are the batch's, ranked are its keys; anchors without
+    positives are left out, and if all are, the value is 0, connected to z. Work is positive pairs
+    times keys, memory one block and two (B, Q) tensors.
     """
 
     PAPER: ClassVar[str] = "Brown et al. 2020"
@@ -110,18 +130,35 @@ class SmoothAP(nn.Module):
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "z"
     VERIFIED: ClassVar[str] = "smooth_ap__smoothap (include_query=True); loops"
-    NOTES: ClassVar[str] = "The release ranks the query among its own positives (include_query=True); the definition does not."
+    NOTES: ClassVar[str] = (
+        "The release ranks the query among its own positives (include_query=True); the definition "
+        "does not."
+    )
     bank: KeyBank | None
 
-    def __init__(self, dim: int, num_classes: int = 0, *, temperature: float = 0.01, include_query: bool = False):
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int = 0,
+        *,
+        temperature: float = 0.01,
+        include_query: bool = False,
+    ):
         super().__init__()
         if temperature <= 0:
             raise ValueError(f"SmoothAP: temperature={temperature} must be positive")
-        self.dim, self.temperature, self.include_query, self.bank = dim, temperature, include_query, None
+        self.dim, self.temperature, self.include_query, self.bank = (
+            dim,
+            temperature,
+            include_query,
+            None,
+        )
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
-        total, usable = by_anchor(self._terms, pair_up(self.bank, z, y, z_key, normalise=True), again=False)
+        total, usable = by_anchor(
+            self._terms, pair_up(self.bank, z, y, z_key, normalise=True), again=False
+        )
         count = usable.sum()
         return (count > 0).to(z.dtype) - total.sum() / count.clamp(min=1)
 
@@ -131,7 +168,10 @@ class SmoothAP(nn.Module):
             same = same.scatter(1, pairs.own[:, None], True)
         count = same.sum(1)
         weight = 1.0 / count.clamp(min=1).to(pairs.x.dtype)
-        total = cast(Tensor, _SmoothPrecision.apply(pairs.x @ pairs.keys.T, same, other, weight, self.temperature))  # type: ignore[no-untyped-call]
+        total = cast(
+            Tensor,
+            _SmoothPrecision.apply(pairs.x @ pairs.keys.T, same, other, weight, self.temperature),
+        )  # type: ignore[no-untyped-call]
         return total[None], count > 0
 
     def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
@@ -139,12 +179,15 @@ class SmoothAP(nn.Module):
 
 
 class RankedList(nn.Module):
-    """(1 - imbalance) L_P + imbalance L_N, mean over anchors: weighted means of d - (alpha - margin) and of alpha - d over the pairs that violate them.
+    """(1 - imbalance) L_P + imbalance L_N, mean over anchors: weighted means of d - (alpha -
+    margin) and of alpha - d over the pairs that violate them.
 
-    d = |a - k| of unit rows; the weights of a pair are e^{positive_temperature (d - (alpha - margin))} and e^{negative_temperature (alpha - d)}.
-    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar. alpha 1.2, margin .4, temperatures 0 and 10, imbalance .5. Anchors are the batch's,
-    the rest its keys; an anchor whose list is empty counts as 0. No violating pairs: 0, connected to z.
-    weights="pml": 1e-5 per key in the divisors, and negatives at distance exactly 0 without weight.
+    d = |a - k| of unit rows; the weights of a pair are e^{positive_temperature (d - (alpha -
+    margin))} and e^{negative_temperature (alpha - d)}. z (B, dim) raw, y (B,) int64, z_key (B, dim)
+    or None -> scalar. alpha 1.2, margin .4, temperatures 0 and 10, imbalance .5. Anchors are the
+    batch's, the rest its keys; an anchor whose list is empty counts as 0. No violating pairs: 0,
+    connected to z. weights="pml": 1e-5 per key in the divisors, and negatives at distance exactly 0
+    without weight.
     """
 
     PAPER: ClassVar[str] = "Wang et al. 2019b"
@@ -153,7 +196,10 @@ class RankedList(nn.Module):
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "z"
     VERIFIED: ClassVar[str] = "ranked_list__pml (weights='pml'); loops"
-    NOTES: ClassVar[str] = "pytorch-metric-learning adds 1e-5 per key to the divisors and ignores negatives at distance 0 (weights='pml')."
+    NOTES: ClassVar[str] = (
+        "pytorch-metric-learning adds 1e-5 per key to the divisors and ignores negatives at "
+        "distance 0 (weights='pml')."
+    )
     bank: KeyBank | None
 
     @known_settings
@@ -172,8 +218,18 @@ class RankedList(nn.Module):
         super().__init__()
         if not 0 <= imbalance <= 1:
             raise ValueError(f"RankedList: imbalance={imbalance} must be in [0, 1]")
-        self.dim, self.alpha, self.margin, self.imbalance, self.weights, self.bank = dim, alpha, margin, imbalance, weights, None
-        self.positive_temperature, self.negative_temperature = positive_temperature, negative_temperature
+        self.dim, self.alpha, self.margin, self.imbalance, self.weights, self.bank = (
+            dim,
+            alpha,
+            margin,
+            imbalance,
+            weights,
+            None,
+        )
+        self.positive_temperature, self.negative_temperature = (
+            positive_temperature,
+            negative_temperature,
+        )
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
@@ -189,13 +245,17 @@ class RankedList(nn.Module):
         return ((1 - self.imbalance) * positive + self.imbalance * negative,)
 
     def _list(self, violation: Tensor, mask: Tensor, temperature: float) -> Tensor:
-        """(B,) weighted means of the violations above 0; the largest exponent is taken out of both sums."""
+        """(B,) weighted means of the violations above 0; the largest exponent is taken out of both
+        sums.
+        """
         mask = mask & (violation > 0)
         exponent = (temperature * violation).masked_fill(~mask, -torch.inf)
         largest = exponent.detach().amax(1, keepdim=True).clamp(min=0.0)
         weight = (exponent - largest).exp()
         total = (weight * violation.masked_fill(~mask, 0.0)).sum(1)
-        divisor = weight.sum(1) + (1e-5 * mask.shape[1] * (-largest[:, 0]).exp() if self.weights == "pml" else 0.0)
+        divisor = weight.sum(1) + (
+            1e-5 * mask.shape[1] * (-largest[:, 0]).exp() if self.weights == "pml" else 0.0
+        )
         return total / torch.where(mask.any(1), divisor, 1.0)
 
     def param_groups(self, optim: Rates) -> list[dict[str, Any]]:

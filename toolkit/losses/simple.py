@@ -8,14 +8,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from toolkit.losses.common import KeyBank, Rates, against, checked, known_settings, refuse_angular_bias
+from toolkit.losses.common import (
+    KeyBank,
+    Rates,
+    against,
+    checked,
+    known_settings,
+    refuse_angular_bias,
+)
 from toolkit.vmf.precision import once_in_full, unit
 
 BLOCK = 1 << 20  # logits alive at a time on a CPU; sixteen times as many elsewhere
 
 
 def polarlike(z: Tensor) -> Tensor:
-    """(..., D) -> (..., D-1): softplus of the first coordinate times the direction of the others, as the released code has it."""
+    """(..., D) -> (..., D-1): softplus of the first coordinate times the direction of the others,
+    as the released code has it.
+    """
     return softplus(z[..., :1]) * unit(z[..., 1:])
 
 
@@ -23,21 +32,28 @@ def refuse_negative(y: Tensor) -> None:
     """ValueError on labels below 0: -1 is an empty slot of a bank."""
     if not torch.compiler.is_compiling() and bool((y < 0).any()):
         wrong = y[y < 0]
-        raise ValueError(f"labels must be 0 or more, but {len(wrong)} of {len(y)} are negative (first: {int(wrong[0])}); -1 marks an empty slot of a bank")
+        raise ValueError(
+            f"labels must be 0 or more, but {len(wrong)} of {len(y)} are negative (first: "
+            f"{int(wrong[0])}); -1 marks an empty slot of a bank"
+        )
 
 
 def count_pairs(y: Tensor, key_labels: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
-    """Numbers of positive and of negative pairs, self-pairs and empty slots (label -1) left out, without the (B, Q) block."""
+    """Numbers of positive and of negative pairs, self-pairs and empty slots (label -1) left out,
+    without the (B, Q) block.
+    """
     ordered = key_labels.sort().values
     same = (torch.searchsorted(ordered, y, right=True) - torch.searchsorted(ordered, y)).sum()
     return same - (key_labels[own] == y).sum(), len(y) * (key_labels >= 0).sum() - same
 
 
 class LogisticPairs(torch.autograd.Function):
-    """weight_p sum_P softplus((margin - S - b) / r) + weight_n sum_N softplus(r (S + b + margin)) without ever holding the (B, Q) block of S.
+    """weight_p sum_P softplus((margin - S - b) / r) + weight_n sum_N softplus(r (S + b + margin))
+    without ever holding the (B, Q) block of S.
 
-    The sum is linear in its terms and the weights are known, so each block's gradient is taken while the block is at hand:
-    memory is one block of BLOCK logits, and nothing is computed twice. b, b_theta: 0-dim; weights: 0-dim, without gradient.
+    The sum is linear in its terms and the weights are known, so each block's gradient is taken
+    while the block is at hand: memory is one block of BLOCK logits, and nothing is computed twice.
+    b, b_theta: 0-dim; weights: 0-dim, without gradient.
     """
 
     @staticmethod
@@ -68,20 +84,26 @@ class LogisticPairs(torch.autograd.Function):
             same = y[:, None] == key_labels[None, block]
             left_out = same | (key_labels[None, block] < 0)
             row, column = same.nonzero(as_tuple=True)
-            apart = own[row] != column + start  # positives are few: gather them, without the self-pairs
+            apart = (
+                own[row] != column + start
+            )  # positives are few: gather them, without the self-pairs
             row, column = row[apart], column[apart]
             positive, negative = (margin - logits[row, column]) / r, logits.add_(margin).mul_(r)
             total += weight_p * softplus(positive, threshold=50).sum()
             total += weight_n * softplus(negative, threshold=50).masked_fill_(left_out, 0.0).sum()
             if not any(wanted):
                 continue
-            slope = negative.sigmoid_().mul_(weight_n * r).masked_fill_(left_out, 0.0)  # d total / d S
+            slope = (
+                negative.sigmoid_().mul_(weight_n * r).masked_fill_(left_out, 0.0)
+            )  # d total / d S
             slope[row, column] = positive.sigmoid().mul_(weight_p / -r)
             grad_b += slope.sum()
             grad_z.addmm_(slope, keys[block])
             norm_sum.addmm_(slope, key_norm)
             if grad_keys is not None:
-                grad_keys[block] = slope.T @ z - b_theta * (slope.T @ norm) * _direction(keys[block], key_norm)
+                grad_keys[block] = slope.T @ z - b_theta * (slope.T @ norm) * _direction(
+                    keys[block], key_norm
+                )
         grad_z -= b_theta * norm_sum * _direction(z, norm)
         grad_theta -= (norm_sum * norm).sum()
         ctx.save_for_backward(grad_z, grad_keys, grad_b, grad_theta)
@@ -90,12 +112,17 @@ class LogisticPairs(torch.autograd.Function):
     @staticmethod
     @once_in_full
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        grads = [None if saved is None or not wanted else grad * saved for saved, wanted in zip(ctx.saved_tensors, ctx.needs_input_grad, strict=False)]
+        grads = [
+            None if saved is None or not wanted else grad * saved
+            for saved, wanted in zip(ctx.saved_tensors, ctx.needs_input_grad, strict=False)
+        ]
         return (*grads, *[None] * 7)
 
 
 def _direction(z: Tensor, norm: Tensor) -> Tensor:
-    """Rows over their norms (N, 1); zero rows stay zero: the gradient of the norm that is taken there."""
+    """Rows over their norms (N, 1); zero rows stay zero: the gradient of the norm that is taken
+    there.
+    """
     return torch.where(norm > 0, z / norm.clamp(min=torch.finfo(z.dtype).tiny), 0.0)
 
 
@@ -116,19 +143,24 @@ def logistic_pairs(
 
 
 class SimPLE(nn.Module):
-    """L = weight * [alpha mean_P softplus(-(S - margin + b) / r) + (1 - alpha) mean_N softplus(r (S + margin + b))]. SimPLE paper, Eq 8.
+    """L = weight * [alpha mean_P softplus(-(S - margin + b) / r) + (1 - alpha) mean_N softplus(r (S
+    + margin + b))]. SimPLE paper, Eq 8.
 
-    S is the generalised inner product of RAW embeddings; P and N are the pairs of equal and of different labels between the batch and its keys
-    (see losses.common.against), self-pairs and empty slots of the bank left out. A pair is accepted iff S > -b.
-    z (B, dim) raw, y (B,) int64, z_key (B, dim) of the momentum encoder or None -> scalar. num_classes is ignored. An empty P or N contributes 0.
-    The (B, Q) block of scores is never held: the memory beside a bank of any size is one block of logits (LogisticPairs).
+    S is the generalised inner product of RAW embeddings; P and N are the pairs of equal and of
+    different labels between the batch and its keys (see losses.common.against), self-pairs and
+    empty slots of the bank left out. A pair is accepted iff S > -b. z (B, dim) raw, y (B,) int64,
+    z_key (B, dim) of the momentum encoder or None -> scalar. num_classes is ignored. An empty P or
+    N contributes 0. The (B, Q) block of scores is never held: the memory beside a bank of any size
+    is one block of logits (LogisticPairs).
 
-    b: start value of the bias, learned unless learn_b=False. b_theta is fixed as in the paper's appendix and the release;
-    learn_b_theta=True is the text of Sec. 3, held to [-1, 1], as the cosine of an angle is.
-    reduction="separate" takes both means apart, as the release does; "joint" is the literal expectation over all pairs of Eq 8.
-    features="polarlike" applies the release's softplus-magnitude features first. weight is the release's lw (500).
-    product="cosine" is "SimPLE (cosine)" of Tables 3 and 10: S = scale * cos in training, cosine at test; b_theta would only add to b (Sec. 3) and is left
-    out. The paper prints no scale, the release has no such score; with 30, b = -10 sets the threshold at a cosine of 1/3.
+    b: start value of the bias, learned unless learn_b=False. b_theta is fixed as in the paper's
+    appendix and the release; learn_b_theta=True is the text of Sec. 3, held to [-1, 1], as the
+    cosine of an angle is. reduction="separate" takes both means apart, as the release does; "joint"
+    is the literal expectation over all pairs of Eq 8. features="polarlike" applies the release's
+    softplus-magnitude features first. weight is the release's lw (500). product="cosine" is "SimPLE
+    (cosine)" of Tables 3 and 10: S = scale * cos in training, cosine at test; b_theta would only
+    add to b (Sec. 3) and is left out. The paper prints no scale, the release has no such score;
+    with 30, b = -10 sets the threshold at a cosine of 1/3.
     """
 
     PAPER: ClassVar[str] = "Wen et al. 2023"
@@ -138,7 +170,8 @@ class SimPLE(nn.Module):
     NORMALISED: ClassVar[str] = "nothing; product='cosine': z, keys"
     VERIFIED: ClassVar[str] = "simple__opensphere; Eq 8 in loops, of both products"
     NOTES: ClassVar[str] = (
-        "Eq 7's sign of b is a slip: Eq 8's is used. The release weights the two means apart, multiplies by lw = 500, takes polarlike features and "
+        "Eq 7's sign of b is a slip: Eq 8's is used. The release weights the two means apart, "
+        "multiplies by lw = 500, takes polarlike features and "
         "leaves out the wrong columns of the bank; the first three are options, the last is not."
     )
     bank: KeyBank | None
@@ -164,22 +197,40 @@ class SimPLE(nn.Module):
     ):
         super().__init__()
         if not (0 < alpha < 1 and r > 0 and scale > 0):
-            raise ValueError(f"SimPLE: alpha={alpha} must be in (0, 1), r={r} and scale={scale} positive")
+            raise ValueError(
+                f"SimPLE: alpha={alpha} must be in (0, 1), r={r} and scale={scale} positive"
+            )
         refuse_angular_bias("SimPLE", b_theta)
         if product == "cosine" and learn_b_theta:
-            raise ValueError("SimPLE: learn_b_theta=True needs product='generalised': product='cosine' has no b_theta to learn")
+            raise ValueError(
+                "SimPLE: learn_b_theta=True needs product='generalised': product='cosine' has no "
+                "b_theta to learn"
+            )
         self.dim, self.r, self.alpha, self.margin, self.weight = dim, r, alpha, margin, weight
-        self.reduction, self.features, self.product, self.scale = reduction, features, product, scale
+        self.reduction, self.features, self.product, self.scale = (
+            reduction,
+            features,
+            product,
+            scale,
+        )
         self.b = nn.Parameter(torch.tensor(float(b)), requires_grad=learn_b)
         self.b_theta: nn.Parameter | float = (
-            nn.Parameter(torch.tensor(float(b_theta))) if learn_b_theta else float(b_theta) if product == "generalised" else 0.0
+            nn.Parameter(torch.tensor(float(b_theta)))
+            if learn_b_theta
+            else float(b_theta)
+            if product == "generalised"
+            else 0.0
         )
         self.bank = None
 
     @property
     def similarity(self) -> str:
         """The name by which eval.similarity scores these embeddings."""
-        return "cosine" if self.product == "cosine" else f"simple:{min(max(float(self.b_theta), -1.0), 1.0):.6g}"
+        return (
+            "cosine"
+            if self.product == "cosine"
+            else f"simple:{min(max(float(self.b_theta), -1.0), 1.0):.6g}"
+        )
 
     def _compared(self, z: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """What the product is taken of."""
@@ -190,17 +241,30 @@ class SimPLE(nn.Module):
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         refuse_negative(y)
-        if not isinstance(self.b_theta, float):  # the parameter itself, so that it returns: no score exists beyond a cosine's -1 and 1
-            self.b_theta.data.clamp_(-1.0, 1.0)  # .data: what an earlier forward pass saved for its gradient stays valid
+        if not isinstance(
+            self.b_theta, float
+        ):  # the parameter itself, so that it returns: no score exists beyond a cosine's -1 and 1
+            self.b_theta.data.clamp_(
+                -1.0, 1.0
+            )  # .data: what an earlier forward pass saved for its gradient stays valid
         keys, key_labels, own = against(self.bank, z, y, z_key)
-        num_positive, num_negative = (count.to(z.dtype) for count in count_pairs(y, key_labels, own))
+        num_positive, num_negative = (
+            count.to(z.dtype) for count in count_pairs(y, key_labels, own)
+        )
         if self.reduction == "joint":
             num_positive = num_negative = num_positive + num_negative
-        weights = self.weight * self.alpha / num_positive.clamp(min=1), self.weight * (1 - self.alpha) / num_negative.clamp(min=1)
+        weights = (
+            self.weight * self.alpha / num_positive.clamp(min=1),
+            self.weight * (1 - self.alpha) / num_negative.clamp(min=1),
+        )
         z, keys = self._compared(z, keys)
-        return logistic_pairs(z, keys, self.b, self.b_theta, (y, key_labels, own), weights, self.r, self.margin)
+        return logistic_pairs(
+            z, keys, self.b, self.b_theta, (y, key_labels, own), weights, self.r, self.margin
+        )
 
     def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        """b and b_theta at a tenth of the backbone's rate (the release: .01 beside .1), without decay."""
+        """b and b_theta at a tenth of the backbone's rate (the release: .01 beside .1), without
+        decay.
+        """
         learned = [parameter for parameter in self.parameters() if parameter.requires_grad]
         return [{"params": learned, "lr": 0.1 * optim.lr, "weight_decay": 0.0}] if learned else []

@@ -9,7 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from toolkit.losses.common import Rates, checked, cross_entropy, in_full, known_settings, proxy_groups, refuse_angular_bias
+from toolkit.losses.common import (
+    Rates,
+    checked,
+    cross_entropy,
+    in_full,
+    known_settings,
+    proxy_groups,
+    refuse_angular_bias,
+)
 from toolkit.vmf.precision import full, unit
 
 
@@ -19,34 +27,50 @@ def norms(x: Tensor) -> Tensor:
     return torch.where(square > 0, square.clamp(min=torch.finfo(x.dtype).tiny).sqrt(), square)
 
 
-def generalised_product(z: Tensor, proxies: Tensor, b_theta: float, bias: Tensor | None = None) -> Tensor:
-    """(B, C) z.w - b_theta |z| |w| (+ bias): Eq 6 of the SimPLE paper between embeddings and proxies; b_theta = 0 is the inner product."""
+def generalised_product(
+    z: Tensor, proxies: Tensor, b_theta: float, bias: Tensor | None = None
+) -> Tensor:
+    """(B, C) z.w - b_theta |z| |w| (+ bias): Eq 6 of the SimPLE paper between embeddings and
+    proxies; b_theta = 0 is the inner product.
+    """
     product = linear(z, proxies, bias)
-    return product if b_theta == 0 else torch.addr(product, norms(z), norms(proxies), alpha=-b_theta)
+    return (
+        product if b_theta == 0 else torch.addr(product, norms(z), norms(proxies), alpha=-b_theta)
+    )
 
 
 def scaled_cosine(z: Tensor, proxies: Tensor, scale: float | Tensor = 1.0) -> Tensor:
-    """(B, C) scale * cos(z, w). A number multiplies the (B, D) rows, which is cheaper than the (B, C) result."""
+    """(B, C) scale * cos(z, w).
+
+    A number multiplies the (B, D) rows, which is cheaper than the (B, C) result.
+    """
     rows, columns = unit(z), unit(proxies)
     if isinstance(scale, Tensor):
         return scale.to(rows.dtype) * linear(rows, columns.to(rows.dtype))
     return linear(scale * rows, columns.to(rows.dtype))
 
 
-def tau_groups(loss: nn.Module, proxies: nn.Parameter, tau: nn.Parameter, tau_lr: float, optim: Rates) -> list[dict[str, Any]]:
+def tau_groups(
+    loss: nn.Module, proxies: nn.Parameter, tau: nn.Parameter, tau_lr: float, optim: Rates
+) -> list[dict[str, Any]]:
     """Proxies as usual; tau at its own rate, without momentum or decay (vMF paper, appendix D.3)."""
     groups = proxy_groups(loss, proxies, optim)
-    rest = [parameter for group in groups[1:] for parameter in group["params"] if parameter is not tau]
+    rest = [
+        parameter for group in groups[1:] for parameter in group["params"] if parameter is not tau
+    ]
     own = {"params": [tau], "lr": tau_lr, "weight_decay": 0.0, "momentum": 0.0, "nesterov": False}
     return [groups[0], own, *([{**groups[1], "params": rest}] if rest else [])]
 
 
 class Softmax(nn.Module):
-    """Cross-entropy of z W^T, nothing normalised and no bias: STANDARD, Eq 1 of the vMF paper (bias=True: the usual linear classifier).
+    """Cross-entropy of z W^T, nothing normalised and no bias: STANDARD, Eq 1 of the vMF paper
+    (bias=True: the usual linear classifier).
 
-    z (B, dim) raw, y (B,) int64 -> scalar mean. Pairs are compared by cosine unless a recipe says similarity="euclidean", the paper's geometry of STANDARD.
-    Class vectors start normal with deviation dim^-1/2, or with start > 0 uniform within +-start, as the paper's do (App. D.1; its release).
-    product="generalised": CE* of the SimPLE paper's appendix B (Eq 9), logits z.w - b_theta |z| |w|; pairs are then scored by simple:b_theta.
+    z (B, dim) raw, y (B,) int64 -> scalar mean. Pairs are compared by cosine unless a recipe says
+    similarity="euclidean", the paper's geometry of STANDARD. Class vectors start normal with
+    deviation dim^-1/2, or with start > 0 uniform within +-start, as the paper's do (App. D.1; its
+    release). product="generalised": CE* of the SimPLE paper's appendix B (Eq 9), logits z.w -
+    b_theta |z| |w|; pairs are then scored by simple:b_theta.
     """
 
     PAPER: ClassVar[str] = "Scott et al. 2021 (STANDARD); CE*: Wen et al. 2023"
@@ -90,7 +114,12 @@ class Softmax(nn.Module):
     def logits(self, z: Tensor) -> Tensor:
         """(B, C)"""
         z = full(z)
-        return generalised_product(z, self.proxies.to(z.dtype), self.b_theta, None if self.bias is None else self.bias.to(z.dtype))
+        return generalised_product(
+            z,
+            self.proxies.to(z.dtype),
+            self.b_theta,
+            None if self.bias is None else self.bias.to(z.dtype),
+        )
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
@@ -103,8 +132,9 @@ class Softmax(nn.Module):
 class Cosine(nn.Module):
     """Cross-entropy of exp(tau) cos(z, w_j), with tau learned: COSINE, Eq 3 of the vMF paper.
 
-    z (B, dim) raw, y (B,) int64 -> scalar mean; both sides normalised. tau starts at 0 (fixed sets, SOP), 3.466 = log 32 (Cars196), 2.773 = log 16 (CUB);
-    it is trained at the rate tau_lr (paper: 1e-4 to 1e-2), without momentum and weight decay. start: as in Softmax; 0 is Xavier's normal.
+    z (B, dim) raw, y (B,) int64 -> scalar mean; both sides normalised. tau starts at 0 (fixed sets,
+    SOP), 3.466 = log 32 (Cars196), 2.773 = log 16 (CUB); it is trained at the rate tau_lr (paper:
+    1e-4 to 1e-2), without momentum and weight decay. start: as in Softmax; 0 is Xavier's normal.
     """
 
     PAPER: ClassVar[str] = "Zhai & Wu 2019; Scott et al. 2021 (COSINE)"
@@ -118,7 +148,15 @@ class Cosine(nn.Module):
 
     proxies: nn.Parameter  # (C, D)
 
-    def __init__(self, dim: int, num_classes: int, *, tau: float = 0.0, tau_lr: float = 0.001, start: float = 0.0):
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        *,
+        tau: float = 0.0,
+        tau_lr: float = 0.001,
+        start: float = 0.0,
+    ):
         super().__init__()
         self.dim, self.num_classes, self.tau_lr = dim, num_classes, tau_lr
         self.proxies = nn.Parameter(torch.empty(num_classes, dim))
@@ -141,7 +179,9 @@ class Cosine(nn.Module):
 
 
 class NormFace(nn.Module):
-    """Cross-entropy of scale * cos(z, w_j) with a fixed scale. Wang et al. 2017 (pytorch-metric-learning: NormalizedSoftmaxLoss, temperature = 1 / scale).
+    """Cross-entropy of scale * cos(z, w_j) with a fixed scale.
+
+    Wang et al. 2017 (pytorch-metric-learning: NormalizedSoftmaxLoss, temperature = 1 / scale).
 
     z (B, dim) raw, y (B,) int64 -> scalar mean; both sides normalised. scale 30.
     """

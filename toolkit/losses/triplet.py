@@ -12,7 +12,16 @@ from torch import Tensor, nn
 from toolkit.losses.angular import angular_sum
 from toolkit.losses.common import KeyBank, Rates, checked, known_settings
 from toolkit.losses.mining import Triplets, mine_batch_hard, mine_distance_weighted, mine_facenet
-from toolkit.losses.pairing import Pairs, by_anchor, chunks, distance, learned, log1p_exp, pair_up, summed
+from toolkit.losses.pairing import (
+    Pairs,
+    by_anchor,
+    chunks,
+    distance,
+    learned,
+    log1p_exp,
+    pair_up,
+    summed,
+)
 from toolkit.vmf.precision import once_in_full, unit
 
 Mining = Literal["all", "hard", "semihard", "facenet", "batch_hard", "distance_weighted"]
@@ -20,19 +29,29 @@ Reduction = Literal["nonzero", "mean", "sum"]
 
 
 class _TripletSum(torch.autograd.Function):
-    """Sum of [d_p - d_n + margin]+ (or softplus) over all triplets of the masks or the hard or semi-hard among them; how many are above 0; how many there are.
+    """Sum of [d_p - d_n + margin]+ (or softplus) over all triplets of the masks or the hard or
+    semi-hard among them; how many are above 0; how many there are.
 
-    Triplets are taken a block of positive pairs at a time; the sum's gradient, one (B, Q) tensor, is taken with it.
+    Triplets are taken a block of positive pairs at a time; the sum's gradient, one (B, Q) tensor,
+    is taken with it.
     """
 
     @staticmethod
-    def forward(ctx: Any, d: Tensor, same: Tensor, other: Tensor, margin: float, kind: str, smooth: bool) -> Triplets:
+    def forward(
+        ctx: Any, d: Tensor, same: Tensor, other: Tensor, margin: float, kind: str, smooth: bool
+    ) -> Triplets:
         row, column = same.nonzero(as_tuple=True)
         slope = torch.zeros_like(d)
-        total, above, count = d.new_zeros(()), row.new_zeros(()), row.new_zeros(())  # counts in int64: exact
+        total, above, count = (
+            d.new_zeros(()),
+            row.new_zeros(()),
+            row.new_zeros(()),
+        )  # counts in int64: exact
         for some in chunks(len(row), d.shape[1], d.device):
             anchor, positive = row[some], column[some]
-            gap = d[anchor, positive][:, None] - d[anchor]  # (m, Q): above 0 where the negative is closer
+            gap = (
+                d[anchor, positive][:, None] - d[anchor]
+            )  # (m, Q): above 0 where the negative is closer
             mined = other[anchor]
             if kind == "hard":
                 mined &= gap >= 0
@@ -40,7 +59,9 @@ class _TripletSum(torch.autograd.Function):
                 mined &= (gap < 0) & (gap >= -margin)
             violation = gap + margin
             term = (log1p_exp(violation) if smooth else violation.relu()).masked_fill_(~mined, 0.0)
-            weight = (violation.sigmoid() if smooth else (violation > 0).to(d.dtype)).masked_fill_(~mined, 0.0)
+            weight = (violation.sigmoid() if smooth else (violation > 0).to(d.dtype)).masked_fill_(
+                ~mined, 0.0
+            )
             slope.index_add_(0, anchor, weight, alpha=-1.0)
             slope[anchor, positive] += weight.sum(1)  # each pair occurs once
             total, above, count = total + term.sum(), above + (term > 0).sum(), count + mined.sum()
@@ -62,18 +83,28 @@ def _terms_of(d: Tensor, triplets: Triplets, margin: float, smooth: bool) -> Tri
 
 
 def _reduced(made: Sequence[Tensor], reduction: Reduction) -> Tensor:
-    """From the triplets' sum, how many are above 0 and how many there are, of one block or of several."""
+    """From the triplets' sum, how many are above 0 and how many there are, of one block or of
+    several.
+    """
     total, above, count = (one.sum() for one in made)
-    return total if reduction == "sum" else total / (above if reduction == "nonzero" else count).clamp(min=1)
+    return (
+        total
+        if reduction == "sum"
+        else total / (above if reduction == "nonzero" else count).clamp(min=1)
+    )
 
 
 class Triplet(nn.Module):
-    """[d(a, p) - d(a, n) + margin]+ over mined triplets, or softplus of the same if smooth; d = |a - k| of unit rows, or its square.
+    """[d(a, p) - d(a, n) + margin]+ over mined triplets, or softplus of the same if smooth; d = |a
+    - k| of unit rows, or its square.
 
-    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar. Anchors are the batch's; positives and negatives its keys. margin .2.
-    mining: "all" triplets; "hard": d(a, n) <= d(a, p); "semihard": d(a, p) < d(a, n) <= d(a, p) + margin; "facenet": per positive pair the nearest
-    negative beyond the positive; "batch_hard": per anchor its farthest positive and nearest negative; "distance_weighted": mine_distance_weighted.
-    reduction: mean over the triplets above 0 ("nonzero"), over those mined ("mean"), or "sum" (FaceNet). No triplets: 0, connected to z.
+    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar. Anchors are the batch's;
+    positives and negatives its keys. margin .2.
+    mining: "all" triplets; "hard": d(a, n) <= d(a, p); "semihard": d(a, p) < d(a, n) <= d(a, p) +
+    margin; "facenet": per positive pair the nearest negative beyond the positive; "batch_hard": per
+    anchor its farthest positive and nearest negative; "distance_weighted": mine_distance_weighted.
+    reduction: mean over the triplets above 0 ("nonzero"), over those mined ("mean"), or "sum"
+    (FaceNet). No triplets: 0, connected to z.
     """
 
     PAPER: ClassVar[str] = "Weinberger & Saul 2009; Schroff et al. 2015; Hermans et al. 2017"
@@ -81,9 +112,12 @@ class Triplet(nn.Module):
     PROXY: ClassVar[bool] = False
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "z"
-    VERIFIED: ClassVar[str] = "triplet_{all,soft,hard,semihard,batchhard,distance_weighted}__pml; loops"
+    VERIFIED: ClassVar[str] = (
+        "triplet_{all,soft,hard,semihard,batchhard,distance_weighted}__pml; loops"
+    )
     NOTES: ClassVar[str] = (
-        "FaceNet squares the distances (squared=True) and sums; batch-hard's paper averages all terms (reduction='mean') and may not normalise."
+        "FaceNet squares the distances (squared=True) and sums; batch-hard's paper averages all "
+        "terms (reduction='mean') and may not normalise."
     )
     bank: KeyBank | None
 
@@ -100,12 +134,22 @@ class Triplet(nn.Module):
         reduction: Reduction = "nonzero",
     ):
         super().__init__()
-        self.dim, self.margin, self.mining, self.smooth, self.squared, self.reduction = dim, margin, mining, smooth, squared, reduction
+        self.dim, self.margin, self.mining, self.smooth, self.squared, self.reduction = (
+            dim,
+            margin,
+            mining,
+            smooth,
+            squared,
+            reduction,
+        )
         self.bank = None
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
-        return _reduced(by_anchor(self._terms, pair_up(self.bank, z, y, z_key, normalise=True), again=False), self.reduction)
+        return _reduced(
+            by_anchor(self._terms, pair_up(self.bank, z, y, z_key, normalise=True), again=False),
+            self.reduction,
+        )
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
         same, other = pairs.masks()
@@ -115,9 +159,13 @@ class Triplet(nn.Module):
         elif self.mining == "facenet":
             triplets = mine_facenet(d, same, other)
         elif self.mining == "distance_weighted":
-            triplets = mine_distance_weighted(d.detach().sqrt() if self.squared else d, same, other, self.dim)
+            triplets = mine_distance_weighted(
+                d.detach().sqrt() if self.squared else d, same, other, self.dim
+            )
         else:
-            made = cast(Triplets, _TripletSum.apply(d, same, other, self.margin, self.mining, self.smooth))  # type: ignore[no-untyped-call]
+            made = cast(
+                Triplets, _TripletSum.apply(d, same, other, self.margin, self.mining, self.smooth)
+            )  # type: ignore[no-untyped-call]
             return tuple(one[None] for one in made)
         return tuple(one[None] for one in _terms_of(d, triplets, self.margin, self.smooth))
 
@@ -126,11 +174,14 @@ class Triplet(nn.Module):
 
 
 class MarginLoss(nn.Module):
-    """([d(a, p) - beta + margin]+ + [beta - d(a, n) + margin]+) summed over triplets, divided by the number of terms above 0; d = |a - k| of unit rows.
+    """([d(a, p) - beta + margin]+ + [beta - d(a, n) + margin]+) summed over triplets, divided by
+    the number of terms above 0; d = |a - k| of unit rows.
 
-    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar. margin .2; beta 1.2, the boundary, learned unless learn_beta=False, one for all or
-    per_class (of the anchor's class). nu adds nu * beta (global), or nu times the triplets' beta over the same divisor (per class).
-    mining: "all" triplets (in closed form: no triplet is built) or "distance_weighted", as in the paper. No triplets: 0, connected to z.
+    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar. margin .2; beta 1.2, the
+    boundary, learned unless learn_beta=False, one for all or per_class (of the anchor's class). nu
+    adds nu * beta (global), or nu times the triplets' beta over the same divisor (per class).
+    mining: "all" triplets (in closed form: no triplet is built) or "distance_weighted", as in the
+    paper. No triplets: 0, connected to z.
     """
 
     PAPER: ClassVar[str] = "Wu et al. 2017"
@@ -139,7 +190,10 @@ class MarginLoss(nn.Module):
     COMPARES: ClassVar[str] = "pair"
     NORMALISED: ClassVar[str] = "z"
     VERIFIED: ClassVar[str] = "margin__pml; loops over triplets"
-    NOTES: ClassVar[str] = "All triplets by default; the paper draws negatives by distance (mining='distance_weighted') and gives beta its own rate."
+    NOTES: ClassVar[str] = (
+        "All triplets by default; the paper draws negatives by distance "
+        "(mining='distance_weighted') and gives beta its own rate."
+    )
     bank: KeyBank | None
 
     @known_settings
@@ -158,20 +212,39 @@ class MarginLoss(nn.Module):
         super().__init__()
         if per_class:
             if num_classes < 1:
-                raise ValueError(f"MarginLoss: per_class=True needs num_classes, but it is {num_classes}")
+                raise ValueError(
+                    f"MarginLoss: per_class=True needs num_classes, but it is {num_classes}"
+                )
             self.num_classes = num_classes
-        self.dim, self.margin, self.per_class, self.nu, self.mining, self.bank = dim, margin, per_class, nu, mining, None
+        self.dim, self.margin, self.per_class, self.nu, self.mining, self.bank = (
+            dim,
+            margin,
+            per_class,
+            nu,
+            mining,
+            None,
+        )
         start = torch.full((num_classes,), float(beta)) if per_class else torch.tensor(float(beta))
-        self.beta: nn.Parameter | float = nn.Parameter(start, requires_grad=learn_beta) if learn_beta or per_class else float(beta)
+        self.beta: nn.Parameter | float = (
+            nn.Parameter(start, requires_grad=learn_beta)
+            if learn_beta or per_class
+            else float(beta)
+        )
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         pairs = pair_up(self.bank, z, y, z_key, normalise=True)
-        total, above, boundaries = (made.sum() for made in by_anchor(self._terms, pairs, again=self.mining == "all"))
+        total, above, boundaries = (
+            made.sum() for made in by_anchor(self._terms, pairs, again=self.mining == "all")
+        )
         value = total / above.clamp(min=1)
         if not self.nu:
             return value
-        return value + self.nu * (boundaries / above.clamp(min=1) if self.per_class else torch.as_tensor(self.beta, dtype=z.dtype, device=z.device))
+        return value + self.nu * (
+            boundaries / above.clamp(min=1)
+            if self.per_class
+            else torch.as_tensor(self.beta, dtype=z.dtype, device=z.device)
+        )
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
         """Sums over triplets: both hinges, how many hinges are above 0, beta."""
@@ -181,26 +254,43 @@ class MarginLoss(nn.Module):
         of_row = beta[pairs.y] if self.per_class else beta.expand(len(d))
         if self.mining == "distance_weighted":
             a, p, n = mine_distance_weighted(d, same, other, self.dim)
-            positive, negative = (d[a, p] - of_row[a] + self.margin).relu(), (of_row[a] - d[a, n] + self.margin).relu()
-            total, above, boundaries = positive.sum() + negative.sum(), (positive > 0).sum() + (negative > 0).sum(), of_row[a].sum()
+            positive, negative = (
+                (d[a, p] - of_row[a] + self.margin).relu(),
+                (of_row[a] - d[a, n] + self.margin).relu(),
+            )
+            total, above, boundaries = (
+                positive.sum() + negative.sum(),
+                (positive > 0).sum() + (negative > 0).sum(),
+                of_row[a].sum(),
+            )
             return total[None], above[None], boundaries[None]
-        # a positive pair is in as many triplets as its anchor has negatives, and the other way round
+        # a positive pair is in as many triplets as its anchor has negatives, and the other way
+        # round
         positive, num_positive = summed((d - of_row[:, None] + self.margin).relu(), same, "nonzero")
-        negative, num_negative = summed((of_row[:, None] - d + self.margin).relu(), other, "nonzero")
+        negative, num_negative = summed(
+            (of_row[:, None] - d + self.margin).relu(), other, "nonzero"
+        )
         of_positive, of_negative = other.sum(1), same.sum(1)
-        return of_positive * positive + of_negative * negative, of_positive * num_positive + of_negative * num_negative, of_positive * of_negative * of_row
+        return (
+            of_positive * positive + of_negative * negative,
+            of_positive * num_positive + of_negative * num_negative,
+            of_positive * of_negative * of_row,
+        )
 
     def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
         return learned(self, optim)
 
 
 class Angular(nn.Module):
-    """mean over positive pairs of log(1 + sum_n exp(4 tan^2(alpha) (a + p).n - 2 (1 + tan^2(alpha)) a.p)), rows normalised.
+    """mean over positive pairs of log(1 + sum_n exp(4 tan^2(alpha) (a + p).n - 2 (1 + tan^2(alpha))
+    a.p)), rows normalised.
 
-    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar: anchors a are the batch's, p and n its keys. alpha: 40 degrees, in radians
-    (the paper: 36 to 55 degrees). negatives="raw" leaves n alone unnormalised, as pytorch-metric-learning's code has it.
-    Work is two products (B, Q) x (Q, P) over the P keys of the batch's classes, and against a bank these P keys times all Q, once each: P Q dim
-    multiplications, beside SupCon's 2 B Q dim. Memory is two (B, Q) tensors and a block (losses.angular). No positive pairs: 0, connected to z.
+    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar: anchors a are the batch's, p and
+    n its keys. alpha: 40 degrees, in radians (the paper: 36 to 55 degrees). negatives="raw" leaves
+    n alone unnormalised, as pytorch-metric-learning's code has it. Work is two products (B, Q) x
+    (Q, P) over the P keys of the batch's classes, and against a bank these P keys times all Q, once
+    each: P Q dim multiplications, beside SupCon's 2 B Q dim. Memory is two (B, Q) tensors and a
+    block (losses.angular). No positive pairs: 0, connected to z.
     """
 
     PAPER: ClassVar[str] = "Wang et al. 2017"
@@ -209,15 +299,30 @@ class Angular(nn.Module):
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "z"
     VERIFIED: ClassVar[str] = "angular__pml (negatives='raw'); loops"
-    NOTES: ClassVar[str] = "pytorch-metric-learning normalises a and p but not n (negatives='raw'). The paper's N-pair + angular is the sum of the two losses."
+    NOTES: ClassVar[str] = (
+        "pytorch-metric-learning normalises a and p but not n (negatives='raw'). The paper's "
+        "N-pair + angular is the sum of the two losses."
+    )
     bank: KeyBank | None
 
     @known_settings
-    def __init__(self, dim: int, num_classes: int = 0, *, alpha: float = math.radians(40.0), negatives: Literal["unit", "raw"] = "unit"):
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int = 0,
+        *,
+        alpha: float = math.radians(40.0),
+        negatives: Literal["unit", "raw"] = "unit",
+    ):
         super().__init__()
         if not 0 < alpha < math.pi / 2:
             raise ValueError(f"Angular: alpha={alpha} must be radians in (0, pi/2)")
-        self.dim, self.square_tan, self.negatives, self.bank = dim, math.tan(alpha) ** 2, negatives, None
+        self.dim, self.square_tan, self.negatives, self.bank = (
+            dim,
+            math.tan(alpha) ** 2,
+            negatives,
+            None,
+        )
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
@@ -226,7 +331,9 @@ class Angular(nn.Module):
         keys = x if raw.keys is z else unit(raw.keys)
         negatives = raw.keys if self.negatives == "raw" else keys
         of_keys = None if keys is x else keys
-        total, count = angular_sum(x, of_keys, negatives, raw, 4 * self.square_tan, 2 * (1 + self.square_tan))
+        total, count = angular_sum(
+            x, of_keys, negatives, raw, 4 * self.square_tan, 2 * (1 + self.square_tan)
+        )
         return total / count.clamp(min=1)
 
     def param_groups(self, optim: Rates) -> list[dict[str, Any]]:

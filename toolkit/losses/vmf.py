@@ -1,4 +1,6 @@
-"""Losses on von Mises-Fisher embeddings: a raw embedding z stands for vMF(mu = z/|z|, kappa = |z|), so that its norm says how certain it is."""
+"""Losses on von Mises-Fisher embeddings: a raw embedding z stands for vMF(mu = z/|z|, kappa = |z|),
+so that its norm says how certain it is.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from eval import directional
-from toolkit.losses.common import Rates, checked, class_logsumexp, class_rows, in_full, is_sharded, known_settings, proxy_groups
+from toolkit.losses.common import (
+    Rates,
+    checked,
+    class_logsumexp,
+    class_rows,
+    in_full,
+    is_sharded,
+    known_settings,
+    proxy_groups,
+)
 from toolkit.vmf.bound import bound_logits, expected_logsumexp
 from toolkit.vmf.distribution import Method, relative_log_c, resultant_ratio, root
 from toolkit.vmf.precision import full, unit
@@ -17,18 +28,25 @@ from toolkit.vmf.sampling import Family, cosines, generator_of, move_on, ranks, 
 
 
 class VMF(nn.Module):
-    """The vMF loss: cosine softmax whose embeddings and class vectors are vMF-distributed, marginalised. Scott et al. 2021, Eq 8/13.
+    """The vMF loss: cosine softmax whose embeddings and class vectors are vMF-distributed,
+    marginalised. Scott et al. 2021, Eq 8/13.
 
-    mean_i{ mean_s logsumexp_j[lc(|w_j|) - lc(|w_j + beta z_s|)] - beta A(kappa_i) A(|w_y|) mu_i.mu_y }, z_s ~ vMF(mu_i, kappa_i), kappa_i = |alpha z_i|,
-    lc = log C_n, beta = exp(tau) learned with its own rate. It bounds the expected cross-entropy from above.
+    mean_i{ mean_s logsumexp_j[lc(|w_j|) - lc(|w_j + beta z_s|)] - beta A(kappa_i) A(|w_y|)
+    mu_i.mu_y }, z_s ~ vMF(mu_i, kappa_i), kappa_i = |alpha z_i|, lc = log C_n, beta = exp(tau)
+    learned with its own rate. It bounds the expected cross-entropy from above.
 
-    z (B, dim) raw, y (B,) int64 -> scalar; samples (S, B, dim): unit vectors given instead of drawn. Nothing is normalised: norms are concentrations.
-    resultant: lambda of Eq 14-19, the mean resultant length aimed at on the start, from which the proxies' norm follows (.4 closed sets, .7 open sets);
-    estimate(embeddings) sets alpha so that embeddings start there too. method="bounds" takes A and lc of Eq 10 and 12 instead of the exact ones.
-    noise="shared" gives all rows the same S tangent directions (and each its own cosines): every row's draws are exactly vMF, rows are merely not independent
-    of each other, and the (S B, dim) x (dim, C) product shrinks to (B + S, dim) x (dim, C). "independent", and always below 16 dimensions: as the release.
-    family="power_spherical" draws z from that distribution instead, and takes its mean, kappa / (n - 1 + kappa), for A(kappa_i); class vectors stay vMF.
-    Noise belongs to the buffer `noise`, which a backward pass moves on: a repeated evaluation repeats the value, and a resumed run continues the same noise.
+    z (B, dim) raw, y (B,) int64 -> scalar; samples (S, B, dim): unit vectors given instead of
+    drawn. Nothing is normalised: norms are concentrations.
+    resultant: lambda of Eq 14-19, the mean resultant length aimed at on the start, from which the
+    proxies' norm follows (.4 closed sets, .7 open sets); estimate(embeddings) sets alpha so that
+    embeddings start there too. method="bounds" takes A and lc of Eq 10 and 12 instead of the exact
+    ones. noise="shared" gives all rows the same S tangent directions (and each its own cosines):
+    every row's draws are exactly vMF, rows are merely not independent of each other, and the (S B,
+    dim) x (dim, C) product shrinks to (B + S, dim) x (dim, C). "independent", and always below 16
+    dimensions: as the release. family="power_spherical" draws z from that distribution instead, and
+    takes its mean, kappa / (n - 1 + kappa), for A(kappa_i); class vectors stay vMF. Noise belongs
+    to the buffer `noise`, which a backward pass moves on: a repeated evaluation repeats the value,
+    and a resumed run continues the same noise.
     """
 
     PAPER: ClassVar[str] = "Scott et al. 2021"
@@ -37,13 +55,20 @@ class VMF(nn.Module):
     SHARDS: ClassVar[bool] = True
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "nothing"
-    VERIFIED: ClassVar[str] = "vmf__vmf_embeddings, vmf_n3__vmf_embeddings (method='bounds', given samples); loops over an independent series"
+    VERIFIED: ClassVar[str] = (
+        "vmf__vmf_embeddings, vmf_n3__vmf_embeddings (method='bounds', given samples); loops over "
+        "an independent series"
+    )
     NOTES: ClassVar[str] = (
-        "Exact A and C_n where paper and release have the mean of two bounds (up to 25 % off in A at n = 3). The release's sampler is wrong for kappa > 10 "
+        "Exact A and C_n where paper and release have the mean of two bounds (up to 25 % off in A "
+        "at n = 3). The release's sampler is wrong for kappa > 10 "
         "unless kappa >> n, and its gradient ignores the rejection: not reproduced. "
-        "alpha from E|x| (Eq 15); Eq 16's sqrt(n) E|x_i|, of which 1.25 times as much comes, is alpha_from='absolute'. "
-        "Paper and release draw every embedding's samples independently; noise='shared', the default, gives the rows of a batch common tangent directions from "
-        "16 dimensions on. They take alpha from the whole training set; `estimate` gets at most 4,096 views of it from the training loop."
+        "alpha from E|x| (Eq 15); Eq 16's sqrt(n) E|x_i|, of which 1.25 times as much comes, is "
+        "alpha_from='absolute'. "
+        "Paper and release draw every embedding's samples independently; noise='shared', the "
+        "default, gives the rows of a batch common tangent directions from "
+        "16 dimensions on. They take alpha from the whole training set; `estimate` gets at most "
+        "4,096 views of it from the training loop."
     )
 
     proxies: nn.Parameter  # (C, D)
@@ -67,8 +92,16 @@ class VMF(nn.Module):
     ):
         super().__init__()
         if dim < 2 or not 0 < resultant < 1 or num_samples < 1:
-            raise ValueError(f"VMF: dim={dim} must be 2 or more, resultant={resultant} in (0, 1) and num_samples={num_samples} at least 1")
-        self.dim, self.num_classes, self.num_samples, self.tau_lr = dim, num_classes, num_samples, tau_lr
+            raise ValueError(
+                f"VMF: dim={dim} must be 2 or more, resultant={resultant} in (0, 1) and "
+                f"num_samples={num_samples} at least 1"
+            )
+        self.dim, self.num_classes, self.num_samples, self.tau_lr = (
+            dim,
+            num_classes,
+            num_samples,
+            tau_lr,
+        )
         self.method: Method = method
         self.sharing, self.family, self.alpha_from = noise, family, alpha_from
         self.concentration = resultant * (dim - 1) / (1 - resultant**2)  # Eq 14
@@ -80,93 +113,187 @@ class VMF(nn.Module):
 
     @torch.no_grad()
     def estimate(self, embeddings: Tensor) -> float:
-        """Set and return alpha from the (N, dim) embeddings of the training set before training, so that the mean of |alpha z| is Eq 14's concentration.
+        """Set and return alpha from the (N, dim) embeddings of the training set before training, so
+        that the mean of |alpha z| is Eq 14's concentration.
 
-        alpha_from="norm": E|z|, Eq 15. "absolute": sqrt(n) E|z_i|, Eq 16 and the release. alpha stays fixed from then on and is saved with the weights.
+        alpha_from="norm": E|z|, Eq 15. "absolute": sqrt(n) E|z_i|, Eq 16 and the release. alpha
+        stays fixed from then on and is saved with the weights.
         """
         embeddings = full(embeddings)
-        size = embeddings.norm(dim=1).mean() if self.alpha_from == "norm" else sqrt(self.dim) * embeddings.abs().mean()
-        if embeddings.ndim != 2 or embeddings.shape[1] != self.dim or not bool(torch.isfinite(size) & (size > 0)):
+        size = (
+            embeddings.norm(dim=1).mean()
+            if self.alpha_from == "norm"
+            else sqrt(self.dim) * embeddings.abs().mean()
+        )
+        if (
+            embeddings.ndim != 2
+            or embeddings.shape[1] != self.dim
+            or not bool(torch.isfinite(size) & (size > 0))
+        ):
             shape = tuple(embeddings.shape)
-            raise ValueError(f"VMF.estimate: embeddings must be (N, {self.dim}), finite and not all 0, but are {shape} of mean size {float(size)}")
+            raise ValueError(
+                f"VMF.estimate: embeddings must be (N, {self.dim}), finite and not all 0, but are "
+                f"{shape} of mean size {float(size)}"
+            )
         self.alpha.copy_(self.concentration / size)
         return float(self.alpha)
 
     @in_full
     def logits(self, z: Tensor) -> Tensor:
-        """(B, C) beta E[w_j].E[z] = beta A(|w_j|) A(kappa) cos: deterministic. The paper predicts by `posterior`."""
+        """(B, C) beta E[w_j].E[z] = beta A(|w_j|) A(kappa) cos: deterministic.
+
+        The paper predicts by `posterior`.
+        """
         nu = full(z) * self.alpha.to(full(z).dtype)
-        return self.tau.to(nu.dtype).exp() * self._mean_of_draws(nu) @ self._mean(self.proxies.to(nu.dtype)).T
+        return (
+            self.tau.to(nu.dtype).exp()
+            * self._mean_of_draws(nu)
+            @ self._mean(self.proxies.to(nu.dtype)).T
+        )
 
     @torch.no_grad()
     @in_full
-    def posterior(self, z: Tensor, *, num_samples: int | None = None, generator: torch.Generator | None = None) -> Tensor:
-        """(B, C) class probabilities: the mean over num_samples draws of z and of the class vectors, anew for every row, of softmax_j(beta w_j.z): Sec. 2.3."""
+    def posterior(
+        self, z: Tensor, *, num_samples: int | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """(B, C) class probabilities: the mean over num_samples draws of z and of the class
+        vectors, anew for every row, of softmax_j(beta w_j.z): Sec. 2.3.
+        """
         nu, w = full(z) * self.alpha.to(full(z).dtype), self.proxies.to(full(z).dtype)
         num, beta = num_samples or self.num_samples, self.tau.to(nu.dtype).exp()
         found = torch.zeros(len(nu), len(w), dtype=nu.dtype, device=nu.device)
         size = max(1, 2**22 // w.numel())  # rows at a time: (size, C, D) numbers are held
         for rows, total in zip(torch.split(nu, size), torch.split(found, size), strict=True):
             for _ in range(num):  # draws that all rows shared would not average out over a test set
-                drawn = sample(unit(rows), rows.norm(dim=1), 1, generator=generator, family=self.family)[0]
+                drawn = sample(
+                    unit(rows), rows.norm(dim=1), 1, generator=generator, family=self.family
+                )[0]
                 classes = sample(unit(w), w.norm(dim=1), len(rows), generator=generator)
-                total += torch.softmax(beta * torch.einsum("bd,bcd->bc", drawn, classes), dim=1) / num
+                total += (
+                    torch.softmax(beta * torch.einsum("bd,bcd->bc", drawn, classes), dim=1) / num
+                )
         return found
 
     def _mean(self, nu: Tensor) -> Tensor:
         return resultant_ratio(nu.square().sum(1, keepdim=True), self.dim, method=self.method) * nu
 
     def _mean_of_draws(self, nu: Tensor) -> Tensor:
-        """(B, D) E[z] of the family that embeddings are drawn from; class vectors are vMF in either."""
-        return nu / (self.dim - 1 + root(nu.square().sum(1, keepdim=True))) if self.family == "power_spherical" else self._mean(nu)
+        """(B, D) E[z] of the family that embeddings are drawn from; class vectors are vMF in
+        either.
+        """
+        return (
+            nu / (self.dim - 1 + root(nu.square().sum(1, keepdim=True)))
+            if self.family == "power_spherical"
+            else self._mean(nu)
+        )
 
     @checked
-    def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None, *, samples: Tensor | None = None) -> Tensor:
-        nu, w, beta = z * self.alpha.to(z.dtype), self.proxies.to(z.dtype), self.tau.to(z.dtype).exp()
-        left, along, across = self._draws(nu) if samples is None else self._given(samples.to(z.dtype))
+    def forward(
+        self, z: Tensor, y: Tensor, z_key: Tensor | None = None, *, samples: Tensor | None = None
+    ) -> Tensor:
+        nu, w, beta = (
+            z * self.alpha.to(z.dtype),
+            self.proxies.to(z.dtype),
+            self.tau.to(z.dtype).exp(),
+        )
+        left, along, across = (
+            self._draws(nu) if samples is None else self._given(samples.to(z.dtype))
+        )
         if is_sharded():  # not blockwise: (S, B, c) is held
-            bound = class_logsumexp(bound_logits(left, along, across, w, beta, self.dim, self.method).flatten(0, 1)).mean()
+            bound = class_logsumexp(
+                bound_logits(left, along, across, w, beta, self.dim, self.method).flatten(0, 1)
+            ).mean()
             own_w = class_rows(w, y)
         else:
-            bound, own_w = expected_logsumexp(left, along, across, w, y, beta, self.dim, self.method)
+            bound, own_w = expected_logsumexp(
+                left, along, across, w, y, beta, self.dim, self.method
+            )
         own = (self._mean_of_draws(nu) * self._mean(own_w)).sum(1)
         return move_on(bound - beta * own.mean(), self.noise)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _draws(self, nu: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """All draws as along_si left_i + across_si left_{B+s}: left (B + S, D), along and across (S, B)."""
+        """All draws as along_si left_i + across_si left_{B+s}: left (B + S, D), along and across
+        (S, B).
+        """
         generator, order = generator_of(self.noise, nu.device), ranks(nu)
         mu, kappa = unit(nu), root(nu.square().sum(1))
-        if self.sharing == "independent" or self.dim < 16:  # in few dimensions a shared direction can fall on mu, and the product is small anyway
+        if (
+            self.sharing == "independent" or self.dim < 16
+        ):  # in few dimensions a shared direction can fall on mu, and the product is small anyway
             inverse = order.argsort()
-            return self._given(sample(mu[inverse], kappa[inverse], self.num_samples, generator=generator, family=self.family)[:, order])
-        mu = torch.where(kappa[:, None] > 0, mu, torch.eye(1, self.dim, dtype=mu.dtype, device=mu.device))
-        tangents = torch.randn(self.num_samples, self.dim, dtype=torch.float32, generator=generator, device=nu.device).to(nu.dtype)
+            return self._given(
+                sample(
+                    mu[inverse],
+                    kappa[inverse],
+                    self.num_samples,
+                    generator=generator,
+                    family=self.family,
+                )[:, order]
+            )
+        mu = torch.where(
+            kappa[:, None] > 0, mu, torch.eye(1, self.dim, dtype=mu.dtype, device=mu.device)
+        )
+        tangents = torch.randn(
+            self.num_samples, self.dim, dtype=torch.float32, generator=generator, device=nu.device
+        ).to(nu.dtype)
         inverse = order.argsort()
-        cosine, sine = (x[:, order].to(nu.dtype) for x in cosines(kappa[inverse], self.dim, self.num_samples, generator=generator, family=self.family))
+        cosine, sine = (
+            x[:, order].to(nu.dtype)
+            for x in cosines(
+                kappa[inverse], self.dim, self.num_samples, generator=generator, family=self.family
+            )
+        )
         toward = tangents @ mu.T
-        across = sine / (tangents.square().sum(1, keepdim=True) - toward.square()).clamp(min=1e-12).sqrt()
+        across = (
+            sine
+            / (tangents.square().sum(1, keepdim=True) - toward.square()).clamp(min=1e-12).sqrt()
+        )
         return torch.cat([mu, tangents]), cosine - across * toward, across
 
     def _given(self, samples: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         rows = samples.flatten(0, 1)
-        return torch.cat([rows, rows.new_zeros(1, self.dim)]), rows.new_ones(1, len(rows)), rows.new_zeros(1, len(rows))
+        return (
+            torch.cat([rows, rows.new_zeros(1, self.dim)]),
+            rows.new_ones(1, len(rows)),
+            rows.new_zeros(1, len(rows)),
+        )
 
     def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        """Proxies as usual; tau at its own rate tau_lr, without momentum and decay, as the release has it."""
-        own = {"params": [self.tau], "lr": self.tau_lr, "weight_decay": 0.0, "momentum": 0.0, "nesterov": False}
-        return [{"params": [self.proxies], "lr": optim.lr * optim.proxy_lr_scale, "weight_decay": optim.weight_decay}, own]
+        """Proxies as usual; tau at its own rate tau_lr, without momentum and decay, as the release
+        has it.
+        """
+        own = {
+            "params": [self.tau],
+            "lr": self.tau_lr,
+            "weight_decay": 0.0,
+            "momentum": 0.0,
+            "nesterov": False,
+        }
+        return [
+            {
+                "params": [self.proxies],
+                "lr": optim.lr * optim.proxy_lr_scale,
+                "weight_decay": optim.weight_decay,
+            },
+            own,
+        ]
 
 
 class SCF(nn.Module):
-    """Spherical confidence: -log density of the class vector, on the sphere of radius r, under vMF(mu, kappa): -lc(kappa) - kappa cos(mu, w_y) + n log r.
+    """Spherical confidence: -log density of the class vector, on the sphere of radius r, under
+    vMF(mu, kappa): -lc(kappa) - kappa cos(mu, w_y) + n log r.
 
-    Li et al. 2021. It trains how certain an embedding is, given class vectors that another loss has made (assign them to `proxies`).
-    z (B, dim) raw, y (B,) int64 -> scalar mean; directions normalised. concentration="norm": kappa = |z|; "output": kappa = exp(z[:, -1]), a head's own
-    output, the direction being the other columns (proxies (C, dim - 1)). learn="concentration" (the paper) passes no gradient to directions and proxies.
-    The paper freezes the network and trains a head for kappa. A network that is trained whole, as with concentration="norm", drifts in its directions all the
-    same: no gradient asks for it, but kappa and the direction come from the same weights, and what changes one changes the other, unchecked by this loss.
-    Freeze all but a head with concentration="output" to keep directions, or join it (Joint) with the loss that made them.
+    Li et al. 2021. It trains how certain an embedding is, given class vectors that another loss has
+    made (assign them to `proxies`). z (B, dim) raw, y (B,) int64 -> scalar mean; directions
+    normalised. concentration="norm": kappa = |z|; "output": kappa = exp(z[:, -1]), a head's own
+    output, the direction being the other columns (proxies (C, dim - 1)). learn="concentration" (the
+    paper) passes no gradient to directions and proxies. The paper freezes the network and trains a
+    head for kappa. A network that is trained whole, as with concentration="norm", drifts in its
+    directions all the
+    same: no gradient asks for it, but kappa and the direction come from the same weights, and what
+    changes one changes the other, unchecked by this loss. Freeze all but a head with
+    concentration="output" to keep directions, or join it (Joint) with the loss that made them.
     """
 
     PAPER: ClassVar[str] = "Li et al. 2021"
@@ -177,8 +304,10 @@ class SCF(nn.Module):
     NORMALISED: ClassVar[str] = "directions of z, proxies"
     VERIFIED: ClassVar[str] = "closed form against scipy.special.ive"
     NOTES: ClassVar[str] = (
-        "The release's log(1e-6 + ive) freezes the Bessel term at n = 512 for kappa below a few thousand (gradient 1 for A); exact here. "
-        "The paper trains a head on a frozen network; a network that is trained whole lets the directions drift, which this loss does not see."
+        "The release's log(1e-6 + ive) freezes the Bessel term at n = 512 for kappa below a few "
+        "thousand (gradient 1 for A); exact here. "
+        "The paper trains a head on a frozen network; a network that is trained whole lets the "
+        "directions drift, which this loss does not see."
     )
 
     proxies: nn.Parameter
@@ -194,11 +323,22 @@ class SCF(nn.Module):
         learn: Literal["concentration", "all"] = "concentration",
     ):
         super().__init__()
-        self.dim, self.num_classes, self.r, self.concentration, self.learn = dim, num_classes, r, concentration, learn
+        self.dim, self.num_classes, self.r, self.concentration, self.learn = (
+            dim,
+            num_classes,
+            r,
+            concentration,
+            learn,
+        )
         self.directions = dim if concentration == "norm" else dim - 1
         if r <= 0 or self.directions < 2:
-            raise ValueError(f"SCF: r={r} must be positive, and {self.directions} coordinates cannot hold a direction: raise dim")
-        self.proxies = nn.Parameter(nn.init.xavier_normal_(torch.empty(num_classes, self.directions)))
+            raise ValueError(
+                f"SCF: r={r} must be positive, and {self.directions} coordinates cannot hold a "
+                "direction: raise dim"
+            )
+        self.proxies = nn.Parameter(
+            nn.init.xavier_normal_(torch.empty(num_classes, self.directions))
+        )
 
     @in_full
     def logits(self, z: Tensor) -> Tensor:

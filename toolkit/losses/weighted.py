@@ -1,4 +1,6 @@
-"""Losses that weigh an anchor's pairs by their violations: log-sum-exp of its positives and of its negatives apart."""
+"""Losses that weigh an anchor's pairs by their violations: log-sum-exp of its positives and of its
+negatives apart.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,27 @@ from torch import Tensor, nn
 
 from toolkit.losses.common import KeyBank, Rates, checked, known_settings
 from toolkit.losses.mining import mine_multi_similarity
-from toolkit.losses.pairing import Pairs, by_anchor, learned, log1p_exp, masked_lse, mean, over, pair_up
+from toolkit.losses.pairing import (
+    Pairs,
+    by_anchor,
+    learned,
+    log1p_exp,
+    masked_lse,
+    mean,
+    over,
+    pair_up,
+)
 
 
 class MultiSimilarity(nn.Module):
-    """mean over anchors of log(1 + sum_p e^{-alpha (s_p - base)}) / alpha + log(1 + sum_n e^{beta (s_n - base)}) / beta, s the cosine, over mined pairs.
+    """mean over anchors of log(1 + sum_p e^{-alpha (s_p - base)}) / alpha + log(1 + sum_n e^{beta
+    (s_n - base)}) / beta, s the cosine, over mined pairs.
 
-    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar; both sides normalised. alpha 2, beta 50, base .5. epsilon .1: a positive is kept
-    if it is less similar than the anchor's most similar negative + epsilon, a negative if it is more similar than its least similar positive - epsilon;
-    epsilon=None keeps all pairs. An anchor without kept pairs counts as 0. Anchors are the batch's, the rest its keys. No pairs: 0, connected to z.
+    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar; both sides normalised. alpha 2,
+    beta 50, base .5. epsilon .1: a positive is kept if it is less similar than the anchor's most
+    similar negative + epsilon, a negative if it is more similar than its least similar positive -
+    epsilon; epsilon=None keeps all pairs. An anchor without kept pairs counts as 0. Anchors are the
+    batch's, the rest its keys. No pairs: 0, connected to z.
     """
 
     PAPER: ClassVar[str] = "Wang et al. 2019a"
@@ -25,15 +39,34 @@ class MultiSimilarity(nn.Module):
     PROXY: ClassVar[bool] = False
     COMPARES: ClassVar[str] = "pair"
     NORMALISED: ClassVar[str] = "z"
-    VERIFIED: ClassVar[str] = "multi_similarity__pml (epsilon=None), multi_similarity_miner__pml (value and mined pairs); loops"
+    VERIFIED: ClassVar[str] = (
+        "multi_similarity__pml (epsilon=None), multi_similarity_miner__pml (value and mined "
+        "pairs); loops"
+    )
     NOTES: ClassVar[str] = "The release also drops positives of cosine above 1 - 1e-5."
     bank: KeyBank | None
 
-    def __init__(self, dim: int, num_classes: int = 0, *, alpha: float = 2.0, beta: float = 50.0, base: float = 0.5, epsilon: float | None = 0.1):
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int = 0,
+        *,
+        alpha: float = 2.0,
+        beta: float = 50.0,
+        base: float = 0.5,
+        epsilon: float | None = 0.1,
+    ):
         super().__init__()
         if alpha <= 0 or beta <= 0:
             raise ValueError(f"MultiSimilarity: alpha={alpha} and beta={beta} must be positive")
-        self.dim, self.alpha, self.beta, self.base, self.epsilon, self.bank = dim, alpha, beta, base, epsilon, None
+        self.dim, self.alpha, self.beta, self.base, self.epsilon, self.bank = (
+            dim,
+            alpha,
+            beta,
+            base,
+            epsilon,
+            None,
+        )
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
@@ -53,11 +86,13 @@ class MultiSimilarity(nn.Module):
 
 
 class CirclePair(nn.Module):
-    """log(1 + sum_p e^{-scale a_p (s_p - 1 + margin)} sum_n e^{scale a_n (s_n - margin)}), a_p = [1 + margin - s_p]+, a_n = [s_n + margin]+, no gradient to a.
+    """log(1 + sum_p e^{-scale a_p (s_p - 1 + margin)} sum_n e^{scale a_n (s_n - margin)}), a_p = [1
+    + margin - s_p]+, a_n = [s_n + margin]+, no gradient to a.
 
-    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar; s the cosine of normalised rows. margin .4, scale 80 (faces .25, 256).
-    over="anchor": of each anchor's pairs, the mean over anchors above 0; "batch": once, of all pairs of the batch (released code).
-    Anchors are the batch's, the rest its keys. Without a positive or without a negative: 0, connected to z.
+    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar; s the cosine of normalised rows.
+    margin .4, scale 80 (faces .25, 256). over="anchor": of each anchor's pairs, the mean over
+    anchors above 0; "batch": once, of all pairs of the batch (released code). Anchors are the
+    batch's, the rest its keys. Without a positive or without a negative: 0, connected to z.
     """
 
     PAPER: ClassVar[str] = "Sun et al. 2020"
@@ -66,11 +101,22 @@ class CirclePair(nn.Module):
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "z"
     VERIFIED: ClassVar[str] = "circle_pair__pml; loops"
-    NOTES: ClassVar[str] = "The release takes all pairs of the batch together (over='batch'), the paper those of one anchor."
+    NOTES: ClassVar[str] = (
+        "The release takes all pairs of the batch together (over='batch'), the paper those of one "
+        "anchor."
+    )
     bank: KeyBank | None
 
     @known_settings
-    def __init__(self, dim: int, num_classes: int = 0, *, margin: float = 0.4, scale: float = 80.0, over: Literal["anchor", "batch"] = "anchor"):
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int = 0,
+        *,
+        margin: float = 0.4,
+        scale: float = 80.0,
+        over: Literal["anchor", "batch"] = "anchor",
+    ):
         super().__init__()
         if scale <= 0:
             raise ValueError(f"CirclePair: scale={scale} must be positive")

@@ -1,7 +1,10 @@
-"""Checkpoints: safetensors with JSON in its header, no pickle. One file = one state, replaced in one step, so a kill at any moment leaves a whole one.
+"""Checkpoints: safetensors with JSON in its header, no pickle.
 
-Model file (best.safetensors, last.safetensors): the embedder's weights and its description (front-end, backbone, reading, similarity): enough to embed.
-What a run needs to go on as if it had not stopped is in its folder resume/ (toolkit/training/run.py).
+One file = one state, replaced in one step, so a kill at any moment leaves a whole one.
+
+Model file (best.safetensors, last.safetensors): the embedder's weights and its description
+(front-end, backbone, reading, similarity): enough to embed. What a run needs to go on as if it had
+not stopped is in its folder resume/ (toolkit/training/run.py).
 """
 
 from __future__ import annotations
@@ -36,9 +39,11 @@ _FOREIGN = "weights of another project start an image network by backbone.weight
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model ready to embed, with what its checkpoint says of it. settings: what else embeddings made with it have to say (crops, chunks).
+    """A model ready to embed, with what its checkpoint says of it. settings: what else embeddings
+    made with it have to say (crops, chunks).
 
-    norm_is_quality: whether the loss made the norm of an embedding a measure of its input's quality.
+    norm_is_quality: whether the loss made the norm of an embedding a measure of its input's
+    quality.
     """
 
     embedder: TorchEmbedder
@@ -53,7 +58,12 @@ class Loaded:
     @property
     def meta(self) -> dict[str, str]:
         """What travels with exported embeddings."""
-        return {"model": self.digest, "modality": self.modality, "similarity": self.similarity, **self.settings}
+        return {
+            "model": self.digest,
+            "modality": self.modality,
+            "similarity": self.similarity,
+            **self.settings,
+        }
 
 
 def save_model(
@@ -67,7 +77,9 @@ def save_model(
     loss: nn.Module | None = None,
     classes: Sequence[str] = (),
 ) -> None:
-    """Write the embedder so that `load_model` needs no recipe. loss, classes: class vectors and the names of their rows, for a recipe that classifies."""
+    """Write the embedder so that `load_model` needs no recipe. loss, classes: class vectors and the
+    names of their rows, for a recipe that classifies.
+    """
     description = {
         "modality": recipe.modality,
         "frontend": describe(recipe.frontend, "frontend"),
@@ -84,18 +96,35 @@ def save_model(
     if loss is not None:
         description["classes"] = list(classes)
         # copies, since a joint loss holds one tensor under two names, which safetensors refuses
-        tensors |= {f"{LOSS}{name}": value.clone() for name, value in loss.state_dict().items() if not name.startswith("bank.")}
+        tensors |= {
+            f"{LOSS}{name}": value.clone()
+            for name, value in loss.state_dict().items()
+            if not name.startswith("bank.")
+        }
     save(path, tensors, description, FORMAT)
 
 
 def load_loss(path: Path, part: Part, dim: int) -> tuple[nn.Module, list[str]]:
-    """The loss that a model file keeps, made by the recipe's `part` for embeddings (B, dim), and its classes. ValueError if it keeps none or another one."""
+    """The loss that a model file keeps, made by the recipe's `part` for embeddings (B, dim), and
+    its classes. ValueError if it keeps none or another one.
+    """
     tensors, description = load(find_model(path), FORMAT)
     if "classes" not in description:
-        raise ValueError(f"{path} keeps no class vectors: it was trained by a recipe without a test of classification or retrieval; train it again with one")
+        raise ValueError(
+            f"{path} keeps no class vectors: it was trained by a recipe without a test of "
+            "classification or retrieval; train it again with one"
+        )
     classes = [str(one) for one in description["classes"]]
     loss: nn.Module = part(dim, len(classes))
-    put(loss, {name.removeprefix(LOSS): value for name, value in tensors.items() if name.startswith(LOSS)}, f"{path}: loss")
+    put(
+        loss,
+        {
+            name.removeprefix(LOSS): value
+            for name, value in tensors.items()
+            if name.startswith(LOSS)
+        },
+        f"{path}: loss",
+    )
     return loss, classes
 
 
@@ -105,7 +134,8 @@ def without_loss(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def norm_is_quality(description: Mapping[str, Any]) -> bool:
-    """Whether a description names a loss that makes the norm a measure of quality, and no similarity that says otherwise.
+    """Whether a description names a loss that makes the norm a measure of quality, and no
+    similarity that says otherwise.
 
     The norm is SimPLE's in its inner product, the concentration of vMF, SCF and the probabilistic
     proxy losses, and what MagFace and AdaFace set their margins by. Losses that normalise the
@@ -117,7 +147,9 @@ def norm_is_quality(description: Mapping[str, Any]) -> bool:
         value = values.pop()
         if isinstance(value, dict):
             name = str(value.get("call")).rpartition(".")[2]
-            if name in _QUALITY_LOSSES and (name != "SimPLE" or str(description.get("similarity")).startswith("simple:")):
+            if name in _QUALITY_LOSSES and (
+                name != "SimPLE" or str(description.get("similarity")).startswith("simple:")
+            ):
                 return True
             values += value.values()
         elif isinstance(value, list):
@@ -130,22 +162,32 @@ def find_model(path: Path) -> Path:
     if path.is_dir():
         found = next((path / name for name in (BEST, LAST) if (path / name).is_file()), None)
         if found is None:
-            raise ValueError(f"{path} holds no checkpoint ({BEST} or {LAST}); give a run directory of `likeness train` or a .safetensors file")
+            raise ValueError(
+                f"{path} holds no checkpoint ({BEST} or {LAST}); give a run directory of `likeness "
+                "train` or a .safetensors file"
+            )
         return found
     if not path.is_file():
-        raise ValueError(f"model {str(path)!r} does not exist; give a run directory of `likeness train` or a .safetensors file")
+        raise ValueError(
+            f"model {str(path)!r} does not exist; give a run directory of `likeness train` or a "
+            ".safetensors file"
+        )
     return path
 
 
 def save(path: Path, tensors: dict[str, Tensor], state: dict[str, Any], kind: str) -> None:
-    """Write tensors and JSON as one safetensors file in one step; equal contents give equal bytes, and so equal digests.
+    """Write tensors and JSON as one safetensors file in one step; equal contents give equal bytes,
+    and so equal digests.
 
     Raises:
         OSError: the disk is full, say; the file that was there before stays.
     """
     text = json.dumps(state)
     if len(text) > _HEADER_LIMIT // 2:  # beside it, the header names every tensor
-        raise ValueError(f"{path}: its description has {len(text)} characters; at most {_HEADER_LIMIT // 2} can be read back: shorten the names of classes")
+        raise ValueError(
+            f"{path}: its description has {len(text)} characters; at most {_HEADER_LIMIT // 2} can "
+            "be read back: shorten the names of classes"
+        )
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic_path(path) as partial_path:
         try:
@@ -156,7 +198,9 @@ def save(path: Path, tensors: dict[str, Tensor], state: dict[str, Any], kind: st
 
 
 def _sort_metadata(path: Path) -> None:
-    """Sort the texts in the header of a file that safetensors wrote: it keeps them in a hash map, whose order is random. Tensors are sorted already."""
+    """Sort the texts in the header of a file that safetensors wrote: it keeps them in a hash map,
+    whose order is random. Tensors are sorted already.
+    """
     with path.open("rb+") as file:
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))
@@ -174,12 +218,19 @@ def load(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any], str]:
-    """As `load`, and the file's SHA-256. All three are of the same bytes: the file may change or shrink while it is read, which ends a process that maps it."""
+    """As `load`, and the file's SHA-256.
+
+    All three are of the same bytes: the file may change or shrink while it is read, which ends a
+    process that maps it.
+    """
     try:
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
             if size > _HEADER_LIMIT:
-                raise ValueError(f"{path} is no safetensors file of Likeness: its header would be {size} bytes; {_FOREIGN}")
+                raise ValueError(
+                    f"{path} is no safetensors file of Likeness: its header would be {size} bytes; "
+                    f"{_FOREIGN}"
+                )
             file.seek(0)
             content = file.read()
         digest = hashlib.sha256(content).hexdigest()
@@ -195,9 +246,15 @@ def read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any], str]
     try:
         state = json.loads(metadata["state"])
     except (KeyError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: its description is no JSON ({type(error).__name__}); it is damaged: copy or train it again") from None
+        raise ValueError(
+            f"{path}: its description is no JSON ({type(error).__name__}); it is damaged: copy or "
+            "train it again"
+        ) from None
     if not isinstance(state, dict):
-        raise ValueError(f"{path}: its description is a {type(state).__name__} and no JSON object; it is damaged: copy or train it again")
+        raise ValueError(
+            f"{path}: its description is a {type(state).__name__} and no JSON object; it is "
+            "damaged: copy or train it again"
+        )
     return tensors, state, digest
 
 
@@ -207,28 +264,63 @@ def _metadata(start: bytes) -> dict[str, str]:
         found = json.loads(start[8:])["__metadata__"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return {}
-    return found if isinstance(found, dict) and all(isinstance(one, str) for one in found.values()) else {}
+    return (
+        found
+        if isinstance(found, dict) and all(isinstance(one, str) for one in found.values())
+        else {}
+    )
 
 
 def _refuse_kind(path: Path, found: str, kind: str) -> NoReturn:
     family = kind.partition("/")[0]
-    what = f"of version {found!r}" if found.startswith(f"{family}/") else "of another kind" if found else "without a description by Likeness"
+    what = (
+        f"of version {found!r}"
+        if found.startswith(f"{family}/")
+        else "of another kind"
+        if found
+        else "without a description by Likeness"
+    )
     todo = "" if found.startswith("likeness.") else f"; {_FOREIGN}"
-    raise ValueError(f"{path} is a checkpoint {what}; this version of Likeness ({likeness_version()}) reads {kind!r}{todo}")
+    raise ValueError(
+        f"{path} is a checkpoint {what}; this version of Likeness ({likeness_version()}) reads "
+        f"{kind!r}{todo}"
+    )
 
 
-def put(module: nn.Module, tensors: dict[str, Tensor], where: str, todo: str = "take the recipe and settings that the weights were trained with") -> None:
-    """load_state_dict, strictly, with one sentence instead of a page. todo: what it ends with where they do not fit."""
-    if found := misfits(*({name: one.shape for name, one in some.items()} for some in (module.state_dict(), tensors))):
+def put(
+    module: nn.Module,
+    tensors: dict[str, Tensor],
+    where: str,
+    todo: str = "take the recipe and settings that the weights were trained with",
+) -> None:
+    """load_state_dict, strictly, with one sentence instead of a page. todo: what it ends with where
+    they do not fit.
+    """
+    if found := misfits(
+        *(
+            {name: one.shape for name, one in some.items()}
+            for some in (module.state_dict(), tensors)
+        )
+    ):
         raise ValueError(f"{where}: weights do not fit: {found}; {todo}")
     module.load_state_dict(tensors)
 
 
 def misfits(wanted: Mapping[str, torch.Size], stored: Mapping[str, torch.Size]) -> str:
     """What is missing, unknown or of another shape, counted, three of each named; "" if nothing is."""
-    shapes = [f"{name} {tuple(stored[name])} for {tuple(one)}" for name, one in wanted.items() if name in stored and one != stored[name]]
-    kinds = (("missing", sorted(wanted.keys() - stored.keys())), ("unknown", sorted(stored.keys() - wanted.keys())), ("of another shape", shapes))
-    return ", ".join(f"{len(names)} {what} ({first_names(names)})" for what, names in kinds if names)
+    shapes = [
+        f"{name} {tuple(stored[name])} for {tuple(one)}"
+        for name, one in wanted.items()
+        if name in stored and one != stored[name]
+    ]
+    kinds = (
+        ("missing", sorted(wanted.keys() - stored.keys())),
+        ("unknown", sorted(stored.keys() - wanted.keys())),
+        ("of another shape", shapes),
+    )
+    return ", ".join(
+        f"{len(names)} {what} ({first_names(names)})" for what, names in kinds if names
+    )
 
 
 def best_of(step: int) -> str:

@@ -1,7 +1,9 @@
-"""What a file from elsewhere may say of a part's arguments: of the types that the part's signature states, and within bounds.
+"""What a file from elsewhere may say of a part's arguments: of the types that the part's signature
+states, and within bounds.
 
-Descriptions come with checkpoints and exported models. Python does not check annotations, and some numbers mean memory or time: a sampling
-rate of 1e-300 would be resampled for ever, one of 1e9 takes eleven gigabytes.
+Descriptions come with checkpoints and exported models. Python does not check annotations, and some
+numbers mean memory or time: a sampling rate of 1e-300 would be resampled for ever, one of 1e9 takes
+eleven gigabytes.
 """
 
 from __future__ import annotations
@@ -15,33 +17,51 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
-_ANY_WHOLE = (-1, 65_536)  # of arguments that are not named below; networks are compared with their weights besides
+_ANY_WHOLE = (
+    -1,
+    65_536,
+)  # of arguments that are not named below; networks are compared with their weights besides
 _ANY_NUMBER = (-1e6, 1e6)
 _MAX_TEXT, _MAX_VALUES = 256, 256
 _PIXELS, _LAYERS = (0, 4096), (0, 1000)
 _BOUNDS: dict[str, tuple[float, float]] = {
     "rate_hz": (1000, 192_000),
-    "min_seconds": (0, 3600), "max_seconds": (0, 86_400), "chunk_seconds": (0, 86_400), "max_values": (0, 2**34), "crop_seconds": (0.1, 60), "crops": (0, 100),
-    "num_mels": (1, 1024), "num_ceps": (1, 1024), "fft_size": (16, 65_536), "frame_ms": (1, 1000), "hop_ms": (1, 1000), "cmn_window": (0, 1_000_000),
+    "min_seconds": (0, 3600),
+        "max_seconds": (0, 86_400),
+            "chunk_seconds": (0, 86_400),
+                "max_values": (0, 2**34), "crop_seconds": (0.1, 60), "crops": (0, 100),
+    "num_mels": (1, 1024),
+        "num_ceps": (1, 1024),
+            "fft_size": (16, 65_536),
+                "frame_ms": (1, 1000), "hop_ms": (1, 1000), "cmn_window": (0, 1_000_000),
     "size": _PIXELS, "edge": _PIXELS, "short_edge": _PIXELS, "crop": _PIXELS, "image_size": _PIXELS,
-    "depth": _LAYERS, "blocks": _LAYERS, "layers": _LAYERS, "heads": _LAYERS, "registers": _LAYERS, "time_masks": _LAYERS, "freq_masks": _LAYERS,
+    "depth": _LAYERS,
+        "blocks": _LAYERS,
+            "layers": _LAYERS,
+                "heads": _LAYERS,
+                    "registers": _LAYERS, "time_masks": _LAYERS, "freq_masks": _LAYERS,
     "res2net_scale": (1, 64), "cells": (1, 64), "bins": (1, 256), "num_bins": (1, 1024),
 }  # fmt: skip
 
 
 def check_arguments(part: Callable[..., Any], arguments: Mapping[str, Any], name: str) -> None:
-    """ValueError unless every argument is of the type that the part's signature states, and within its bounds.
+    """ValueError unless every argument is of the type that the part's signature states, and within
+    its bounds.
 
     Args:
         part: A class or function.
-        arguments: What a file gives to it. Lists are tuples, and nested parts are functools.partial already.
+        arguments: What a file gives to it. Lists are tuples, and nested parts are functools.partial
+            already.
         name: Of the part, for the sentence.
     """
     target = inspect.unwrap(part.__init__ if inspect.isclass(part) else part)
     hints = typing.get_type_hints(target)
     for key, value in arguments.items():
         if wrong := _wrong(value, hints.get(key, Any), key):
-            raise ValueError(f"{name}.{key} is {str(value)[:60]!r}, but {wrong}; the description is damaged or hostile: copy it again")
+            raise ValueError(
+                f"{name}.{key} is {str(value)[:60]!r}, but {wrong}; the description is damaged or "
+                "hostile: copy it again"
+            )
 
 
 def _wrong(value: Any, hint: Any, key: str) -> str:
@@ -53,21 +73,46 @@ def _wrong(value: Any, hint: Any, key: str) -> str:
     if hint is types.NoneType:
         return "" if value is None else "None is needed"
     if origin is Literal:
-        return "" if any(type(value) is type(one) and value == one for one in inner) else f"one of {', '.join(map(str, inner))} is needed"
+        return (
+            ""
+            if any(type(value) is type(one) and value == one for one in inner)
+            else f"one of {', '.join(map(str, inner))} is needed"
+        )
     if origin is tuple or origin is collections.abc.Sequence:
         kinds = [one for one in inner if one is not Ellipsis]
         free = origin is not tuple or Ellipsis in inner
-        if not isinstance(value, tuple) or len(value) > _MAX_VALUES or not (free or len(value) == len(kinds)):
+        if (
+            not isinstance(value, tuple)
+            or len(value) > _MAX_VALUES
+            or not (free or len(value) == len(kinds))
+        ):
             return f"{'a list' if free else len(kinds)} of values is needed"
-        return next((wrong for i, one in enumerate(value) if (wrong := _wrong(one, kinds[0 if free else i], key))), "")
+        return next(
+            (
+                wrong
+                for i, one in enumerate(value)
+                if (wrong := _wrong(one, kinds[0 if free else i], key))
+            ),
+            "",
+        )
     if hint is bool:
         return "" if isinstance(value, bool) else "true or false is needed"
     if hint is int or hint is float:
         low, high = _BOUNDS.get(key, _ANY_WHOLE if hint is int else _ANY_NUMBER)
-        right = type(value) is int or (hint is float and type(value) is float and math.isfinite(value))
-        return "" if right and low <= value <= high else f"a {'whole ' if hint is int else ''}number from {low:g} to {high:g} is needed"
+        right = type(value) is int or (
+            hint is float and type(value) is float and math.isfinite(value)
+        )
+        return (
+            ""
+            if right and low <= value <= high
+            else f"a {'whole ' if hint is int else ''}number from {low:g} to {high:g} is needed"
+        )
     if hint is str:
-        return "" if isinstance(value, str) and len(value) <= _MAX_TEXT else f"a text of at most {_MAX_TEXT} characters is needed"
+        return (
+            ""
+            if isinstance(value, str) and len(value) <= _MAX_TEXT
+            else f"a text of at most {_MAX_TEXT} characters is needed"
+        )
     if origin is collections.abc.Callable or inspect.isclass(hint):
         return "" if isinstance(value, partial) else "a part is needed"
     return "it cannot be given by a file"

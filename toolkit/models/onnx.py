@@ -1,11 +1,15 @@
-"""Models of `likeness export`: one .onnx file that holds front-end, network and what else there is to know, run by ONNX Runtime.
+"""Models of `likeness export`: one .onnx file that holds front-end, network and what else there is
+to know, run by ONNX Runtime.
 
-The description is a JSON object under the key "likeness" of the file's metadata: format, modality, similarity, dim, read (which function of the modality reads
-the items), digest (of the model that was exported: its embeddings and calibrations fit) and shape (what follows the batch in the input; null = any length).
+The description is a JSON object under the key "likeness" of the file's metadata: format, modality,
+similarity, dim, read (which function of the modality reads the items), digest (of the model that
+was exported: its embeddings and calibrations fit) and shape (what follows the batch in the input;
+null = any length).
 
-ONNX files come from anywhere. They are opened and run in a process of their own (toolkit/models/onnx_process.py), with limits of memory
-and time that follow from
-the sizes of the file and of the input; tensors outside the file and operators that ONNX does not define are refused there.
+ONNX files come from anywhere. They are opened and run in a process of their own
+(toolkit/models/onnx_process.py), with limits of memory and time that follow from
+the sizes of the file and of the input; tensors outside the file and operators that ONNX does not
+define are refused there.
 """
 
 from __future__ import annotations
@@ -36,14 +40,18 @@ class Whole(nn.Module):
         super().__init__()
         self.dim = dim
 
-    def forward(self, inputs: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, inputs: Tensor, lengths: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         return inputs, lengths
 
 
 class OnnxEmbedder(nn.Module):
-    """A whole embedder in ONNX Runtime: inputs as `read` gives them, (B, S) waves or (B, C, H, W) images -> (B, dim) raw embeddings.
+    """A whole embedder in ONNX Runtime: inputs as `read` gives them, (B, S) waves or (B, C, H, W)
+    images -> (B, dim) raw embeddings.
 
-    It takes no lengths, so that embedding batches hold equal lengths only; inputs with lengths are cut and run one by one.
+    It takes no lengths, so that embedding batches hold equal lengths only; inputs with lengths are
+    cut and run one by one.
     """
 
     pads_exactly = False
@@ -53,11 +61,18 @@ class OnnxEmbedder(nn.Module):
         self.session, self.dim, self.shape = session, dim, shape
 
     def forward(self, inputs: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """ValueError for inputs of another shape, and those that the graph cannot take (waves shorter than a frame)."""
+        """ValueError for inputs of another shape, and those that the graph cannot take (waves
+        shorter than a frame).
+        """
         given = tuple(inputs.shape[1:])
-        if len(given) != len(self.shape) or any(wanted not in (None, size) for wanted, size in zip(self.shape, given, strict=True)):
+        if len(given) != len(self.shape) or any(
+            wanted not in (None, size) for wanted, size in zip(self.shape, given, strict=True)
+        ):
             wanted_text = " x ".join("any" if size is None else str(size) for size in self.shape)
-            raise ValueError(f"inputs of {' x '.join(map(str, given))}; this .onnx model takes {wanted_text}: read or resize them so, or export it anew")
+            raise ValueError(
+                f"inputs of {' x '.join(map(str, given))}; this .onnx model takes {wanted_text}: "
+                "read or resize them so, or export it anew"
+            )
         values = inputs.detach().float().cpu()
         groups = [values]
         if lengths is not None and bool((lengths < 1).any()):
@@ -65,17 +80,26 @@ class OnnxEmbedder(nn.Module):
             groups = [row[None, ..., :size] for row, size in zip(values, sizes, strict=True)]
         name = self.session.get_inputs()[0].name
         try:
-            rows = [torch.from_numpy(self.session.run(None, {name: group.numpy()})[0]) for group in groups]
-        except Exception as error:  # onnxruntime has an exception for each of its states, with no base but Exception
-            raise ValueError(f"the .onnx model does not run on inputs of {' x '.join(map(str, given))} ({str(error).splitlines()[0][:200]})") from None
+            rows = [
+                torch.from_numpy(self.session.run(None, {name: group.numpy()})[0])
+                for group in groups
+            ]
+        except Exception as error:
+            # onnxruntime has an exception for each of its states, with no base but Exception
+            raise ValueError(
+                f"the .onnx model does not run on inputs of {' x '.join(map(str, given))} "
+                f"({str(error).splitlines()[0][:200]})"
+            ) from None
         return torch.cat(rows).to(inputs.device)
 
 
 def read(path: Path) -> tuple[TorchEmbedder, dict[str, Any]] | None:
-    """The embedder of a file of `likeness export` and what the file says of it; None for an .onnx file from elsewhere.
+    """The embedder of a file of `likeness export` and what the file says of it; None for an .onnx
+    file from elsewhere.
 
     Raises:
-        ValueError: Damaged, too large, tensors outside, foreign operators, a description that is not one.
+        ValueError: Damaged, too large, tensors outside, foreign operators, a description that is
+            not one.
         ImportError: Names the extra to install.
     """
     session = open_session(path)
@@ -87,24 +111,52 @@ def read(path: Path) -> tuple[TorchEmbedder, dict[str, Any]] | None:
     except (ValueError, RecursionError):
         stated = None
     names = ("format", "modality", "similarity", "digest")
-    if not isinstance(stated, dict) or stated.get("format") != FORMAT or not all(isinstance(stated.get(name), str) for name in names):
+    if (
+        not isinstance(stated, dict)
+        or stated.get("format") != FORMAT
+        or not all(isinstance(stated.get(name), str) for name in names)
+    ):
         found = stated.get("format") if isinstance(stated, dict) else None
-        raise ValueError(f"{path}: its description is of format {str(found)[:40]!r}, or incomplete; this version of Likeness reads {FORMAT!r}: export it anew")
+        raise ValueError(
+            f"{path}: its description is of format {str(found)[:40]!r}, or incomplete; this "
+            f"version of Likeness reads {FORMAT!r}: export it anew"
+        )
     shape, outputs, inputs = stated.get("shape"), session.get_outputs(), session.get_inputs()
-    if not isinstance(shape, list) or not all(size is None or isinstance(size, int) for size in shape) or len(inputs) != 1 or len(outputs) != 1:
-        raise ValueError(f"{path}: its description does not fit its {len(inputs)} inputs and {len(outputs)} outputs; export it anew")
-    if not isinstance(stated.get("dim"), int) or outputs[0].shape[1:] != [stated["dim"]] or len(inputs[0].shape) != 1 + len(shape):
-        raise ValueError(f"{path}: its description says {stated.get('dim')} dims of {shape}, the graph {outputs[0].shape} of {inputs[0].shape}; export it anew")
-    return TorchEmbedder(Whole(shape[0] or 1), OnnxEmbedder(session, stated["dim"], tuple(shape))).eval(), stated
+    if (
+        not isinstance(shape, list)
+        or not all(size is None or isinstance(size, int) for size in shape)
+        or len(inputs) != 1
+        or len(outputs) != 1
+    ):
+        raise ValueError(
+            f"{path}: its description does not fit its {len(inputs)} inputs and {len(outputs)} "
+            "outputs; export it anew"
+        )
+    if (
+        not isinstance(stated.get("dim"), int)
+        or outputs[0].shape[1:] != [stated["dim"]]
+        or len(inputs[0].shape) != 1 + len(shape)
+    ):
+        raise ValueError(
+            f"{path}: its description says {stated.get('dim')} dims of {shape}, the graph "
+            f"{outputs[0].shape} of {inputs[0].shape}; export it anew"
+        )
+    return TorchEmbedder(
+        Whole(shape[0] or 1), OnnxEmbedder(session, stated["dim"], tuple(shape))
+    ).eval(), stated
 
 
 def open_session(path: Path) -> Session:
-    """A model of a file from anywhere: on CUDA where onnxruntime has it, with as many threads as torch. Errors as in `read`."""
+    """A model of a file from anywhere: on CUDA where onnxruntime has it, with as many threads as
+    torch. Errors as in `read`.
+    """
     return Session(path)
 
 
 class Value(NamedTuple):
-    """An input or output: its name, "tensor(float)" or the like, and its sizes, a text or None where one is free."""
+    """An input or output: its name, "tensor(float)" or the like, and its sizes, a text or None
+    where one is free.
+    """
 
     name: str
     type: str
@@ -112,9 +164,11 @@ class Value(NamedTuple):
 
 
 class Session:
-    """An ONNX model that runs in a process of its own, by the methods of ONNX Runtime's InferenceSession that are needed here.
+    """An ONNX model that runs in a process of its own, by the methods of ONNX Runtime's
+    InferenceSession that are needed here.
 
-    The process ends with this object. One that met a limit, or that a forked process would share, is started anew when it is next asked.
+    The process ends with this object. One that met a limit, or that a forked process would share,
+    is started anew when it is next asked.
     """
 
     def __init__(self, path: Path):
@@ -122,14 +176,32 @@ class Session:
             raise ValueError(f"model {str(path)!r} does not exist")
         self._path, self._size = path.absolute(), path.stat().st_size
         if self._size > MAX_BYTES:
-            raise ValueError(f"{path}: {self._size} bytes; an .onnx file has at most {MAX_BYTES}: larger models keep their tensors elsewhere")
+            raise ValueError(
+                f"{path}: {self._size} bytes; an .onnx file has at most {MAX_BYTES}: larger models "
+                "keep their tensors elsewhere"
+            )
         self._open()
 
     def _open(self) -> None:
-        self._process = Process(onnx_process.__name__, "onnx")  # onnxruntime starts a thread where it is imported, so that it is imported there
-        limits = Limits(seconds=10.0 + self._size / 1e7, memory=_MEMORY + 6 * self._size + _cuda_memory(), answer=0)
-        stated, _ = self._process.ask(onnx_process.open_model, str(self._path), KEY, torch.get_num_threads(), about=self._path, limits=limits)
-        self._inputs, self._outputs = ([Value(*one) for one in stated[name]] for name in ("inputs", "outputs"))
+        self._process = Process(
+            onnx_process.__name__, "onnx"
+        )  # onnxruntime starts a thread where it is imported, so that it is imported there
+        limits = Limits(
+            seconds=10.0 + self._size / 1e7,
+            memory=_MEMORY + 6 * self._size + _cuda_memory(),
+            answer=0,
+        )
+        stated, _ = self._process.ask(
+            onnx_process.open_model,
+            str(self._path),
+            KEY,
+            torch.get_num_threads(),
+            about=self._path,
+            limits=limits,
+        )
+        self._inputs, self._outputs = (
+            [Value(*one) for one in stated[name]] for name in ("inputs", "outputs")
+        )
         self.text: str | None = stated["text"]
 
     def get_inputs(self) -> list[Value]:
@@ -138,17 +210,38 @@ class Session:
     def get_outputs(self) -> list[Value]:
         return self._outputs
 
-    def run(self, outputs: Sequence[str] | None, inputs: Mapping[str, np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
-        """The outputs. ValueError for inputs that it does not take, and where it takes more memory or time than any network needs of them."""
+    def run(
+        self, outputs: Sequence[str] | None, inputs: Mapping[str, np.ndarray[Any, Any]]
+    ) -> list[np.ndarray[Any, Any]]:
+        """The outputs.
+
+        ValueError for inputs that it does not take, and where it takes more memory or time than any
+        network needs of them.
+        """
         given = sum(one.nbytes for one in inputs.values())
-        # Networks take up to 100 times the memory of their input, and up to 10 s of a slow processor for each megabyte of it.
-        limits = Limits(seconds=_SECONDS + given / 7e3, memory=_MEMORY + 2 * self._size + 512 * given + _cuda_memory(), answer=_MEMORY + 64 * given)
+        # Networks take up to 100 times the memory of their input, and up to 10 s of a slow
+        # processor for each megabyte of it.
+        limits = Limits(
+            seconds=_SECONDS + given / 7e3,
+            memory=_MEMORY + 2 * self._size + 512 * given + _cuda_memory(),
+            answer=_MEMORY + 64 * given,
+        )
         names = None if outputs is None else list(outputs)
         while True:
             process = self._process
             try:
-                return process.ask(onnx_process.run, str(self._path), names, list(inputs), arrays=list(inputs.values()), about=self._path, limits=limits)[1]
-            except Ended:  # by an earlier input, perhaps of another thread, or it is that of the process that this one was forked from
+                return process.ask(
+                    onnx_process.run,
+                    str(self._path),
+                    names,
+                    list(inputs),
+                    arrays=list(inputs.values()),
+                    about=self._path,
+                    limits=limits,
+                )[1]
+            except Ended:
+                # by an earlier input, perhaps of another thread, or it is that of the process that
+                # this one was forked from
                 if self._process is process:
                     self._open()
 

@@ -1,7 +1,8 @@
-"""What happens to .onnx files in a process of their own (eval.formats.boundary): they are looked into, opened and run there, without torch.
+"""What happens to .onnx files in a process of their own (eval.formats.boundary): they are looked
+into, opened and run there, without torch.
 
-ONNX describes programs: loops of any number of rounds, tensors of any size that depend on the input. No look at a file bounds these; limits of
-memory and time on the process that runs it do.
+ONNX describes programs: loops of any number of rounds, tensors of any size that depend on the
+input. No look at a file bounds these; limits of memory and time on the process that runs it do.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def open_model(path: str, key: str, threads: int) -> Answer:
         threads: Of ONNX Runtime.
 
     Returns:
-        {"inputs", "outputs": [[name, type, shape], ...], "text": what the metadata say under the key, or None}, and no arrays.
+        {"inputs", "outputs": [[name, type, shape], ...], "text": what the metadata say under the
+        key, or None}, and no arrays.
 
     Raises:
         ValueError: Damaged; outside tensors; operators that ONNX does not define.
@@ -36,26 +38,51 @@ def open_model(path: str, key: str, threads: int) -> Answer:
     try:
         import onnxruntime
     except ImportError:
-        raise ImportError(f"{path}: an .onnx model needs ONNX Runtime; run `pip install 'likeness[export]'`") from None
+        raise ImportError(
+            f"{path}: an .onnx model needs ONNX Runtime; run `pip install 'likeness[export]'`"
+        ) from None
     held = checked(Path(path))
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 4
+    options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = (
+        threads,
+        1,
+        4,
+    )
     known = onnxruntime.get_available_providers()
-    cuda = [("CUDAExecutionProvider", {"use_tf32": 0})] if "CUDAExecutionProvider" in known else []  # TF32 has three digits, and embeddings would differ
+    cuda = (
+        [("CUDAExecutionProvider", {"use_tf32": 0})] if "CUDAExecutionProvider" in known else []
+    )  # TF32 has three digits, and embeddings would differ
     try:
-        session = onnxruntime.InferenceSession(held, options, providers=[*cuda, "CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            held, options, providers=[*cuda, "CPUExecutionProvider"]
+        )
     except Exception as error:
-        raise ValueError(f"{path}: no ONNX model that can be run ({(str(error).splitlines() or ['?'])[0][:200]})") from None
+        raise ValueError(
+            f"{path}: no ONNX model that can be run ({(str(error).splitlines() or ['?'])[0][:200]})"
+        ) from None
     _sessions[path] = session
     text = session.get_modelmeta().custom_metadata_map.get(key)
     if text is not None and len(text) > _MAX_DESCRIPTION:
-        raise ValueError(f"{path}: its description has {len(text)} characters; at most {_MAX_DESCRIPTION} are read")
-    stated = {"inputs": [_stated(one) for one in session.get_inputs()], "outputs": [_stated(one) for one in session.get_outputs()]}
+        raise ValueError(
+            f"{path}: its description has {len(text)} characters; at most {_MAX_DESCRIPTION} are "
+            "read"
+        )
+    stated = {
+        "inputs": [_stated(one) for one in session.get_inputs()],
+        "outputs": [_stated(one) for one in session.get_outputs()],
+    }
     return {**stated, "text": text}, []
 
 
 def _stated(one: Any) -> list[Any]:
-    return [one.name, one.type, [size if isinstance(size, int) else str(size) if size is not None else None for size in one.shape]]
+    return [
+        one.name,
+        one.type,
+        [
+            size if isinstance(size, int) else str(size) if size is not None else None
+            for size in one.shape
+        ],
+    ]
 
 
 def run(path: str, outputs: list[str] | None, inputs: list[str], *arrays: Array) -> Answer:
@@ -73,13 +100,19 @@ def checked(path: Path) -> bytes:
     try:
         import onnx
     except ImportError:
-        raise ImportError(f"{path}: looking into an .onnx model needs onnx; run `pip install 'likeness[export]'`") from None
+        raise ImportError(
+            f"{path}: looking into an .onnx model needs onnx; run `pip install 'likeness[export]'`"
+        ) from None
     held = path.read_bytes()
     try:
         model = onnx.ModelProto.FromString(held)
     except Exception:  # google.protobuf's DecodeError, for one
-        raise ValueError(f"{path}: no ONNX model that can be run (its protobuf is damaged or truncated)") from None
-    own = {(one.domain, one.name) for one in model.functions}  # by name: a function of a domain allows no other operator of it
+        raise ValueError(
+            f"{path}: no ONNX model that can be run (its protobuf is damaged or truncated)"
+        ) from None
+    own = {
+        (one.domain, one.name) for one in model.functions
+    }  # by name: a function of a domain allows no other operator of it
     foreign: dict[str, None] = {}
     outside: dict[str, None] = {}
     for graph in (model.graph, *model.functions):
@@ -90,9 +123,15 @@ def checked(path: Path) -> bytes:
             elif part.data_location == onnx.TensorProto.EXTERNAL or part.external_data:
                 outside[part.name] = None
     if foreign:
-        raise ValueError(f"{path}: {len(foreign)} operators are not ONNX's own ({name_first(foreign)}); custom operators are refused: export it without them")
+        raise ValueError(
+            f"{path}: {len(foreign)} operators are not ONNX's own ({name_first(foreign)}); custom "
+            "operators are refused: export it without them"
+        )
     if outside:
-        raise ValueError(f"{path}: {len(outside)} tensors lie in other files ({name_first(outside)}); these are refused: export it as one file")
+        raise ValueError(
+            f"{path}: {len(outside)} tensors lie in other files ({name_first(outside)}); these are "
+            "refused: export it as one file"
+        )
     return held
 
 
@@ -105,7 +144,10 @@ def parts(graph: Any) -> Iterator[Any]:
         yield node
         for attribute in node.attribute:
             tensors += [*attribute.tensors, *((attribute.t,) if attribute.HasField("t") else ())]
-            for sparse in (*attribute.sparse_tensors, *((attribute.sparse_tensor,) if attribute.HasField("sparse_tensor") else ())):
+            for sparse in (
+                *attribute.sparse_tensors,
+                *((attribute.sparse_tensor,) if attribute.HasField("sparse_tensor") else ()),
+            ):
                 tensors += [sparse.values, sparse.indices]
             for inner in (*attribute.graphs, *((attribute.g,) if attribute.HasField("g") else ())):
                 yield from parts(inner)

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-Part = Callable[..., Any]  # a class or function of toolkit, modalities or eval, usually in functools.partial
+Part = Callable[
+    ..., Any
+]  # a class or function of toolkit, modalities or eval, usually in functools.partial
 HOMES = ("toolkit", "modalities", "eval")  # the packages that a description may name
 # Modules that version 0.1 named otherwise. What it wrote is read by these names.
 RENAMED = {
@@ -39,9 +41,16 @@ class Parts(Protocol):
 
 
 def describe(value: Any, name: str = "recipe") -> Any:
-    """A recipe or a part as JSON values. Parts become {"call": "toolkit.module.Name", "args": {...}}; lambdas and recipe-local functions are refused."""
+    """A recipe or a part as JSON values.
+
+    Parts become {"call": "toolkit.module.Name", "args": {...}}; lambdas and recipe-local functions
+    are refused.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {one.name: describe(getattr(value, one.name), one.name) for one in dataclasses.fields(value)}
+        return {
+            one.name: describe(getattr(value, one.name), one.name)
+            for one in dataclasses.fields(value)
+        }
     if isinstance(value, Mapping):
         return {str(key): describe(one, f"{name}.{key}") for key, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -50,14 +59,21 @@ def describe(value: Any, name: str = "recipe") -> Any:
         return value
     func, keywords = (value.func, value.keywords) if isinstance(value, partial) else (value, {})
     if isinstance(value, partial) and value.args:
-        raise ValueError(f"{name}: {func.__qualname__} is given positional arguments; name them, so that they can be described")
+        raise ValueError(
+            f"{name}: {func.__qualname__} is given positional arguments; name them, so that they "
+            "can be described"
+        )
     module, qualname = getattr(func, "__module__", ""), getattr(func, "__qualname__", repr(func))
     if module.partition(".")[0] not in HOMES or "<" in qualname:
         raise ValueError(
-            f"{name}: {module}.{qualname} cannot be stored in a checkpoint; only classes and functions of toolkit, modalities and eval can "
+            f"{name}: {module}.{qualname} cannot be stored in a checkpoint; only classes and "
+            "functions of toolkit, modalities and eval can "
             "(no lambdas, nothing defined in the recipe file): move it there and name it"
         )
-    return {"call": f"{module}.{qualname}", "args": {key: describe(one, f"{name}.{key}") for key, one in keywords.items()}}
+    return {
+        "call": f"{module}.{qualname}",
+        "args": {key: describe(one, f"{name}.{key}") for key, one in keywords.items()},
+    }
 
 
 def renamed(description: Any) -> Any:

@@ -1,1 +1,3 @@
-"""Many processes that train as one: the group, classes spread over it, statistics of the whole batch."""
+"""Many processes that train as one: the group, classes spread over it, statistics of the whole
+batch.
+"""

@@ -1,7 +1,9 @@
-"""The processes of one training run: the group that torchrun starts, and collectives with gradients. What losses make of them: toolkit/parallel/spread.py.
+"""The processes of one training run: the group that torchrun starts, and collectives with
+gradients. What losses make of them: toolkit/parallel/spread.py.
 
-The collectives' backward passes are their adjoints, which sum over the processes. Nothing depends on how the batch is cut: slices may be of different lengths
-and empty. Without torchrun there is one process, and all of this does nothing.
+The collectives' backward passes are their adjoints, which sum over the processes. Nothing depends
+on how the batch is cut: slices may be of different lengths and empty. Without torchrun there is one
+process, and all of this does nothing.
 """
 
 from __future__ import annotations
@@ -21,27 +23,37 @@ from torch.autograd.function import once_differentiable
 
 
 def start(*, timeout_seconds: float = 600.0) -> torch.device | None:
-    """Join the processes that torchrun started; returns this one's device. None, and nothing done, without torchrun or with one process.
+    """Join the processes that torchrun started; returns this one's device.
 
-    Reads RANK, WORLD_SIZE and LOCAL_RANK. Tensors of the CPU go through gloo, of a GPU through NCCL. A collective that waits longer than the timeout for a
-    process is an error. ValueError if there are more processes on this machine than GPUs, while it has GPUs.
+    None, and nothing done, without torchrun or with one process.
+
+    Reads RANK, WORLD_SIZE and LOCAL_RANK. Tensors of the CPU go through gloo, of a GPU through
+    NCCL. A collective that waits longer than the timeout for a process is an error. ValueError if
+    there are more processes on this machine than GPUs, while it has GPUs.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return None
     local, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if gpus and local >= gpus:
-        raise ValueError(f"process {local} on this machine has no GPU: there are {gpus}; start at most {gpus} processes per machine (--nproc-per-node)")
+        raise ValueError(
+            f"process {local} on this machine has no GPU: there are {gpus}; start at most {gpus} "
+            "processes per machine (--nproc-per-node)"
+        )
     device = torch.device("cuda", local) if gpus else torch.device("cpu")
     if gpus:
         torch.cuda.set_device(device)
     if distributed.is_initialized():  # a second run in the same processes
         return device
-    distributed.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=timedelta(seconds=timeout_seconds))
+    distributed.init_process_group(
+        "cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=timedelta(seconds=timeout_seconds)
+    )
     return device
 
 
 def end() -> None:
-    """Leave the group, if there is one: together with the others, unless called while an exception passes (in a finally), when they may be anywhere."""
+    """Leave the group, if there is one: together with the others, unless called while an exception
+    passes (in a finally), when they may be anywhere.
+    """
     if distributed.is_initialized():
         if sys.exc_info()[0] is None:
             wait()  # gloo's threads abort a process that leaves while others still talk to it
@@ -66,7 +78,15 @@ def is_main() -> bool:
 def is_lost(error: BaseException) -> bool:
     """Whether an error of a collective says that another process is gone or does not answer."""
     told = str(error).lower()
-    signs = ("connection closed by peer", "connection reset", "broken pipe", "timed out", "timeout", "nccl", "remote process")
+    signs = (
+        "connection closed by peer",
+        "connection reset",
+        "broken pipe",
+        "timed out",
+        "timeout",
+        "nccl",
+        "remote process",
+    )
     return world() > 1 and isinstance(error, RuntimeError) and any(one in told for one in signs)
 
 
@@ -76,12 +96,17 @@ def wait() -> None:
 
 
 def any_rank(flag: bool) -> bool:
-    """Whether `flag` is true in any process: the same answer in all (Ctrl-C, a loss that is not finite)."""
+    """Whether `flag` is true in any process: the same answer in all (Ctrl-C, a loss that is not
+    finite).
+    """
     return bool(largest(torch.tensor([flag], dtype=torch.int64)))
 
 
 def on_main(work: Callable[[], object]) -> None:
-    """Run `work` in the main process. Where it raises, all others raise as well, instead of waiting for it."""
+    """Run `work` in the main process.
+
+    Where it raises, all others raise as well, instead of waiting for it.
+    """
     error: Exception | None = None
     if is_main():
         try:
@@ -89,7 +114,13 @@ def on_main(work: Callable[[], object]) -> None:
         except Exception as caught:
             error = caught
     if any_rank(error is not None):
-        raise error if error is not None else ValueError(f"process {rank()}: the first process has refused to go on, and says why")
+        raise (
+            error
+            if error is not None
+            else ValueError(
+                f"process {rank()}: the first process has refused to go on, and says why"
+            )
+        )
 
 
 def broadcast(x: Tensor, source: int = 0) -> Tensor:
@@ -103,20 +134,30 @@ def broadcast(x: Tensor, source: int = 0) -> Tensor:
 
 
 def agree(**values: Any) -> None:
-    """ValueError naming each value that is not the same in every process, and the processes that differ from process 0. Values: anything JSON can write."""
-    text = torch.tensor(list(json.dumps(values, sort_keys=True, default=repr).encode()), dtype=torch.uint8)
+    """ValueError naming each value that is not the same in every process, and the processes that
+    differ from process 0. Values: anything JSON can write.
+    """
+    text = torch.tensor(
+        list(json.dumps(values, sort_keys=True, default=repr).encode()), dtype=torch.uint8
+    )
     lengths = lengths_of(len(text), text.device)
-    found = [json.loads(bytes(part.tolist())) for part in torch.split(gather_plain(text, lengths), lengths)]
+    found = [
+        json.loads(bytes(part.tolist()))
+        for part in torch.split(gather_plain(text, lengths), lengths)
+    ]
     wrong = []
     for name in sorted({name for one in found for name in one}):
         theirs = [json.dumps(one[name]) if name in one else "nothing" for one in found]
         differ = [k for k in range(len(found)) if theirs[k] != theirs[0]]
         if differ:
-            others = ", ".join(f"{theirs[k]} in process {k}" for k in differ[:5]) + (", ..." if len(differ) > 5 else "")
+            others = ", ".join(f"{theirs[k]} in process {k}" for k in differ[:5]) + (
+                ", ..." if len(differ) > 5 else ""
+            )
             wrong.append(f"{name} is {theirs[0]} in process 0, but {others}")
     if wrong:
         raise ValueError(
-            f"the processes disagree on {len(wrong)} of {len(values)} values: {'; '.join(wrong)}; start all with the same command on the same data"
+            f"the processes disagree on {len(wrong)} of {len(values)} values: {'; '.join(wrong)}; "
+            "start all with the same command on the same data"
         )
 
 
@@ -124,7 +165,9 @@ def agree(**values: Any) -> None:
 
 
 def gather(x: Tensor, lengths: list[int] | None = None) -> Tensor:
-    """(n, ...) -> (N, ...): the rows of all processes in their order, n being any number. The gradient is the sum of the processes', cut to the own rows.
+    """(n, ...) -> (N, ...): the rows of all processes in their order, n being any number.
+
+    The gradient is the sum of the processes', cut to the own rows.
 
     lengths: every process's n where it is known, which saves asking for it.
     """
@@ -136,7 +179,9 @@ def gather(x: Tensor, lengths: list[int] | None = None) -> Tensor:
 
 def gather_plain(x: Tensor, lengths: list[int] | None = None) -> Tensor:
     """gather without gradient, of any type."""
-    return x.detach() if world() == 1 else _join(x.detach(), lengths or lengths_of(len(x), x.device))
+    return (
+        x.detach() if world() == 1 else _join(x.detach(), lengths or lengths_of(len(x), x.device))
+    )
 
 
 def total(x: Tensor) -> Tensor:
@@ -163,7 +208,11 @@ def lengths_of(length: int, device: torch.device) -> list[int]:
 
 
 def _padded(x: Tensor, length: int) -> Tensor:
-    return x.contiguous() if len(x) == length else torch.cat([x, x.new_zeros(length - len(x), *x.shape[1:])])
+    return (
+        x.contiguous()
+        if len(x) == length
+        else torch.cat([x, x.new_zeros(length - len(x), *x.shape[1:])])
+    )
 
 
 def _join(x: Tensor, lengths: list[int]) -> Tensor:

@@ -1,9 +1,12 @@
-"""One recipe, many variants and seeds, under identical data order, budget and augmentation -> a table with standard errors and intervals.
+"""One recipe, many variants and seeds, under identical data order, budget and augmentation -> a
+table with standard errors and intervals.
 
-out/VARIANT/seed-N/       the run as `likeness train` leaves it, scores.txt (`enrol probe score label`) or test.npz (values of each item), result.json
-out/plan.json             what is being compared: a changed recipe or data set is refused
-out/tune/                 Optuna's study and a run folder for each trial, with --tune
-out/comparison.json, table.txt, table.md, table.tex, report/index.html      the result, worked out anew from the score files each time
+out/VARIANT/seed-N/       the run as `likeness train` leaves it, scores.txt (`enrol probe score
+label`) or test.npz (values of each item), result.json out/plan.json             what is being
+compared: a changed recipe or data set is refused out/tune/                 Optuna's study and a run
+folder for each trial, with --tune
+out/comparison.json, table.txt, table.md, table.tex, report/index.html      the result, worked out
+anew from the score files each time
 """
 
 from __future__ import annotations
@@ -22,7 +25,18 @@ from typing import Any
 import torch
 
 from eval import per_item
-from eval.comparison import Comparison, Outcome, Run, Subjects, Tuned, measure, measure_items, resamples_needed, subjects_behind, summarise
+from eval.comparison import (
+    Comparison,
+    Outcome,
+    Run,
+    Subjects,
+    Tuned,
+    measure,
+    measure_items,
+    resamples_needed,
+    subjects_behind,
+    summarise,
+)
 from eval.formats.files import atomic_path
 from eval.formats.provenance import likeness_version, sha256
 from eval.formats.trials import read_scores, write_scores
@@ -41,17 +55,42 @@ from toolkit.training.recipe import Recipe, Schedule
 from toolkit.training.train import fit
 from toolkit.training.tune import Ranges, check_ranges, on_validation_classes, tune
 
-# What variants may differ in: the method, and what moves no number. Everything else decides what is learnt from, for how long, or how it is measured, and
-# fields that are added to Recipe later count as such until they are named here.
-METHOD = ("frontend", "backbone", "loss", "similarity", "memory", "optim", "schedule.warmup_steps", "schedule.decay", "schedule.halve_after", "estimate_views")
-INDIFFERENT = ("seed", "schedule.save_every", "schedule.keep_best", "workers", "prefetch", "threads", "cache")
+# What variants may differ in: the method, and what moves no number. Everything else decides what is
+# learnt from, for how long, or how it is measured, and fields that are added to Recipe later count
+# as such until they are named here.
+METHOD = (
+    "frontend",
+    "backbone",
+    "loss",
+    "similarity",
+    "memory",
+    "optim",
+    "schedule.warmup_steps",
+    "schedule.decay",
+    "schedule.halve_after",
+    "estimate_views",
+)
+INDIFFERENT = (
+    "seed",
+    "schedule.save_every",
+    "schedule.keep_best",
+    "workers",
+    "prefetch",
+    "threads",
+    "cache",
+)
 _RESULT, _SCORES = "result.json", "scores.txt"
-_FAILURES = (ValueError, RuntimeError, OSError)  # of one run: a loss that is NaN, unreadable items, memory or disk that is full
+_FAILURES = (
+    ValueError,
+    RuntimeError,
+    OSError,
+)  # of one run: a loss that is NaN, unreadable items, memory or disk that is full
 
 
 @dataclass(frozen=True)
 class Data:
-    """What the runs of a variant are trained and measured on. digest: of the training items' ids and labels, and of the trials.
+    """What the runs of a variant are trained and measured on. digest: of the training items' ids
+    and labels, and of the trials.
 
     items, trials, subjects: None for a recipe with a `test`, which finds its items itself.
     """
@@ -62,15 +101,27 @@ class Data:
     subjects: Subjects | None
 
 
-def load_variants(file: str, names: Sequence[str] = (), overrides: Sequence[str] = ()) -> tuple[dict[str, Recipe], dict[str, Ranges]]:
-    """The variants of RECIPE.py (all, or those named) with the overrides applied, and its RANGES. ValueError as
-    toolkit.training.recipe.load and override say."""
+def load_variants(
+    file: str, names: Sequence[str] = (), overrides: Sequence[str] = ()
+) -> tuple[dict[str, Recipe], dict[str, Ranges]]:
+    """The variants of RECIPE.py (all, or those named) with the overrides applied, and its RANGES.
+
+    ValueError as toolkit.training.recipe.load and override say.
+    """
     if ":" in file and not Path(file).is_file():
-        raise ValueError(f"recipe {file!r}: compare takes RECIPE.py alone; name variants with --variants {file.rpartition(':')[2]}")
+        raise ValueError(
+            f"recipe {file!r}: compare takes RECIPE.py alone; name variants with --variants "
+            f"{file.rpartition(':')[2]}"
+        )
     found = recipes.read(file)
     if any(one.partition("=")[0].strip() == "seed" for one in overrides):
-        raise ValueError("override seed: compare runs the seeds 0 to N - 1; say how many with --seeds N")
-    chosen = {name: recipes.override(recipes.choose(file, found["RECIPES"], name)[0], list(overrides)) for name in dict.fromkeys(names or found["RECIPES"])}
+        raise ValueError(
+            "override seed: compare runs the seeds 0 to N - 1; say how many with --seeds N"
+        )
+    chosen = {
+        name: recipes.override(recipes.choose(file, found["RECIPES"], name)[0], list(overrides))
+        for name in dict.fromkeys(names or found["RECIPES"])
+    }
     return chosen, dict(found.get("RANGES", {}))
 
 
@@ -89,61 +140,124 @@ def compare(
     command: str = "",
     say: Callable[[str], None] = print,
 ) -> Comparison:
-    """Train every variant with the seeds 0 to num_seeds - 1 into `out`, score the recipe's trials, compare; what is finished there is not done again.
+    """Train every variant with the seeds 0 to num_seeds - 1 into `out`, score the recipe's trials,
+    compare; what is finished there is not done again.
 
-    A seed gives every variant the same batches and views: variants that differ in more than METHOD are refused, unless the field is in `allow_different`.
-    A run that fails (its loss becomes NaN, say) is reported with its reason, the others go on, and the next call tries it again from its last checkpoint.
-    reference: what the others are set against, "" = the best mean of the first metric. num_tuning_trials: first search `ranges` (variant -> field -> Range or
-    Choice) on validation classes (toolkit.training.tune); overrides: what the command line set, which cannot be tuned too. command: shown in the report.
-    ValueError before the first step for anything wrong with variants, data or folder; Interrupted after Ctrl-C, with all whole: the same call goes on.
+    A seed gives every variant the same batches and views: variants that differ in more than METHOD
+    are refused, unless the field is in `allow_different`. A run that fails (its loss becomes NaN,
+    say) is reported with its reason, the others go on, and the next call tries it again from its
+    last checkpoint.
+    reference: what the others are set against, "" = the best mean of the first metric.
+    num_tuning_trials: first search `ranges` (variant -> field -> Range or Choice) on validation
+    classes (toolkit.training.tune); overrides: what the command line set, which cannot be tuned
+    too. command: shown in the report. ValueError before the first step for anything wrong with
+    variants, data or folder; Interrupted after Ctrl-C, with all whole: the same call goes on.
     """
     _check(variants, num_seeds, reference, allow_different)
-    searched = {name: one for name, one in (ranges or {}).items() if name in variants} if num_tuning_trials else {}
+    searched = (
+        {name: one for name, one in (ranges or {}).items() if name in variants}
+        if num_tuning_trials
+        else {}
+    )
     if num_tuning_trials and not searched:
         raise ValueError(
-            "tuning: the recipe file states no RANGES for these variants; add RANGES = {variant: {field: Range(low, high)}} (toolkit.training.tune)"
+            "tuning: the recipe file states no RANGES for these variants; add RANGES = {variant: "
+            "{field: Range(low, high)}} (toolkit.training.tune)"
         )
     for name, one in searched.items():
         check_ranges(variants[name], one, name, overrides)
-        _refuse([field for field in one if not _within(field, METHOD)], allow_different, f"RANGES of {name} change")
+        _refuse(
+            [field for field in one if not _within(field, METHOD)],
+            allow_different,
+            f"RANGES of {name} change",
+        )
         on_validation_classes(variants[name]).items(data)  # too few classes for a validation split
     measured = _data(variants, data)
-    _keep_plan(out / "plan.json", {name: one for name, one in variants.items() if name not in searched}, measured)
+    _keep_plan(
+        out / "plan.json",
+        {name: one for name, one in variants.items() if name not in searched},
+        measured,
+    )
     chosen, tuned, runs = dict(variants), dict[str, Tuned](), list[Run]()
     untunable: dict[str, str] = {}
-    search = partial(tune, num_trials=num_tuning_trials, out=out / "tune", score=partial(_score, data=data), say=say)
-    plan = [(name, seed) for seed in range(num_seeds) for name in variants]  # seed by seed, so that a stopped comparison has some of all
+    search = partial(
+        tune,
+        num_trials=num_tuning_trials,
+        out=out / "tune",
+        score=partial(_score, data=data),
+        say=say,
+    )
+    plan = [
+        (name, seed) for seed in range(num_seeds) for name in variants
+    ]  # seed by seed, so that a stopped comparison has some of all
     try:
         for name, one in searched.items():
             try:
-                chosen[name], tuned[name] = search(variants[name], one, variant=name, data=measured[name].digest)
+                chosen[name], tuned[name] = search(
+                    variants[name], one, variant=name, data=measured[name].digest
+                )
             except RuntimeError as error:
                 untunable[name] = str(error)
-        _keep_plan(out / "plan.json", {name: one for name, one in chosen.items() if name not in untunable}, measured)
+        _keep_plan(
+            out / "plan.json",
+            {name: one for name, one in chosen.items() if name not in untunable},
+            measured,
+        )
         for number, (name, seed) in enumerate(plan, 1):
             run = Run(name, seed, f"{name}/seed-{seed}", failed=untunable.get(name, ""))
             told = f"run {number} of {len(plan)}: {name} seed {seed}"
-            runs.append(run if run.failed else _run(run, replace(chosen[name], seed=seed), measured[name], data, out / run.folder, partial(_tell, say, told)))
+            runs.append(
+                run
+                if run.failed
+                else _run(
+                    run,
+                    replace(chosen[name], seed=seed),
+                    measured[name],
+                    data,
+                    out / run.folder,
+                    partial(_tell, say, told),
+                )
+            )
     except (Interrupted, KeyboardInterrupt):
-        raise Interrupted(f"stopped by Ctrl-C; {out} is whole, and the same command goes on") from None
+        raise Interrupted(
+            f"stopped by Ctrl-C; {out} is whole, and the same command goes on"
+        ) from None
     runs.sort(key=lambda one: list(variants).index(one.variant))
     differing = [field for field in _differing(chosen) if not _within(field, INDIFFERENT)]
     result = replace(
         _summary(chosen, runs, measured, out, reference),
         varied=differing,
         allowed=[field for field in differing if not _within(field, METHOD)],
-        watched=", ".join(dict.fromkeys(one.schedule.watch for one in chosen.values() if one.schedule.watch and one.validation is None)),
+        watched=", ".join(
+            dict.fromkeys(
+                one.schedule.watch
+                for one in chosen.values()
+                if one.schedule.watch and one.validation is None
+            )
+        ),
         tuned=tuned,
-        definitions={name: describe(metric, name) for one in chosen.values() for name, metric in one.metrics.items()},
+        definitions={
+            name: describe(metric, name)
+            for one in chosen.values()
+            for name, metric in one.metrics.items()
+        },
     )
     logs = {(one.variant, one.seed): read_log(out / one.folder) for one in runs}
-    shown = {name: found for name in chosen if (found := _first_scores(name, runs, measured, out)) is not None}
+    shown = {
+        name: found
+        for name in chosen
+        if (found := _first_scores(name, runs, measured, out)) is not None
+    }
     comparison.write(out, result, logs, command=command, version=likeness_version(), scores=shown)
     return result
 
 
-def _first_scores(variant: str, runs: Sequence[Run], measured: Mapping[str, Data], out: Path) -> Scores | None:
-    """Of a variant's first finished run, for the DET and ROC curves; None where items are measured instead of trials."""
+def _first_scores(
+    variant: str, runs: Sequence[Run], measured: Mapping[str, Data], out: Path
+) -> Scores | None:
+    """Of a variant's first finished run, for the DET and ROC curves; None where items are measured
+    instead of trials.
+    """
     run = next((one for one in runs if one.variant == variant and not one.failed), None)
     trials = measured[variant].trials
     if run is None or trials is None:
@@ -154,40 +268,78 @@ def _first_scores(variant: str, runs: Sequence[Run], measured: Mapping[str, Data
 
 
 def score_model(model: Path, recipe: Recipe, items: Sequence[Item], trials: Trials) -> Floats:
-    """(P,) scores of the trials by the model of a run of `recipe` and the similarity that it was trained for. ValueError if trial items cannot be read."""
+    """(P,) scores of the trials by the model of a run of `recipe` and the similarity that it was
+    trained for. ValueError if trial items cannot be read.
+    """
     loaded = load_embedder(model, recipe)
     loaded.embedder.to(pick_device())
-    embeddings = embed_all(loaded.embedder, items, loaded.read, what="trial", workers=recipe.workers)
+    embeddings = embed_all(
+        loaded.embedder, items, loaded.read, what="trial", workers=recipe.workers
+    )
     return score_trials(trials, embeddings, similarity=loaded.similarity)
 
 
-def _check(variants: Mapping[str, Recipe], num_seeds: int, reference: str, allow_different: Sequence[str]) -> None:
+def _check(
+    variants: Mapping[str, Recipe], num_seeds: int, reference: str, allow_different: Sequence[str]
+) -> None:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ValueError("compare runs in one process; start it without torchrun, or train the runs one by one with `likeness train`")
+        raise ValueError(
+            "compare runs in one process; start it without torchrun, or train the runs one by one "
+            "with `likeness train`"
+        )
     if num_seeds < 1:
         raise ValueError(f"--seeds {num_seeds}: at least 1 is needed, 2 for a standard error")
     if reference and reference not in variants:
-        raise ValueError(f"--reference {reference!r} is none of the variants compared: {', '.join(variants)}")
-    unfit = [name for name in variants if not re.fullmatch(r"\w[\w.+=-]*", name) or name in ("tune", "report")]
+        raise ValueError(
+            f"--reference {reference!r} is none of the variants compared: {', '.join(variants)}"
+        )
+    unfit = [
+        name
+        for name in variants
+        if not re.fullmatch(r"\w[\w.+=-]*", name) or name in ("tune", "report")
+    ]
     if unfit:
-        raise ValueError(f"{len(unfit)} variants cannot name a folder ({name_first(unfit)}); use letters, digits and _ . + = -, and neither tune nor report")
-    unmeasured = [name for name, one in variants.items() if (one.trials is None and one.test is None) or not one.metrics]
+        raise ValueError(
+            f"{len(unfit)} variants cannot name a folder ({name_first(unfit)}); use letters, "
+            "digits and _ . + = -, and neither tune nor report"
+        )
+    unmeasured = [
+        name
+        for name, one in variants.items()
+        if (one.trials is None and one.test is None) or not one.metrics
+    ]
     if unmeasured:
-        raise ValueError(f"{len(unmeasured)} variants have no trials (or test) or no metrics ({name_first(unmeasured)}); a comparison needs both")
+        raise ValueError(
+            f"{len(unmeasured)} variants have no trials (or test) or no metrics "
+            f"({name_first(unmeasured)}); a comparison needs both"
+        )
     if len({one.test is None for one in variants.values()}) > 1:
-        raise ValueError("some variants are measured on trials and some by a test; choose among them with --variants")
-    known = {one.name for one in fields(Recipe)} | {f"schedule.{one.name}" for one in fields(Schedule)}
+        raise ValueError(
+            "some variants are measured on trials and some by a test; choose among them with "
+            "--variants"
+        )
+    known = {one.name for one in fields(Recipe)} | {
+        f"schedule.{one.name}" for one in fields(Schedule)
+    }
     unknown = [field for field in allow_different if field not in known]
     if unknown:
-        raise ValueError(f"--allow-different: {len(unknown)} are no fields of a recipe ({name_first(unknown)}); such as items, sampling, schedule.steps are")
-    _refuse([field for field in _differing(variants) if not _within(field, METHOD + INDIFFERENT)], allow_different, "the variants differ in")
+        raise ValueError(
+            f"--allow-different: {len(unknown)} are no fields of a recipe ({name_first(unknown)}); "
+            "such as items, sampling, schedule.steps are"
+        )
+    _refuse(
+        [field for field in _differing(variants) if not _within(field, METHOD + INDIFFERENT)],
+        allow_different,
+        "the variants differ in",
+    )
 
 
 def _refuse(differing: Sequence[str], allowed: Sequence[str], what: str) -> None:
     found = [field for field in differing if not _within(field, allowed)]
     if found:
         raise ValueError(
-            f"{what} {', '.join(found)}, so that the comparison would not be of methods alone: make them equal, choose among the variants with --variants, "
+            f"{what} {', '.join(found)}, so that the comparison would not be of methods alone: "
+            "make them equal, choose among the variants with --variants, "
             f"or say --allow-different {','.join(found)}"
         )
 
@@ -203,52 +355,87 @@ def _differing(variants: Mapping[str, Recipe]) -> list[str]:
 
 
 def _flat(description: dict[str, Any]) -> dict[str, Any]:
-    return {name: one for name, one in description.items() if name != "schedule"} | {f"schedule.{name}": one for name, one in description["schedule"].items()}
+    return {name: one for name, one in description.items() if name != "schedule"} | {
+        f"schedule.{name}": one for name, one in description["schedule"].items()
+    }
 
 
 def _data(variants: Mapping[str, Recipe], data: Path) -> dict[str, Data]:
-    """Items, trials and subjects of every variant; read once where the variants agree, as they normally do."""
+    """Items, trials and subjects of every variant; read once where the variants agree, as they
+    normally do.
+    """
     known: dict[str, Data] = {}
     found: dict[str, Data] = {}
     for name, recipe in variants.items():
-        stated = json.dumps([describe(recipe.items, "items"), describe(recipe.trials, "trials"), describe(recipe.test, "test")], sort_keys=True)
+        stated = json.dumps(
+            [
+                describe(recipe.items, "items"),
+                describe(recipe.trials, "trials"),
+                describe(recipe.test, "test"),
+            ],
+            sort_keys=True,
+        )
         if stated not in known:
             trained = json.dumps([[item.id, item.label] for item in recipe.items(data)])
             if recipe.trials is None:
-                tested = [[[item.id, item.label] for item in items] for items in listed(recipe.test, data).values()]
+                tested = [
+                    [[item.id, item.label] for item in items]
+                    for items in listed(recipe.test, data).values()
+                ]
                 stands_for = trained + json.dumps([describe(recipe.test), tested], sort_keys=True)
-                known[stated] = Data(hashlib.sha256(stands_for.encode()).hexdigest(), (), None, None)
+                known[stated] = Data(
+                    hashlib.sha256(stands_for.encode()).hexdigest(), (), None, None
+                )
             else:
                 items, trials = recipe.trials(data)
                 if trials.target is None:
-                    raise ValueError(f"the trials of {name} have no labels; a comparison needs target and nontarget trials")
+                    raise ValueError(
+                        f"the trials of {name} have no labels; a comparison needs target and "
+                        "nontarget trials"
+                    )
                 subjects = subjects_behind(trials, {item.id: item.label for item in items})
-                known[stated] = Data(hashlib.sha256((trained + subjects.trial_list).encode()).hexdigest(), items, trials, subjects)
+                known[stated] = Data(
+                    hashlib.sha256((trained + subjects.trial_list).encode()).hexdigest(),
+                    items,
+                    trials,
+                    subjects,
+                )
         found[name] = known[stated]
     return found
 
 
 def _keep_plan(path: Path, variants: Mapping[str, Recipe], measured: Mapping[str, Data]) -> None:
     """Refuse to mix two comparisons in one folder; variants may be added."""
-    stated = {name: {"recipe": json.loads(json.dumps(describe(replace(one, seed=0)))), "data": measured[name].digest} for name, one in variants.items()}
+    stated = {
+        name: {
+            "recipe": json.loads(json.dumps(describe(replace(one, seed=0)))),
+            "data": measured[name].digest,
+        }
+        for name, one in variants.items()
+    }
     before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     changed: dict[str, list[str]] = {}
     for name in stated.keys() & before.keys():
         old, new = _flat(before[name]["recipe"]), _flat(stated[name]["recipe"])
-        differ = sorted(field for field in old.keys() | new.keys() if old.get(field) != new.get(field))
+        differ = sorted(
+            field for field in old.keys() | new.keys() if old.get(field) != new.get(field)
+        )
         if differ or before[name]["data"] != stated[name]["data"]:
             changed[name] = differ or ["the data"]
     if changed:
         first = min(changed)
         raise ValueError(
-            f"{path.parent} holds runs of other recipes or data: {len(changed)} variants differ ({first}: {', '.join(changed[first])}); "
+            f"{path.parent} holds runs of other recipes or data: {len(changed)} variants differ "
+            f"({first}: {', '.join(changed[first])}); "
             "compare with the same recipes, overrides and data, or choose another --out"
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     _write_json(path, before | stated)
 
 
-def _run(run: Run, recipe: Recipe, measured: Data, data: Path, folder: Path, tell: Callable[[str], None]) -> Run:
+def _run(
+    run: Run, recipe: Recipe, measured: Data, data: Path, folder: Path, tell: Callable[[str], None]
+) -> Run:
     """Train, score and measure one run, or take what is finished."""
     digest = hashlib.sha256(json.dumps(describe(recipe), sort_keys=True).encode()).hexdigest()
     result, scores_file = folder / _RESULT, folder / (_SCORES if recipe.test is None else TEST)
@@ -256,9 +443,16 @@ def _run(run: Run, recipe: Recipe, measured: Data, data: Path, folder: Path, tel
         kept = json.loads(result.read_text(encoding="utf-8"))
         if kept["recipe"] == digest and kept["scores"] == sha256(scores_file):
             tell("finished before")
-            return replace(run, **{name: kept[name] for name in ("values", "scores", "seconds", "items_per_second")})
+            return replace(
+                run,
+                **{
+                    name: kept[name] for name in ("values", "scores", "seconds", "items_per_second")
+                },
+            )
     tell("")
-    threads = torch.get_num_threads()  # a recipe may set them; the next run must not depend on the one before
+    threads = (
+        torch.get_num_threads()
+    )  # a recipe may set them; the next run must not depend on the one before
     try:
         model = fit(recipe, data=data, out=folder, resume=True)
         if measured.trials is None:
@@ -275,9 +469,20 @@ def _run(run: Run, recipe: Recipe, measured: Data, data: Path, folder: Path, tel
     log = read_log(folder)
     seconds = _seconds(log)
     rate = log[-1]["step"] * recipe.sampling.batch_size / seconds if seconds else None
-    run = replace(run, values=values, scores=sha256(scores_file), seconds=seconds, items_per_second=rate)
-    entry = {"schema": "likeness.run/1", "recipe": digest, "data": measured.digest, "scores": run.scores, "values": values}
-    _write_json(result, entry | {"seconds": seconds, "items_per_second": rate, "version": likeness_version()})
+    run = replace(
+        run, values=values, scores=sha256(scores_file), seconds=seconds, items_per_second=rate
+    )
+    entry = {
+        "schema": "likeness.run/1",
+        "recipe": digest,
+        "data": measured.digest,
+        "scores": run.scores,
+        "values": values,
+    }
+    _write_json(
+        result,
+        entry | {"seconds": seconds, "items_per_second": rate, "version": likeness_version()},
+    )
     tell(", ".join(f"{name} {value:.4f}" for name, value in values.items()))
     return run
 
@@ -285,13 +490,21 @@ def _run(run: Run, recipe: Recipe, measured: Data, data: Path, folder: Path, tel
 def _values(recipe: Recipe, scores: Floats, trials: Trials) -> dict[str, float]:
     assert trials.target is not None
     checked = Scores(scores, trials.target)
-    return _finite({name: float(metric(checked.targets, checked.nontargets)) for name, metric in recipe.metrics.items()})
+    return _finite(
+        {
+            name: float(metric(checked.targets, checked.nontargets))
+            for name, metric in recipe.metrics.items()
+        }
+    )
 
 
 def _finite(values: dict[str, float]) -> dict[str, float]:
     unusable = [name for name, value in values.items() if not math.isfinite(value)]
     if unusable:
-        raise ValueError(f"{len(unusable)} metrics are not finite on the trials ({name_first(unusable)}); such a number cannot be compared")
+        raise ValueError(
+            f"{len(unusable)} metrics are not finite on the trials ({name_first(unusable)}); such "
+            "a number cannot be compared"
+        )
     return values
 
 
@@ -310,7 +523,13 @@ def _score(recipe: Recipe, folder: Path, *, data: Path) -> float:
     return next(iter(_values(recipe, scores, trials).values()))
 
 
-def _summary(variants: Mapping[str, Recipe], runs: Sequence[Run], measured: Mapping[str, Data], out: Path, reference: str) -> Comparison:
+def _summary(
+    variants: Mapping[str, Recipe],
+    runs: Sequence[Run],
+    measured: Mapping[str, Data],
+    out: Path,
+    reference: str,
+) -> Comparison:
     """The numbers of the table from the score files, resampled."""
     metrics = list(dict.fromkeys(name for one in variants.values() for name in one.metrics))
     num_resamples = resamples_needed((len(variants) - 1) * len(metrics))
@@ -320,19 +539,35 @@ def _summary(variants: Mapping[str, Recipe], runs: Sequence[Run], measured: Mapp
         data, recipe = measured[run.variant], variants[run.variant]
         if data.trials is None:
             found = per_item.read(out / run.folder / TEST)
-            outcomes[run.variant][run.seed] = measure_items(found, recipe.metrics, num_resamples=num_resamples)
+            outcomes[run.variant][run.seed] = measure_items(
+                found, recipe.metrics, num_resamples=num_resamples
+            )
             counts[run.variant] = {"items": len(found.ids), found.over: found.num_groups}
         else:
             listed, values = read_scores(out / run.folder / _SCORES, data.trials)
             assert listed.target is not None
             assert data.subjects is not None
-            outcomes[run.variant][run.seed] = measure(Scores(values, listed.target), recipe.metrics, data.subjects, num_resamples=num_resamples)
+            outcomes[run.variant][run.seed] = measure(
+                Scores(values, listed.target),
+                recipe.metrics,
+                data.subjects,
+                num_resamples=num_resamples,
+            )
             targets = int(listed.target.sum())
-            counts[run.variant] = {"targets": targets, "nontargets": len(listed) - targets, "subjects": data.subjects.num_subjects}
-    mixed = [name for name, one in outcomes.items() if len({each.trial_list for each in one.values()}) > 1]
+            counts[run.variant] = {
+                "targets": targets,
+                "nontargets": len(listed) - targets,
+                "subjects": data.subjects.num_subjects,
+            }
+    mixed = [
+        name
+        for name, one in outcomes.items()
+        if len({each.trial_list for each in one.values()}) > 1
+    ]
     if mixed:
         raise ValueError(
-            f"the seeds of {len(mixed)} variants were measured on different items ({name_first(mixed)}): the test's data has changed since the first; "
+            f"the seeds of {len(mixed)} variants were measured on different items "
+            f"({name_first(mixed)}): the test's data has changed since the first; "
             "compare into another --out"
         )
     better = next(iter(variants.values())).schedule.higher_is_better
@@ -341,11 +576,26 @@ def _summary(variants: Mapping[str, Recipe], runs: Sequence[Run], measured: Mapp
     found_from = "" if against.subjects is None else against.subjects.found
     seeds = sorted({one.seed for one in runs})
     told = counts.get(chosen) or next(iter(counts.values()), {})
-    return Comparison(list(variants), metrics, seeds, runs, cells, chosen, not reference, told, found_from, num_resamples=num_resamples, varied=(), allowed=())
+    return Comparison(
+        list(variants),
+        metrics,
+        seeds,
+        runs,
+        cells,
+        chosen,
+        not reference,
+        told,
+        found_from,
+        num_resamples=num_resamples,
+        varied=(),
+        allowed=(),
+    )
 
 
 def _seconds(log: Sequence[Mapping[str, Any]]) -> float | None:
-    """Training time of the steps that count, summed over the stretches of a run that was stopped; None if the log does not say."""
+    """Training time of the steps that count, summed over the stretches of a run that was stopped;
+    None if the log does not say.
+    """
     total, before = 0.0, 0.0
     for entry in log:
         if "seconds" in entry:

@@ -1,4 +1,6 @@
-"""NaN and infinity in a run: found in losses, embeddings, gradients and weights before anything is measured or saved."""
+"""NaN and infinity in a run: found in losses, embeddings, gradients and weights before anything is
+measured or saved.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,14 @@ from toolkit.training.log import LOG, Log
 from toolkit.training.recipe import Recipe
 from toolkit.training.run import Run
 
-_LEAST_SCALE = 2.0**-14  # of float16's gradients: from 2^16 on, each step that is left out halves it
+_LEAST_SCALE = (
+    2.0**-14
+)  # of float16's gradients: from 2^16 on, each step that is left out halves it
 
 
 class Watch:
-    """Sees each step's loss, embeddings and gradients, and stops the run when one is NaN or infinite.
+    """Sees each step's loss, embeddings and gradients, and stops the run when one is NaN or
+    infinite.
 
     A loss alone would not do: of embeddings that are NaN, mined pairs make 0. The numbers of a CPU
     are looked at before the weights change. Those of a GPU wait for `every` steps and for `settle`,
@@ -32,10 +37,30 @@ class Watch:
     All processes stop together, and the one that logs writes down the items of the step's batch.
     """
 
-    def __init__(self, run: Run, recipe: Recipe, items: Sequence[Item], labels: Index, shards: Index | None, log: Log, *, every: int):
-        self.run, self.recipe, self.items, self.labels, self.shards, self.log, self.every = run, recipe, items, labels, shards, log, every
+    def __init__(
+        self,
+        run: Run,
+        recipe: Recipe,
+        items: Sequence[Item],
+        labels: Index,
+        shards: Index | None,
+        log: Log,
+        *,
+        every: int,
+    ):
+        self.run, self.recipe, self.items, self.labels, self.shards, self.log, self.every = (
+            run,
+            recipe,
+            items,
+            labels,
+            shards,
+            log,
+            every,
+        )
         self.value = math.nan  # the latest loss that was read
-        self.pending: list[tuple[int, float, Tensor]] = []  # step, rate, (4,): loss, and whether loss, embeddings and gradients are finite
+        self.pending: list[
+            tuple[int, float, Tensor]
+        ] = []  # step, rate, (4,): loss, and whether loss, embeddings and gradients are finite
         self.embeddings: Tensor | None = None
         self.rate = 0.0
         self._hook = run.loss.register_forward_pre_hook(self._see)
@@ -44,65 +69,116 @@ class Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._hook.remove()  # through it the run would hold itself, and its memory until the garbage collector comes
+        # through it the run would hold itself, and its memory until the garbage collector comes
+        self._hook.remove()
 
     def _see(self, _: nn.Module, inputs: tuple[Any, ...]) -> None:
         """What a loss is given are the embeddings of the whole batch, and its keys."""
         given = [one for one in inputs if isinstance(one, Tensor)]
-        self.embeddings = all_finite(given) if self.embeddings is None else self.embeddings & all_finite(given)
+        self.embeddings = (
+            all_finite(given) if self.embeddings is None else self.embeddings & all_finite(given)
+        )
 
     def add(self, step: int, rate: float, loss: Tensor) -> None:
         """Take a step, after its gradients are there and before the weights change."""
         loss = loss.detach()
-        gradients = [one.grad for group in self.run.optimizer.param_groups for one in group["params"] if one.grad is not None]
+        gradients = [
+            one.grad
+            for group in self.run.optimizer.param_groups
+            for one in group["params"]
+            if one.grad is not None
+        ]
         nothing = torch.ones((), dtype=torch.bool, device=loss.device)
         seen = nothing if self.embeddings is None else self.embeddings
-        finite = loss.isfinite(), seen, nothing if self.run.scaler.is_enabled() else all_finite(gradients).to(loss.device)
-        self.pending.append((step, rate, torch.stack([loss.float(), *(one.float() for one in finite)])))
+        finite = (
+            loss.isfinite(),
+            seen,
+            nothing if self.run.scaler.is_enabled() else all_finite(gradients).to(loss.device),
+        )
+        self.pending.append(
+            (step, rate, torch.stack([loss.float(), *(one.float() for one in finite)]))
+        )
         self.embeddings, self.rate = None, rate
         if len(self.pending) >= self.every:
             self.read()
 
     def read(self) -> float:
-        """The latest loss. Diverged names the first step that was not finite, and its items. All processes call it."""
+        """The latest loss.
+
+        Diverged names the first step that was not finite, and its items. All processes call it.
+        """
         if not self.pending:
             return self.value
         rows = torch.stack([row for _, _, row in self.pending]).cpu()
         wrong = distributed.largest((rows[:, 1:] == 0).to(torch.int64)).bool()
-        for (step, rate, _), row, (loss, embeddings, gradients) in zip(self.pending, rows.tolist(), wrong.tolist(), strict=True):
+        for (step, rate, _), row, (loss, embeddings, gradients) in zip(
+            self.pending, rows.tolist(), wrong.tolist(), strict=True
+        ):
             if loss or embeddings or gradients:
-                what = [f"the loss is {row[0]}"] * loss + ["embeddings are NaN or infinite"] * embeddings
+                what = [f"the loss is {row[0]}"] * loss + [
+                    "embeddings are NaN or infinite"
+                ] * embeddings
                 self.stop(step, rate, " and ".join(what or ["gradients are NaN or infinite"]))
         self.value = rows[-1, 0].item()
         step, rate, _ = self.pending[-1]
         self.pending = []
         if self.run.scaler.is_enabled() and self.run.scaler.get_scale() < _LEAST_SCALE:
-            self.stop(step, rate, f"gradients are infinite in float16 even at a loss scale of {self.run.scaler.get_scale():.2g}")
+            self.stop(
+                step,
+                rate,
+                "gradients are infinite in float16 even at a loss scale of "
+                f"{self.run.scaler.get_scale():.2g}",
+            )
         return self.value
 
     def settle(self) -> None:
-        """Before anything is measured or saved: all steps so far, and every number of the run's state. All processes call it."""
+        """Before anything is measured or saved: all steps so far, and every number of the run's
+        state. All processes call it.
+        """
         self.read()
-        state = {f"{name}.{key}": value for name, module in self.run.modules.items() for key, value in module.state_dict().items()}
+        state = {
+            f"{name}.{key}": value
+            for name, module in self.run.modules.items()
+            for key, value in module.state_dict().items()
+        }
         for index, values in self.run.optimizer.state_dict()["state"].items():
-            state |= {f"optimizer.{index}.{key}": value for key, value in values.items() if isinstance(value, Tensor)}
+            state |= {
+                f"optimizer.{index}.{key}": value
+                for key, value in values.items()
+                if isinstance(value, Tensor)
+            }
         wrong = not_finite(state)
         if distributed.any_rank(bool(wrong)):
             named = f"({name_first(wrong)})" if wrong else "in another process"
-            self.stop(max(0, self.run.step - 1), self.rate, f"{len(wrong)} of {len(state)} tensors of the run hold NaN or infinity {named}")
+            self.stop(
+                max(0, self.run.step - 1),
+                self.rate,
+                f"{len(wrong)} of {len(state)} tensors of the run hold NaN or infinity {named}",
+            )
 
     def explain(self, step: int, rate: float, error: Exception) -> None:
         """What a loss refuses because its embeddings are no numbers is told as such."""
         if self.embeddings is not None and not bool(self.embeddings):
-            self.stop(step, rate, f"embeddings are NaN or infinite, which the loss refuses ({error})")
+            self.stop(
+                step, rate, f"embeddings are NaN or infinite, which the loss refuses ({error})"
+            )
 
     def stop(self, step: int, rate: float, what: str) -> NoReturn:
-        (batch,) = draws(self.labels, self.recipe.sampling, seed=self.recipe.seed, start=step, stop=step + 1, shards=self.shards)
+        (batch,) = draws(
+            self.labels,
+            self.recipe.sampling,
+            seed=self.recipe.seed,
+            start=step,
+            stop=step + 1,
+            shards=self.shards,
+        )
         ids = [self.items[draw.item].id for draw in batch]
         self.log.write(step, error=what, lr=rate, items=ids)
         raise Diverged(
-            f"step {step}: {what} at lr {rate:.3g}, for the {len(batch)} items {name_first(ids)} (all in {LOG}); "
-            "the last checkpoint is kept. Look at these items, lower optim.lr or set optim.grad_clip"
+            f"step {step}: {what} at lr {rate:.3g}, for the {len(batch)} items {name_first(ids)} "
+            f"(all in {LOG}); "
+            "the last checkpoint is kept. Look at these items, lower optim.lr or set "
+            "optim.grad_clip"
         )
 
 
@@ -110,8 +186,8 @@ class Watch:
 def all_finite(tensors: Iterable[Tensor]) -> Tensor:
     """A tensor () bool on the device of the first: whether every number of all is finite.
 
-    It is read off sums, in which NaN and infinity remain: one pass at the speed of the memory. A sum
-    of finite numbers that overflows (they are above 1e30 then) counts as infinite.
+    It is read off sums, in which NaN and infinity remain: one pass at the speed of the memory. A
+    sum of finite numbers that overflows (they are above 1e30 then) counts as infinite.
     """
     every = [one.detach() for one in tensors]
     given = [one for one in every if one.is_floating_point() and one.numel()]
@@ -119,7 +195,18 @@ def all_finite(tensors: Iterable[Tensor]) -> Tensor:
         return torch.ones((), dtype=torch.bool, device=every[0].device if every else None)
     if given[0].is_cuda:  # few launches for all; on a CPU plain sums take half the time of norms
         return nn.utils.get_total_norm(given, 1.0).isfinite()
-    return torch.stack([one.sum(dtype=torch.promote_types(one.dtype, torch.float32)).to(given[0].device, torch.float32) for one in given]).sum().isfinite()
+    return (
+        torch.stack(
+            [
+                one.sum(dtype=torch.promote_types(one.dtype, torch.float32)).to(
+                    given[0].device, torch.float32
+                )
+                for one in given
+            ]
+        )
+        .sum()
+        .isfinite()
+    )
 
 
 def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:

@@ -1,4 +1,6 @@
-"""Batches of a run: this process's part of each, read in processes of their own, on the device; and what a network learns from them before the first step."""
+"""Batches of a run: this process's part of each, read in processes of their own, on the device; and
+what a network learns from them before the first step.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,18 @@ from torch import Tensor
 from eval.formats.provenance import digest
 from eval.types import Trials, name_first
 from toolkit.console import bar, console, ignore_ctrl_c
-from toolkit.data.batch import NOT_FINITE, Bad, Batch, Draw, Item, Read, Views, collate_views, is_finite, make_room_for_sockets
+from toolkit.data.batch import (
+    NOT_FINITE,
+    Bad,
+    Batch,
+    Draw,
+    Item,
+    Read,
+    Views,
+    collate_views,
+    is_finite,
+    make_room_for_sockets,
+)
 from toolkit.data.sampling import Index, Sampling, draws
 from toolkit.parallel import distributed
 from toolkit.training import measure
@@ -24,17 +37,28 @@ from toolkit.training.run import Run
 
 def views_of(recipe: Recipe, items: Sequence[Item], labels: Index, *, seed: int) -> Views:
     """The recipe's training views."""
-    return Views(items, labels, recipe.train_read or recipe.read, recipe.augment, seed=seed, cache=recipe.cache)
+    return Views(
+        items,
+        labels,
+        recipe.train_read or recipe.read,
+        recipe.augment,
+        seed=seed,
+        cache=recipe.cache,
+    )
 
 
 def part_of(batches: Iterator[list[Draw]]) -> Iterator[list[Draw]]:
-    """This process's part of every batch: parts differ by one item at most and make up the batch in rank order."""
+    """This process's part of every batch: parts differ by one item at most and make up the batch in
+    rank order.
+    """
     rank, world = distributed.rank(), distributed.world()
     for batch in batches:
         yield batch[len(batch) * rank // world : len(batch) * (rank + 1) // world]
 
 
-def loader_of(views: Views, order: Iterator[list[Draw]], recipe: Recipe, device: torch.device) -> Any:
+def loader_of(
+    views: Views, order: Iterator[list[Draw]], recipe: Recipe, device: torch.device
+) -> Any:
     """Batches of views in the given order, read in recipe.workers processes."""
     make_room_for_sockets()
     return torch.utils.data.DataLoader(
@@ -45,12 +69,16 @@ def loader_of(views: Views, order: Iterator[list[Draw]], recipe: Recipe, device:
         prefetch_factor=recipe.prefetch if recipe.workers else None,
         worker_init_fn=ignore_ctrl_c,
         pin_memory=device.type == "cuda",
-        generator=torch.Generator().manual_seed(recipe.seed),  # its own, so that making the loader draws nothing from the run's generator
+        generator=torch.Generator().manual_seed(
+            recipe.seed
+        ),  # its own, so that making the loader draws nothing from the run's generator
     )
 
 
 def on_device(batch: Batch, device: torch.device, recipe: Recipe) -> Batch:
-    inputs, labels, lengths = (None if one is None else one.to(device, non_blocking=True) for one in batch)
+    inputs, labels, lengths = (
+        None if one is None else one.to(device, non_blocking=True) for one in batch
+    )
     assert inputs is not None
     assert labels is not None
     if recipe.channels_last and inputs.ndim == 4:
@@ -58,8 +86,13 @@ def on_device(batch: Batch, device: torch.device, recipe: Recipe) -> Batch:
     return Batch(inputs, labels, lengths)
 
 
-def held_out(recipe: Recipe, data: Path, trials: tuple[Sequence[Item], Trials] | None) -> list[Item]:
-    """The items that a run is measured on: those of its trials, or of its validation and test. Each once."""
+def held_out(
+    recipe: Recipe, data: Path, trials: tuple[Sequence[Item], Trials] | None
+) -> list[Item]:
+    """The items that a run is measured on: those of its trials, or of its validation and test.
+
+    Each once.
+    """
     listed = [] if trials is None else [*trials[0]]
     for part in (recipe.validation, recipe.test):
         listed += [item for items in measure.listed(part, data).values() for item in items]
@@ -67,7 +100,9 @@ def held_out(recipe: Recipe, data: Path, trials: tuple[Sequence[Item], Trials] |
 
 
 def check_held_out(items: Sequence[Item], read: Read, *, workers: int = 0) -> None:
-    """Read every item once, so that none is found to be unreadable after hours of training. All processes share the work.
+    """Read every item once, so that none is found to be unreadable after hours of training.
+
+    All processes share the work.
 
     Only decoding a file whole shows that it can be read: it costs what one evaluation spends on
     reading. Lists that this process has checked already, of files that have not changed since, are
@@ -77,11 +112,22 @@ def check_held_out(items: Sequence[Item], read: Read, *, workers: int = 0) -> No
         ValueError: Items that cannot be read, counted.
     """
     mine = items[distributed.rank() :: distributed.world()]
-    stated = digest([repr(read), *(f"{item.id}\0{item.path}\0{item.span}\0{_changed(item.path)}" for item in mine)])
+    stated = digest(
+        [
+            repr(read),
+            *(f"{item.id}\0{item.path}\0{item.span}\0{_changed(item.path)}" for item in mine),
+        ]
+    )
     if not distributed.any_rank(stated not in _checked):
         return
     began = time.perf_counter()
-    reader = torch.utils.data.DataLoader(_Read(mine, read), batch_size=None, num_workers=workers, worker_init_fn=ignore_ctrl_c, generator=torch.Generator())
+    reader = torch.utils.data.DataLoader(
+        _Read(mine, read),
+        batch_size=None,
+        num_workers=workers,
+        worker_init_fn=ignore_ctrl_c,
+        generator=torch.Generator(),
+    )
     bad: list[Bad] = []
     with bar(show=distributed.is_main()) as shown:
         task = shown.add_task("reading what is held out", total=len(mine))
@@ -89,18 +135,26 @@ def check_held_out(items: Sequence[Item], read: Read, *, workers: int = 0) -> No
             bad += [found] if isinstance(found, Bad) else []
             shown.advance(task)
     text = torch.frombuffer(bytearray(json.dumps(bad).encode() + b"\n"), dtype=torch.uint8)
-    bad = [Bad(*one) for line in bytes(distributed.gather_plain(text).tolist()).decode().splitlines() for one in json.loads(line)]
+    bad = [
+        Bad(*one)
+        for line in bytes(distributed.gather_plain(text).tolist()).decode().splitlines()
+        for one in json.loads(line)
+    ]
     if bad:
         if distributed.is_main():
             for one in bad[:_NAMED]:
                 console.print(f"cannot be read, {one.id}: {one.reason}")
         raise ValueError(
-            f"{len(bad)} of {len(items)} held-out items cannot be read ({name_first(one.id for one in bad)}): {bad[0].reason}; "
+            f"{len(bad)} of {len(items)} held-out items cannot be read "
+            f"({name_first(one.id for one in bad)}): {bad[0].reason}; "
             "repair or remove them before training: it is measured on all of them"
         )
     _checked.add(stated)
     if items and distributed.is_main():
-        console.print(f"{len(items)} held-out items were read, in {time.perf_counter() - began:.1f} s: all can be used")
+        console.print(
+            f"{len(items)} held-out items were read, in {time.perf_counter() - began:.1f} s: all "
+            "can be used"
+        )
 
 
 _NAMED = 20  # unreadable held-out items, each with its reason
@@ -135,18 +189,30 @@ class _Read(torch.utils.data.Dataset[Bad | bool]):
 
 
 @torch.no_grad()
-def estimate(run: Run, recipe: Recipe, items: Sequence[Item], labels: Index, *, network: bool = True, loss: bool = True) -> None:
-    """Let a backbone or a loss that learns constants from the training data before the first step do so, from recipe.estimate_views views of every item.
+def estimate(
+    run: Run,
+    recipe: Recipe,
+    items: Sequence[Item],
+    labels: Index,
+    *,
+    network: bool = True,
+    loss: bool = True,
+) -> None:
+    """Let a backbone or a loss that learns constants from the training data before the first step
+    do so, from recipe.estimate_views views of every item.
 
-    A backbone's estimate gets batches (features, lengths, labels); a loss's gets the embeddings (N, D), 4,096 at most, that the network then gives. Every rank
-    does all of it. network, loss: False where its constants came with its weights.
+    A backbone's estimate gets batches (features, lengths, labels); a loss's gets the embeddings (N,
+    D), 4,096 at most, that the network then gives. Every rank does all of it. network, loss: False
+    where its constants came with its weights.
     """
     of_backbone = getattr(run.embedder.backbone, "estimate", None) if network else None
     of_loss = getattr(run.loss, "estimate", None) if loss else None
     if of_backbone is None and of_loss is None:
         return
     device = next(iter(run.embedder.parameters())).device
-    views = views_of(recipe, items, labels, seed=recipe.seed + 1_000_003)  # other random numbers than the training views
+    views = views_of(
+        recipe, items, labels, seed=recipe.seed + 1_000_003
+    )  # other random numbers than the training views
     size = min(64, len(items))
     batches_wanted = recipe.estimate_views * (len(items) // size)
 
@@ -162,11 +228,20 @@ def estimate(run: Run, recipe: Recipe, items: Sequence[Item], labels: Index, *, 
     if of_backbone is not None:
         of_backbone(batches(batches_wanted))
     if of_loss is not None:
-        run.embedder.train()  # batch norm has no statistics yet; as in the first steps, embeddings come from batch statistics
+        # batch norm has no statistics yet; as in the first steps, embeddings come from batch
+        # statistics
+        run.embedder.train()
         state = {name: value.clone() for name, value in run.embedder.state_dict().items()}
         with torch.random.fork_rng(devices=[device.index] if device.type == "cuda" else []):
             torch.manual_seed(recipe.seed)  # dropout is the same in every process
-            of_loss(torch.cat([run.embedder.backbone(features, lengths).float() for features, lengths, _ in batches(min(64, batches_wanted))]))
+            of_loss(
+                torch.cat(
+                    [
+                        run.embedder.backbone(features, lengths).float()
+                        for features, lengths, _ in batches(min(64, batches_wanted))
+                    ]
+                )
+            )
         run.embedder.load_state_dict(state)
     if run.encoder is not None:
         run.encoder.load_state_dict(run.embedder.state_dict())

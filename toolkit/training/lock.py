@@ -1,4 +1,6 @@
-"""One writer at a time in a folder: the operating system's lock, which goes with the process, however it ends."""
+"""One writer at a time in a folder: the operating system's lock, which goes with the process,
+however it ends.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,12 @@ from toolkit.console import console
 Writer = TypeVar("Writer", bound=Callable[..., Any])
 
 NAME = ".lock"
-_NO_LOCKS = {"ENOLCK", "ENOSYS", "ENOTSUP", "EOPNOTSUPP"}  # what a file system without locks answers
+_NO_LOCKS = {
+    "ENOLCK",
+    "ENOSYS",
+    "ENOTSUP",
+    "EOPNOTSUPP",
+}  # what a file system without locks answers
 _TRIES = 100  # each of them lost to a process that has just removed the file which this one opened
 _open: set[int] = set()  # descriptors of the locks that this process holds
 
@@ -58,7 +65,9 @@ def only_writer(folder: Path) -> Iterator[None]:
 
 
 def under_lock(function: Writer) -> Writer:
-    """Run a function that writes into a folder, its keyword argument `out`, as the only writer there."""
+    """Run a function that writes into a folder, its keyword argument `out`, as the only writer
+    there.
+    """
 
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -87,15 +96,23 @@ def _acquire(folder: Path) -> int | None:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             if not _try_lock(handle):
-                raise Busy(f"{folder} is being written by {_holder(path)}; wait until it ends, or choose another folder")
-            if not _is_file(handle, path):  # its holder ended, and removed it, after it was opened here
+                raise Busy(
+                    f"{folder} is being written by {_holder(path)}; wait until it ends, or choose "
+                    "another folder"
+                )
+            if not _is_file(
+                handle, path
+            ):  # its holder ended, and removed it, after it was opened here
                 os.close(handle)
                 continue
         except OSError as error:
             os.close(handle)
             if _name(error) not in _NO_LOCKS:
                 raise
-            console.print(f"{folder}: this file system has no locks ({error.strerror}); see to it yourself that nothing else writes there")
+            console.print(
+                f"{folder}: this file system has no locks ({error.strerror}); see to it yourself "
+                "that nothing else writes there"
+            )
             return None
         except Busy:
             os.close(handle)
@@ -103,9 +120,16 @@ def _acquire(folder: Path) -> int | None:
         _open.add(handle)
         with suppress(OSError):  # a full disk: the text only tells others who writes here
             os.truncate(handle, 0)
-            os.write(handle, f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now():%Y-%m-%d %H:%M:%S}".encode())
+            os.write(
+                handle,
+                f"process {os.getpid()} on {socket.gethostname()}, since "
+                f"{datetime.now():%Y-%m-%d %H:%M:%S}".encode(),
+            )
         return handle
-    raise Busy(f"{folder} is being written by other processes, one after the other; wait until they end, or choose another folder")
+    raise Busy(
+        f"{folder} is being written by other processes, one after the other; wait until they end, "
+        "or choose another folder"
+    )
 
 
 def _try_lock(handle: int) -> bool:
@@ -154,7 +178,9 @@ def _name(error: OSError) -> str:
 
 
 def _let_go() -> None:
-    """In a child of a fork: its copies of the descriptors would keep the locks when the parent is gone."""
+    """In a child of a fork: its copies of the descriptors would keep the locks when the parent is
+    gone.
+    """
     for handle in _open:
         with suppress(OSError):
             os.close(handle)

@@ -1,4 +1,6 @@
-"""What a run writes down: log.jsonl always; TensorBoard and Weights & Biases where they are installed and asked for."""
+"""What a run writes down: log.jsonl always; TensorBoard and Weights & Biases where they are
+installed and asked for.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,22 @@ LOGGERS = ("tensorboard", "wandb")
 
 
 class Log:
-    """Entries of one run, one JSON object a line: {"step": ..., name: value, ...}. Only the main process of a run makes one; the others give out=None.
+    """Entries of one run, one JSON object a line: {"step": ..., name: value, ...}.
 
-    loggers: names of LOGGERS that get the same numbers. Entries after `step`, left by a killed run, are dropped first.
+    Only the main process of a run makes one; the others give out=None.
+
+    loggers: names of LOGGERS that get the same numbers. Entries after `step`, left by a killed run,
+    are dropped first.
     """
 
-    def __init__(self, out: Path | None, *, step: int = 0, loggers: Sequence[str] = (), description: dict[str, Any] | None = None):
+    def __init__(
+        self,
+        out: Path | None,
+        *,
+        step: int = 0,
+        loggers: Sequence[str] = (),
+        description: dict[str, Any] | None = None,
+    ):
         check_loggers(loggers)
         self.file = self.board = self.wandb = None
         if out is None:
@@ -40,7 +52,14 @@ class Log:
         if "wandb" in loggers:
             import wandb
 
-            self.wandb = wandb.init(dir=str(out), project="likeness", name=out.name, id=run_id(out), resume="allow", config=description)
+            self.wandb = wandb.init(
+                dir=str(out),
+                project="likeness",
+                name=out.name,
+                id=run_id(out),
+                resume="allow",
+                config=description,
+            )
 
     def __enter__(self) -> Log:
         return self
@@ -59,10 +78,17 @@ class Log:
             self.wandb.finish()
 
     def write(self, step: int, **entry: Any) -> None:
-        """Write one entry; its numbers also go to the loggers. What is NaN or infinite is left out: JSON has no such numbers."""
+        """Write one entry; its numbers also go to the loggers.
+
+        What is NaN or infinite is left out: JSON has no such numbers.
+        """
         if self.file is None:
             return
-        entry = {name: value for name, value in entry.items() if not isinstance(value, float) or math.isfinite(value)}
+        entry = {
+            name: value
+            for name, value in entry.items()
+            if not isinstance(value, float) or math.isfinite(value)
+        }
         with full_disk(self.out / LOG):
             self.file.write(json.dumps({"step": step, **entry}) + "\n")
             self.file.flush()
@@ -77,7 +103,9 @@ class Log:
 
 
 def _quiet_on_full_disks(thread: threading.ExceptHookArgs) -> None:
-    """What ends TensorBoard's thread ends the next write, too, and is told there; the thread's own traceback is not printed as well."""
+    """What ends TensorBoard's thread ends the next write, too, and is told there; the thread's own
+    traceback is not printed as well.
+    """
     if getattr(thread.exc_value, "errno", None) not in FULL:
         threading.__excepthook__(thread)
 
@@ -88,15 +116,31 @@ def check_loggers(loggers: Sequence[str]) -> None:
 
     for name in loggers:
         if name not in LOGGERS:
-            raise ValueError(f"logger {name!r} is unknown; there are {', '.join(LOGGERS)} (log.jsonl is always written)")
+            raise ValueError(
+                f"logger {name!r} is unknown; there are {', '.join(LOGGERS)} (log.jsonl is always "
+                "written)"
+            )
         if importlib.util.find_spec(name) is None:
-            raise ValueError(f"logger {name!r} is not installed; install it with: pip install {name}")
+            raise ValueError(
+                f"logger {name!r} is not installed; install it with: pip install {name}"
+            )
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
-    """The entries of a run's log.jsonl; none without one. A line that a kill cut short is left out."""
+    """The entries of a run's log.jsonl; none without one.
+
+    A line that a kill cut short is left out.
+    """
     file = folder / LOG
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.endswith("}")] if file.is_file() else []
+    return (
+        [
+            json.loads(line)
+            for line in file.read_text(encoding="utf-8").splitlines()
+            if line.endswith("}")
+        ]
+        if file.is_file()
+        else []
+    )
 
 
 def cut(folder: Path, step: int) -> None:
@@ -104,11 +148,15 @@ def cut(folder: Path, step: int) -> None:
     if (folder / LOG).is_file():
         kept = [entry for entry in read_log(folder) if entry["step"] <= step]
         with atomic_path(folder / LOG) as partial_path:
-            partial_path.write_text("".join(f"{json.dumps(entry)}\n" for entry in kept), encoding="utf-8")
+            partial_path.write_text(
+                "".join(f"{json.dumps(entry)}\n" for entry in kept), encoding="utf-8"
+            )
 
 
 def run_id(out: Path) -> str:
-    """One id for a run's folder, so that a resumed run goes on in the same Weights & Biases run; kept in the folder."""
+    """One id for a run's folder, so that a resumed run goes on in the same Weights & Biases run;
+    kept in the folder.
+    """
     path = out / "wandb.id"
     if not path.is_file():
         import secrets
@@ -125,7 +173,9 @@ class Clock:
         self.first = self.since = time.perf_counter()
         self.waited, self.steps = 0.0, 0
 
-    def waiting(self, loader: Iterable[tuple[Batch | None, list[Bad]]]) -> Iterator[tuple[Batch | None, list[Bad]]]:
+    def waiting(
+        self, loader: Iterable[tuple[Batch | None, list[Bad]]]
+    ) -> Iterator[tuple[Batch | None, list[Bad]]]:
         batches = iter(loader)
         while True:
             asked = time.perf_counter()
@@ -136,7 +186,9 @@ class Clock:
             yield one
 
     def read(self, batch_size: int) -> dict[str, float]:
-        """Seconds since the start; of the steps since the last call: items per second, mean seconds a step, and of these the seconds spent waiting for data."""
+        """Seconds since the start; of the steps since the last call: items per second, mean seconds
+        a step, and of these the seconds spent waiting for data.
+        """
         now = time.perf_counter()
         taken, steps = now - self.since, max(1, self.steps)
         numbers = {

@@ -1,4 +1,6 @@
-"""Classification and retrieval: what a recipe's `test` and `validation` apply to a model, item by item (eval.per_item)."""
+"""Classification and retrieval: what a recipe's `test` and `validation` apply to a model, item by
+item (eval.per_item).
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ _SEED = 0  # of what a test draws: equal for every model
 
 
 class Model(NamedTuple):
-    """A trained model with what tests need: its loss, whose class vectors predict, and the classes (C,) in the order of its labels."""
+    """A trained model with what tests need: its loss, whose class vectors predict, and the classes
+    (C,) in the order of its labels.
+    """
 
     embedder: TorchEmbedder
     loss: nn.Module
@@ -45,22 +49,38 @@ class Model(NamedTuple):
     workers: int = 0
 
     def embed(self, items: Sequence[Item]) -> Floats:
-        """(N, D) raw embeddings. All processes share the work and get the same rows. ValueError counts the items that cannot be read."""
+        """(N, D) raw embeddings.
+
+        All processes share the work and get the same rows. ValueError counts the items that cannot
+        be read.
+        """
         check_unique(items, "test items")
-        return embed_all(self.embedder, items, self.read, what="test", workers=self.workers).matrix.astype(np.float64)
+        return embed_all(
+            self.embedder, items, self.read, what="test", workers=self.workers
+        ).matrix.astype(np.float64)
 
 
 def load_model(path: Path, recipe: Recipe) -> Model:
-    """The model that a run of `recipe` (one with a `test`) left in its folder or file, with its loss. ValueError where the file holds no loss."""
+    """The model that a run of `recipe` (one with a `test`) left in its folder or file, with its
+    loss. ValueError where the file holds no loss.
+    """
     path = checkpoint.find_model(path)
     loaded = load_embedder(path, recipe)
     loss, classes = checkpoint.load_loss(path, recipe.loss, cast(int, loaded.embedder.backbone.dim))
     device = pick_device()
-    return Model(loaded.embedder.to(device), loss.to(device), classes, loaded.read, loaded.similarity, recipe.workers)
+    return Model(
+        loaded.embedder.to(device),
+        loss.to(device),
+        classes,
+        loaded.read,
+        loaded.similarity,
+        recipe.workers,
+    )
 
 
 def load_embedder(path: Path, recipe: Recipe) -> Loaded:
-    """The embedder that a run of `recipe` left in its folder or file, made of the recipe's own parts.
+    """The embedder that a run of `recipe` left in its folder or file, made of the recipe's own
+    parts.
 
     Raises:
         ValueError: The file is no checkpoint, or its weights are not those of the recipe's network.
@@ -68,17 +88,30 @@ def load_embedder(path: Path, recipe: Recipe) -> Loaded:
     path = checkpoint.find_model(path)
     tensors, stated, digest = checkpoint.read(path, checkpoint.FORMAT)
     backbone = recipe.backbone
-    if "weights" in getattr(backbone, "keywords", {}):  # training started from that file; what became of it is here
+    if "weights" in getattr(
+        backbone, "keywords", {}
+    ):  # training started from that file; what became of it is here
         backbone = partial(backbone, weights="")
     frontend = recipe.frontend()
     embedder = TorchEmbedder(frontend, backbone(frontend.dim), features=stated["features"])
     checkpoint.put(embedder, checkpoint.without_loss(tensors), str(path))
     quality = checkpoint.norm_is_quality(stated)
-    return Loaded(embedder.eval(), recipe.read, recipe.modality, stated["similarity"], digest, int(stated["step"]), norm_is_quality=quality)
+    return Loaded(
+        embedder.eval(),
+        recipe.read,
+        recipe.modality,
+        stated["similarity"],
+        digest,
+        int(stated["step"]),
+        norm_is_quality=quality,
+    )
 
 
 def metrics_of(recipe: Recipe, measured: PerItem, *, only: str = "") -> dict[str, float]:
-    """The recipe's metrics, or one of them, of what its test or validation measured. ValueError for a metric of a column that was not measured."""
+    """The recipe's metrics, or one of them, of what its test or validation measured.
+
+    ValueError for a metric of a column that was not measured.
+    """
     found: dict[str, float] = {}
     for name, metric in recipe.metrics.items():
         if only in ("", name):
@@ -87,19 +120,28 @@ def metrics_of(recipe: Recipe, measured: PerItem, *, only: str = "") -> dict[str
             except KeyError as error:
                 there = ", ".join(measured.columns)
                 raise ValueError(
-                    f"metric {name!r} needs the column {error}, but measured are {there}; give test and validation what it takes (calibrate_on, clusters, ks)"
+                    f"metric {name!r} needs the column {error}, but measured are {there}; give "
+                    "test and validation what it takes (calibrate_on, clusters, ks)"
                 ) from None
     return found
 
 
 def listed(part: Part | None, data: Path) -> dict[str, list[Item]]:
-    """The items that a test or validation takes, by the argument that lists them: "items", and "calibrate_on" where it is given. Errors are the listing's."""
-    given = {name: one for name, one in getattr(part, "keywords", {}).items() if name in ("items", "calibrate_on") and one is not None}
+    """The items that a test or validation takes, by the argument that lists them: "items", and
+    "calibrate_on" where it is given. Errors are the listing's.
+    """
+    given = {
+        name: one
+        for name, one in getattr(part, "keywords", {}).items()
+        if name in ("items", "calibrate_on") and one is not None
+    }
     return {name: list(one(data)) for name, one in given.items()}
 
 
 def check_part(part: Part | None, data: Path, classes: Sequence[str]) -> None:
-    """What a test or validation would refuse after hours of training on `classes`, refused before: missing or damaged split files, labels, a similarity."""
+    """What a test or validation would refuse after hours of training on `classes`, refused before:
+    missing or damaged split files, labels, a similarity.
+    """
     for items in listed(part, data).values():
         check_unique(items, "test items")
         if isinstance(part, partial) and part.func is classification:
@@ -109,28 +151,48 @@ def check_part(part: Part | None, data: Path, classes: Sequence[str]) -> None:
             _disjoint_labels(items, classes, part.keywords.get("disjoint", True))
 
 
-def classification(model: Model, data: Path, *, items: Part, calibrate_on: Part | None = None) -> PerItem:
-    """Closed-set classification of items(data), whose labels are the training classes; a group is an item.
+def classification(
+    model: Model, data: Path, *, items: Part, calibrate_on: Part | None = None
+) -> PerItem:
+    """Closed-set classification of items(data), whose labels are the training classes; a group is
+    an item.
 
-    Probabilities are the loss's own: its posterior(z) where it has one (VMF: the Monte-Carlo mean over draws of z and of the class vectors, vMF paper
-    Sec. 2.3), else softmax(logits(z)), without any margin. Columns: correct, confidence (of the predicted class), norm, label, predicted; with calibrate_on,
-    items that the model was not trained on: scaled_confidence after temperature scaling fitted there (Guo et al. 2017; of the log posterior where there is
-    one) and temperature, 1 where none helps (every held-out item is right, say). ValueError: labels that are no training class, a loss without class vectors.
+    Probabilities are the loss's own: its posterior(z) where it has one (VMF: the Monte-Carlo mean
+    over draws of z and of the class vectors, vMF paper Sec. 2.3), else softmax(logits(z)), without
+    any margin. Columns: correct, confidence (of the predicted class), norm, label, predicted; with
+    calibrate_on,
+    items that the model was not trained on: scaled_confidence after temperature scaling fitted
+    there (Guo et al. 2017; of the log posterior where there is one) and temperature, 1 where none
+    helps (every held-out item is right, say). ValueError: labels that are no training class, a loss
+    without class vectors.
     """
     tested = items(data)
     labels = _numbers(tested, model.classes)
     z = model.embed(tested)
     logits = _logits(model, z)
-    columns = {"correct": (logits.argmax(axis=1) == labels).astype(np.float64), "confidence": softmax(logits).max(axis=1)}
-    columns |= {"norm": np.linalg.norm(z, axis=1), "label": labels.astype(np.float64), "predicted": logits.argmax(axis=1).astype(np.float64)}
+    columns = {
+        "correct": (logits.argmax(axis=1) == labels).astype(np.float64),
+        "confidence": softmax(logits).max(axis=1),
+    }
+    columns |= {
+        "norm": np.linalg.norm(z, axis=1),
+        "label": labels.astype(np.float64),
+        "predicted": logits.argmax(axis=1).astype(np.float64),
+    }
     if calibrate_on is not None:
         held_out = calibrate_on(data)
-        held_out_labels, held_out_logits = _numbers(held_out, model.classes), _logits(model, model.embed(held_out))
+        held_out_labels, held_out_logits = (
+            _numbers(held_out, model.classes),
+            _logits(model, model.embed(held_out)),
+        )
         try:
             temperature = fit_temperature(held_out_logits, held_out_labels)
         except ValueError:
             temperature = 1.0
-        columns |= {"scaled_confidence": softmax(logits, temperature).max(axis=1), "temperature": np.full(len(tested), temperature)}
+        columns |= {
+            "scaled_confidence": softmax(logits, temperature).max(axis=1),
+            "temperature": np.full(len(tested), temperature),
+        }
     return _per_item(model, tested, columns, None, "items", z, model.classes)
 
 
@@ -146,19 +208,26 @@ def retrieval(
     similarity: str = "",
     disjoint: bool = True,
 ) -> PerItem:
-    """Retrieval among items(data) by `similarity`, "" = the model's, each item a query against all others; a group is a class.
+    """Retrieval among items(data) by `similarity`, "" = the model's, each item a query against all
+    others; a group is a class.
 
-    Columns: recall@K, precision@1, r_precision, map@r, map@1000 (eval.retrieval; NaN for a query alone in its class), norm, label; with `clusters` k-means's
-    cluster of each, as many as classes, for NMI; with `diversity` (nivMF paper, Supp. L) cluster_diversity, a class's on its first item and NaN elsewhere, so
-    that per_item.mean is the mean over classes, and feature_diversity, which belongs to all items together: its interval has no width. num_samples=S > 0: of
-    embeddings that are distributions (VMF) the expected metrics of the vMF paper, Sec. 3.2, the mean over S draws of every embedding from
-    vMF(z/|z|, |alpha z|), by cosine; of any other loss, whose embeddings are points, the same as S=0, so that
-    variants share one test. disjoint: refuse labels that were trained on (ValueError): retrieval is of unseen classes.
-    ValueError also for a similarity that eval.similarity does not know, or another than cosine with draws.
+    Columns: recall@K, precision@1, r_precision, map@r, map@1000 (eval.retrieval; NaN for a query
+    alone in its class), norm, label; with `clusters` k-means's cluster of each, as many as classes,
+    for NMI; with `diversity` (nivMF paper, Supp. L) cluster_diversity, a class's on its first item
+    and NaN elsewhere, so that per_item.mean is the mean over classes, and feature_diversity, which
+    belongs to all items together: its interval has no width. num_samples=S > 0: of embeddings that
+    are distributions (VMF) the expected metrics of the vMF paper, Sec. 3.2, the mean over S draws
+    of every embedding from vMF(z/|z|, |alpha z|), by cosine; of any other loss, whose embeddings
+    are points, the same as S=0, so that variants share one test. disjoint: refuse labels that were
+    trained on (ValueError): retrieval is of unseen classes. ValueError also for a similarity that
+    eval.similarity does not know, or another than cosine with draws.
     """
     drawn = isinstance(model.loss, VMF) and num_samples > 0
     if drawn and similarity not in ("", "cosine"):
-        raise ValueError(f"similarity is {similarity!r}, but draws are unit vectors and are compared by cosine; leave it out, or set num_samples to 0")
+        raise ValueError(
+            f"similarity is {similarity!r}, but draws are unit vectors and are compared by cosine; "
+            "leave it out, or set num_samples to 0"
+        )
     compared = "cosine" if drawn else similarity or model.similarity
     _check_similarity(compared)
     tested = items(data)
@@ -176,9 +245,13 @@ def retrieval(
     if diversity:
         columns["feature_diversity"] = np.full(len(tested), feature_diversity(z))
         columns["cluster_diversity"] = np.full(len(tested), np.nan)
-        for number in np.flatnonzero(np.bincount(labels) >= 3):  # one value a class, on its first item: their mean is eval.diversity's
+        for number in np.flatnonzero(
+            np.bincount(labels) >= 3
+        ):  # one value a class, on its first item: their mean is eval.diversity's
             members = np.flatnonzero(labels == number)
-            columns["cluster_diversity"][members[0]] = cluster_diversity(z[members], labels[members])
+            columns["cluster_diversity"][members[0]] = cluster_diversity(
+                z[members], labels[members]
+            )
     return _per_item(model, tested, columns, labels.astype(np.int32), "classes", z, names)
 
 
@@ -188,16 +261,24 @@ def _check_similarity(similarity: str) -> None:
 
 
 def _disjoint_labels(items: Sequence[Item], classes: Sequence[str], disjoint: bool) -> list[str]:
-    """The sorted labels of the items. ValueError, if they are to be disjoint, for those among `classes`, which were trained on."""
+    """The sorted labels of the items.
+
+    ValueError, if they are to be disjoint, for those among `classes`, which were trained on.
+    """
     names = sorted({str(one.label) for one in items})
     both = sorted(set(names) & set(classes))
     if disjoint and both:
-        raise ValueError(f"{len(both)} classes are both trained and tested on ({name_first(both)}); give `items` and `test` disjoint classes")
+        raise ValueError(
+            f"{len(both)} classes are both trained and tested on ({name_first(both)}); give "
+            "`items` and `test` disjoint classes"
+        )
     return names
 
 
 def run_test(recipe: Recipe, out: Path, data: Path) -> PerItem:
-    """Apply the recipe's test to the model in `out`, a finished run, and keep what it measured as out/test.npz."""
+    """Apply the recipe's test to the model in `out`, a finished run, and keep what it measured as
+    out/test.npz.
+    """
     assert recipe.test is not None
     measured: PerItem = recipe.test(load_model(out, recipe), data)
     per_item.write(out / TEST, measured)
@@ -205,7 +286,13 @@ def run_test(recipe: Recipe, out: Path, data: Path) -> PerItem:
 
 
 def _per_item(
-    model: Model, items: Sequence[Item], columns: dict[str, Floats], groups: NDArray[np.int32] | None, over: str, z: Floats, classes: Sequence[str]
+    model: Model,
+    items: Sequence[Item],
+    columns: dict[str, Floats],
+    groups: NDArray[np.int32] | None,
+    over: str,
+    z: Floats,
+    classes: Sequence[str],
 ) -> PerItem:
     """With what a report shows of the items."""
     where = {one.id: one for one in items}
@@ -220,28 +307,45 @@ def _per_item(
         levels = np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
         return levels[0] if len(levels) == 1 else np.ascontiguousarray(levels.transpose(1, 2, 0))
 
-    return PerItem(tuple(one.id for one in items), columns, groups, over, embeddings=z, classes=tuple(classes), show=show)
+    return PerItem(
+        tuple(one.id for one in items),
+        columns,
+        groups,
+        over,
+        embeddings=z,
+        classes=tuple(classes),
+        show=show,
+    )
 
 
 @torch.no_grad()
 def _logits(model: Model, z: Floats) -> Floats:
     """(N, C) logits, or the log of the posterior where the loss has one, in float64."""
     if not hasattr(model.loss, "logits"):
-        raise ValueError(f"classification: {type(model.loss).__name__} has no class vectors to predict by; measure retrieval instead")
+        raise ValueError(
+            f"classification: {type(model.loss).__name__} has no class vectors to predict by; "
+            "measure retrieval instead"
+        )
     device = next(model.loss.parameters()).device
     was_training = model.loss.training
     model.loss.eval()
     rows = torch.from_numpy(z).float().to(device)
     loss: Any = model.loss
     try:
-        found: Tensor = loss.posterior(rows, generator=_generator(device)).clamp(min=1e-30).log() if hasattr(loss, "posterior") else loss.logits(rows)
+        found: Tensor = (
+            loss.posterior(rows, generator=_generator(device)).clamp(min=1e-30).log()
+            if hasattr(loss, "posterior")
+            else loss.logits(rows)
+        )
     finally:
         model.loss.train(was_training)
     return found.double().cpu().numpy()
 
 
 def _draws(loss: nn.Module, z: Floats, num_samples: int) -> Iterator[Floats]:
-    """num_samples times (N, D) unit vectors, one draw of each embedding; one after the other, which bounds the memory."""
+    """num_samples times (N, D) unit vectors, one draw of each embedding; one after the other, which
+    bounds the memory.
+    """
     nu = torch.from_numpy(z) * float(cast(Tensor, loss.alpha))
     mu, kappa, generator = unit(nu), nu.norm(dim=1), _generator(nu.device)
     for _ in range(num_samples):
@@ -252,9 +356,14 @@ def _generator(device: torch.device) -> torch.Generator:
     return torch.Generator(device).manual_seed(_SEED)
 
 
-def _numbers(items: Sequence[Item], classes: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _numbers(
+    items: Sequence[Item], classes: Sequence[str]
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     number = {name: i for i, name in enumerate(classes)}
     unknown = [one.id for one in items if str(one.label) not in number]
     if unknown:
-        raise ValueError(f"{len(unknown)} of {len(items)} items have labels that the model was not trained on ({name_first(unknown)}); test its own classes")
+        raise ValueError(
+            f"{len(unknown)} of {len(items)} items have labels that the model was not trained on "
+            f"({name_first(unknown)}); test its own classes"
+        )
     return np.array([number[str(one.label)] for one in items], dtype=np.int64)

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Memory:
-    """size: keys kept in the bank (the batch's own included), filled in batch order, the batch of all processes.
+    """size: keys kept in the bank (the batch's own included), filled in batch order, the batch of
+    all processes.
 
-    momentum: eta of theta_q <- eta theta_q + (1 - eta) theta (.999 in the SimPLE paper); 0 = no second encoder: the keys are the batch's own embeddings
-    (cross-batch memory, Wang et al. 2020).
+    momentum: eta of theta_q <- eta theta_q + (1 - eta) theta (.999 in the SimPLE paper); 0 = no
+    second encoder: the keys are the batch's own embeddings (cross-batch memory, Wang et al. 2020).
     """
 
     size: int
@@ -22,7 +23,9 @@ class Memory:
 
 
 class Bank(nn.Module):
-    """keys (size, dim) float32 and labels (size,), -1 for an empty slot; the oldest are overwritten first."""
+    """keys (size, dim) float32 and labels (size,), -1 for an empty slot; the oldest are overwritten
+    first.
+    """
 
     keys: Tensor
     labels: Tensor
@@ -36,10 +39,16 @@ class Bank(nn.Module):
 
     @torch.no_grad()
     def enqueue(self, z_key: Tensor, y: Tensor) -> Tensor:
-        """Write (B, dim) keys and their labels (B,); returns the (B,) slots written. ValueError if the batch exceeds the bank."""
+        """Write (B, dim) keys and their labels (B,); returns the (B,) slots written.
+
+        ValueError if the batch exceeds the bank.
+        """
         size, num = len(self.labels), len(y)
         if num > size:
-            raise ValueError(f"memory: a bank of {size} keys cannot hold a batch of {num}; raise memory.size or lower sampling.batch_size")
+            raise ValueError(
+                f"memory: a bank of {size} keys cannot hold a batch of {num}; raise memory.size or "
+                "lower sampling.batch_size"
+            )
         slots = (self.pointer + torch.arange(num, device=self.keys.device)) % size
         self.keys[slots] = z_key.to(self.keys.dtype)
         self.labels[slots] = y
@@ -48,14 +57,20 @@ class Bank(nn.Module):
 
 
 def momentum_encoder(network: nn.Module) -> nn.Module:
-    """A copy of the network that takes no gradient. It stays in training mode, as in MoCo and the SimPLE release: its keys come from batch statistics."""
+    """A copy of the network that takes no gradient.
+
+    It stays in training mode, as in MoCo and the SimPLE release: its keys come from batch
+    statistics.
+    """
     encoder = copy.deepcopy(network)
     return encoder.requires_grad_(False)
 
 
 @torch.no_grad()
 def update_encoder(encoder: nn.Module, network: nn.Module, momentum: float) -> None:
-    """theta_q <- momentum theta_q + (1 - momentum) theta, for parameters and floating-point buffers (batch-norm statistics); counters are copied."""
+    """theta_q <- momentum theta_q + (1 - momentum) theta, for parameters and floating-point buffers
+    (batch-norm statistics); counters are copied.
+    """
     ours, theirs = encoder.state_dict(keep_vars=True), network.state_dict(keep_vars=True)
     for name, kept in ours.items():
         if kept.is_floating_point():

@@ -1,4 +1,6 @@
-"""A run while it trains: its state, saved and restored bit for bit by PyTorch's distributed checkpointing in safetensors files, and its folder."""
+"""A run while it trains: its state, saved and restored bit for bit by PyTorch's distributed
+checkpointing in safetensors files, and its folder.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.hf_storage import (
+    HuggingFaceStorageReader,
+    HuggingFaceStorageWriter,
+)
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from torch.distributed.tensor import DTensor
@@ -34,12 +39,16 @@ RECIPE = "recipe.json"
 RESUME = "resume"
 STATE = "state.json"
 FORMAT = "likeness.resume/3"
-_BEGUN = re.compile(r"\.(best-\d+\.safetensors)\.[0-9a-f]{12}\.part")  # what eval.formats.writing makes beside the file
+_BEGUN = re.compile(
+    r"\.(best-\d+\.safetensors)\.[0-9a-f]{12}\.part"
+)  # what eval.formats.writing makes beside the file
 
 
 @dataclass
 class Plateau:
-    """Halving of the rate and early stop on the watched metric; `kept` are the best evaluations so far, (value, step), best first."""
+    """Halving of the rate and early stop on the watched metric; `kept` are the best evaluations so
+    far, (value, step), best first.
+    """
 
     best: float | None = None
     since_best: int = 0
@@ -49,7 +58,9 @@ class Plateau:
 
     def update(self, value: float, higher_is_better: bool, halve_after: int) -> bool:
         """Take one evaluation's value; True if it is the best so far, which NaN never is."""
-        if not math.isnan(value) and (self.best is None or (value > self.best if higher_is_better else value < self.best)):
+        if not math.isnan(value) and (
+            self.best is None or (value > self.best if higher_is_better else value < self.best)
+        ):
             self.best, self.since_best, self.since_halving = value, 0, 0
             return True
         self.since_best += 1
@@ -62,21 +73,27 @@ class Plateau:
         """Whether this evaluation is among the `num` best; of equal values the earlier goes first."""
         if math.isnan(value):
             return False
-        ranked = sorted([*self.kept, (value, step)], key=lambda one: (-one[0] if higher_is_better else one[0], one[1]))
+        ranked = sorted(
+            [*self.kept, (value, step)],
+            key=lambda one: (-one[0] if higher_is_better else one[0], one[1]),
+        )
         self.kept = ranked[:num]
         return (value, step) in self.kept
 
 
 @dataclass
 class Run:
-    """All that changes while a recipe trains (what the resume folder stores), and the network as DDP and torch.compile see it."""
+    """All that changes while a recipe trains (what the resume folder stores), and the network as
+    DDP and torch.compile see it.
+    """
 
     embedder: TorchEmbedder
     loss: nn.Module
     encoder: TorchEmbedder | None
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
-    network: nn.Module  # (features, frames) -> z: the embedder's backbone, in pieces, perhaps compiled, perhaps in DDP
+    # (features, frames) -> z: the embedder's backbone, in pieces, perhaps compiled, perhaps in DDP
+    network: nn.Module
     layout: spread.Layout | None = None  # the classes that this process holds, if they are sharded
     plateau: Plateau = field(default_factory=Plateau)
     step: int = 0
@@ -88,19 +105,27 @@ class Run:
         return {name: module for name, module in named.items() if module is not None}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor of modules and optimiser under its name in a checkpoint, sharing memory; those with sharded classes as DTensors of the whole."""
+        """Every tensor of modules and optimiser under its name in a checkpoint, sharing memory;
+        those with sharded classes as DTensors of the whole.
+        """
         found: dict[str, Tensor] = {}
         held: set[int] = set()
         for name, module in self.modules.items():
             for key, value in module.state_dict().items():
-                if value.numel() and value.data_ptr() in held:  # a joint loss holds one tensor under two names
+                if (
+                    value.numel() and value.data_ptr() in held
+                ):  # a joint loss holds one tensor under two names
                     continue
                 held.add(value.data_ptr())
                 found[f"{name}.{key}"] = self._whole(value, key) if name == "loss" else value
         axes = self._sharded_parameters()
-        for index, values in self.optimizer.state_dict()["state"].items():  # of SGD and Adam all are tensors; rates are set anew at every step
+        for index, values in self.optimizer.state_dict()[
+            "state"
+        ].items():  # of SGD and Adam all are tensors; rates are set anew at every step
             for key, value in values.items():
-                found[f"optimizer.{index}.{key}"] = self._whole(value, axes[index]) if index in axes and value.ndim else value
+                found[f"optimizer.{index}.{key}"] = (
+                    self._whole(value, axes[index]) if index in axes and value.ndim else value
+                )
         return found
 
     def _whole(self, value: Tensor, key: str) -> Tensor:
@@ -112,20 +137,34 @@ class Run:
         """The place in the optimiser and the name of every parameter whose classes are sharded."""
         if self.layout is None:
             return {}
-        names = {id(parameter): name for name, parameter in self.loss.named_parameters() if name in self.layout.axes}
-        places = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        return {index: names[id(parameter)] for index, parameter in enumerate(places) if id(parameter) in names}
+        names = {
+            id(parameter): name
+            for name, parameter in self.loss.named_parameters()
+            if name in self.layout.axes
+        }
+        places = [
+            parameter for group in self.optimizer.param_groups for parameter in group["params"]
+        ]
+        return {
+            index: names[id(parameter)]
+            for index, parameter in enumerate(places)
+            if id(parameter) in names
+        }
 
 
 def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
-    """Write out/resume/STEP, then remove the one before; all ranks call it. It counts once its state.json is there: a kill at any moment leaves a whole one.
+    """Write out/resume/STEP, then remove the one before; all ranks call it.
 
-    The one before may be of the same step, where an evaluation that failed was made up; the new one is then called STEP.again.
+    It counts once its state.json is there: a kill at any moment leaves a whole one.
+
+    The one before may be of the same step, where an evaluation that failed was made up; the new one
+    is then called STEP.again.
 
     items: a digest of what is trained on, which load_run compares.
 
     Raises:
-        OSError: it cannot be written (a full disk, say); nothing of it is left, and the one before is kept.
+        OSError: it cannot be written (a full disk, say); nothing of it is left, and the one before
+            is kept.
     """
     folder = out / RESUME / f"{run.step:09d}"
     if (folder / STATE).is_file():
@@ -135,15 +174,24 @@ def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
     distributed.wait()
-    tensors = {name: value if isinstance(value, DTensor) else value.contiguous() for name, value in run.tensors().items()}  # channels_last weights are not
+    tensors = {
+        name: value if isinstance(value, DTensor) else value.contiguous()
+        for name, value in run.tensors().items()
+    }  # channels_last weights are not
     tensors[f"random.cpu.{distributed.rank()}"] = torch.get_rng_state()
     if torch.cuda.is_available():
         tensors[f"random.cuda.{distributed.rank()}"] = torch.cuda.get_rng_state()
     many = distributed.world() > 1
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # "torch.distributed is uninitialized, assuming a single process"
-            dcp_save(tensors, storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=many), no_dist=not many)
+            warnings.simplefilter(
+                "ignore", UserWarning
+            )  # "torch.distributed is uninitialized, assuming a single process"
+            dcp_save(
+                tensors,
+                storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=many),
+                no_dist=not many,
+            )
     except (Exception, CheckpointException) as error:  # the latter is a BaseException
         raise _unwritten(folder, error) from error
     state = {
@@ -162,7 +210,10 @@ def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
             sync(folder)
             with atomic_path(folder / STATE) as partial_path:
                 partial_path.write_text(json.dumps(state) + "\n", encoding="utf-8")
-            for one in (out / RESUME, out):  # the new folder is on the disk before the one before it goes
+            for one in (
+                out / RESUME,
+                out,
+            ):  # the new folder is on the disk before the one before it goes
                 sync_names(one)
         except OSError as error:
             raise _unwritten(folder, error) from error
@@ -176,9 +227,16 @@ def _unwritten(folder: Path, error: BaseException) -> OSError:
     """Remove what there is of a checkpoint, and say why it could not be written."""
     if distributed.is_main():
         shutil.rmtree(folder, ignore_errors=True)
-    cause = next((one[0] for one in error.failures.values()), error) if isinstance(error, CheckpointException) else error
+    cause = (
+        next((one[0] for one in error.failures.values()), error)
+        if isinstance(error, CheckpointException)
+        else error
+    )
     reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0][:200]
-    return OSError(f"writing {folder} failed, and the checkpoint before it is kept ({reason}); make room and go on with --resume")
+    return OSError(
+        f"writing {folder} failed, and the checkpoint before it is kept ({reason}); make room and "
+        "go on with --resume"
+    )
 
 
 def latest(out: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -188,7 +246,10 @@ def latest(out: Path) -> tuple[Path, dict[str, Any]] | None:
         return None
     state = json.loads((whole[-1] / STATE).read_text(encoding="utf-8"))
     if state.get("format") != FORMAT:
-        raise ValueError(f"{whole[-1]} is a checkpoint of format {state.get('format')!r}; this version of Likeness reads {FORMAT!r}")
+        raise ValueError(
+            f"{whole[-1]} is a checkpoint of format {state.get('format')!r}; this version of "
+            f"Likeness reads {FORMAT!r}"
+        )
     return whole[-1], state
 
 
@@ -197,29 +258,44 @@ def is_finished(out: Path, steps: int, stop_after: int) -> bool:
     newest = latest(out)
     if newest is None or newest[1]["owed"]:
         return False
-    return bool(newest[1]["step"] >= steps or (stop_after and newest[1]["plateau"]["since_best"] >= stop_after))
+    return bool(
+        newest[1]["step"] >= steps
+        or (stop_after and newest[1]["plateau"]["since_best"] >= stop_after)
+    )
 
 
 def load_run(out: Path, run: Run, classes: Sequence[str], items: str) -> bool:
-    """Go on from the newest whole checkpoint in `out`, False if there is none; all ranks call it. Another number of ranks deals sharded classes out anew."""
+    """Go on from the newest whole checkpoint in `out`, False if there is none; all ranks call it.
+
+    Another number of ranks deals sharded classes out anew.
+    """
     newest = latest(out)
     if newest is None:
         return False
     folder, state = newest
     if state["classes"] != digest(classes):
         raise ValueError(
-            f"{out} was trained on {state['num_classes']} classes, the data now has {len(classes)} or others; start a new run in another folder "
+            f"{out} was trained on {state['num_classes']} classes, the data now has {len(classes)} "
+            "or others; start a new run in another folder "
             f"(init={out} takes the network's weights along)"
         )
     if state["items"] != items:
-        raise ValueError(f"{out} was trained on other items of the same classes; resume with the same data and lists, or start a new run in another folder")
+        raise ValueError(
+            f"{out} was trained on other items of the same classes; resume with the same data and "
+            "lists, or start a new run in another folder"
+        )
     stored = read_metadata(folder)
     _make_optimizer_state(run, stored)
     wanted = run.tensors()
     kept = {name: size for name, size in stored.items() if not name.startswith("random.")}
     if found := checkpoint.misfits({name: value.shape for name, value in wanted.items()}, kept):
-        raise ValueError(f"{folder}: the state does not fit: {found}; resume with the same recipe and version of Likeness")
-    random = {f"random.{kind}.{distributed.rank()}": value for kind, value in _random_states().items()}
+        raise ValueError(
+            f"{folder}: the state does not fit: {found}; resume with the same recipe and version "
+            "of Likeness"
+        )
+    random = {
+        f"random.{kind}.{distributed.rank()}": value for kind, value in _random_states().items()
+    }
     wanted |= {name: value for name, value in random.items() if name in stored}
     read(folder, wanted)
     for name in ("random.cpu", "random.cuda"):
@@ -227,12 +303,19 @@ def load_run(out: Path, run: Run, classes: Sequence[str], items: str) -> bool:
             (torch.set_rng_state if name == "random.cpu" else torch.cuda.set_rng_state)(wanted[key])
     run.scaler.load_state_dict(state["scaler"])
     best = [(float(value), int(step)) for value, step in state["plateau"].pop("kept")]
-    run.plateau, run.step, run.owed = Plateau(**state["plateau"], kept=best), int(state["step"]), bool(state["owed"])
+    run.plateau, run.step, run.owed = (
+        Plateau(**state["plateau"], kept=best),
+        int(state["step"]),
+        bool(state["owed"]),
+    )
     return True
 
 
 def read(folder: Path, tensors: dict[str, Tensor]) -> None:
-    """Fill the tensors in place from a resume folder; DTensors take their part. Nothing in the folder is executed: the files are safetensors."""
+    """Fill the tensors in place from a resume folder; DTensors take their part.
+
+    Nothing in the folder is executed: the files are safetensors.
+    """
     many = distributed.world() > 1
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
@@ -249,7 +332,9 @@ def read_metadata(folder: Path) -> dict[str, torch.Size]:
 
 
 def _random_states() -> dict[str, Tensor]:
-    return {"cpu": torch.get_rng_state()} | ({"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {})
+    return {"cpu": torch.get_rng_state()} | (
+        {"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {}
+    )
 
 
 def _make_optimizer_state(run: Run, stored: Mapping[str, torch.Size]) -> None:
@@ -262,32 +347,55 @@ def _make_optimizer_state(run: Run, stored: Mapping[str, torch.Size]) -> None:
             if int(index) < len(places):
                 parameter = places[int(index)]
                 alone = key == "step"  # fused optimisers want it, too, where the parameter is
-                run.optimizer.state[parameter][key] = torch.zeros((), device=parameter.device) if alone else torch.zeros_like(parameter)
+                run.optimizer.state[parameter][key] = (
+                    torch.zeros((), device=parameter.device)
+                    if alone
+                    else torch.zeros_like(parameter)
+                )
 
 
 def check_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
-    """Refuse to mix two runs in one folder; nothing is written. ValueError if another run is there, or this one without `resume`."""
+    """Refuse to mix two runs in one folder; nothing is written.
+
+    ValueError if another run is there, or this one without `resume`.
+    """
     recipe_file = out / RECIPE
     holds_run = recipe_file.is_file() or (out / RESUME).is_dir()
     if resume and holds_run:
         if recipe_file.is_file():
             before = renamed(json.loads(recipe_file.read_text(encoding="utf-8")))
-            changed = sorted(key for key in description.keys() | before.keys() if before.get(key) != json.loads(json.dumps(description)).get(key))
+            changed = sorted(
+                key
+                for key in description.keys() | before.keys()
+                if before.get(key) != json.loads(json.dumps(description)).get(key)
+            )
             if changed:
                 differ = "differs" if len(changed) == 1 else "differ"
                 raise ValueError(
-                    f"{out} holds a run of another recipe: {', '.join(changed)} {differ}; resume with the same recipe and overrides, or choose another --out"
+                    f"{out} holds a run of another recipe: {', '.join(changed)} {differ}; resume "
+                    "with the same recipe and overrides, or choose another --out"
                 )
     elif holds_run:
-        raise ValueError(f"{out} already holds a run; add --resume to go on with it, or choose another --out")
+        raise ValueError(
+            f"{out} already holds a run; add --resume to go on with it, or choose another --out"
+        )
 
 
 def prepare_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
-    """Make the run's folder, after `check_folder`. What a killed run left half-written is removed. The main process calls it."""
+    """Make the run's folder, after `check_folder`.
+
+    What a killed run left half-written is removed. The main process calls it.
+    """
     check_folder(out, description, resume)
     recipe_file = out / RECIPE
     out.mkdir(parents=True, exist_ok=True)
-    names = {RECIPE, LOG, checkpoint.BEST, checkpoint.LAST, *(one[1] for one in map(_BEGUN.fullmatch, os.listdir(out)) if one)}
+    names = {
+        RECIPE,
+        LOG,
+        checkpoint.BEST,
+        checkpoint.LAST,
+        *(one[1] for one in map(_BEGUN.fullmatch, os.listdir(out)) if one),
+    }
     for name in names:  # also of the best checkpoints of steps that are not written again
         remove_abandoned(out / name)
     if (out / RESUME).is_dir():

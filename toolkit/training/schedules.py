@@ -1,4 +1,6 @@
-"""Learning-rate schedules: plain functions of the run's progress, step / steps in 0..1, to the factor on optim.lr. Warm-up multiplies them (Schedule)."""
+"""Learning-rate schedules: plain functions of the run's progress, step / steps in 0..1, to the
+factor on optim.lr. Warm-up multiplies them (Schedule).
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,11 @@ def multistep(progress: float, *, at: tuple[float, ...], factor: float = 0.1) ->
     return factor ** sum(progress >= one for one in at)
 
 
-def polynomial(progress: float, *, power: float = 2.0, start: float = 0.0, end: float = 0.0) -> float:
-    """From 1 to `end` as (1 - x)^power, x counted from the fraction `start` on: insightface's PolyScheduler is power 2 with start = its
-    warm-up, its later PolynomialLRWarmup power 1.
+def polynomial(
+    progress: float, *, power: float = 2.0, start: float = 0.0, end: float = 0.0
+) -> float:
+    """From 1 to `end` as (1 - x)^power, x counted from the fraction `start` on: insightface's
+    PolyScheduler is power 2 with start = its warm-up, its later PolynomialLRWarmup power 1.
 
     >>> polynomial(0.5)
     0.25
@@ -46,7 +50,8 @@ def polynomial(progress: float, *, power: float = 2.0, start: float = 0.0, end: 
 
 
 def exponential(progress: float, *, end: float = 5e-4) -> float:
-    """From 1 to `end` in equal ratios, end ** progress: WeSpeaker's ExponentialDecrease, whose .1 -> 5e-5 is end = 5e-4 (its warm-up multiplies, as here).
+    """From 1 to `end` in equal ratios, end ** progress: WeSpeaker's ExponentialDecrease, whose .1
+    -> 5e-5 is end = 5e-4 (its warm-up multiplies, as here).
 
     >>> round(exponential(0.5, end=0.01), 12)
     0.1

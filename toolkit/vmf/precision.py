@@ -36,7 +36,9 @@ def full(z: Tensor) -> Tensor:
 
 
 def unit(z: Tensor) -> Tensor:
-    """Rows (..., D) divided by their norms. A row shorter than 1e-12 has no direction: it becomes zero.
+    """Rows (..., D) divided by their norms.
+
+    A row shorter than 1e-12 has no direction: it becomes zero.
 
     Such a row gets no gradient either. nn.functional.normalize would give it 1e12 times what
     arrives, which is infinite in float16 and spoils a step in float32.

@@ -1,4 +1,6 @@
-"""Native readers in a process of their own: what happens there is an error here and nothing more; the answer is bytes and JSON."""
+"""Native readers in a process of their own: what happens there is an error here and nothing more;
+the answer is bytes and JSON.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ from eval.formats.boundary import Ended, Limits, Process, _Damaged, _receive, _s
 from eval.types import Embeddings
 
 LIMITS = Limits(seconds=20, memory=1 << 27, answer=1 << 16)
-# A Parquet file of four embeddings in which one byte of the footer is another: Arrow 26 ends the whole process when it reads it.
+# A Parquet file of four embeddings in which one byte of the footer is another: Arrow 26 ends the
+# whole process when it reads it.
 ABORTS = (
     "c-nnb%}(1u5Z)Na^#N2kthH8ih@xUqDS%@Y3dmAfr%8Z9Aczv+<|Gz1IJRqtzf_etx9?E3mp(#omHHSxqCQB~*|qaS"
     "Rk7Nco!Qy_zHcXr_vn5JBYc1lidcp~!cuM-&1G9bYtbNC+xHhsGcyPw0Zh(h!SlUAV6cE4E)4<$Q2MxE#3Y3yB0@T4"
@@ -47,7 +50,9 @@ ABORTS = (
         (math.floor, ("x",), LIMITS, "TypeError"),
     ],
 )
-def test_whatever_happens_there_is_one_error_here(function: object, arguments: tuple[object, ...], limits: Limits, keyword: str) -> None:
+def test_whatever_happens_there_is_one_error_here(
+    function: object, arguments: tuple[object, ...], limits: Limits, keyword: str
+) -> None:
     with Process() as process, pytest.raises(ValueError, match=keyword):
         process.ask(function, *arguments, about="a.parquet", limits=limits)  # type: ignore[arg-type]
 
@@ -82,7 +87,9 @@ def test_a_question_after_the_end_of_a_process_says_so_and_leaves_the_starter_al
         assert boundary._starter is starter
 
 
-def test_a_process_that_the_garbage_collector_ends_during_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_the_garbage_collector_ends_during_another_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     unused, starter = Process(), boundary._starter
     assert starter is not None
     exchange, pid = starter._exchange, unused._pid
@@ -98,7 +105,9 @@ def test_a_process_that_the_garbage_collector_ends_during_another_order(monkeypa
         os.kill(pid, 0)
 
 
-def test_an_interrupt_during_an_order_is_not_taken_for_the_answer_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_during_an_order_is_not_taken_for_the_answer_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with Process():
         starter = boundary._starter
     assert starter is not None
@@ -115,7 +124,9 @@ def test_an_interrupt_during_an_order_is_not_taken_for_the_answer_to_the_next(mo
     assert boundary._starter is not starter
 
 
-def test_without_fork_the_functions_run_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_fork_the_functions_run_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written = Embeddings(("a", "b"), np.eye(2, dtype=np.float32), {"model": "m"})
     embeddings.write(tmp_path / "x.h5", written)
     monkeypatch.setattr(boundary, "FORKS", False)
@@ -163,13 +174,20 @@ def test_a_hostile_answer_takes_no_memory(sent: bytes) -> None:
 
 def test_arrays_come_back_bit_for_bit() -> None:
     ours, theirs = socket.socketpair()
-    arrays = [np.array([[1.5, np.nan]], "<f4"), np.zeros((0, 3)), np.array(True), np.arange(6, dtype=">i4")[::2]]
+    arrays = [
+        np.array([[1.5, np.nan]], "<f4"),
+        np.zeros((0, 3)),
+        np.array(True),
+        np.arange(6, dtype=">i4")[::2],
+    ]
     with ours, theirs:
         _send(theirs, {"value": "ü"}, arrays)
         header, found = _receive(ours)
     assert header == {"value": "ü"}
     assert [one.shape for one in found] == [one.shape for one in arrays]
-    assert all(a.astype(b.dtype).tobytes() == b.tobytes() for a, b in zip(arrays, found, strict=True))
+    assert all(
+        a.astype(b.dtype).tobytes() == b.tobytes() for a, b in zip(arrays, found, strict=True)
+    )
 
 
 def test_a_parquet_file_that_ends_arrow_s_process(tmp_path: Path) -> None:
@@ -191,13 +209,20 @@ def test_reading_a_table_imports_no_native_reader_here(tmp_path: Path) -> None:
 
     path = tmp_path / "e.parquet"
     embeddings.write(path, Embeddings(("a",), np.ones((1, 2), np.float32)))
-    program = "import sys; from eval.formats import embeddings; embeddings.read(sys.argv[1]); print(sorted({'pyarrow', 'h5py', 'torch'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
+    program = (
+        "import sys; from eval.formats import embeddings; embeddings.read(sys.argv[1]); "
+        "print(sorted({'pyarrow', 'h5py', 'torch'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "[]\n"
 
 
 def test_who_waits_for_a_process_that_ends_is_not_blamed() -> None:
-    """Threads of the service share one process: a hostile file of one of them says nothing about those of the others."""
+    """Threads of the service share one process: a hostile file of one of them says nothing about
+    those of the others.
+    """
     raised: dict[str, BaseException] = {}
 
     def ask(name: str, function: Any, *arguments: object) -> None:
@@ -209,7 +234,9 @@ def test_who_waits_for_a_process_that_ends_is_not_blamed() -> None:
     with Process() as process:
         process._lock.acquire()  # until all of them wait
         threads = [threading.Thread(target=ask, args=("hostile", math.factorial, 10**8))]
-        threads += [threading.Thread(target=ask, args=(f"innocent {i}", os.getpid)) for i in range(2)]
+        threads += [
+            threading.Thread(target=ask, args=(f"innocent {i}", os.getpid)) for i in range(2)
+        ]
         for thread in threads:
             thread.start()
         process._lock.release()
@@ -224,7 +251,9 @@ def test_who_waits_for_a_process_that_ends_is_not_blamed() -> None:
         assert process.usable
 
 
-def test_an_order_that_is_interrupted_leaves_no_answer_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_order_that_is_interrupted_leaves_no_answer_for_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 

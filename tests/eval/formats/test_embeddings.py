@@ -19,12 +19,23 @@ from eval.formats.embeddings import read, write
 from eval.types import Embeddings
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
-MATRICES = arrays(np.float32, array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=5), elements=FLOATS)
-SMALL = Embeddings(("a/1.wav", "b:2", "ü"), np.array([[1.5, -0.0], [5e-45, 3e38], [0, 0]], dtype=np.float32), {"similarity": "cosine", "model": "abc"})
+MATRICES = arrays(
+    np.float32, array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=5), elements=FLOATS
+)
+SMALL = Embeddings(
+    ("a/1.wav", "b:2", "ü"),
+    np.array([[1.5, -0.0], [5e-45, 3e38], [0, 0]], dtype=np.float32),
+    {"similarity": "cosine", "model": "abc"},
+)
 
 
 def equal(a: Embeddings, b: Embeddings) -> bool:
-    return a.ids == b.ids and a.matrix.tobytes() == b.matrix.tobytes() and a.matrix.shape == b.matrix.shape and dict(a.meta) == dict(b.meta)
+    return (
+        a.ids == b.ids
+        and a.matrix.tobytes() == b.matrix.tobytes()
+        and a.matrix.shape == b.matrix.shape
+        and dict(a.meta) == dict(b.meta)
+    )
 
 
 @pytest.mark.parametrize("name", ["e.npz", "e.ark", "E.NPZ", "a.b.ark"])
@@ -41,7 +52,14 @@ def test_round_trip(tmp_path, name):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data(), MATRICES, st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3))
 def test_any_values_and_ids(tmp_path, data, matrix, meta):
-    ids = data.draw(st.lists(st.text(max_size=8).filter(lambda one: not one.endswith("\0")), min_size=len(matrix), max_size=len(matrix), unique=True))
+    ids = data.draw(
+        st.lists(
+            st.text(max_size=8).filter(lambda one: not one.endswith("\0")),
+            min_size=len(matrix),
+            max_size=len(matrix),
+            unique=True,
+        )
+    )
     write(tmp_path / "e.npz", Embeddings(tuple(ids), matrix, meta))
     assert equal(read(tmp_path / "e.npz"), Embeddings(tuple(ids), matrix, meta))
 
@@ -51,7 +69,12 @@ def test_any_values_and_ids(tmp_path, data, matrix, meta):
 def test_any_kaldi_ids(tmp_path, data, matrix):
     letters = st.characters(exclude_categories=["Cs"])
     ids = data.draw(
-        st.lists(st.text(letters, min_size=1, max_size=8).filter(lambda one: one.split() == [one]), min_size=len(matrix), max_size=len(matrix), unique=True)
+        st.lists(
+            st.text(letters, min_size=1, max_size=8).filter(lambda one: one.split() == [one]),
+            min_size=len(matrix),
+            max_size=len(matrix),
+            unique=True,
+        )
     )
     expected = Embeddings(tuple(ids), matrix)
     write(tmp_path / "e.ark", expected)
@@ -75,14 +98,20 @@ def test_what_kaldiio_writes(tmp_path):
 def test_what_kaldiio_reads(tmp_path):
     kaldiio = pytest.importorskip("kaldiio")
     write(tmp_path / "e.ark", SMALL)
-    for loaded in (dict(kaldiio.load_ark(str(tmp_path / "e.ark"))), dict(kaldiio.load_scp(str(tmp_path / "e.scp")))):
+    for loaded in (
+        dict(kaldiio.load_ark(str(tmp_path / "e.ark"))),
+        dict(kaldiio.load_scp(str(tmp_path / "e.scp"))),
+    ):
         assert list(loaded) == list(SMALL.ids)
         assert np.stack(list(loaded.values())).tobytes() == SMALL.matrix.tobytes()
 
 
 def test_text_archive(tmp_path):
     (tmp_path / "t.ark").write_text("a  [ 1 2.5 -3e-2 ]\nb  [\n 4 5 6 ]\n")
-    assert equal(read(tmp_path / "t.ark"), Embeddings(("a", "b"), np.array([[1, 2.5, -0.03], [4, 5, 6]], dtype=np.float32)))
+    assert equal(
+        read(tmp_path / "t.ark"),
+        Embeddings(("a", "b"), np.array([[1, 2.5, -0.03], [4, 5, 6]], dtype=np.float32)),
+    )
 
 
 def test_scp_paths_count_from_the_scp_too(tmp_path, monkeypatch):
@@ -96,7 +125,12 @@ def test_scp_paths_count_from_the_scp_too(tmp_path, monkeypatch):
 def test_scp_fields_are_parted_by_blanks_or_tabs(tmp_path):
     write(tmp_path / "e.ark", SMALL)
     lines = (tmp_path / "e.scp").read_text().splitlines()
-    (tmp_path / "e.scp").write_text("\n".join(line.replace(" ", blank, 1) for line, blank in zip(lines, ("\t", " \t ", "  "), strict=True)))
+    (tmp_path / "e.scp").write_text(
+        "\n".join(
+            line.replace(" ", blank, 1)
+            for line, blank in zip(lines, ("\t", " \t ", "  "), strict=True)
+        )
+    )
     assert equal(read(tmp_path / "e.scp"), SMALL)
     (tmp_path / "a\tb").mkdir()
     write(tmp_path / "a\tb" / "e.ark", SMALL)  # a tab in the path stays
@@ -112,17 +146,27 @@ def test_a_list_of_many_names_for_one_vector_keeps_the_bound(tmp_path, monkeypat
     monkeypatch.setattr(module, "FREE_EXPANSION", 1_000)
     monkeypatch.setattr(module, "EXPANSION", 10)
     write(tmp_path / "e.ark", Embeddings(("a",), np.ones((1, 50), np.float32)))
-    size, place = (tmp_path / "e.ark").stat().st_size, (tmp_path / "e.scp").read_text().rpartition(":")[2].strip()
+    size, place = (
+        (tmp_path / "e.ark").stat().st_size,
+        (tmp_path / "e.scp").read_text().rpartition(":")[2].strip(),
+    )
     (tmp_path / "d").mkdir()
     os.link(tmp_path / "e.ark", tmp_path / "d" / "e.ark")
     allowed = 10 * size // 200
-    for paths in (["e.ark"], ["e.ark", "d/../e.ark", "d/e.ark", *("d/../" * k + "e.ark" for k in range(2, 40))]):
+    for paths in (
+        ["e.ark"],
+        ["e.ark", "d/../e.ark", "d/e.ark", *("d/../" * k + "e.ark" for k in range(2, 40))],
+    ):
         for count in (allowed, allowed + 1):
-            (tmp_path / "e.scp").write_text("".join(f"u{k} {tmp_path}/{paths[k % len(paths)]}:{place}\n" for k in range(count)))
+            (tmp_path / "e.scp").write_text(
+                "".join(f"u{k} {tmp_path}/{paths[k % len(paths)]}:{place}\n" for k in range(count))
+            )
             if count == allowed:
                 assert read(tmp_path / "e.scp").matrix.shape == (allowed, 50)
             else:
-                with pytest.raises(ValueError, match=rf"e\.scp: its embeddings take over {10 * size} bytes"):
+                with pytest.raises(
+                    ValueError, match=rf"e\.scp: its embeddings take over {10 * size} bytes"
+                ):
                     read(tmp_path / "e.scp")
 
 
@@ -174,7 +218,10 @@ IDS, GOOD = np.array(["a", "b"]), np.ones((2, 3), np.float32)
         ({"ids": IDS, "matrix": np.ones((2, 3), int)}, "expected ids"),
         ({"ids": IDS, "matrix": np.ones((2, 3), complex)}, "expected ids"),
         ({"ids": IDS, "matrix": np.ones(2, np.float32)}, "expected ids"),
-        ({"ids": IDS, "matrix": np.ones((3, 3), np.float32)}, r"one row per id, but got shape \(3, 3\)"),
+        (
+            {"ids": IDS, "matrix": np.ones((3, 3), np.float32)},
+            r"one row per id, but got shape \(3, 3\)",
+        ),
         ({"ids": np.array(["a", "a"]), "matrix": GOOD}, "1 repeated ids"),
         ({"ids": IDS, "matrix": np.full((2, 3), np.nan, np.float32)}, "2 of 2 rows hold NaN"),
         ({"ids": IDS, "matrix": GOOD, "meta": np.array("{")}, "meta is not JSON"),
@@ -189,7 +236,10 @@ def test_foreign_npz(tmp_path, named, message):
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
 def test_other_floats_and_no_meta(tmp_path, dtype):
-    assert equal(read(saved(tmp_path / "e.npz", ids=IDS, matrix=GOOD.astype(dtype), more=np.arange(3))), Embeddings(("a", "b"), GOOD))
+    assert equal(
+        read(saved(tmp_path / "e.npz", ids=IDS, matrix=GOOD.astype(dtype), more=np.arange(3))),
+        Embeddings(("a", "b"), GOOD),
+    )
 
 
 def test_pickles_are_refused(tmp_path):
@@ -204,7 +254,17 @@ def test_pickles_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "entry", ["mkdir {trap} |", "| mkdir {trap}", "mkdir {trap}|", " |mkdir {trap}", "-", "mkdir {trap} |[0:1]", "x.ark:5[0:2]", "`mkdir {trap}`"]
+    "entry",
+    [
+        "mkdir {trap} |",
+        "| mkdir {trap}",
+        "mkdir {trap}|",
+        " |mkdir {trap}",
+        "-",
+        "mkdir {trap} |[0:1]",
+        "x.ark:5[0:2]",
+        "`mkdir {trap}`",
+    ],
 )
 def test_commands_in_scp_are_refused(tmp_path, entry):
     trap = tmp_path / "sprung"
@@ -216,7 +276,9 @@ def test_commands_in_scp_are_refused(tmp_path, entry):
 
 def npy(header_of: np.ndarray, data: bytes, shape: tuple[int, ...]) -> bytes:
     buffer = io.BytesIO()
-    np.lib.format.write_array_header_1_0(buffer, {"descr": header_of.dtype.str, "fortran_order": False, "shape": shape})
+    np.lib.format.write_array_header_1_0(
+        buffer, {"descr": header_of.dtype.str, "fortran_order": False, "shape": shape}
+    )
     return buffer.getvalue() + data
 
 
@@ -225,7 +287,9 @@ def test_sizes_are_checked_before_anything_is_allocated(tmp_path, monkeypatch):
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("ids.npy", npy(IDS, IDS.tobytes(), (2,)))
         archive.writestr("matrix.npy", npy(GOOD, GOOD.tobytes(), (2, 1 << 50)))
-    with pytest.raises(ValueError, match=r"declares float32 \(2, 1125899906842624\), but holds 24 bytes"):
+    with pytest.raises(
+        ValueError, match=r"declares float32 \(2, 1125899906842624\), but holds 24 bytes"
+    ):
         read(path)
     np.savez_compressed(path, ids=IDS, matrix=np.zeros((2, 1_000_000), np.float32))
     assert read(path).matrix.shape == (2, 1_000_000)
@@ -247,7 +311,9 @@ def test_every_truncation_is_noticed(tmp_path, name):
             found = read(path)
         except ValueError:
             continue
-        assert name != "e.npz"  # archives of fewer whole entries are valid, and a .scp may lose its last newline or entries
+        assert (
+            name != "e.npz"
+        )  # archives of fewer whole entries are valid, and a .scp may lose its last newline or entries
         assert len(found.ids) in complete
         assert found.ids == SMALL.ids[: len(found.ids)]
         assert found.matrix.tobytes() == SMALL.matrix[: len(found.ids)].tobytes()
@@ -275,7 +341,10 @@ def test_garbage(tmp_path, data, name, start):
         (b"a \0BFV \4" + struct.pack("<i", 1 << 30), "declares 1 rows of 1073741824 dims"),
         (b"a \0BFV \4" + struct.pack("<i", -1), "of -1 dims"),
         (b"a \0BFV \4" + struct.pack("<i", 3) + b"1234", "truncated: 4 of 12 bytes"),
-        (b"a \0BFM \4" + struct.pack("<i", 2) + b"\4" + struct.pack("<i", 1) + b"12345678", "declares 2 rows"),
+        (
+            b"a \0BFM \4" + struct.pack("<i", 2) + b"\4" + struct.pack("<i", 1) + b"12345678",
+            "declares 2 rows",
+        ),
         (b"a \0BCM \4" + b"0" * 20, "begins with"),
         (b"a RIFF" + b"0" * 20, "begins with"),
         (b"a [ 1 2 ]\nb [ 1 ]\n", "'b' has 1 dims, but 'a' has 2"),
@@ -320,7 +389,9 @@ def test_missing_file(tmp_path):
 
 
 @pytest.mark.parametrize("straight_from", [1, 1 << 40])
-def test_a_file_that_changes_after_it_was_read_changes_no_number(tmp_path, monkeypatch, straight_from):
+def test_a_file_that_changes_after_it_was_read_changes_no_number(
+    tmp_path, monkeypatch, straight_from
+):
     monkeypatch.setattr(module, "_STRAIGHT_FROM", straight_from)
     rows = np.arange(4000, dtype=np.float32).reshape(500, 8)
     write(tmp_path / "e.npz", Embeddings(tuple(map(str, range(500))), rows))
@@ -336,7 +407,10 @@ def test_a_file_that_changes_or_shrinks_while_it_is_read_is_refused(tmp_path, mo
     rows = np.arange(4000, dtype=np.float32).reshape(500, 8)
     path = tmp_path / "e.npz"
     real = module.zlib.crc32
-    for change in (lambda file: file.truncate(5000), lambda file: (file.seek(5000), file.write(b"other"))):
+    for change in (
+        lambda file: file.truncate(5000),
+        lambda file: (file.seek(5000), file.write(b"other")),
+    ):
         write(path, Embeddings(tuple(map(str, range(500))), rows))
         changes = [change]
 

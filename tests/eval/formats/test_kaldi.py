@@ -1,4 +1,6 @@
-"""An .ark and its meta are of one version: a meta that is missing or another's is an error, and archives of other tools need none."""
+"""An .ark and its meta are of one version: a meta that is missing or another's is an error, and
+archives of other tools need none.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,14 @@ from eval.types import Embeddings
 from likeness.commands.score import score_files
 from tests.disk_calls import come_in_order, recorded
 
-OLD = Embeddings(("a", "b"), np.array([[1, 0], [1, 1]], dtype=np.float32), {"similarity": "simple:0.3", "model": "old"})
-NEW = Embeddings(("b", "a"), np.array([[0, 2], [2, 3]], dtype=np.float32), {"similarity": "dot", "model": "new"})
+OLD = Embeddings(
+    ("a", "b"),
+    np.array([[1, 0], [1, 1]], dtype=np.float32),
+    {"similarity": "simple:0.3", "model": "old"},
+)
+NEW = Embeddings(
+    ("b", "a"), np.array([[0, 2], [2, 3]], dtype=np.float32), {"similarity": "dot", "model": "new"}
+)
 
 
 def known(path: Path) -> str:
@@ -33,13 +41,19 @@ def known(path: Path) -> str:
 
 @pytest.mark.parametrize("old_by", ["this version", "version 0.1"])
 @pytest.mark.parametrize("last", range(6))
-def test_a_stop_after_each_rename_leaves_one_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: int, old_by: str) -> None:
-    """The six calls by which names change: a writer that ends after any of them, or before, leaves vectors with their own similarity."""
+def test_a_stop_after_each_rename_leaves_one_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: int, old_by: str
+) -> None:
+    """The six calls by which names change: a writer that ends after any of them, or before, leaves
+    vectors with their own similarity.
+    """
     path = tmp_path / "e.ark"
     write(path, OLD)
     if old_by == "version 0.1":
         (tmp_path / "e.meta.json").write_text(json.dumps(dict(OLD.meta)))
-        (tmp_path / "e.scp").write_text((tmp_path / "e.scp").read_text().replace(":0000000000", ":"))
+        (tmp_path / "e.scp").write_text(
+            (tmp_path / "e.scp").read_text().replace(":0000000000", ":")
+        )
         assert known(tmp_path / "e.scp") == "old"
     calls = 0
 
@@ -70,17 +84,34 @@ def test_a_stop_after_each_rename_leaves_one_version(tmp_path: Path, monkeypatch
     monkeypatch.undo()
     write(path, OLD)
     assert known(path) == known(tmp_path / "e.scp") == "old"
-    assert sorted(json.loads((tmp_path / "e.meta.json").read_text())) == ["archive_sha256", "model", "similarity"]
+    assert sorted(json.loads((tmp_path / "e.meta.json").read_text())) == [
+        "archive_sha256",
+        "model",
+        "similarity",
+    ]
 
 
-def test_what_a_full_disk_refuses_is_refused_before_any_name_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_full_disk_refuses_is_refused_before_any_name_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A disk may notice only when it synchronises that it has no room."""
     write(tmp_path / "e.ark", OLD)
     calls = recorded(monkeypatch, tmp_path)
     write(tmp_path / "e.ark", NEW)
-    first = next(place for place, call in enumerate(calls) if call.startswith(("replace", "unlink")))
+    first = next(
+        place for place, call in enumerate(calls) if call.startswith(("replace", "unlink"))
+    )
     assert {f"fsync new e.{ending}" for ending in ("ark", "scp", "meta.json")} <= set(calls[:first])
-    names = ["replace e.meta.json", "unlink e.scp", "fsync .", "replace e.ark", "fsync .", "replace e.scp", "fsync .", "replace e.meta.json"]
+    names = [
+        "replace e.meta.json",
+        "unlink e.scp",
+        "fsync .",
+        "replace e.ark",
+        "fsync .",
+        "replace e.scp",
+        "fsync .",
+        "replace e.meta.json",
+    ]
     assert come_in_order(names, calls)
 
 
@@ -107,7 +138,11 @@ def test_the_meta_of_another_archive_is_refused(tmp_path: Path) -> None:
 
 def test_archives_of_others_need_no_meta(tmp_path: Path) -> None:
     kaldiio = pytest.importorskip("kaldiio")
-    kaldiio.save_ark(str(tmp_path / "e.ark"), dict(zip(OLD.ids, OLD.matrix, strict=True)), scp=str(tmp_path / "e.scp"))
+    kaldiio.save_ark(
+        str(tmp_path / "e.ark"),
+        dict(zip(OLD.ids, OLD.matrix, strict=True)),
+        scp=str(tmp_path / "e.scp"),
+    )
     assert read(tmp_path / "e.ark").meta == read(tmp_path / "e.scp").meta == {}
     (tmp_path / "e.meta.json").write_text('{"similarity": "dot"}')  # by hand, or by version 0.1
     assert read(tmp_path / "e.ark").meta == read(tmp_path / "e.scp").meta == {"similarity": "dot"}
@@ -133,9 +168,16 @@ def test_archives_are_joined_as_kaldi_joins_them(tmp_path: Path) -> None:
     kaldiio = pytest.importorskip("kaldiio")
     write(tmp_path / "e.ark", OLD)
     write(tmp_path / "f.ark", Embeddings(("c",), NEW.matrix[:1], NEW.meta))
-    (tmp_path / "all.ark").write_bytes((tmp_path / "e.ark").read_bytes() + (tmp_path / "f.ark").read_bytes())
-    (tmp_path / "all.scp").write_bytes((tmp_path / "e.scp").read_bytes() + (tmp_path / "f.scp").read_bytes())
-    for loaded in (dict(kaldiio.load_ark(str(tmp_path / "all.ark"))), dict(kaldiio.load_scp(str(tmp_path / "all.scp")))):
+    (tmp_path / "all.ark").write_bytes(
+        (tmp_path / "e.ark").read_bytes() + (tmp_path / "f.ark").read_bytes()
+    )
+    (tmp_path / "all.scp").write_bytes(
+        (tmp_path / "e.scp").read_bytes() + (tmp_path / "f.scp").read_bytes()
+    )
+    for loaded in (
+        dict(kaldiio.load_ark(str(tmp_path / "all.ark"))),
+        dict(kaldiio.load_scp(str(tmp_path / "all.scp"))),
+    ):
         assert list(loaded) == ["a", "b", "c"]
         assert np.array_equal(loaded["c"], NEW.matrix[0])
 

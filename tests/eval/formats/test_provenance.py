@@ -1,4 +1,6 @@
-"""Digests of what was read: of one file that of any tool, of several those of all of them, and none of a pipe that is read out."""
+"""Digests of what was read: of one file that of any tool, of several those of all of them, and none
+of a pipe that is read out.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,18 @@ def test_a_folder_has_that_of_its_names_and_files(tmp_path: Path) -> None:
     (tmp_path / "t" / "sub").mkdir(parents=True)
     for name in ("b", "sub/a"):
         (tmp_path / "t" / name).write_text(name)
-    told = "".join(f"{name}\0{hashlib.sha256(name.encode()).hexdigest()}\n" for name in ("b", "sub/a"))
+    told = "".join(
+        f"{name}\0{hashlib.sha256(name.encode()).hexdigest()}\n" for name in ("b", "sub/a")
+    )
     assert sha256(tmp_path / "t") == hashlib.sha256(told.encode()).hexdigest()
 
 
 def test_an_index_has_that_of_all_that_is_read_behind_it(tmp_path: Path) -> None:
     def write(scale: float, similarity: str) -> None:
-        embeddings.write(tmp_path / "e.ark", Embeddings(("a", "b"), scale * np.eye(2, 3), {"similarity": similarity}))
+        embeddings.write(
+            tmp_path / "e.ark",
+            Embeddings(("a", "b"), scale * np.eye(2, 3), {"similarity": similarity}),
+        )
 
     index = tmp_path / "e.scp"
     write(1.0, "cosine")
@@ -47,7 +54,9 @@ def test_an_index_has_that_of_all_that_is_read_behind_it(tmp_path: Path) -> None
     (tmp_path / "moved").mkdir()
     for one in ("e.ark", "e.scp", "e.meta.json"):
         (tmp_path / one).rename(tmp_path / "moved" / one)
-    (tmp_path / "moved" / "e.scp").write_text("a e.ark:2\nb e.ark:24\n")  # read from beside the index
+    (tmp_path / "moved" / "e.scp").write_text(
+        "a e.ark:2\nb e.ark:24\n"
+    )  # read from beside the index
     found = sha256(tmp_path / "moved" / "e.scp")
     (tmp_path / "moved" / "e.ark").write_bytes(b"other")
     assert sha256(tmp_path / "moved" / "e.scp") != found
@@ -69,7 +78,9 @@ def test_a_file_that_is_not_there_is_no_pipe(tmp_path: Path) -> None:
 
 
 def test_the_meta_of_the_archives_counts_where_the_index_has_none(tmp_path):
-    embeddings.write(tmp_path / "e.ark", Embeddings(("a", "b"), np.eye(2, dtype=np.float32), {"model": "x"}))
+    embeddings.write(
+        tmp_path / "e.ark", Embeddings(("a", "b"), np.eye(2, dtype=np.float32), {"model": "x"})
+    )
     (tmp_path / "some.scp").write_text((tmp_path / "e.scp").read_text().splitlines()[0])
     before = sha256(tmp_path / "some.scp")
     (tmp_path / "e.meta.json").write_text("{}")

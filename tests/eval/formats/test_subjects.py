@@ -14,9 +14,18 @@ PLAIN = [("a", "x", True), ("a", "y", False), ("b", "x", False)]
 
 
 def made(triples: list[tuple[str, str, bool | None]]) -> Trials:
-    enrol_ids, probe_ids = tuple(dict.fromkeys(e for e, _, _ in triples)), tuple(dict.fromkeys(p for _, p, _ in triples))
+    enrol_ids, probe_ids = (
+        tuple(dict.fromkeys(e for e, _, _ in triples)),
+        tuple(dict.fromkeys(p for _, p, _ in triples)),
+    )
     target = None if triples[0][2] is None else np.array([label for _, _, label in triples])
-    return Trials(enrol_ids, probe_ids, np.array([enrol_ids.index(e) for e, _, _ in triples]), np.array([probe_ids.index(p) for _, p, _ in triples]), target)
+    return Trials(
+        enrol_ids,
+        probe_ids,
+        np.array([enrol_ids.index(e) for e, _, _ in triples]),
+        np.array([probe_ids.index(p) for _, p, _ in triples]),
+        target,
+    )
 
 
 @pytest.fixture
@@ -57,7 +66,9 @@ def test_subjects_from_paths_only_if_the_labels_agree():
     assert how == "first path component of the ids"
     assert found is not None
     assert (found[0].tolist(), found[1].tolist()) == ([0, 1], [0, 1])
-    found, how = subjects_of(made([("wav/1", "wav/2", True), ("wav/1", "wav/3", False), ("wav/3", "wav/4", True)]))
+    found, how = subjects_of(
+        made([("wav/1", "wav/2", True), ("wav/1", "wav/3", False), ("wav/3", "wav/4", True)])
+    )
     assert how == "groups connected by target trials"
     assert found is not None
     enrol, probe = found
@@ -66,7 +77,9 @@ def test_subjects_from_paths_only_if_the_labels_agree():
 
 
 def test_subjects_unknown():
-    found, how = subjects_of(made([("a", "x", True), ("b", "x", True), ("b", "y", True), ("a", "y", False)]))
+    found, how = subjects_of(
+        made([("a", "x", True), ("b", "x", True), ("b", "y", True), ("a", "y", False)])
+    )
     assert found is None
     assert "nontarget trials lie inside" in how
     assert subjects_of(made([("s/1", "s/2", None)]))[0] is None

@@ -1,4 +1,6 @@
-"""Parquet, HDF5 and LanceDB: bit-exact round trips, read by their own libraries, written whole or not at all, hostile files."""
+"""Parquet, HDF5 and LanceDB: bit-exact round trips, read by their own libraries, written whole or
+not at all, hostile files.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,23 @@ parquet = pytest.importorskip("pyarrow.parquet")
 h5py = pytest.importorskip("h5py")
 
 ROOT = Path(__file__).parents[3]
-SMALL = Embeddings(("a/1.wav", "b:2", "ü"), np.array([[1.5, -0.0], [5e-45, 3e38], [0, 0]], dtype=np.float32), {"similarity": "cosine", "model": "abc"})
+SMALL = Embeddings(
+    ("a/1.wav", "b:2", "ü"),
+    np.array([[1.5, -0.0], [5e-45, 3e38], [0, 0]], dtype=np.float32),
+    {"similarity": "cosine", "model": "abc"},
+)
 HAS_LANCE = importlib.util.find_spec("lancedb") is not None
 LANCE = pytest.param("e.lance", marks=pytest.mark.skipif(not HAS_LANCE, reason="no lancedb"))
 FILES = ("e.parquet", "e.h5")
 
 
 def equal(a: Embeddings, b: Embeddings) -> bool:
-    return a.ids == b.ids and a.matrix.tobytes() == b.matrix.tobytes() and a.matrix.shape == b.matrix.shape and dict(a.meta) == dict(b.meta)
+    return (
+        a.ids == b.ids
+        and a.matrix.tobytes() == b.matrix.tobytes()
+        and a.matrix.shape == b.matrix.shape
+        and dict(a.meta) == dict(b.meta)
+    )
 
 
 @pytest.mark.parametrize("name", [*FILES, LANCE])
@@ -44,7 +55,10 @@ def test_round_trip_and_replacement(tmp_path, name):
     write(tmp_path / name, SMALL)
     assert equal(read(tmp_path / name), SMALL)
     assert [one.name for one in tmp_path.iterdir()] == [name]
-    large = Embeddings(tuple(f"i{k}" for k in range(40_000)), np.random.default_rng(0).standard_normal((40_000, 5), dtype=np.float32))  # several batches
+    large = Embeddings(
+        tuple(f"i{k}" for k in range(40_000)),
+        np.random.default_rng(0).standard_normal((40_000, 5), dtype=np.float32),
+    )  # several batches
     write(tmp_path / name, large)
     assert equal(read(tmp_path / name), large)
     none = Embeddings((), np.zeros((0, 3), np.float32), {"x": "ü"})
@@ -55,13 +69,23 @@ def test_round_trip_and_replacement(tmp_path, name):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 @given(
     st.data(),
-    arrays(np.float32, array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=5), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)),
+    arrays(
+        np.float32,
+        array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=5),
+        elements=st.floats(width=32, allow_nan=False, allow_infinity=False),
+    ),
     st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3),
     st.sampled_from(FILES),
 )
 def test_any_values_and_ids(tmp_path, data, matrix, meta, name):
-    letters = st.characters(exclude_categories=["Cs"], exclude_characters="\0" if name == "e.h5" else "")
-    ids = data.draw(st.lists(st.text(letters, max_size=8), min_size=len(matrix), max_size=len(matrix), unique=True))
+    letters = st.characters(
+        exclude_categories=["Cs"], exclude_characters="\0" if name == "e.h5" else ""
+    )
+    ids = data.draw(
+        st.lists(
+            st.text(letters, max_size=8), min_size=len(matrix), max_size=len(matrix), unique=True
+        )
+    )
     expected = Embeddings(tuple(ids), matrix, meta)
     write(tmp_path / name, expected)
     assert equal(read(tmp_path / name), expected)
@@ -82,8 +106,13 @@ def test_a_lance_table_by_its_other_name(tmp_path):
     abandoned.mkdir()  # by a first writer that was killed
     write(f"lancedb:{tmp_path}/voices", SMALL)
     assert not abandoned.exists()
-    assert len(lancedb.connect(str(tmp_path)).open_table("voices").list_versions()) == 1  # the vectors that were replaced are gone
-    for name, says in (("lancedb:", "names no table"), (f"{tmp_path}/a b.lance", "letters, digits")):
+    assert (
+        len(lancedb.connect(str(tmp_path)).open_table("voices").list_versions()) == 1
+    )  # the vectors that were replaced are gone
+    for name, says in (
+        ("lancedb:", "names no table"),
+        (f"{tmp_path}/a b.lance", "letters, digits"),
+    ):
         with pytest.raises(ValueError, match=says):
             write(name, SMALL)
     with pytest.raises(FileNotFoundError):
@@ -93,7 +122,9 @@ def test_a_lance_table_by_its_other_name(tmp_path):
     (tmp_path / "half.lance" / "data").mkdir(parents=True)
     with pytest.raises(ValueError, match=r"half\.lance: no LanceDB table that can be read"):
         read(tmp_path / "half.lance")
-    write(tmp_path / "half.lance", SMALL)  # a table that was begun and never finished is no obstacle
+    write(
+        tmp_path / "half.lance", SMALL
+    )  # a table that was begun and never finished is no obstacle
     assert equal(read(tmp_path / "half.lance"), SMALL)
 
 
@@ -116,11 +147,25 @@ def test_consumers_find_ids_vectors_norms_and_meta(tmp_path):
 
 
 def test_wespeakers_and_speechbrains_scoring_read_ours(tmp_path):
-    """WeSpeaker's bin/score.py: a dict by kaldiio, a mean subtracted, cosines. SpeechBrain's verification: a dict of arrays by id, cosines of tensors."""
+    """WeSpeaker's bin/score.py: a dict by kaldiio, a mean subtracted, cosines.
+
+    SpeechBrain's verification: a dict of arrays by id, cosines of tensors.
+    """
     kaldiio = pytest.importorskip("kaldiio")
     rng = np.random.default_rng(0)
-    held = Embeddings(tuple(f"s{k}/{k}.wav" for k in range(6)), rng.standard_normal((6, 8), dtype=np.float32), {"similarity": "cosine"})
-    (tmp_path / "trials").write_text("".join(f"{a} {b} {'target' if a < b else 'nontarget'}\n" for a in held.ids for b in held.ids if a != b))
+    held = Embeddings(
+        tuple(f"s{k}/{k}.wav" for k in range(6)),
+        rng.standard_normal((6, 8), dtype=np.float32),
+        {"similarity": "cosine"},
+    )
+    (tmp_path / "trials").write_text(
+        "".join(
+            f"{a} {b} {'target' if a < b else 'nontarget'}\n"
+            for a in held.ids
+            for b in held.ids
+            if a != b
+        )
+    )
     write(tmp_path / "e.ark", held)
     write(tmp_path / "e.npz", held)
     by_kaldiio = dict(kaldiio.load_scp_sequential(str(tmp_path / "e.scp")))
@@ -142,7 +187,11 @@ def test_wespeakers_and_speechbrains_scoring_read_ours(tmp_path):
 
 
 def test_ids_that_a_format_cannot_give_back(tmp_path):
-    for name, bad, keyword in (("e.parquet", "a\ud800", "UTF-8"), ("e.h5", "a\0", "1 ids"), ("e.h5", "\udfff", "UTF-8")):
+    for name, bad, keyword in (
+        ("e.parquet", "a\ud800", "UTF-8"),
+        ("e.h5", "a\0", "1 ids"),
+        ("e.h5", "\udfff", "UTF-8"),
+    ):
         with pytest.raises(ValueError, match=keyword):
             write(tmp_path / name, Embeddings((bad, "fine"), np.ones((2, 2))))
     assert list(tmp_path.iterdir()) == []
@@ -171,7 +220,10 @@ def test_parquet_of_others(tmp_path):
         ({"id": ["a", "b"], "vector": [[1.0], [None]]}, "and 1 of their values"),
         ({"id": ["a", "a"], "vector": [[1.0], [2.0]]}, "1 repeated ids"),
         ({"id": ["a"], "vector": [[float("nan")]]}, "hold NaN"),
-        ({"id": [str(k) for k in range(70_000)], "vector": pa.concat_arrays([deep] * 70_000)}, "its embeddings would take"),
+        (
+            {"id": [str(k) for k in range(70_000)], "vector": pa.concat_arrays([deep] * 70_000)},
+            "its embeddings would take",
+        ),
     ]:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(module, "FREE_EXPANSION", 1 << 20)
@@ -182,7 +234,9 @@ def test_parquet_of_others(tmp_path):
 
 
 def test_a_small_parquet_file_does_not_become_a_large_matrix(tmp_path, monkeypatch):
-    """Equal values take next to nothing in a dictionary: vectors are counted before any is read, ids as they come, few at a time."""
+    """Equal values take next to nothing in a dictionary: vectors are counted before any is read,
+    ids as they come, few at a time.
+    """
     monkeypatch.setattr(module, "FREE_EXPANSION", 1 << 20)
     monkeypatch.setattr(module, "EXPANSION", 2)
     path, count = tmp_path / "e.parquet", 70_000
@@ -191,10 +245,14 @@ def test_a_small_parquet_file_does_not_become_a_large_matrix(tmp_path, monkeypat
     assert path.stat().st_size < 1 << 20
     with pytest.raises(ValueError, match=f"its embeddings would take {4 * 50 * count} bytes"):
         read(path)
-    arrow_file(path, id=["x" * 100_000] * 300, vector=pa.array([[0.0]] * 300, pa.list_(pa.float32())))
+    arrow_file(
+        path, id=["x" * 100_000] * 300, vector=pa.array([[0.0]] * 300, pa.list_(pa.float32()))
+    )
     with pytest.raises(ValueError, match="its embeddings would take") as caught:
         read(path)
-    assert int(str(caught.value).partition("would take ")[2].split()[0]) < 2.1 * (1 << 20)  # in the second batch, and not all of them at once
+    assert int(str(caught.value).partition("would take ")[2].split()[0]) < 2.1 * (
+        1 << 20
+    )  # in the second batch, and not all of them at once
 
 
 def hdf5(path: Path, change: Any) -> Path:
@@ -213,7 +271,9 @@ def replaced(name: str, **arguments: Any) -> Any:
 
 
 def test_hdf5_that_points_elsewhere_or_asks_for_too_much(tmp_path):
-    """What HDF5 can do besides holding arrays: open other files, allocate what is not there, run plug-ins, loop in its heap of texts."""
+    """What HDF5 can do besides holding arrays: open other files, allocate what is not there, run
+    plug-ins, loop in its heap of texts.
+    """
     (tmp_path / "secret").write_bytes(b"\0" * 24)
     write(tmp_path / "other.h5", SMALL)
 
@@ -235,13 +295,30 @@ def test_hdf5_that_points_elsewhere_or_asks_for_too_much(tmp_path):
         del file["matrix"]
 
     cases: list[tuple[Any, str]] = [
-        (links(h5py.ExternalLink(str(tmp_path / "other.h5"), "matrix")), "matrix is a ExternalLink"),
+        (
+            links(h5py.ExternalLink(str(tmp_path / "other.h5"), "matrix")),
+            "matrix is a ExternalLink",
+        ),
         (links(h5py.SoftLink("/norms")), "matrix is a SoftLink"),
         (virtual, "kept in other files"),
-        (replaced("matrix", shape=(3, 2), dtype="f4", external=[(str(tmp_path / "secret"), 0, 24)]), "kept in other files"),
-        (replaced("matrix", shape=(3, 1 << 40), dtype="f4", chunks=(3, 1024)), "its embeddings would take 13194139533312 bytes"),
-        (replaced("matrix", data=np.ones((3, 2), np.float32), compression="lzf"), r"by plug-ins \(filters \[32000\]\)"),
-        (replaced("matrix", data=np.ones((3, 2), int)), r"data sets found: ids \|S7 \(3,\), matrix int64"),
+        (
+            replaced(
+                "matrix", shape=(3, 2), dtype="f4", external=[(str(tmp_path / "secret"), 0, 24)]
+            ),
+            "kept in other files",
+        ),
+        (
+            replaced("matrix", shape=(3, 1 << 40), dtype="f4", chunks=(3, 1024)),
+            "its embeddings would take 13194139533312 bytes",
+        ),
+        (
+            replaced("matrix", data=np.ones((3, 2), np.float32), compression="lzf"),
+            r"by plug-ins \(filters \[32000\]\)",
+        ),
+        (
+            replaced("matrix", data=np.ones((3, 2), int)),
+            r"data sets found: ids \|S7 \(3,\), matrix int64",
+        ),
         (replaced("ids", data=["a", "b", "c"]), "texts of fixed length"),
         (replaced("ids", data=np.array([b"a", b"\xff", b"c"])), "no HDF5 file that can be read"),
         (replaced("meta", data=np.array(b"[1]")), "meta must be a JSON object"),
@@ -252,7 +329,16 @@ def test_hdf5_that_points_elsewhere_or_asks_for_too_much(tmp_path):
         with pytest.raises(ValueError, match=says) as caught:
             read(hdf5(tmp_path / "e.h5", change))
         assert str(tmp_path / "e.h5") in str(caught.value)
-    plain = hdf5(tmp_path / "e.h5", replaced("matrix", data=SMALL.matrix.astype(np.float64), compression="gzip", shuffle=True, fletcher32=True))
+    plain = hdf5(
+        tmp_path / "e.h5",
+        replaced(
+            "matrix",
+            data=SMALL.matrix.astype(np.float64),
+            compression="gzip",
+            shuffle=True,
+            fletcher32=True,
+        ),
+    )
     assert equal(read(plain), SMALL)
 
 
@@ -275,7 +361,9 @@ def test_damaged_files(tmp_path, name):
         except ValueError as error:
             message = str(error)
         assert str(path) in message
-        assert k >= 100 or name == "e.h5" or not message.startswith("whole")  # the end of an HDF5 file may be unused
+        assert (
+            k >= 100 or name == "e.h5" or not message.startswith("whole")
+        )  # the end of an HDF5 file may be unused
 
 
 def test_a_failed_write_leaves_the_old_files(tmp_path, monkeypatch):
@@ -310,7 +398,11 @@ while True:
 def test_a_killed_writer_leaves_a_whole_table(tmp_path, seconds):
     pytest.importorskip("lancedb")
     path = tmp_path / "t.lance"
-    with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}) as child:
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as child:
         assert child.stdout is not None
         child.stdout.readline()
         time.sleep(seconds)
@@ -326,5 +418,9 @@ def test_a_killed_writer_leaves_a_whole_table(tmp_path, seconds):
 def test_a_missing_package_is_named_before_long_work(monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
     check_suffix("e.npz")
-    with pytest.raises(ImportError, match=r"e\.h5: \.h5 files need h5py; run `pip install 'likeness\[formats\]'`, or choose \.npz"):
+    with pytest.raises(
+        ImportError,
+        match=r"e\.h5: \.h5 files need h5py; run `pip install 'likeness\[formats\]'`, or choose "
+        r"\.npz",
+    ):
         check_suffix("e.h5")

@@ -1,4 +1,6 @@
-"""Trial lists and score files: every format of the field, round trips, and the files that must be refused."""
+"""Trial lists and score files: every format of the field, round trips, and the files that must be
+refused.
+"""
 
 import gzip
 import os
@@ -24,13 +26,25 @@ PLAIN = [("a", "x", True), ("a", "y", False), ("b", "x", False)]
 
 def rows(trials: Trials) -> list[tuple[str, str, bool | None]]:
     labels = [None] * len(trials) if trials.target is None else trials.target.tolist()
-    return [(trials.enrol_ids[e], trials.probe_ids[p], label) for e, p, label in zip(trials.enrol, trials.probe, labels, strict=True)]
+    return [
+        (trials.enrol_ids[e], trials.probe_ids[p], label)
+        for e, p, label in zip(trials.enrol, trials.probe, labels, strict=True)
+    ]
 
 
 def made(triples: list[tuple[str, str, bool | None]]) -> Trials:
-    enrol_ids, probe_ids = tuple(dict.fromkeys(e for e, _, _ in triples)), tuple(dict.fromkeys(p for _, p, _ in triples))
+    enrol_ids, probe_ids = (
+        tuple(dict.fromkeys(e for e, _, _ in triples)),
+        tuple(dict.fromkeys(p for _, p, _ in triples)),
+    )
     target = None if triples[0][2] is None else np.array([label for _, _, label in triples])
-    return Trials(enrol_ids, probe_ids, np.array([enrol_ids.index(e) for e, _, _ in triples]), np.array([probe_ids.index(p) for _, p, _ in triples]), target)
+    return Trials(
+        enrol_ids,
+        probe_ids,
+        np.array([enrol_ids.index(e) for e, _, _ in triples]),
+        np.array([probe_ids.index(p) for _, p, _ in triples]),
+        target,
+    )
 
 
 @pytest.fixture
@@ -43,38 +57,83 @@ def put(tmp_path):
     return put
 
 
-@pytest.mark.parametrize("words", [("1", "0"), ("target", "nontarget"), ("tgt", "imp"), ("True", "False"), ("TRUE", "false"), ("Target", "NonTarget")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("1", "0"),
+        ("target", "nontarget"),
+        ("tgt", "imp"),
+        ("True", "False"),
+        ("TRUE", "false"),
+        ("Target", "NonTarget"),
+    ],
+)
 @pytest.mark.parametrize("separator", [" ", "\t", ",", ", ", "   ", " \t "])
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_every_format(put, words, separator, last, end):
-    lines = [separator.join([e, p, words[not label]] if last else [words[not label], e, p]) for e, p, label in PLAIN]
+    lines = [
+        separator.join([e, p, words[not label]] if last else [words[not label], e, p])
+        for e, p, label in PLAIN
+    ]
     assert rows(read_trials(put(end.join(lines) + end))) == PLAIN
     header = separator.join(["enrol", "probe", "target"] if last else ["label", "enrol", "probe"])
-    dressed = end.join(["\ufeff# made by hand", "", header, *lines[:2], "   ", "  # a comment in between", lines[2]])
+    dressed = end.join(
+        [
+            "\ufeff# made by hand",
+            "",
+            header,
+            *lines[:2],
+            "   ",
+            "  # a comment in between",
+            lines[2],
+        ]
+    )
     assert rows(read_trials(put(dressed))) == PLAIN  # no newline at its end either
     assert rows(read_trials(put(gzip.compress(dressed.encode()), "list.txt.gz"))) == PLAIN
 
 
-@pytest.mark.parametrize("text", ["a x\na y\n", "a,x\na,y\n", "enrol probe\na x\na y", "modelid\tsegmentid\na\tx\na\ty\n"])
+@pytest.mark.parametrize(
+    "text",
+    ["a x\na y\n", "a,x\na,y\n", "enrol probe\na x\na y", "modelid\tsegmentid\na\tx\na\ty\n"],
+)
 def test_blind(put, text):
     assert rows(read_trials(put(text))) == [("a", "x", None), ("a", "y", None)]
 
 
 def test_a_header_names_the_columns(put):
-    assert rows(read_trials(put("Test-ID,Enroll-ID,Is_Target\nx,a,1\ny,b,0\n"))) == [("a", "x", True), ("b", "y", False)]
-    assert rows(read_trials(put("key id1 id2\n1 0 1\n0 1 0\n"))) == [("0", "1", True), ("1", "0", False)]
+    assert rows(read_trials(put("Test-ID,Enroll-ID,Is_Target\nx,a,1\ny,b,0\n"))) == [
+        ("a", "x", True),
+        ("b", "y", False),
+    ]
+    assert rows(read_trials(put("key id1 id2\n1 0 1\n0 1 0\n"))) == [
+        ("0", "1", True),
+        ("1", "0", False),
+    ]
 
 
 def test_ids_that_are_labels(put):
-    assert rows(read_trials(put("1 0 7\n0 1 7\n0 0 8\n"))) == [("0", "7", True), ("1", "7", False), ("0", "8", False)]
-    assert rows(read_trials(put("0 7 1\n1 7 0\n5 8 0\n"))) == [("0", "7", True), ("1", "7", False), ("5", "8", False)]
-    with pytest.raises(ValueError, match=r"all 2 lines .* `label enrol probe` and as `enrol probe label`.*header"):
+    assert rows(read_trials(put("1 0 7\n0 1 7\n0 0 8\n"))) == [
+        ("0", "7", True),
+        ("1", "7", False),
+        ("0", "8", False),
+    ]
+    assert rows(read_trials(put("0 7 1\n1 7 0\n5 8 0\n"))) == [
+        ("0", "7", True),
+        ("1", "7", False),
+        ("5", "8", False),
+    ]
+    with pytest.raises(
+        ValueError, match=r"all 2 lines .* `label enrol probe` and as `enrol probe label`.*header"
+    ):
         read_trials(put("1 0 1\n0 1 1\n"))
 
 
 def test_ids_with_blanks_and_commas(put):
-    assert rows(read_trials(put("1,John Doe,Jane\n0,John Doe,Eve M\n"))) == [("John Doe", "Jane", True), ("John Doe", "Eve M", False)]
+    assert rows(read_trials(put("1,John Doe,Jane\n0,John Doe,Eve M\n"))) == [
+        ("John Doe", "Jane", True),
+        ("John Doe", "Eve M", False),
+    ]
     assert rows(read_trials(put("1\tJohn Doe\tJane\n"))) == [("John Doe", "Jane", True)]
     assert rows(read_trials(put("1 Doe,J Roe,K\n"))) == [("Doe,J", "Roe,K", True)]
     assert rows(read_trials(put("1 a\tx\n0\ta y\n"))) == [("a", "x", True), ("a", "y", False)]
@@ -94,15 +153,30 @@ def test_numbers_are_by_first_occurrence(put):
 REFUSED = {
     "no trials": ("", "empty"),
     "only comments": ("# a\n\n", "empty"),
-    "lines that differ": ("1 a b\n0 a\n1 a c\n0 a d e\n", r"2 with 3 \(first: line 1\); 1 with 2 \(first: line 2\); 1 with 4 \(first: line 4\)"),
+    "lines that differ": (
+        "1 a b\n0 a\n1 a c\n0 a d e\n",
+        r"2 with 3 \(first: line 1\); 1 with 2 \(first: line 2\); 1 with 4 \(first: line 4\)",
+    ),
     "too many fields": ("1 a b c\n0 a b d\n", "4 fields in each line; expected `enrol probe`"),
     "far too many fields": (("x " * 9 + "\n") * 3, "9 fields in each line, but at most 8 are read"),
-    "far too many empty fields": ("," * 5_000 + "\n", "5001 fields in each line, but at most 8 are read"),
-    "one bad label": ("1 a b\n0 a c\n2 a d\n", r"of 3 lines, as `label enrol probe` 1 do not fit \(line 3\)"),
-    "two kinds of label": ("# x\n1 a b\ntarget a c\n0 a d\n", r"`label enrol probe` 1 do not fit \(line 3\)"),
+    "far too many empty fields": (
+        "," * 5_000 + "\n",
+        "5001 fields in each line, but at most 8 are read",
+    ),
+    "one bad label": (
+        "1 a b\n0 a c\n2 a d\n",
+        r"of 3 lines, as `label enrol probe` 1 do not fit \(line 3\)",
+    ),
+    "two kinds of label": (
+        "# x\n1 a b\ntarget a c\n0 a d\n",
+        r"`label enrol probe` 1 do not fit \(line 3\)",
+    ),
     "no label": ("p a b\nq a c\n", "2 do not fit"),
     "unknown header": ("foo bar baz\n1 a b\n", r"1 do not fit \(line 1\)"),
-    "contradiction": ("1 a b\n0 a c\n0 a b\n1 a c\n1 a d\n", r"2 pairs are labelled both .*first: a b; lines 1, 2, 3, \.\.\."),
+    "contradiction": (
+        "1 a b\n0 a c\n0 a b\n1 a c\n1 a d\n",
+        r"2 pairs are labelled both .*first: a b; lines 1, 2, 3, \.\.\.",
+    ),
     "empty field": ("1,a,b\n0,,b\n", r"1 lines have an empty field \(line 2\)"),
     "control characters": ("1 a b\n0 a\x00 b\n", "not a text file"),
     "UTF-16": ("1 a b\n".encode("utf-16"), "not a text file"),
@@ -140,8 +214,30 @@ def test_blocks_do_not_show(put, monkeypatch):
         read_trials(put("\n".join(lines)))
 
 
-IDS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=6).filter(lambda one: one == one.strip(" ") and one[0] not in "#\ufeff")
-ODD = st.sampled_from(["0", "1", "1.5", "nan", "target", "imp", "enrol", "probe", "label", "score", "test", "a b", "a,b", "-7", "true", "1e5", ","])
+IDS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=6).filter(
+    lambda one: one == one.strip(" ") and one[0] not in "#\ufeff"
+)
+ODD = st.sampled_from(
+    [
+        "0",
+        "1",
+        "1.5",
+        "nan",
+        "target",
+        "imp",
+        "enrol",
+        "probe",
+        "label",
+        "score",
+        "test",
+        "a b",
+        "a,b",
+        "-7",
+        "true",
+        "1e5",
+        ",",
+    ]
+)
 SCORES = st.floats(allow_nan=False, allow_infinity=False)
 
 
@@ -158,7 +254,9 @@ def trial_lists(draw):
 @example([("a", "b", True)], [-0.0] * 8, ".txt")
 @example([("enrol", "probe", None)], [5e-324] * 8, ".txt")
 @example([("0.5", "1.5", None), ("1", "2", None)], [1.0] * 8, ".txt")
-@given(trial_lists(), st.lists(SCORES, min_size=8, max_size=8), st.sampled_from([".txt", ".txt.gz"]))
+@given(
+    trial_lists(), st.lists(SCORES, min_size=8, max_size=8), st.sampled_from([".txt", ".txt.gz"])
+)
 def test_round_trip(tmp_path, triples, values, suffix):
     trials, path = made(triples), tmp_path / f"file{suffix}"
     write_trials(path, trials)
@@ -179,7 +277,9 @@ def test_ids_that_no_file_can_hold(tmp_path, bad):
 
 
 def test_plain_files_have_no_header(tmp_path):
-    write_scores(tmp_path / "scores", made([("7", "a/b.wav", True), ("7", "c", False)]), np.array([0.1, 2.0]))
+    write_scores(
+        tmp_path / "scores", made([("7", "a/b.wav", True), ("7", "c", False)]), np.array([0.1, 2.0])
+    )
     assert (tmp_path / "scores").read_text() == "7 a/b.wav 0.1 1\n7 c 2.0 0\n"
     with pytest.raises(ValueError, match="1 NaN"):
         write_scores(tmp_path / "scores", made([("a", "b", True)]), np.array([np.nan]))
@@ -205,7 +305,12 @@ def test_scores_without_labels(put, text):
 
 @pytest.mark.parametrize(
     "text",
-    ["12 34 0.5 1\n12 35 -2 0\n", "1 12 34 0.5\n0 12 35 -2\n", "0.5 12 34 target\n-2 12 35 nontarget\n", "label score enrol probe\n1 0.5 12 34\n0 -2 12 35\n"],
+    [
+        "12 34 0.5 1\n12 35 -2 0\n",
+        "1 12 34 0.5\n0 12 35 -2\n",
+        "0.5 12 34 target\n-2 12 35 nontarget\n",
+        "label score enrol probe\n1 0.5 12 34\n0 -2 12 35\n",
+    ],
 )
 def test_scores_with_labels_and_numeric_ids(put, text):
     trials, values = read_scores(put(text))
@@ -215,7 +320,9 @@ def test_scores_with_labels_and_numeric_ids(put, text):
 
 def test_integer_scores_of_numeric_ids_need_the_list(put):
     path = put("3 12 34\n4 12 35\n", "scores")
-    with pytest.raises(ValueError, match="can be read as `score enrol probe` and as `enrol probe score`"):
+    with pytest.raises(
+        ValueError, match="can be read as `score enrol probe` and as `enrol probe score`"
+    ):
         read_scores(path)
     trials = read_trials(put("1 12 34\n0 12 35\n"))
     assert read_scores(path, trials)[1].tolist() == [3, 4]
@@ -228,24 +335,39 @@ def test_ids_that_are_decimals_need_the_list_or_a_header(put):
     same, values = read_scores(put(text, "scores"), trials)
     assert same is trials
     assert values.tolist() == [0.53, -0.2, 0.1]
-    with pytest.raises(ValueError, match=r"`enrol probe score label` and as `score enrol probe label`; put the right one as a header line on top"):
+    with pytest.raises(
+        ValueError,
+        match=r"`enrol probe score label` and as `score enrol probe label`; put the right one as a "
+        r"header line on top",
+    ):
         read_scores(put(text, "scores"))
     found, values = read_scores(put("enrol probe score label\n" + text, "scores"))
     assert rows(found) == wanted
     assert values.tolist() == [0.53, -0.2, 0.1]
-    assert read_scores(put("a 1.2 0.5\nb 1.10 -2\n"))[0].probe_ids == ("1.2", "1.10")  # ids, which are kept as they are written
+    assert read_scores(put("a 1.2 0.5\nb 1.10 -2\n"))[0].probe_ids == (
+        "1.2",
+        "1.10",
+    )  # ids, which are kept as they are written
 
 
 @pytest.mark.parametrize("text", ["1 a x\n0 a y\n0 b x\n", "a x 1\na y 0\nb x 0\n", "a,x,1\n"])
 def test_a_trial_list_is_no_score_file(put, text):
     """Its labels would separate the trials perfectly."""
     for labels in (None, made(PLAIN)):
-        with pytest.raises(ValueError, match=r"scores are 0 or 1, as the labels of a trial list are; give the score file, or put `.*score.*` as a header line"):
+        with pytest.raises(
+            ValueError,
+            match=r"scores are 0 or 1, as the labels of a trial list are; give the score file, or "
+            r"put `.*score.*` as a header line",
+        ):
             read_scores(put(text), labels)
 
 
 def test_decisions_in_place_of_scores_are_read_where_they_are_marked_as_scores(put):
-    for text in ("enrol probe score\na x 1\na y 0\nb x 0\n", "a x 1.0\na y 0.0\nb x 0.0\n", "a x 1 1\na y 0 0\nb x 0 0\n"):
+    for text in (
+        "enrol probe score\na x 1\na y 0\nb x 0\n",
+        "a x 1.0\na y 0.0\nb x 0.0\n",
+        "a x 1 1\na y 0 0\nb x 0 0\n",
+    ):
         assert read_scores(put(text), made(PLAIN))[1].tolist() == [1, 0, 0]
 
 
@@ -256,7 +378,9 @@ def test_scores_follow_the_list(put):
         assert same is trials
         assert values.tolist() == [1.5, -1.0, 1.5, 0.25]
     blind = Trials(trials.enrol_ids, trials.probe_ids, trials.enrol, trials.probe)
-    assert rows(read_scores(put("a y -1 0\nb x 0.25 0\na x 1.5 1\n", "scores"), blind)[0]) == rows(trials)
+    assert rows(read_scores(put("a y -1 0\nb x 0.25 0\na x 1.5 1\n", "scores"), blind)[0]) == rows(
+        trials
+    )
 
 
 @pytest.mark.parametrize(
@@ -265,10 +389,23 @@ def test_scores_follow_the_list(put):
         ("nan a x\n1 a y\ninf b x\n", r"2 of 3 scores are NaN.*lines 1, 3"),
         ("1.5 a x\nfail a y\n2 b x\n", r"`score enrol probe` 1 do not fit \(line 2\)"),
         ("1.5 a x\n", r"2 of 3 trials have no score \(first: a y\)"),
-        ("1.5 a x\n1 a y\n2 b x\n3 b y\n4 c x\n5 a z\n", r"3 of 6 scores have no trial \(first: b y; lines 4, 5, 6\)"),
-        ("1.5 a x\n1 a y\n2 b y\n", r"1 of 3 trials have no score \(first: b x\) and 1 of 3 scores have no trial \(first: b y; line 3\)"),
-        ("1.5 a x\n1 a y\n2 b x\n3.5 b x\n", r"1 repeated pairs have differing scores \(first: b x\)"),
-        ("a x 1.5 0\na y .1 0\nb x 0 0\n", r"1 labels contradict the trial list \(first: a x; line 1\)"),
+        (
+            "1.5 a x\n1 a y\n2 b x\n3 b y\n4 c x\n5 a z\n",
+            r"3 of 6 scores have no trial \(first: b y; lines 4, 5, 6\)",
+        ),
+        (
+            "1.5 a x\n1 a y\n2 b y\n",
+            r"1 of 3 trials have no score \(first: b x\) and 1 of 3 scores have no trial \(first: "
+            r"b y; line 3\)",
+        ),
+        (
+            "1.5 a x\n1 a y\n2 b x\n3.5 b x\n",
+            r"1 repeated pairs have differing scores \(first: b x\)",
+        ),
+        (
+            "a x 1.5 0\na y .1 0\nb x 0 0\n",
+            r"1 labels contradict the trial list \(first: a x; line 1\)",
+        ),
         ("1 a x\n1 a\n", "number of fields"),
         ("a x\n", "2 fields in each line"),
     ],
@@ -294,7 +431,10 @@ def test_voxceleb1_o():
     trials = read_trials(path)
     assert trials.target is not None
     assert len(trials) == 37_611
-    assert rows(trials) == [(e, p, label == "1") for label, e, p in (line.split() for line in text.decode().splitlines())]
+    assert rows(trials) == [
+        (e, p, label == "1")
+        for label, e, p in (line.split() for line in text.decode().splitlines())
+    ]
     found, how = subjects_of(trials)
     assert found is not None
     assert how == "first path component of the ids"
@@ -307,7 +447,10 @@ def test_voxsrc23(tmp_path):
         pytest.skip("../shared is absent")
     trials = read_trials(folder / "trials.txt.gz")
     same, values = read_scores(folder / "scores.txt.gz", trials)
-    expected = [float(line.split()[0]) for line in gzip.decompress((folder / "scores.txt.gz").read_bytes()).decode().splitlines()]
+    expected = [
+        float(line.split()[0])
+        for line in gzip.decompress((folder / "scores.txt.gz").read_bytes()).decode().splitlines()
+    ]
     assert len(trials) == len(same) == 49_987
     assert values.tolist() == expected  # both files are in one order
     write_scores(tmp_path / "again", trials, values)
@@ -355,7 +498,10 @@ def test_atomic_path_follows_links_and_spares_devices(tmp_path):
     assert (tmp_path / "real").read_text() == "new"
     with atomic_path("/dev/null") as temporary:
         assert str(temporary) == "/dev/null"
-    with pytest.raises(FileNotFoundError, match="there is no folder"), atomic_path(tmp_path / "no" / "file"):
+    with (
+        pytest.raises(FileNotFoundError, match="there is no folder"),
+        atomic_path(tmp_path / "no" / "file"),
+    ):
         pass
     with pytest.raises(IsADirectoryError), atomic_path(tmp_path):
         pass
@@ -374,11 +520,24 @@ def test_an_open_pipe_is_written_and_an_open_file_is_not_replaced(tmp_path):
         os.close(writing)
     with (tmp_path / "real").open("w") as held:
         (tmp_path / "link").symlink_to(f"/dev/fd/{held.fileno()}")
-        for name in (f"/dev/fd/{held.fileno()}", f"/proc/self/fd/{held.fileno()}", tmp_path / "link"):
+        for name in (
+            f"/dev/fd/{held.fileno()}",
+            f"/proc/self/fd/{held.fileno()}",
+            tmp_path / "link",
+        ):
             if name == tmp_path / "link" or Path(name).exists():
-                with pytest.raises(ValueError, match="real, which is already open and cannot be replaced; name the file itself"), atomic_path(name):
+                with (
+                    pytest.raises(
+                        ValueError,
+                        match="real, which is already open and cannot be replaced; name the file "
+                        "itself",
+                    ),
+                    atomic_path(name),
+                ):
                     pass
-        assert os.fstat(held.fileno()).st_nlink == 1  # the file that is open is still the one of that name
+        assert (
+            os.fstat(held.fileno()).st_nlink == 1
+        )  # the file that is open is still the one of that name
     assert sorted(one.name for one in tmp_path.iterdir()) == ["link", "real"]
 
 
@@ -400,5 +559,9 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
 
 
 def test_line_numbers_count_every_line(put):
-    table = read_table(put("# head\n\nenrol probe\na b\n\n# x\nc d\n"), lambda fields: len(fields) == 2, lambda fields: "ep" if fields[0] == b"enrol" else None)
+    table = read_table(
+        put("# head\n\nenrol probe\na b\n\n# x\nc d\n"),
+        lambda fields: len(fields) == 2,
+        lambda fields: "ep" if fields[0] == b"enrol" else None,
+    )
     assert table.lines.tolist() == [4, 7]

@@ -1,4 +1,6 @@
-"""Files written whole: what killed writers left goes, what others write now stays, and all reaches the disk in order."""
+"""Files written whole: what killed writers left goes, what others write now stays, and all reaches
+the disk in order.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from eval.formats.writing import added, atomic_path, full_disk, move, remove, remove_abandoned, staged
+from eval.formats.writing import (
+    added,
+    atomic_path,
+    full_disk,
+    move,
+    remove,
+    remove_abandoned,
+    staged,
+)
 from tests.disk_calls import recorded
 
 NEEDS_FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -30,8 +40,19 @@ def hidden(folder: Path) -> list[str]:
 
 
 @NEEDS_FORK
-@pytest.mark.parametrize(("name", "other"), [("a", "a.b"), ("a.b", "a"), ("a[1]*.npz", "a1.npz"), ("x" * 255, "x" * 254), ("é" * 127, "é" * 126)])
-def test_what_a_killed_writer_left_goes_with_the_next_write_of_that_file_alone(tmp_path: Path, name: str, other: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("a", "a.b"),
+        ("a.b", "a"),
+        ("a[1]*.npz", "a1.npz"),
+        ("x" * 255, "x" * 254),
+        ("é" * 127, "é" * 126),
+    ],
+)
+def test_what_a_killed_writer_left_goes_with_the_next_write_of_that_file_alone(
+    tmp_path: Path, name: str, other: str
+) -> None:
     kill_a_writer(tmp_path / other)
     theirs = hidden(tmp_path)
     kill_a_writer(tmp_path / name)
@@ -76,7 +97,9 @@ def test_writers_in_many_processes_each_write_a_whole_file(tmp_path: Path) -> No
     assert hidden(tmp_path) == []
 
 
-def test_content_and_name_reach_the_disk_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_content_and_name_reach_the_disk_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = recorded(monkeypatch, tmp_path)
     with atomic_path(tmp_path / "a") as temporary:
         temporary.write_text("new")
@@ -86,7 +109,13 @@ def test_content_and_name_reach_the_disk_in_order(tmp_path: Path, monkeypatch: p
         (temporary / "inner").mkdir(parents=True)
         (temporary / "inner" / "file").write_text("new")
         move(temporary, tmp_path / "b")
-    assert calls[:5] == ["fsync new b/inner/file", "fsync new b/inner", "fsync new b", "replace b", "fsync ."]
+    assert calls[:5] == [
+        "fsync new b/inner/file",
+        "fsync new b/inner",
+        "fsync new b",
+        "replace b",
+        "fsync .",
+    ]
     calls.clear()
     remove(tmp_path / "a")
     assert calls == ["unlink a", "fsync ."]
@@ -98,7 +127,14 @@ def test_content_and_name_reach_the_disk_in_order(tmp_path: Path, monkeypatch: p
     assert sorted(calls[1:]) == ["fsync b", "fsync b/more"]
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), OSError(errno.EDQUOT, "quota"), RuntimeError("lance error: IO (os error 28), writer.rs")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "full"),
+        OSError(errno.EDQUOT, "quota"),
+        RuntimeError("lance error: IO (os error 28), writer.rs"),
+    ],
+)
 def test_a_full_disk_is_one_sentence_with_the_file(tmp_path: Path, error: Exception) -> None:
     (tmp_path / "a").write_text("old")
 

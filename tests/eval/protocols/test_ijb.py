@@ -1,4 +1,6 @@
-"""The IJB protocols: each preset against the tools' loops on synthetic features, the meta files, and every switch in the record."""
+"""The IJB protocols: each preset against the tools' loops on synthetic features, the meta files,
+and every switch in the record.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,26 @@ import pytest
 from sklearn.metrics import roc_curve
 
 from eval.protocols import ijb
-from eval.protocols.ijb import PRESETS, Switches, identification_1_n, preset, templates, verification_1_1
-from eval.protocols.ijb_files import Faces, Side, read_detector_scores, read_faces, read_side, read_template_pairs
+from eval.protocols.ijb import (
+    PRESETS,
+    Switches,
+    identification_1_n,
+    preset,
+    templates,
+    verification_1_1,
+)
+from eval.protocols.ijb_files import (
+    Faces,
+    Side,
+    read_detector_scores,
+    read_faces,
+    read_side,
+    read_template_pairs,
+)
 from eval.types import Embeddings, Trials
 
-# preset: flip, norm kept, detector score, template pooling, final L2, as field-face.md 1.8 tabulates them
+# preset: flip, norm kept, detector score, template pooling, final L2, as field-face.md 1.8
+# tabulates them
 TABLE = {
     "likeness": ("sum", True, True, "sum", True),
     "insightface": ("sum", True, True, "sum", True),
@@ -30,7 +47,9 @@ TABLE = {
 
 @pytest.fixture(scope="module")
 def world():
-    """30 subjects, 4 templates each (two galleries of one each, probes), 1-7 faces in photos and videos; features whose norm and detector score vary."""
+    """30 subjects, 4 templates each (two galleries of one each, probes), 1-7 faces in photos and
+    videos; features whose norm and detector score vary.
+    """
     rng = np.random.default_rng(0)
     template, medium, who, subject_of = [], [], [], {}
     for t in range(120):
@@ -44,7 +63,10 @@ def world():
     names = tuple(f"img/{i}.jpg" for i in range(len(who)))
     centres = rng.standard_normal((30, 12))
     scale = rng.uniform(0.5, 3.0, (len(who), 1))
-    views = [Embeddings(names, scale * (centres[who] + 1.1 * rng.standard_normal((len(who), 12)))) for _ in range(2)]
+    views = [
+        Embeddings(names, scale * (centres[who] + 1.1 * rng.standard_normal((len(who), 12))))
+        for _ in range(2)
+    ]
     return Faces(names, template, medium), views, rng.uniform(0.1, 1.0, len(who)), subject_of
 
 
@@ -55,24 +77,36 @@ def loops(name, faces, views, detector):
     found = {}
     for t in np.unique(faces.template):
         here = np.flatnonzero(faces.template == t)
-        if pooling == "weighted":  # OpenSphere: both views are observations of weight 1 / (count(mid) #media), renormalised
+        if (
+            pooling == "weighted"
+            # OpenSphere: both views are observations of weight 1 / (count(mid) #media), renormalised
+        ):
             mids, count = np.unique(faces.medium[here], return_counts=True)
-            weight = np.array([1 / dict(zip(mids, count, strict=True))[faces.medium[i]] for i in here]) / len(mids)
+            weight = np.array(
+                [1 / dict(zip(mids, count, strict=True))[faces.medium[i]] for i in here]
+            ) / len(mids)
             weight = np.repeat(weight, 2) / np.repeat(weight, 2).sum()
-            observed = np.stack([feature[here], mirrored[here]], axis=1).reshape(-1, feature.shape[1])
+            observed = np.stack([feature[here], mirrored[here]], axis=1).reshape(
+                -1, feature.shape[1]
+            )
             fused = (weight[:, None] * observed).sum(axis=0)
         else:
             by_medium = {}
             for i in here:
                 if flip == "vector_add":  # AdaFace pre_norm_vector_add
-                    parts = [(x[i] / np.linalg.norm(x[i]), np.linalg.norm(x[i])) for x in (feature, mirrored)]
+                    parts = [
+                        (x[i] / np.linalg.norm(x[i]), np.linalg.norm(x[i]))
+                        for x in (feature, mirrored)
+                    ]
                     total = sum(unit * norm for unit, norm in parts)
                     face = total / np.linalg.norm(total) * np.linalg.norm(total)
                 else:
                     face = feature[i] + mirrored[i] if flip == "sum" else feature[i]
                 if not keep_norm:
                     face = face / np.linalg.norm(face)
-                by_medium.setdefault(faces.medium[i], []).append(face * detector[i] if use_detector else face)
+                by_medium.setdefault(faces.medium[i], []).append(
+                    face * detector[i] if use_detector else face
+                )
             fused = sum(np.mean(one, axis=0) for one in by_medium.values())
         found[str(t)] = fused / np.linalg.norm(fused) if final else fused
     return found
@@ -81,7 +115,13 @@ def loops(name, faces, views, detector):
 def pooled_by(name, world):
     faces, views, detector, _ = world
     switches = preset(name)
-    return templates(views[0], faces, switches, flipped=None if switches.flip == "none" else views[1], detector_scores=detector), switches
+    return templates(
+        views[0],
+        faces,
+        switches,
+        flipped=None if switches.flip == "none" else views[1],
+        detector_scores=detector,
+    ), switches
 
 
 @pytest.mark.parametrize("name", list(PRESETS))
@@ -89,7 +129,9 @@ def test_templates_are_the_tools_loops(name, world):
     pooled, _ = pooled_by(name, world)
     expected = loops(name, *world[:3])
     assert set(pooled.ids) == set(expected)
-    np.testing.assert_allclose(pooled.matrix, np.stack([expected[one] for one in pooled.ids]), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        pooled.matrix, np.stack([expected[one] for one in pooled.ids]), rtol=1e-5, atol=1e-6
+    )
 
 
 def all_pairs(subject_of, seed=1):
@@ -110,46 +152,86 @@ def test_verification_is_the_tools_reading_of_the_roc(name, world):
     scores = []
     for a, b in zip(pairs.enrol, pairs.probe, strict=True):
         u, v = x[pairs.enrol_ids[a]], x[pairs.probe_ids[b]]
-        scores.append(u @ v - (0.3 * np.linalg.norm(u) * np.linalg.norm(v) if name == "opensphere_simple" else 0.0))
+        scores.append(
+            u @ v
+            - (0.3 * np.linalg.norm(u) * np.linalg.norm(v) if name == "opensphere_simple" else 0.0)
+        )
     far, tar, _ = roc_curve(pairs.target, np.array(scores), drop_intermediate=False)
-    found = {one.metric: one for one in verification_1_1("x", pooled, pairs, switches, fars=(1e-4, 1e-3, 1e-2, 1e-1))}
+    found = {
+        one.metric: one
+        for one in verification_1_1("x", pooled, pairs, switches, fars=(1e-4, 1e-3, 1e-2, 1e-1))
+    }
     for wanted in (1e-4, 1e-3, 1e-2, 1e-1):
         if switches.tar_rule == "nearest":  # insightface: flipud, then the first nearest
             expected = np.flipud(tar)[np.argmin(abs(np.flipud(far) - wanted))]
         elif switches.tar_rule == "interpolated":  # OpenSphere
             last = np.flatnonzero(far <= wanted)[-1]
-            expected = tar[last] + (wanted - far[last]) / (far[last + 1] - far[last]) * (tar[last + 1] - tar[last])
+            expected = tar[last] + (wanted - far[last]) / (far[last + 1] - far[last]) * (
+                tar[last + 1] - tar[last]
+            )
         else:
             expected = tar[far <= wanted].max()
         one = found[f"tar_at_far({wanted:g})"]
         assert one.value == pytest.approx(expected, abs=1e-9)
-        assert {"flip", "keep_norm", "detector_score", "media", "template", "final_norm", "similarity", "tar_rule", "tpir_protocol"} <= set(one.conventions)
+        assert {
+            "flip",
+            "keep_norm",
+            "detector_score",
+            "media",
+            "template",
+            "final_norm",
+            "similarity",
+            "tar_rule",
+            "tpir_protocol",
+        } <= set(one.conventions)
         assert one.conventions["far"] == wanted
-        assert one.conventions.get("nontargets_allowed") == (int(wanted * one.counts["nontargets"]) if switches.tar_rule == "strict" else None)
+        assert one.conventions.get("nontargets_allowed") == (
+            int(wanted * one.counts["nontargets"]) if switches.tar_rule == "strict" else None
+        )
 
 
 def test_the_record_names_preset_and_letters(world):
     pooled, switches = pooled_by("tface", world)
     pairs, who = all_pairs(world[3])
     one = verification_1_1("tface", pooled, pairs, switches)[0]
-    assert (one.conventions["switches"], one.conventions["flip"], one.metric, one.interval) == ("N0D1F0", "none", "eer", None)
+    assert (one.conventions["switches"], one.conventions["flip"], one.metric, one.interval) == (
+        "N0D1F0",
+        "none",
+        "eer",
+        None,
+    )
     assert one.conventions["preset"] == "tface"
     custom = preset("insightface", keep_norm=False, detector_score=False)
     subjects = np.stack([who[pairs.enrol], who[pairs.probe]], axis=1)
-    one = verification_1_1("x", pooled, pairs, custom, fars=(0.01,), subjects=subjects, num_resamples=20)[1]
-    assert (one.conventions["preset"], one.conventions["switches"], one.counts["subjects"]) == ("custom", "N0D0F2", 30)
+    one = verification_1_1(
+        "x", pooled, pairs, custom, fars=(0.01,), subjects=subjects, num_resamples=20
+    )[1]
+    assert (one.conventions["preset"], one.conventions["switches"], one.counts["subjects"]) == (
+        "custom",
+        "N0D0F2",
+        30,
+    )
     assert one.interval[0] <= one.value <= one.interval[1]
-    assert "optimistic" in verification_1_1("x", pooled, pairs, custom, fars=(0.01,), num_resamples=5)[0].conventions["interval"]
+    assert (
+        "optimistic"
+        in verification_1_1("x", pooled, pairs, custom, fars=(0.01,), num_resamples=5)[
+            0
+        ].conventions["interval"]
+    )
 
 
-@pytest.mark.parametrize("name", ["likeness", "insightface", "insightface_ijb_evals", "opensphere_simple"])
+@pytest.mark.parametrize(
+    "name", ["likeness", "insightface", "insightface_ijb_evals", "opensphere_simple"]
+)
 def test_identification_is_the_tools_procedure(name, world):
     pooled, switches = pooled_by(name, world)
     ids, who = np.array(list(world[3])), np.array(list(world[3].values()))
     first, second = np.arange(0, 15), np.arange(15, 30)
     galleries = [Side(ids[one], who[one]) for one in (first, second)]
     probes = Side(ids[30:], who[30:])
-    found = identification_1_n("x", pooled, galleries, probes, switches, fpirs=(0.01, 0.1), ranks=(1, 5), num_resamples=20)
+    found = identification_1_n(
+        "x", pooled, galleries, probes, switches, fpirs=(0.01, 0.1), ranks=(1, 5), num_resamples=20
+    )
     values = {one.metric: one.value for one in found.results}
     x = np.stack([pooled.matrix[pooled.ids.index(str(one))] for one in ids]).astype(np.float64)
     dots = x[30:] @ x[:30].T
@@ -166,7 +248,11 @@ def test_identification_is_the_tools_procedure(name, world):
                 part, names = dots[:, gallery], who[gallery]
                 mated = np.isin(probes.subject, names)
                 tops = np.sort(part[~mated].max(axis=1))[::-1]
-                limit = tops[int(fpir * tops.size)] if switches.tpir_protocol == "open" else tops[max(int(fpir * tops.size) - 1, 0)]
+                limit = (
+                    tops[int(fpir * tops.size)]
+                    if switches.tpir_protocol == "open"
+                    else tops[max(int(fpir * tops.size) - 1, 0)]
+                )
                 hit = names[part[mated].argmax(axis=1)] == probes.subject[mated]
                 each.append(np.mean(hit & (part[mated].max(axis=1) > limit)))
             expected = np.mean(each)
@@ -175,28 +261,46 @@ def test_identification_is_the_tools_procedure(name, world):
         expected = np.mean(who[:30][dots.argmax(axis=1)] == probes.subject)
     else:
         gallery_of = [first if one in who[first] else second for one in probes.subject]
-        expected = np.mean([who[g][row[g].argmax()] == own for g, row, own in zip(gallery_of, dots, probes.subject, strict=True)])
+        expected = np.mean(
+            [
+                who[g][row[g].argmax()] == own
+                for g, row, own in zip(gallery_of, dots, probes.subject, strict=True)
+            ]
+        )
     assert values["rank_k(1)"] == pytest.approx(expected, abs=1e-12)
     assert all(one.conventions["tpir_protocol"] == switches.tpir_protocol for one in found.results)
 
 
 def test_other_switches(world):
     faces, views, detector, _ = world
-    plain = Switches(flip="included", detector_score=False, media="none", template="mean", final_norm=False)
+    plain = Switches(
+        flip="included", detector_score=False, media="none", template="mean", final_norm=False
+    )
     pooled = templates(views[0], faces, plain)
     for one, row in zip(pooled.ids, pooled.matrix, strict=True):
-        np.testing.assert_allclose(row, views[0].matrix[faces.template == int(one)].mean(axis=0), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            row, views[0].matrix[faces.template == int(one)].mean(axis=0), rtol=1e-5, atol=1e-6
+        )
     order = np.random.default_rng(0).permutation(len(faces.names))
-    shuffled = Faces(tuple(faces.names[i] for i in order), faces.template[order], faces.medium[order])
-    one, two = (templates(views[0], f, preset("insightface"), flipped=views[1], detector_scores=d) for f, d in ((faces, detector), (shuffled, detector[order])))
+    shuffled = Faces(
+        tuple(faces.names[i] for i in order), faces.template[order], faces.medium[order]
+    )
+    one, two = (
+        templates(views[0], f, preset("insightface"), flipped=views[1], detector_scores=d)
+        for f, d in ((faces, detector), (shuffled, detector[order]))
+    )
     np.testing.assert_allclose(one.matrix[one.rows(two.ids)], two.matrix, atol=1e-6)
 
 
 def test_bad_switches_are_refused(world):
     faces, views, detector, _ = world
-    with pytest.raises(ValueError, match="unknown preset 'arcface'; choose one of likeness, insightface"):
+    with pytest.raises(
+        ValueError, match="unknown preset 'arcface'; choose one of likeness, insightface"
+    ):
         preset("arcface")
-    with pytest.raises(ValueError, match="switch flip = 'both': choose one of sum, mean, none, included"):
+    with pytest.raises(
+        ValueError, match="switch flip = 'both': choose one of sum, mean, none, included"
+    ):
         Switches(flip="both")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="flip = 'sum' needs the features of the mirror images"):
         templates(views[0], faces, Switches(), detector_scores=detector)
@@ -204,15 +308,27 @@ def test_bad_switches_are_refused(world):
         templates(views[0], faces, preset("tface"), flipped=views[1], detector_scores=detector)
     with pytest.raises(ValueError, match="detector_score = True needs detector scores"):
         templates(views[0], faces, Switches(), flipped=views[1])
-    for wrong in (detector[:-1], detector[:, None], 1.0):  # one number would weight every face alike
-        with pytest.raises(ValueError, match=rf"detector_scores have shape \(.*\), but \({len(faces.names)},\) is needed"):
+    for wrong in (
+        detector[:-1],
+        detector[:, None],
+        1.0,
+    ):  # one number would weight every face alike
+        with pytest.raises(
+            ValueError,
+            match=rf"detector_scores have shape \(.*\), but \({len(faces.names)},\) is needed",
+        ):
             templates(views[0], faces, Switches(), flipped=views[1], detector_scores=wrong)
     with pytest.raises(ValueError, match="unknown similarity 'cosin'; did you mean 'cosine'"):
         Switches(similarity="cosin")
     with pytest.raises(ValueError, match="B_THETA is the cosine of an angle"):
         preset("opensphere_simple", similarity="simple:3")
     with pytest.raises(KeyError, match="1 of"):
-        templates(views[0], Faces((*faces.names[:-1], "gone.jpg"), faces.template, faces.medium), preset("adaface"), flipped=views[1])
+        templates(
+            views[0],
+            Faces((*faces.names[:-1], "gone.jpg"), faces.template, faces.medium),
+            preset("adaface"),
+            flipped=views[1],
+        )
     with pytest.raises(ValueError, match="the pairs have no labels"):
         verification_1_1("x", views[0], Trials(("a",), ("b",), [0], [0]), Switches())
 
@@ -222,11 +338,19 @@ def test_meta_files(tmp_path, monkeypatch):
 
     (tmp_path / "tid_mid.txt").write_text("1.jpg 1 69544\n2.jpg 1 50\n3.jpg 40000000 50\n")
     faces = read_faces(tmp_path / "tid_mid.txt")
-    assert (faces.names, faces.template.tolist(), faces.medium.tolist()) == (("1.jpg", "2.jpg", "3.jpg"), [1, 1, 40000000], [69544, 50, 50])
+    assert (faces.names, faces.template.tolist(), faces.medium.tolist()) == (
+        ("1.jpg", "2.jpg", "3.jpg"),
+        [1, 1, 40000000],
+        [69544, 50, 50],
+    )
     points = " ".join(["38.5"] * 10)
-    (tmp_path / "points.txt").write_text(f"3.jpg {points} 0.5\n1.jpg {points} 1\n2.jpg {points} 1e-1\n")
+    (tmp_path / "points.txt").write_text(
+        f"3.jpg {points} 0.5\n1.jpg {points} 1\n2.jpg {points} 1e-1\n"
+    )
     assert read_detector_scores(tmp_path / "points.txt", faces).tolist() == [1.0, 0.1, 0.5]
-    (tmp_path / "g1.csv").write_text("TEMPLATE_ID,SUBJECT_ID,FILENAME\n7,33554433,a.jpg\n7,33554433,b.jpg\n3,5,c.jpg\n")
+    (tmp_path / "g1.csv").write_text(
+        "TEMPLATE_ID,SUBJECT_ID,FILENAME\n7,33554433,a.jpg\n7,33554433,b.jpg\n3,5,c.jpg\n"
+    )
     side = read_side(tmp_path / "g1.csv")
     assert (side.template.tolist(), side.subject.tolist()) == ([7, 3], [33554433, 5])
     rng = np.random.default_rng(0)
@@ -249,17 +373,37 @@ def test_meta_files(tmp_path, monkeypatch):
 def test_damaged_meta_files_are_refused_and_counted(tmp_path):
     file = tmp_path / "f.txt"
     cases = [
-        (read_faces, "a.jpg 1 2\nb.jpg x 2\nc.jpg 1\n", r"2 lines are not `name.jpg template medium` \(lines 2, 3\)"),
+        (
+            read_faces,
+            "a.jpg 1 2\nb.jpg x 2\nc.jpg 1\n",
+            r"2 lines are not `name.jpg template medium` \(lines 2, 3\)",
+        ),
         (read_faces, "a.jpg 1 2\na.jpg 1 3\n", "1 faces are listed twice"),
         (read_faces, "", "empty"),
-        (read_template_pairs, "1 2 1\n1 x 0\n1 2\n-1 2 1\n3 4 0\n", r"3 lines are not 3 non-negative integers \(lines 2, 3, 4\)"),
+        (
+            read_template_pairs,
+            "1 2 1\n1 x 0\n1 2\n-1 2 1\n3 4 0\n",
+            r"3 lines are not 3 non-negative integers \(lines 2, 3, 4\)",
+        ),
         (read_template_pairs, "1 2 1\n1 2 7\n", r"1 labels are neither 0 nor 1 \(line 2\)"),
         (read_template_pairs, "1 2 1\n\n1 2 0\n1 2", r"1 lines are not 3 .* \(line 4\)"),
         (read_template_pairs, f"{'9' * 30} 2 1\n", "1 lines are not 3"),
         (read_template_pairs, "", "the file is empty"),
-        (read_template_pairs, "7 2 1\n5 6 0\n1 2 0\n5 6 0\n1 2 1\n1 2 0\n7 2 1\n7 2 0\n", r"2 pairs have both labels \(first: 1 2, data lines 3 and 5\)"),
-        (read_side, "TEMPLATE_ID,SUBJECT_ID\n1,2\nx,3\n1;2\n", r"2 lines are not `template,subject,...` \(lines 3, 4\)"),
-        (read_side, "TEMPLATE_ID,SUBJECT_ID\n1,2\n1,3\n", r"1 lines give a template another subject than an earlier line \(line 3\)"),
+        (
+            read_template_pairs,
+            "7 2 1\n5 6 0\n1 2 0\n5 6 0\n1 2 1\n1 2 0\n7 2 1\n7 2 0\n",
+            r"2 pairs have both labels \(first: 1 2, data lines 3 and 5\)",
+        ),
+        (
+            read_side,
+            "TEMPLATE_ID,SUBJECT_ID\n1,2\nx,3\n1;2\n",
+            r"2 lines are not `template,subject,...` \(lines 3, 4\)",
+        ),
+        (
+            read_side,
+            "TEMPLATE_ID,SUBJECT_ID\n1,2\n1,3\n",
+            r"1 lines give a template another subject than an earlier line \(line 3\)",
+        ),
         (read_side, "TEMPLATE_ID,SUBJECT_ID\n", "the file is empty"),
     ]
     for read, text, message in cases:
@@ -274,7 +418,9 @@ def test_damaged_meta_files_are_refused_and_counted(tmp_path):
     file.write_text(text + text)
     assert read_detector_scores(file, faces).tolist() == [0.9, 0.8]
     file.write_text(text + text.replace("0.9", "0.7"))
-    with pytest.raises(ValueError, match=r"1 faces are listed twice with different values \('a.jpg'\)"):
+    with pytest.raises(
+        ValueError, match=r"1 faces are listed twice with different values \('a.jpg'\)"
+    ):
         read_detector_scores(file, faces)
     file.write_text("a.jpg" + " 1.0" * 10 + " 0.9\n")
     with pytest.raises(ValueError, match="1 of 2 faces have no detector score"):
@@ -312,7 +458,9 @@ def test_meta_files_of_a_name_that_is_not_there(tmp_path):
         meta_files(tmp_path)
     (tmp_path / "meta" / "ijbc_face_tid_mid.txt").write_text("1.jpg 1 1\n")
     assert meta_files(tmp_path, "ijbc") == meta_files(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"there is no ijbb_face_tid_mid\.txt beside those of 'ijbc'; give"):
+    with pytest.raises(
+        FileNotFoundError, match=r"there is no ijbb_face_tid_mid\.txt beside those of 'ijbc'; give"
+    ):
         meta_files(tmp_path, "ijbb")
 
 
@@ -321,67 +469,144 @@ def test_presets_cover_the_table():
 
 
 def test_presets_differ_as_the_field_s_tools_do(world):
-    """field-face.md 0 and 1.8: the same features, one table; which tools agree, which do not, and in which direction."""
+    """field-face.md 0 and 1.8: the same features, one table; which tools agree, which do not, and
+    in which direction.
+    """
     pairs, _ = all_pairs(world[3])
     ids, who = np.array(list(world[3])), np.array(list(world[3].values()))
-    galleries, probes = [Side(ids[:15], who[:15]), Side(ids[15:30], who[15:30])], Side(ids[30:], who[30:])
+    galleries, probes = (
+        [Side(ids[:15], who[:15]), Side(ids[15:30], who[15:30])],
+        Side(ids[30:], who[30:]),
+    )
     tar, tpir = {}, {}
     for name in PRESETS:
         pooled, switches = pooled_by(name, world)
-        tar[name] = {one.metric: one.value for one in verification_1_1(name, pooled, pairs, switches, fars=(0.001, 0.01, 0.1))}
-        found = identification_1_n(name, pooled, galleries, probes, switches, fpirs=(0.01, 0.1), ranks=(1,), num_resamples=0)
+        tar[name] = {
+            one.metric: one.value
+            for one in verification_1_1(name, pooled, pairs, switches, fars=(0.001, 0.01, 0.1))
+        }
+        found = identification_1_n(
+            name,
+            pooled,
+            galleries,
+            probes,
+            switches,
+            fpirs=(0.01, 0.1),
+            ranks=(1,),
+            num_resamples=0,
+        )
         tpir[name] = {one.metric: one.value for one in found.results}
-    # fact 1: N0D1F1 of ijb_evals.py is N1D1F1 of ijb_11.py; fact 2: their 1:N is not one protocol, the closed one gives less
+    # fact 1: N0D1F1 of ijb_evals.py is N1D1F1 of ijb_11.py; fact 2: their 1:N is not one protocol,
+    # the closed one gives less
     assert tar["insightface"] == tar["insightface_ijb_evals"] == tar["cvlface_n1d1"]
-    assert tpir["insightface"]["tpir_at_fpir(0.01)"] < tpir["insightface_ijb_evals"]["tpir_at_fpir(0.01)"]
-    assert tpir["insightface"]["tpir_at_fpir(0.1)"] < tpir["insightface_ijb_evals"]["tpir_at_fpir(0.1)"]
+    assert (
+        tpir["insightface"]["tpir_at_fpir(0.01)"]
+        < tpir["insightface_ijb_evals"]["tpir_at_fpir(0.01)"]
+    )
+    assert (
+        tpir["insightface"]["tpir_at_fpir(0.1)"]
+        < tpir["insightface_ijb_evals"]["tpir_at_fpir(0.1)"]
+    )
     # AdaFace leaves the detector's score out, and nothing else
     assert tar["adaface"] == tar["cvlface_n1d0"]
     # each of the switches N, D and F moves the numbers
-    assert len({tuple(tar[name].values()) for name in ("insightface", "adaface", "cvlface_n0d1", "tface", "opensphere_simple")}) == 5
-    # OpenSphere's weighted means are AdaFace's sums but for a factor that L2 removes: its TAR differs by the rule alone, its EER and 1:N not at all
-    np.testing.assert_allclose(pooled_by("opensphere", world)[0].matrix, pooled_by("adaface", world)[0].matrix, atol=1e-6)
+    assert (
+        len(
+            {
+                tuple(tar[name].values())
+                for name in ("insightface", "adaface", "cvlface_n0d1", "tface", "opensphere_simple")
+            }
+        )
+        == 5
+    )
+    # OpenSphere's weighted means are AdaFace's sums but for a factor that L2 removes: its TAR
+    # differs by the rule alone, its EER and 1:N not at all
+    np.testing.assert_allclose(
+        pooled_by("opensphere", world)[0].matrix, pooled_by("adaface", world)[0].matrix, atol=1e-6
+    )
     assert tar["opensphere"]["eer"] == pytest.approx(tar["adaface"]["eer"], abs=1e-12)
     assert tpir["opensphere"] == pytest.approx(tpir["adaface"], abs=1e-12)
     assert tar["opensphere"] != tar["adaface"]
 
 
 def test_the_three_tar_rules_on_the_scores_of_one_preset(world):
-    """field-face.md fact 3: strict never above the others; nearest may exceed the FAR; a FAR that the ROC reaches exactly leaves nothing to differ."""
+    """field-face.md fact 3: strict never above the others; nearest may exceed the FAR; a FAR that
+    the ROC reaches exactly leaves nothing to differ.
+    """
     pooled, _ = pooled_by("insightface", world)
     pairs, _ = all_pairs(world[3])
     num = int(np.count_nonzero(~pairs.target))
     exact, between = 50 / num, 50.6 / num
     tar = {
-        rule: [one.value for one in verification_1_1("x", pooled, pairs, preset("insightface", tar_rule=rule), fars=(exact, between))[1:]]
+        rule: [
+            one.value
+            for one in verification_1_1(
+                "x", pooled, pairs, preset("insightface", tar_rule=rule), fars=(exact, between)
+            )[1:]
+        ]
         for rule in ("strict", "interpolated", "nearest")
     }
-    assert tar["strict"][0] == pytest.approx(tar["interpolated"][0]) == pytest.approx(tar["nearest"][0])
+    assert (
+        tar["strict"][0]
+        == pytest.approx(tar["interpolated"][0])
+        == pytest.approx(tar["nearest"][0])
+    )
     assert tar["strict"][1] <= tar["interpolated"][1] <= tar["nearest"][1]
 
 
 def test_the_quick_readers_agree_with_the_careful_ones(tmp_path, monkeypatch):
-    """Files as the packs have them are read by columns; the same with a comment, a blank or a tab more are read line by line."""
+    """Files as the packs have them are read by columns; the same with a comment, a blank or a tab
+    more are read line by line.
+    """
     from eval.protocols import ijb_files
 
     rng = np.random.default_rng(0)
     names = [f"img/{i}.jpg" for i in range(300)]
     faces = [f"{name} {rng.integers(10 ** rng.integers(1, 9))} {rng.integers(5)}" for name in names]
-    points = [f"{name} {' '.join(map(str, rng.uniform(0, 200, 10).round(3)))} {rng.uniform():.6f}" for name in names]
-    pairs = [f"{rng.integers(10 ** rng.integers(1, 10))} {rng.integers(10 ** rng.integers(1, 10))} {rng.integers(2)}" for _ in range(300)]
+    points = [
+        f"{name} {' '.join(map(str, rng.uniform(0, 200, 10).round(3)))} {rng.uniform():.6f}"
+        for name in names
+    ]
+    pairs = [
+        f"{rng.integers(10 ** rng.integers(1, 10))} {rng.integers(10 ** rng.integers(1, 10))} "
+        f"{rng.integers(2)}"
+        for _ in range(300)
+    ]
     for size in (64, 1 << 20):
         monkeypatch.setattr(ijb_files, "_BLOCK", size)
         read = []
-        for change in ("\n".join, lambda lines: "# a comment\n" + "\r\n".join(lines) + "\n", lambda lines: "\n\n".join(lines).replace(" ", " \t ")):
+        for change in (
+            "\n".join,
+            lambda lines: "# a comment\n" + "\r\n".join(lines) + "\n",
+            lambda lines: "\n\n".join(lines).replace(" ", " \t "),
+        ):
             for name, lines in (("faces", faces), ("points", points), ("pairs", pairs)):
                 text = change(lines)
-                (tmp_path / name).write_bytes((text.removeprefix("# a comment\n") if name == "pairs" else text).encode())
+                (tmp_path / name).write_bytes(
+                    (text.removeprefix("# a comment\n") if name == "pairs" else text).encode()
+                )
             found, trials = read_faces(tmp_path / "faces"), read_template_pairs(tmp_path / "pairs")
-            listed = [(trials.enrol_ids[i], trials.probe_ids[j], bool(t)) for i, j, t in zip(trials.enrol, trials.probe, trials.target, strict=True)]
-            read.append((found.names, found.template.tolist(), found.medium.tolist(), read_detector_scores(tmp_path / "points", found).tolist(), listed))
+            listed = [
+                (trials.enrol_ids[i], trials.probe_ids[j], bool(t))
+                for i, j, t in zip(trials.enrol, trials.probe, trials.target, strict=True)
+            ]
+            read.append(
+                (
+                    found.names,
+                    found.template.tolist(),
+                    found.medium.tolist(),
+                    read_detector_scores(tmp_path / "points", found).tolist(),
+                    listed,
+                )
+            )
         assert read[0] == read[1] == read[2]
         assert read[0][4] == [(a, b, c == "1") for a, b, c in (line.split() for line in pairs)]
-    for bad, kind in (("1 2\n3 4 5 6\n", "2 lines"), ("1 2 3\n4 5 0 \n-6 7 1\n", "1 lines"), ("1234567890 2 1\n3 4", "1 lines"), ("1 2 1\n3,4 1\n", "1 lines")):
+    for bad, kind in (
+        ("1 2\n3 4 5 6\n", "2 lines"),
+        ("1 2 3\n4 5 0 \n-6 7 1\n", "1 lines"),
+        ("1234567890 2 1\n3 4", "1 lines"),
+        ("1 2 1\n3,4 1\n", "1 lines"),
+    ):
         (tmp_path / "pairs").write_text(bad)
         with pytest.raises(ValueError, match=kind):
             read_template_pairs(tmp_path / "pairs")
@@ -396,15 +621,30 @@ def test_a_pack_without_landmarks_serves_presets_that_do_not_use_the_scores(tmp_
     templates_of = range(8)
     (meta / "ijbc_face_tid_mid.txt").write_text("".join(f"{t}.jpg {t} 1\n" for t in templates_of))
     pairs = [(a, b, int(a % 4 == b % 4)) for a in templates_of for b in templates_of if a < b]
-    (meta / "ijbc_template_pair_label.txt").write_text("".join(f"{a} {b} {label}\n" for a, b, label in pairs))
+    (meta / "ijbc_template_pair_label.txt").write_text(
+        "".join(f"{a} {b} {label}\n" for a, b, label in pairs)
+    )
     for name, chosen in (("gallery_G1", range(4)), ("probe_mixed", range(4, 8))):
-        (meta / f"ijbc_1N_{name}.csv").write_text("TEMPLATE_ID,SUBJECT_ID\n" + "".join(f"{t},{t % 4}\n" for t in chosen))
+        (meta / f"ijbc_1N_{name}.csv").write_text(
+            "TEMPLATE_ID,SUBJECT_ID\n" + "".join(f"{t},{t % 4}\n" for t in chosen)
+        )
     features, out = tmp_path / "x.npz", tmp_path / "x.json"
-    embeddings.write(features, Embeddings(tuple(f"{t}.jpg" for t in templates_of), np.random.default_rng(0).normal(size=(8, 6)), {"flip": "sum"}))
+    embeddings.write(
+        features,
+        Embeddings(
+            tuple(f"{t}.jpg" for t in templates_of),
+            np.random.default_rng(0).normal(size=(8, 6)),
+            {"flip": "sum"},
+        ),
+    )
     with_scores, without = {"insightface": PRESETS["insightface"]}, {"adaface": PRESETS["adaface"]}
     for work in (
-        lambda presets: ijb_command.evaluate_files([features], tmp_path, presets, fars=(0.1,), json_file=out),
-        lambda presets: ijb_command.identify_files(features, tmp_path, presets, fpirs=(0.5,), ranks=(1,), num_resamples=0, json_file=out),
+        lambda presets: ijb_command.evaluate_files(
+            [features], tmp_path, presets, fars=(0.1,), json_file=out
+        ),
+        lambda presets: ijb_command.identify_files(
+            features, tmp_path, presets, fpirs=(0.5,), ranks=(1,), num_resamples=0, json_file=out
+        ),
     ):
         work(without)
         inputs = json.loads(out.read_text())["inputs"]

@@ -1,4 +1,6 @@
-"""The LFW protocol against the field's procedure written out, brute force over folds and thresholds, and the real pairs.txt."""
+"""The LFW protocol against the field's procedure written out, brute force over folds and
+thresholds, and the real pairs.txt.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,12 @@ def verbatim_val(dist, same, far, num_folds):
         met = np.array([np.mean(dist[train][~same[train]] < t) for t in thresholds])
         if met.max() >= far:
             i = np.flatnonzero(met <= far)[-1]
-            t = thresholds[i] if i + 1 == len(met) else thresholds[i] + (far - met[i]) / (met[i + 1] - met[i]) * (thresholds[i + 1] - thresholds[i])
+            t = (
+                thresholds[i]
+                if i + 1 == len(met)
+                else thresholds[i]
+                + (far - met[i]) / (met[i + 1] - met[i]) * (thresholds[i + 1] - thresholds[i])
+            )
         else:
             t = 0.0
         vals.append(np.mean(dist[test][same[test]] < t))
@@ -69,7 +76,10 @@ def distances(n=400, seed=0):
 @st.composite
 def cases(draw):
     n = draw(st.integers(4, 24))
-    fold = [*range(draw(st.integers(2, 4))), *draw(st.lists(st.integers(0, 1), min_size=n, max_size=n))]
+    fold = [
+        *range(draw(st.integers(2, 4))),
+        *draw(st.lists(st.integers(0, 1), min_size=n, max_size=n)),
+    ]
     scores = draw(st.lists(st.integers(-3, 3), min_size=len(fold), max_size=len(fold)))
     same = draw(st.lists(st.booleans(), min_size=len(fold) - 2, max_size=len(fold) - 2))
     return scores, [*same, True, False], fold
@@ -80,7 +90,10 @@ def test_accuracy_is_brute_force_over_the_scores_of_the_other_folds(case):
     scores, same, fold = case
     mean, std, chosen = brute_accuracy(*case)
     found = ten_fold_accuracy(scores, same, folds=fold)
-    assert (found.mean, found.std) == (pytest.approx(mean, abs=1e-12), pytest.approx(std, abs=1e-12))
+    assert (found.mean, found.std) == (
+        pytest.approx(mean, abs=1e-12),
+        pytest.approx(std, abs=1e-12),
+    )
     np.testing.assert_array_equal(found.thresholds, chosen)
 
 
@@ -88,8 +101,15 @@ def test_accuracy_is_brute_force_over_the_scores_of_the_other_folds(case):
 @given(cases(), st.randoms(use_true_random=False))
 def test_row_order_does_not_matter_within_given_folds(case, random):
     order = random.sample(range(len(case[0])), len(case[0]))
-    one, two = ten_fold_accuracy(case[0], case[1], folds=case[2]), ten_fold_accuracy(*(np.array(x)[order] for x in case[:2]), folds=np.array(case[2])[order])
-    assert (one.mean, one.std, one.thresholds.tolist()) == (two.mean, two.std, two.thresholds.tolist())
+    one, two = (
+        ten_fold_accuracy(case[0], case[1], folds=case[2]),
+        ten_fold_accuracy(*(np.array(x)[order] for x in case[:2]), folds=np.array(case[2])[order]),
+    )
+    assert (one.mean, one.std, one.thresholds.tolist()) == (
+        two.mean,
+        two.std,
+        two.thresholds.tolist(),
+    )
 
 
 def test_the_grid_is_the_fields_procedure_with_ties_too():
@@ -97,20 +117,33 @@ def test_the_grid_is_the_fields_procedure_with_ties_too():
     for d in (dist, dist.round(1)):
         mean, std, chosen = verbatim_accuracy(d, same, 4)
         found = ten_fold_accuracy(-d, same, folds=4, thresholds="grid")
-        assert (found.mean, found.std) == (pytest.approx(mean, abs=1e-15), pytest.approx(std, abs=1e-15))
+        assert (found.mean, found.std) == (
+            pytest.approx(mean, abs=1e-15),
+            pytest.approx(std, abs=1e-15),
+        )
         np.testing.assert_allclose(-found.thresholds, chosen, atol=1e-12)
         for far in (0.0, 0.05, 1.0):
-            assert val_at_far(-d, same, far, folds=4, thresholds="grid") == pytest.approx(verbatim_val(d, same, far, 4), abs=1e-12)
+            assert val_at_far(-d, same, far, folds=4, thresholds="grid") == pytest.approx(
+                verbatim_val(d, same, far, 4), abs=1e-12
+            )
 
 
 def test_rounding_above_0_is_a_distance_of_0():
-    """2 cos - 2 of equal rows may come out a little above 0: no threshold on d accepts what d = 0 does not reach."""
+    """2 cos - 2 of equal rows may come out a little above 0: no threshold on d accepts what d = 0
+    does not reach.
+    """
     dist, same = distances()
-    dist = np.where(np.arange(dist.size) % 3 == 0, 0.0, dist)  # also of different pairs, so that more than the FAR asked for lie at 0
+    dist = np.where(
+        np.arange(dist.size) % 3 == 0, 0.0, dist
+    )  # also of different pairs, so that more than the FAR asked for lie at 0
     above = np.where(dist == 0, 5e-5, -dist)
     for far in (0.0, 0.001, 0.05):
-        assert val_at_far(above, same, far, folds=4, thresholds="grid") == val_at_far(-dist, same, far, folds=4, thresholds="grid")
-        assert val_at_far(above, same, far, folds=4, thresholds="grid") == pytest.approx(verbatim_val(dist, same, far, 4), abs=1e-12)
+        assert val_at_far(above, same, far, folds=4, thresholds="grid") == val_at_far(
+            -dist, same, far, folds=4, thresholds="grid"
+        )
+        assert val_at_far(above, same, far, folds=4, thresholds="grid") == pytest.approx(
+            verbatim_val(dist, same, far, 4), abs=1e-12
+        )
     found = ten_fold_accuracy(above, same, folds=4, thresholds="grid")
     assert (found.mean, found.std) == pytest.approx(verbatim_accuracy(dist, same, 4)[:2], abs=1e-15)
 
@@ -125,7 +158,9 @@ def test_val_by_the_strict_rule_meets_the_far_on_the_other_folds():
         t = min(-dist[train][-dist[train] > limit])
         vals.append(np.mean(-dist[test & same] >= t))
         fars.append(np.mean(-dist[test & ~same] >= t))
-    assert val_at_far(-dist, same, 0.05) == pytest.approx((np.mean(vals), np.std(vals), np.mean(fars)), abs=1e-12)
+    assert val_at_far(-dist, same, 0.05) == pytest.approx(
+        (np.mean(vals), np.std(vals), np.mean(fars)), abs=1e-12
+    )
     assert 0.02 < val_at_far(-dist, same, 0.05).far < 0.08
 
 
@@ -144,15 +179,28 @@ def test_lfw_pairs(shared):
     np.testing.assert_array_equal(np.bincount(fold), [600] * 10)
     np.testing.assert_array_equal(fold, np.repeat(np.arange(10), 600))
     names = [one.split("/")[0] for one in trials.enrol_ids]
-    np.testing.assert_array_equal(trials.target, [names[i] == names[j] for i, j in zip(trials.enrol, trials.probe, strict=True)])
-    subjects = [{names[i] for i in np.append(trials.enrol[fold == f], trials.probe[fold == f])} for f in range(10)]
-    assert all(not subjects[i] & subjects[j] for i in range(10) for j in range(i))  # folds share no subject
+    np.testing.assert_array_equal(
+        trials.target,
+        [names[i] == names[j] for i, j in zip(trials.enrol, trials.probe, strict=True)],
+    )
+    subjects = [
+        {names[i] for i in np.append(trials.enrol[fold == f], trials.probe[fold == f])}
+        for f in range(10)
+    ]
+    assert all(
+        not subjects[i] & subjects[j] for i in range(10) for j in range(i)
+    )  # folds share no subject
     rng = np.random.default_rng(0)  # the protocol end to end, on made-up embeddings of these names
     centre = {name: rng.standard_normal(32) for name in dict.fromkeys(names)}
     rows = np.array([centre[name] + 0.8 * rng.standard_normal(32) for name in names])
     scores = pair_scores(rows, rows, trials.enrol, trials.probe)
-    found, grid = ten_fold_accuracy(scores, trials.target), ten_fold_accuracy(2 * scores - 2, trials.target, thresholds="grid")
-    assert found.mean == pytest.approx(1 - eer(scores[trials.target], scores[~trials.target]), abs=0.01)
+    found, grid = (
+        ten_fold_accuracy(scores, trials.target),
+        ten_fold_accuracy(2 * scores - 2, trials.target, thresholds="grid"),
+    )
+    assert found.mean == pytest.approx(
+        1 - eer(scores[trials.target], scores[~trials.target]), abs=0.01
+    )
     assert grid.mean == pytest.approx(found.mean, abs=0.005)
     expected = verbatim_accuracy(2 - 2 * scores, trials.target, 10)
     assert grid[:2] == pytest.approx(expected[:2], abs=1e-15)
@@ -162,7 +210,11 @@ def test_damaged_pairs_are_refused(tmp_path):
     file = tmp_path / "pairs.txt"
     file.write_text("2\t1\nAnn\t1\t2\nAnn\t1\tBob\t3\nCy\t1\t2\nCy\t1\tDi\t1\n\n")
     trials, fold = read_pairs(file)
-    assert (trials.target.tolist(), fold.tolist(), trials.enrol_ids[1]) == ([True, False, True, False], [0, 0, 1, 1], "Ann/Ann_0002")
+    assert (trials.target.tolist(), fold.tolist(), trials.enrol_ids[1]) == (
+        [True, False, True, False],
+        [0, 0, 1, 1],
+        "Ann/Ann_0002",
+    )
     file.write_text("1\nAnn 1 2\nAnn 1 Bob 3\n")
     assert read_pairs(file)[1].tolist() == [0, 0]
     for text, message in [
@@ -180,7 +232,9 @@ def test_damaged_pairs_are_refused(tmp_path):
 def test_bad_input_is_refused():
     same = [True, False, True, False]
     for bad in (math.nan, math.inf):
-        with pytest.raises(ValueError, match="1 of 4 scores are NaN or infinite \\(first: pair 2\\)"):
+        with pytest.raises(
+            ValueError, match="1 of 4 scores are NaN or infinite \\(first: pair 2\\)"
+        ):
             ten_fold_accuracy([0.0, bad, 1.0, 2.0], same, folds=2)
     with pytest.raises(ValueError, match="4 same and 0 different pairs"):
         ten_fold_accuracy([0.0] * 4, [True] * 4, folds=2)

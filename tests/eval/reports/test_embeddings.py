@@ -8,17 +8,29 @@ import numpy as np
 import pytest
 
 from eval.classification import auroc
-from eval.reports.embeddings import accuracy_by_norm, embedding_map, norm_grid, norms_by_correct, plane, project, space_3d
+from eval.reports.embeddings import (
+    accuracy_by_norm,
+    embedding_map,
+    norm_grid,
+    norms_by_correct,
+    plane,
+    project,
+    space_3d,
+)
 from eval.reports.media import Media
 from eval.types import Embeddings
 
 PICTURES = Media(lambda id: np.zeros((8, 8), np.uint8))
 
 
-def clusters(num_classes: int, num_each: int, dim: int, seed: int = 0) -> tuple[Embeddings, dict[str, str]]:
+def clusters(
+    num_classes: int, num_each: int, dim: int, seed: int = 0
+) -> tuple[Embeddings, dict[str, str]]:
     rng = np.random.default_rng(seed)
     centres = 6 * rng.standard_normal((num_classes, dim))
-    matrix = np.repeat(centres, num_each, axis=0) + rng.standard_normal((num_classes * num_each, dim))
+    matrix = np.repeat(centres, num_each, axis=0) + rng.standard_normal(
+        (num_classes * num_each, dim)
+    )
     ids = tuple(f"c{i // num_each}/{i}" for i in range(len(matrix)))
     return Embeddings(ids, matrix), {one: one.split("/")[0] for one in ids}
 
@@ -30,7 +42,9 @@ def test_the_grid_holds_both_ends_in_order() -> None:
     found = [int(one) for one in re.findall(r'alt="&lt;(\d+)&gt;"', text)]
     order = np.argsort(norms)
     assert found == [*order[:5], *order[::-1][:5]]
-    assert len(re.findall("<img", norm_grid(["a", "b", "c"], [1, 2, 3], PICTURES))) == 2  # an end has at most half of the items
+    assert (
+        len(re.findall("<img", norm_grid(["a", "b", "c"], [1, 2, 3], PICTURES))) == 2
+    )  # an end has at most half of the items
     assert "0.5700" in norm_grid(["a", "b"], [0.57, 1234.0], PICTURES)
     assert ">1234<" in norm_grid(["a", "b"], [0.57, 1234.0], PICTURES)
     names = norm_grid([f"i{i}" for i in range(100)], norms, Media(lambda id: None))
@@ -47,7 +61,10 @@ def test_accuracy_by_norm_is_a_groupwise_mean_and_ties_share_their_answers() -> 
     for k, chosen in enumerate(np.split(np.argsort(norms), 6)):
         assert mean[k] == pytest.approx(norms[chosen].mean())
         assert share[k] == pytest.approx(correct[chosen].mean())
-    assert accuracy_by_norm(np.ones(9), correct[:9], num_bins=3)[1].tolist() == [pytest.approx(correct[:9].mean())] * 3
+    assert (
+        accuracy_by_norm(np.ones(9), correct[:9], num_bins=3)[1].tolist()
+        == [pytest.approx(correct[:9].mean())] * 3
+    )
 
 
 def test_right_and_wrong_are_told_with_the_auroc() -> None:
@@ -62,7 +79,15 @@ def test_right_and_wrong_are_told_with_the_auroc() -> None:
         norms_by_correct([1.0, 2.0], [0.5, 1.0])
 
 
-@pytest.mark.parametrize("norms", [np.full(8, 3.0), 3.0 + 4.4e-16 * np.arange(8), 1e300 * (1 + 2.3e-16 * np.arange(8)), np.zeros(8)])
+@pytest.mark.parametrize(
+    "norms",
+    [
+        np.full(8, 3.0),
+        3.0 + 4.4e-16 * np.arange(8),
+        1e300 * (1 + 2.3e-16 * np.arange(8)),
+        np.zeros(8),
+    ],
+)
 def test_norms_that_hardly_differ_are_drawn(norms: np.ndarray) -> None:
     assert norms_by_correct(norms, np.arange(8) % 2).count("<svg") == 2
 
@@ -73,7 +98,11 @@ def test_a_map_keeps_classes_together() -> None:
     number = np.array([int(labels[one][1:]) for one in held.ids])
     distance = np.linalg.norm(points[:, None] - points[None], axis=2) + 1e9 * np.eye(60)
     assert np.mean(number[distance.argmin(axis=1)] == number) > 0.95
-    for matrix in (np.ones((9, 3)), np.ones((9, 1)), np.vstack([np.zeros((5, 4)), np.eye(4)])):  # no spread, one dimension, zero rows
+    for matrix in (
+        np.ones((9, 3)),
+        np.ones((9, 1)),
+        np.vstack([np.zeros((5, 4)), np.eye(4)]),
+    ):  # no spread, one dimension, zero rows
         assert np.isfinite(plane(matrix)).all()
 
 
@@ -84,16 +113,24 @@ def test_a_map_is_bounded_and_says_what_it_shows() -> None:
     assert 40 <= text.count("<use") <= 60
     assert "40 of 360 items; on" in embedding_map(held, num_points=40)
     assert "too few" in embedding_map(*clusters(2, 3, 6))
-    assert "$c0$" in embedding_map(held, {one: f"${labels[one]}$" for one in held.ids if labels[one] in ("c0", "c1")}, num_points=40)
+    assert "$c0$" in embedding_map(
+        held,
+        {one: f"${labels[one]}$" for one in held.ids if labels[one] in ("c0", "c1")},
+        num_points=40,
+    )
 
 
 def test_three_dimensions_are_seen_from_the_diagonal() -> None:
     flat, near = project(np.eye(3))
     assert near == pytest.approx(np.full(3, 3**-0.5))
-    assert np.linalg.norm(flat, axis=1) == pytest.approx(np.full(3, (2 / 3) ** 0.5))  # the three axes look alike
+    assert np.linalg.norm(flat, axis=1) == pytest.approx(
+        np.full(3, (2 / 3) ** 0.5)
+    )  # the three axes look alike
     points = np.random.default_rng(3).standard_normal((50, 3))
     flat, near = project(points)
-    assert np.linalg.norm(flat, axis=1) ** 2 + near**2 == pytest.approx(np.linalg.norm(points, axis=1) ** 2)
+    assert np.linalg.norm(flat, axis=1) ** 2 + near**2 == pytest.approx(
+        np.linalg.norm(points, axis=1) ** 2
+    )
     held, labels = clusters(10, 20, 3)
     text = space_3d(held, labels)
     assert text.count("<svg") == 2

@@ -1,4 +1,6 @@
-"""The page of classification and retrieval tests: its numbers are those of the metrics, it shows what there is, and nothing in it is taken as markup."""
+"""The page of classification and retrieval tests: its numbers are those of the metrics, it shows
+what there is, and nothing in it is taken as markup.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,19 @@ from eval import per_item
 from eval.per_item import PerItem
 from eval.reports.items import html
 
-METRICS = {"accuracy": partial(per_item.mean, column="correct"), "ece": per_item.calibration_error, "auroc": per_item.norm_auroc}
+METRICS = {
+    "accuracy": partial(per_item.mean, column="correct"),
+    "ece": per_item.calibration_error,
+    "auroc": per_item.norm_auroc,
+}
 
 
 def classified(num: int = 60, dim: int = 3) -> PerItem:
     rng = np.random.default_rng(0)
-    label, predicted = rng.integers(3, size=num).astype(np.float64), rng.integers(3, size=num).astype(np.float64)
+    label, predicted = (
+        rng.integers(3, size=num).astype(np.float64),
+        rng.integers(3, size=num).astype(np.float64),
+    )
     predicted[: num // 2] = label[: num // 2]
     columns = {
         "correct": (label == predicted).astype(np.float64),
@@ -28,7 +37,15 @@ def classified(num: int = 60, dim: int = 3) -> PerItem:
     }
     ids = tuple(f"<item> {i}" for i in range(num))
     pixels = {id: rng.integers(256, size=(8, 8), dtype=np.uint8) for id in ids}
-    return PerItem(ids, columns, None, "items", embeddings=rng.standard_normal((num, dim)), classes=("<a>", "b", "c & d"), show=pixels.get)
+    return PerItem(
+        ids,
+        columns,
+        None,
+        "items",
+        embeddings=rng.standard_normal((num, dim)),
+        classes=("<a>", "b", "c & d"),
+        show=pixels.get,
+    )
 
 
 def test_the_page_of_a_classifier(tmp_path: Path) -> None:
@@ -39,8 +56,18 @@ def test_the_page_of_a_classifier(tmp_path: Path) -> None:
     drawn = per_item.resample(METRICS, measured, num_resamples=100)
     for name, metric in METRICS.items():
         low, high = np.quantile(drawn[name], [0.025, 0.975])
-        assert re.search(rf"{name}</th><td[^>]*>{metric(measured.columns):.4f}</td><td[^>]*>{low:.4f} to {high:.4f}<", page), name
-    for heading in ("Calibration", "Norms", "Lowest and highest norms", "The space of the embeddings", "The surest mistakes"):
+        assert re.search(
+            rf"{name}</th><td[^>]*>{metric(measured.columns):.4f}</td><td[^>]*>{low:.4f} to "
+            rf"{high:.4f}<",
+            page,
+        ), name
+    for heading in (
+        "Calibration",
+        "Norms",
+        "Lowest and highest norms",
+        "The space of the embeddings",
+        "The surest mistakes",
+    ):
         assert f">{heading}</h2>" in page, heading
     assert "<item>" not in page
     assert "<b>" not in page
@@ -48,16 +75,36 @@ def test_the_page_of_a_classifier(tmp_path: Path) -> None:
     assert page.count("data:image/png") >= 16 + 16
     wrong = np.flatnonzero(measured.columns["correct"] == 0)
     surest = wrong[np.argsort(-measured.columns["confidence"][wrong])][0]
-    assert page.index(f"{measured.columns['confidence'][surest]:.4f}") > page.index(">The surest mistakes</h2>")
+    assert page.index(f"{measured.columns['confidence'][surest]:.4f}") > page.index(
+        ">The surest mistakes</h2>"
+    )
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert "<script" not in page
 
 
 def test_the_page_of_retrieval_has_no_calibration_and_a_map(tmp_path: Path) -> None:
     made = classified(dim=8)
-    columns = {"recall@1": np.where(np.arange(60) == 0, np.nan, made.columns["correct"]), "norm": made.columns["norm"], "label": made.columns["label"]}
-    measured = PerItem(made.ids, columns, made.columns["label"].astype(np.int32), "classes", embeddings=made.embeddings, classes=made.classes)
-    html(tmp_path / "index.html", measured, {"recall@1": partial(per_item.mean, column="recall@1")}, command="x", version="1", num_resamples=50)
+    columns = {
+        "recall@1": np.where(np.arange(60) == 0, np.nan, made.columns["correct"]),
+        "norm": made.columns["norm"],
+        "label": made.columns["label"],
+    }
+    measured = PerItem(
+        made.ids,
+        columns,
+        made.columns["label"].astype(np.int32),
+        "classes",
+        embeddings=made.embeddings,
+        classes=made.classes,
+    )
+    html(
+        tmp_path / "index.html",
+        measured,
+        {"recall@1": partial(per_item.mean, column="recall@1")},
+        command="x",
+        version="1",
+        num_resamples=50,
+    )
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "Retrieval report" in page
     assert "3 classes" in page
@@ -67,11 +114,27 @@ def test_the_page_of_retrieval_has_no_calibration_and_a_map(tmp_path: Path) -> N
 
 
 def test_a_collapsed_model_gets_its_page(tmp_path: Path) -> None:
-    """Every query's neighbours tie, so that no answer is right or wrong: there is nothing to set the norms of against each other."""
+    """Every query's neighbours tie, so that no answer is right or wrong: there is nothing to set
+    the norms of against each other.
+    """
     made = classified()
     columns = {"recall@1": np.full(60, 1 / 3), "norm": np.ones(60), "label": made.columns["label"]}
-    measured = PerItem(made.ids, columns, made.columns["label"].astype(np.int32), "classes", embeddings=np.ones((60, 8)), classes=made.classes)
-    html(tmp_path / "index.html", measured, {"recall@1": partial(per_item.mean, column="recall@1")}, command="x", version="1", num_resamples=5)
+    measured = PerItem(
+        made.ids,
+        columns,
+        made.columns["label"].astype(np.int32),
+        "classes",
+        embeddings=np.ones((60, 8)),
+        classes=made.classes,
+    )
+    html(
+        tmp_path / "index.html",
+        measured,
+        {"recall@1": partial(per_item.mean, column="recall@1")},
+        command="x",
+        version="1",
+        num_resamples=5,
+    )
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "0.3333" in page
     assert ">Norms</h2>" not in page
@@ -81,7 +144,14 @@ def test_a_collapsed_model_gets_its_page(tmp_path: Path) -> None:
 def test_all_right_and_nothing_to_show(tmp_path: Path) -> None:
     made = classified()
     columns = {**made.columns, "correct": np.ones(60), "predicted": made.columns["label"]}
-    html(tmp_path / "index.html", PerItem(made.ids, columns, None, "items"), {"auroc": per_item.norm_auroc}, command="x", version="1", num_resamples=5)
+    html(
+        tmp_path / "index.html",
+        PerItem(made.ids, columns, None, "items"),
+        {"auroc": per_item.norm_auroc},
+        command="x",
+        version="1",
+        num_resamples=5,
+    )
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "Every item is classified right." in page
     assert "nan" in page

@@ -1,4 +1,6 @@
-"""Images and sound of reports: read within bounds, written anew, bounded in all, found only where they may be."""
+"""Images and sound of reports: read within bounds, written anew, bounded in all, found only where
+they may be.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,14 @@ def seen(held: bytes) -> Image.Image:
 def test_thumbnails_are_small_upright_and_without_metadata(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112], exif[0x010E] = 6, "a secret place"  # turned by 90 degrees; a description
-    held = thumbnail(picture(tmp_path / "a.jpg", exif=exif.tobytes(), comment=b"another secret", icc_profile=b"x" * 200))
+    held = thumbnail(
+        picture(
+            tmp_path / "a.jpg",
+            exif=exif.tobytes(),
+            comment=b"another secret",
+            icc_profile=b"x" * 200,
+        )
+    )
     image = seen(held)
     assert (image.format, image.size) == ("JPEG", (107, SIDE))
     assert b"secret" not in held
@@ -44,7 +53,18 @@ def test_thumbnails_are_small_upright_and_without_metadata(tmp_path: Path) -> No
     assert (seen(tiny).format, seen(tiny).size) == ("PNG", (28, 28))
 
 
-@pytest.mark.parametrize(("suffix", "mode"), [(".png", "RGBA"), (".png", "P"), (".png", "1"), (".png", "LA"), (".jpg", "CMYK"), (".jpg", "L"), (".pgm", "L")])
+@pytest.mark.parametrize(
+    ("suffix", "mode"),
+    [
+        (".png", "RGBA"),
+        (".png", "P"),
+        (".png", "1"),
+        (".png", "LA"),
+        (".jpg", "CMYK"),
+        (".jpg", "L"),
+        (".pgm", "L"),
+    ],
+)
 def test_every_mode_becomes_grey_or_rgb(tmp_path: Path, suffix: str, mode: str) -> None:
     assert seen(thumbnail(picture(tmp_path / f"a{suffix}", mode=mode))).mode in ("L", "RGB")
 
@@ -52,7 +72,9 @@ def test_every_mode_becomes_grey_or_rgb(tmp_path: Path, suffix: str, mode: str) 
 def test_16_bit_images_and_arrays_keep_their_content(tmp_path: Path) -> None:
     ramp = np.tile(np.linspace(0, 65535, 40).astype(np.uint16), (30, 1))
     Image.fromarray(ramp).save(tmp_path / "a.png")
-    assert np.array(seen(thumbnail(tmp_path / "a.png")))[0, [0, 20, 39]].tolist() == pytest.approx([0, 131, 255], abs=2)
+    assert np.array(seen(thumbnail(tmp_path / "a.png")))[0, [0, 20, 39]].tolist() == pytest.approx(
+        [0, 131, 255], abs=2
+    )
     digit = RNG.integers(0, 255, (28, 28), dtype=np.uint8)
     np.testing.assert_array_equal(np.array(seen(thumbnail(digit))), digit)
     with pytest.raises(ValueError, match=r"float64 of shape \(2, 2\); give uint8"):
@@ -61,11 +83,20 @@ def test_16_bit_images_and_arrays_keep_their_content(tmp_path: Path) -> None:
 
 def test_bombs_liars_and_ruins_are_refused_before_they_cost(tmp_path: Path) -> None:
     def chunk(kind: bytes, body: bytes) -> bytes:
-        return len(body).to_bytes(4, "big") + kind + body + zlib.crc32(kind + body).to_bytes(4, "big")
+        return (
+            len(body).to_bytes(4, "big") + kind + body + zlib.crc32(kind + body).to_bytes(4, "big")
+        )
 
     header = (60_000).to_bytes(4, "big") * 2 + bytes([8, 2, 0, 0, 0])
-    (tmp_path / "bomb.png").write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(100_000))) + chunk(b"IEND", b""))
-    (tmp_path / "script.jpg").write_text("<svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'/>")
+    (tmp_path / "bomb.png").write_bytes(
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(bytes(100_000)))
+        + chunk(b"IEND", b"")
+    )
+    (tmp_path / "script.jpg").write_text(
+        "<svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'/>"
+    )
     whole = picture(tmp_path / "whole.jpg", (600, 600)).read_bytes()
     (tmp_path / "cut.jpg").write_bytes(whole[: len(whole) // 3])
     (tmp_path / "empty.png").touch()
@@ -75,10 +106,20 @@ def test_bombs_liars_and_ruins_are_refused_before_they_cost(tmp_path: Path) -> N
             thumbnail(tmp_path / name)
 
 
-@pytest.mark.parametrize(("rate", "seconds", "channels"), [(8_000, 0.4, 1), (16_000, 12.0, 2), (44_100, 0.5, 1), (96_001, 0.2, 3)])
-def test_clips_are_mono_16_bit_and_10_seconds_at_most(tmp_path: Path, rate: int, seconds: float, channels: int) -> None:
+@pytest.mark.parametrize(
+    ("rate", "seconds", "channels"),
+    [(8_000, 0.4, 1), (16_000, 12.0, 2), (44_100, 0.5, 1), (96_001, 0.2, 3)],
+)
+def test_clips_are_mono_16_bit_and_10_seconds_at_most(
+    tmp_path: Path, rate: int, seconds: float, channels: int
+) -> None:
     time = np.arange(int(rate * seconds)) / rate
-    soundfile.write(tmp_path / "a.wav", np.stack([0.5 * np.sin(2 * np.pi * 440 * time)] * channels, axis=1), rate, subtype="FLOAT")
+    soundfile.write(
+        tmp_path / "a.wav",
+        np.stack([0.5 * np.sin(2 * np.pi * 440 * time)] * channels, axis=1),
+        rate,
+        subtype="FLOAT",
+    )
     wave, hz = soundfile.read(io.BytesIO(clip(tmp_path / "a.wav")), always_2d=True)
     assert soundfile.info(io.BytesIO(clip(tmp_path / "a.wav"))).subtype == "PCM_16"
     assert (hz, wave.shape[1]) == (min(rate, 16_000), 1)
@@ -89,8 +130,12 @@ def test_clips_are_mono_16_bit_and_10_seconds_at_most(tmp_path: Path, rate: int,
 
 
 def test_bad_recordings_are_refused_and_nan_is_silence(tmp_path: Path) -> None:
-    soundfile.write(tmp_path / "nan.wav", np.array([0.1, np.nan, np.inf, 0.2]), 8000, subtype="FLOAT")
-    assert soundfile.read(io.BytesIO(clip(tmp_path / "nan.wav")))[0].tolist() == pytest.approx([0.1, 0, 1, 0.2], abs=1e-4)
+    soundfile.write(
+        tmp_path / "nan.wav", np.array([0.1, np.nan, np.inf, 0.2]), 8000, subtype="FLOAT"
+    )
+    assert soundfile.read(io.BytesIO(clip(tmp_path / "nan.wav")))[0].tolist() == pytest.approx(
+        [0.1, 0, 1, 0.2], abs=1e-4
+    )
     soundfile.write(tmp_path / "none.wav", np.zeros(0), 8000)
     (tmp_path / "text.flac").write_text("not sound")
     for name in ("none.wav", "text.flac", "gone.wav"):
@@ -105,10 +150,23 @@ def test_ids_are_found_below_the_folder_and_nowhere_else(tmp_path: Path) -> None
     picture(tmp_path / "outside.png")
     (root / "s1" / "notes.txt").write_text("private")
     media = media_of(root)
-    assert media.show("s1/a.png") == media.show("s1/a").replace('alt="s1/a"', 'alt="s1/a.png"') != ""
-    for one in ("../outside.png", str(tmp_path / "outside.png"), "s1/../../outside.png", "s1/notes.txt", "s1", "", "a\0b", "x" * 5000):
+    assert (
+        media.show("s1/a.png") == media.show("s1/a").replace('alt="s1/a"', 'alt="s1/a.png"') != ""
+    )
+    for one in (
+        "../outside.png",
+        str(tmp_path / "outside.png"),
+        "s1/../../outside.png",
+        "s1/notes.txt",
+        "s1",
+        "",
+        "a\0b",
+        "x" * 5000,
+    ):
         assert media.show(one) == ""
-    assert media.note().startswith("1 files could not be shown ('xxx")  # a name that no file can have
+    assert media.note().startswith(
+        "1 files could not be shown ('xxx"
+    )  # a name that no file can have
 
 
 def test_a_list_says_where_its_items_lie(tmp_path: Path) -> None:
@@ -133,7 +191,9 @@ def test_names_are_escaped_and_the_budget_holds(tmp_path: Path) -> None:
     base64.b64decode(re.search('base64,([^"]*)', one)[1], validate=True)
     media = Media(lambda id: noise, max_bytes=3 * size)
     assert [bool(media.show(str(i))) for i in range(6)] == [True] * 3 + [False] * 3
-    assert media.note() == "3 more were left out, as a page holds at most 32 MiB of images and sound."
+    assert (
+        media.note() == "3 more were left out, as a page holds at most 32 MiB of images and sound."
+    )
 
 
 def test_real_photographs_and_recordings(shared: Path) -> None:
@@ -158,7 +218,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_damaged_files_are_shown_or_counted_and_nothing_else(whole: dict[str, bytes], tmp_path: Path, data: st.DataObject) -> None:
+def test_damaged_files_are_shown_or_counted_and_nothing_else(
+    whole: dict[str, bytes], tmp_path: Path, data: st.DataObject
+) -> None:
     name = data.draw(st.sampled_from(sorted(whole)))
     held = bytearray(whole[name])
     for _ in range(data.draw(st.integers(0, 6))):

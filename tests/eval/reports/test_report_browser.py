@@ -1,4 +1,6 @@
-"""The page of `likeness evaluate` in headless Chromium, light, dark and on a phone; skipped where Chromium or playwright is absent."""
+"""The page of `likeness evaluate` in headless Chromium, light, dark and on a phone; skipped where
+Chromium or playwright is absent.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,16 @@ from likeness.commands.evaluate import evaluate_files
 
 @pytest.fixture(scope="module")
 def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two systems, one of images and one of recordings, with names that would break a careless page."""
+    """Two systems, one of images and one of recordings, with names that would break a careless
+    page.
+    """
     folder = tmp_path_factory.mktemp("report")
     rng = np.random.default_rng(0)
-    ids = tuple(f"s{i // 4}/{'<img src=x onerror=alert(1)>' if i == 5 else 'a' * 60}{i}.{'png' if i % 2 else 'wav'}" for i in range(24))
+    ids = tuple(
+        f"s{i // 4}/{'<img src=x onerror=alert(1)>' if i == 5 else 'a' * 60}{i}."
+        f"{'png' if i % 2 else 'wav'}"
+        for i in range(24)
+    )
     for i, one in enumerate(ids):
         path = folder / "media" / one
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +43,9 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     held = Embeddings(ids, rng.standard_normal((24, 3)) + 3 * np.eye(3)[np.arange(24) // 4 % 3])
     files.write(folder / "e.npz", held)
     for name in ("one", "a-system-of-a-rather-long-name"):
-        write_scores(folder / f"{name}.txt", trials, 2 * trials.target + rng.standard_normal(len(trials)))
+        write_scores(
+            folder / f"{name}.txt", trials, 2 * trials.target + rng.standard_normal(len(trials))
+        )
     evaluate_files(
         [folder / "one.txt", folder / "a-system-of-a-rather-long-name.txt"],
         switches=Switches(llr=True, num_resamples=20),
@@ -48,12 +58,19 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def luminance(colour: str) -> float:
-    red, green, blue = (int(one) / 255 for one in colour[colour.index("(") + 1 : colour.index(")")].split(",")[:3])
-    linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in (red, green, blue)]
+    red, green, blue = (
+        int(one) / 255 for one in colour[colour.index("(") + 1 : colour.index(")")].split(",")[:3]
+    )
+    linear = [
+        one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4
+        for one in (red, green, blue)
+    ]
     return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1100), pytest.param("dark", 360, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("scheme", "width"), [("light", 1100), pytest.param("dark", 360, marks=pytest.mark.slow)]
+)
 def test_the_page_in_a_browser(page_file: Path, browser: object, scheme: str, width: int) -> None:
     context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 780})  # type: ignore[attr-defined]
     page = context.new_page()
@@ -65,16 +82,27 @@ def test_the_page_in_a_browser(page_file: Path, browser: object, scheme: str, wi
     page.goto(page_file.as_uri())
     page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
     assert page.evaluate("document.documentElement.scrollWidth") <= width  # nothing sticks out
-    ink, paper = page.evaluate("(s => [s.color, s.backgroundColor])(getComputedStyle(document.body))")
+    ink, paper = page.evaluate(
+        "(s => [s.color, s.backgroundColor])(getComputedStyle(document.body))"
+    )
     bright, dim = sorted((luminance(ink), luminance(paper)), reverse=True)
     assert (bright + 0.05) / (dim + 0.05) > 7  # contrast of WCAG AAA
     assert (luminance(paper) > luminance(ink)) == (scheme == "light")
-    images = page.evaluate("[...document.images].map(one => one.decode().then(() => one.naturalWidth, () => 0))".join(["Promise.all(", ")"]))
+    images = page.evaluate(
+        "[...document.images].map(one => one.decode().then(() => one.naturalWidth, () => 0))".join(
+            ["Promise.all(", ")"]
+        )
+    )
     assert len(images) > 10
     assert min(images) > 0
-    play = "one => new Promise(done => {one.onloadedmetadata = () => done(one.duration); one.onerror = () => done(-1); one.preload = 'auto'; one.load()})"
+    play = (
+        "one => new Promise(done => {one.onloadedmetadata = () => done(one.duration); one.onerror "
+        "= () => done(-1); one.preload = 'auto'; one.load()})"
+    )
     assert page.eval_on_selector("audio", play) == pytest.approx(0.5, abs=0.05)
-    assert page.locator("svg").count() == 2 + 2 + 1 + 1 + 3  # DET and ROC, histograms, reliability, error versus reject, three maps
+    assert (
+        page.locator("svg").count() == 2 + 2 + 1 + 1 + 3
+    )  # DET and ROC, histograms, reliability, error versus reject, three maps
     assert [one for one in asked if not one.startswith("data:")] == [page_file.as_uri()]
     assert said == []
     context.close()

@@ -1,4 +1,6 @@
-"""Curves of a report against loops and known distributions; bounded drawing; the norm as a trial's quality."""
+"""Curves of a report against loops and known distributions; bounded drawing; the norm as a trial's
+quality.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,12 @@ def test_roc_points_are_what_tar_at_far_says_ties_and_all(pairs) -> None:
     assert far.tolist() == [k / size for k in range(size + 1)]
     assert tar[-1] == 1
     for rate, value in zip(far[:-1], tar[:-1], strict=True):
-        assert value == pytest.approx(tar_at_far(scores.targets, scores.nontargets, float(rate)), abs=1e-12) if rate else True
+        assert (
+            value
+            == pytest.approx(tar_at_far(scores.targets, scores.nontargets, float(rate)), abs=1e-12)
+            if rate
+            else True
+        )
     assert tar[0] == pytest.approx(np.mean(scores.targets > scores.nontargets.max()))
 
 
@@ -53,7 +60,11 @@ def test_what_is_drawn_does_not_grow_with_the_trials() -> None:
 
 
 def test_calibrated_ratios_lie_on_the_diagonal_and_overconfident_ones_below() -> None:
-    rng, num, delta = np.random.default_rng(3), 40_000, 2.0  # Gaussian LLRs: mean +-delta, variance 2 delta
+    rng, num, delta = (
+        np.random.default_rng(3),
+        40_000,
+        2.0,
+    )  # Gaussian LLRs: mean +-delta, variance 2 delta
     target = np.arange(num) < num // 4
     llr = np.where(target, delta, -delta) + np.sqrt(2 * delta) * rng.standard_normal(num)
     good = llr_points(Scores(llr, target))
@@ -62,13 +73,19 @@ def test_calibrated_ratios_lie_on_the_diagonal_and_overconfident_ones_below() ->
     bold = llr_points(Scores(2 * llr, target))
     slope = np.polyfit(bold.stated, bold.observed, 1)[0]
     assert 0.4 < slope < 0.65
-    np.testing.assert_allclose(bold.observed, good.observed)  # what is observed depends on the order only
+    np.testing.assert_allclose(
+        bold.observed, good.observed
+    )  # what is observed depends on the order only
 
 
 def test_ratio_bins_by_hand_with_ties_and_extremes() -> None:
-    scores = Scores(np.array([-800.0, -800.0, 1.0, 1.0, 800.0]), np.array([False, False, False, True, True]))
+    scores = Scores(
+        np.array([-800.0, -800.0, 1.0, 1.0, 800.0]), np.array([False, False, False, True, True])
+    )
     found = llr_points(scores, num_bins=3)
-    assert found.stated == pytest.approx([-800.0, 1.0, 800.0])  # equal scores share a bin, and nothing overflows
+    assert found.stated == pytest.approx(
+        [-800.0, 1.0, 800.0]
+    )  # equal scores share a bin, and nothing overflows
     t, n = np.array([0, 1, 1]), np.array([2, 1, 0])
     assert found.observed == pytest.approx(np.log((t + 0.5) / 3) - np.log((n + 0.5) / 4))
     assert found.half_width == pytest.approx(1.96 * np.sqrt(1 / (t + 0.5) + 1 / (n + 0.5)))
@@ -83,26 +100,38 @@ def test_the_reliability_of_a_classifier_states_its_error() -> None:
     error = float(text.split("error ")[1].split(" %")[0])
     assert error == pytest.approx(20, abs=2)
     assert text.count("<svg") == 1
-    assert reliability(np.ones(5), np.array([True, False, True, True, True])).startswith("<p>Expected calibration error 20.00 %")
+    assert reliability(np.ones(5), np.array([True, False, True, True, True])).startswith(
+        "<p>Expected calibration error 20.00 %"
+    )
     with pytest.raises(ValueError, match="outside"):
         reliability([1.2], [True])
 
 
-def test_the_drawn_bins_of_a_classifier_are_those_of_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seven of ten confidences tied: with them in one bin the points would not add up to the number above them."""
+def test_the_drawn_bins_of_a_classifier_are_those_of_its_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Seven of ten confidences tied: with them in one bin the points would not add up to the number
+    above them.
+    """
     kept: list[tuple[np.ndarray, np.ndarray]] = []
-    monkeypatch.setattr("eval.reports.scores.drawn", lambda _, mean, share, **more: kept.append((mean, share)) or "")
+    monkeypatch.setattr(
+        "eval.reports.scores.drawn", lambda _, mean, share, **more: kept.append((mean, share)) or ""
+    )
     confidence = np.array([0.5, 0.55, 0.6, *[0.9] * 7])
     right = np.array([0, 1, 0, 1, 0, 1, 0, 0, 1, 0])
     text = reliability(confidence, right, num_bins=5)
     mean, share = kept[0]
     assert mean.size == 5
-    assert f"error {100 * np.mean(np.abs(mean - share)):.2f} %" in text  # every bin holds two of the ten
+    assert (
+        f"error {100 * np.mean(np.abs(mean - share)):.2f} %" in text
+    )  # every bin holds two of the ten
 
 
 @example(0.0, 91, 36)  # denormal numbers
 @given(st.floats(-1e300, 1e300), st.integers(0, 200), st.sampled_from([36, 72]))
-def test_histograms_of_nearly_equal_scores_have_edges(start: float, spacings: int, num_bins: int) -> None:
+def test_histograms_of_nearly_equal_scores_have_edges(
+    start: float, spacings: int, num_bins: int
+) -> None:
     values = np.array([start, start + spacings * np.spacing(abs(start))])
     edges = histogram_edges(values, num_bins)
     assert edges.shape == (num_bins + 1,)
@@ -112,13 +141,17 @@ def test_histograms_of_nearly_equal_scores_have_edges(start: float, spacings: in
 
 def test_histograms_of_other_scores_have_the_usual_edges() -> None:
     values = made(500).values
-    np.testing.assert_allclose(histogram_edges(values, 72), np.histogram_bin_edges(values, bins=72), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        histogram_edges(values, 72), np.histogram_bin_edges(values, bins=72), rtol=1e-12, atol=1e-12
+    )
 
 
 def test_nearly_constant_scores_are_drawn() -> None:
     values = np.full(40, 0.7)
     values[0] = np.nextafter(0.7, 1)
-    assert drawn(histogram_figure, Scores(values, np.arange(40) < 3), 0.7, alt="h").count("<svg") == 1
+    assert (
+        drawn(histogram_figure, Scores(values, np.arange(40) < 3), 0.7, alt="h").count("<svg") == 1
+    )
 
 
 def test_quality_is_the_lower_norm_of_what_has_an_embedding() -> None:
@@ -131,7 +164,9 @@ def test_quality_is_the_lower_norm_of_what_has_an_embedding() -> None:
     values, told = trial_quality(models, held)
     assert values.tolist() == [2, 3]
     assert "probe side" in told
-    with pytest.raises(KeyError, match=r"1 of 2 enrolment ids of the trials have no embedding .'x'."):
+    with pytest.raises(
+        KeyError, match=r"1 of 2 enrolment ids of the trials have no embedding .'x'."
+    ):
         trial_quality(Trials(("a", "x"), ("c",), [0, 1], [0, 0]), held)
     with pytest.raises(KeyError, match="none of the ids"):
         trial_quality(Trials(("m",), ("n",), [0], [0]), held)
@@ -145,9 +180,13 @@ def test_rejecting_by_a_telling_quality_lowers_the_error() -> None:
     curve = reject_curves({"a": scores}, {"a": quality})["a"]
     kept = quality >= np.sort(quality)[1600]
     at = int(np.argmin(np.abs(curve.rejected - 0.4)))
-    assert curve.values[at] == pytest.approx(eer(scores.values[kept & target], scores.values[kept & ~target]))
+    assert curve.values[at] == pytest.approx(
+        eer(scores.values[kept & target], scores.values[kept & ~target])
+    )
     assert curve.values[-1] < 0.7 * curve.values[0]
-    assert drawn(reject_figure, {"a": curve}, alt="x").count("<use") >= curve.values.size  # a mark at each step
+    assert (
+        drawn(reject_figure, {"a": curve}, alt="x").count("<use") >= curve.values.size
+    )  # a mark at each step
 
 
 def test_names_are_text_also_where_matplotlib_reads_mathematics() -> None:
@@ -162,7 +201,16 @@ def test_names_are_text_also_where_matplotlib_reads_mathematics() -> None:
 def test_extreme_systems_are_drawn() -> None:
     perfect = Scores(np.array([1.0, 0.0]), np.array([True, False]))
     constant = Scores(np.zeros(40), np.arange(40) < 3)
-    assert trade_off({"perfect": perfect, "constant": constant, "huge": Scores(1e300 * made(40).values, made(40).target)}).count("<svg") == 2
+    assert (
+        trade_off(
+            {
+                "perfect": perfect,
+                "constant": constant,
+                "huge": Scores(1e300 * made(40).values, made(40).target),
+            }
+        ).count("<svg")
+        == 2
+    )
     assert drawn(reliability_figure, {"constant": constant}, alt="r").count("<svg") == 1
 
 

@@ -1,4 +1,6 @@
-"""`likeness evaluate --report` end to end: which embeddings belong to which scores, what is refused before the long work, what the page can be redone from."""
+"""`likeness evaluate --report` end to end: which embeddings belong to which scores, what is refused
+before the long work, what the page can be redone from.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +28,33 @@ def folder(tmp_path: Path) -> Path:
     a, b = np.triu_indices(12, 1)
     trials = Trials(ids, ids, a, b, a // 3 == b // 3)
     for name in ("x", "y"):
-        write_scores(tmp_path / f"{name}.txt", trials, 1.0 * (a // 3 == b // 3) + rng.standard_normal(66))
-        files.write(tmp_path / f"{name}.npz", Embeddings((*ids, "unused"), rng.standard_normal((13, 4))))
+        write_scores(
+            tmp_path / f"{name}.txt", trials, 1.0 * (a // 3 == b // 3) + rng.standard_normal(66)
+        )
+        files.write(
+            tmp_path / f"{name}.npz", Embeddings((*ids, "unused"), rng.standard_normal((13, 4)))
+        )
     for one in ids:
         (tmp_path / "faces" / one).parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 255, (20, 20), dtype=np.uint8)).save(tmp_path / "faces" / f"{one}.png")
+        Image.fromarray(rng.integers(0, 255, (20, 20), dtype=np.uint8)).save(
+            tmp_path / "faces" / f"{one}.png"
+        )
     return tmp_path
 
 
-def test_the_command_writes_the_page_with_what_it_was_made_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["evaluate", str(folder / "x.txt"), "--embeddings", str(folder / "x.npz"), "--media", str(folder / "faces"), "--report", str(folder / "out")]
+def test_the_command_writes_the_page_with_what_it_was_made_of(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [
+        "evaluate",
+        str(folder / "x.txt"),
+        "--embeddings",
+        str(folder / "x.npz"),
+        "--media",
+        str(folder / "faces"),
+        "--report",
+        str(folder / "out"),
+    ]
     with pytest.raises(SystemExit) as ended:
         main([*arguments, "--resamples", "20"])
     assert ended.value.code == 0
@@ -59,21 +78,39 @@ def test_one_file_serves_all_systems_or_each_has_its_own(folder: Path) -> None:
 def test_a_list_without_labels_is_not_asked_for_again(folder: Path) -> None:
     (folder / "blind.txt").write_text("a b\na c\n")
     (folder / "bare.txt").write_text("a b 0.5\na c 0.25\n")
-    with pytest.raises(ValueError, match=r"^\S*bare.txt holds no labels; give the trial list that has them with --trials$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^\S*bare.txt holds no labels; give the trial list that has them with --trials$",
+    ):
         evaluate_files([folder / "bare.txt"], switches=FAST)
-    with pytest.raises(ValueError, match=r"^neither \S*bare.txt nor \S*blind.txt holds labels; give a trial list that has them with --trials$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^neither \S*bare.txt nor \S*blind.txt holds labels; give a trial list that has "
+        r"them with --trials$",
+    ):
         evaluate_files([folder / "bare.txt"], trial_list=folder / "blind.txt", switches=FAST)
 
 
-def test_groups_of_two_lists_do_not_share_a_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_of_two_lists_do_not_share_a_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Subjects that only target trials tell are found for each list anew."""
     told: dict[str, str] = {}
-    monkeypatch.setattr("eval.reports.verification.html", lambda *_, labels, **more: told.update(labels))
+    monkeypatch.setattr(
+        "eval.reports.verification.html", lambda *_, labels, **more: told.update(labels)
+    )
     (folder / "one.txt").write_text("a1 a2 .9 1\na1 b1 .1 0\nb1 b2 .8 1\n")
     (folder / "two.txt").write_text("c1 c2 .9 1\nc1 b2 .1 0\nb2 b1 .8 1\n")
     ids = ("a1", "a2", "b1", "b2", "c1", "c2")
-    files.write(folder / "all.npz", Embeddings(ids, np.random.default_rng(0).standard_normal((6, 4))))
-    evaluate_files([folder / "one.txt", folder / "two.txt"], switches=FAST, embeddings=[folder / "all.npz"], report_folder=folder / "out")
+    files.write(
+        folder / "all.npz", Embeddings(ids, np.random.default_rng(0).standard_normal((6, 4)))
+    )
+    evaluate_files(
+        [folder / "one.txt", folder / "two.txt"],
+        switches=FAST,
+        embeddings=[folder / "all.npz"],
+        report_folder=folder / "out",
+    )
     assert told["a1"] == told["a2"]
     assert told["c1"] == told["c2"]
     assert len({told["a1"], told["c1"], told["b2"]}) == 3
@@ -90,7 +127,13 @@ def test_wrong_input_is_refused_first(folder: Path) -> None:
         evaluate_files(scores, media=folder / "bad.txt", report_folder=folder / "out")
     files.write(folder / "few.npz", Embeddings(("s0/0",), np.ones((1, 4))))
     with pytest.raises(KeyError, match="10 of 11 enrolment ids of the trials have no embedding"):
-        evaluate_files(scores[:1], switches=FAST, embeddings=[folder / "few.npz"], report_folder=folder / "out", json_file=folder / "x.json")
+        evaluate_files(
+            scores[:1],
+            switches=FAST,
+            embeddings=[folder / "few.npz"],
+            report_folder=folder / "out",
+            json_file=folder / "x.json",
+        )
     assert not (folder / "out").exists()
     assert not (folder / "x.json").exists()
 

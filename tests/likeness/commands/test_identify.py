@@ -1,4 +1,6 @@
-"""likeness identify: files in, table and JSON out; every number against the functions of eval.identification, and faces of ORL by their pixels."""
+"""likeness identify: files in, table and JSON out; every number against the functions of
+eval.identification, and faces of ORL by their pixels.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,29 @@ from likeness.commands.identify import identify_files
 
 @pytest.fixture
 def files(tmp_path):
-    """g1: subjects 0-19, g2: 20-39, two templates each; probes: all 40 and ten strangers, three each."""
+    """g1: subjects 0-19, g2: 20-39, two templates each; probes: all 40 and ten strangers, three
+    each.
+    """
     rng = np.random.default_rng(0)
     centres = rng.standard_normal((50, 16))
 
     def write(name, subjects, count):
         ids = tuple(f"s{one}/{name}{i}" for one in subjects for i in range(count))
-        rows = np.array([centres[one] + 0.9 * rng.standard_normal(16) for one in subjects for _ in range(count)])
-        embeddings.write(tmp_path / f"{name}.npz", Embeddings(ids, rows, {"similarity": "simple:0.3"}))
+        rows = np.array(
+            [centres[one] + 0.9 * rng.standard_normal(16) for one in subjects for _ in range(count)]
+        )
+        embeddings.write(
+            tmp_path / f"{name}.npz", Embeddings(ids, rows, {"similarity": "simple:0.3"})
+        )
         return embeddings.read(tmp_path / f"{name}.npz")
 
-    return tmp_path, write("g1", range(20), 2), write("g2", range(20, 40), 2), write("p", range(50), 3), write("m", range(40), 3)
+    return (
+        tmp_path,
+        write("g1", range(20), 2),
+        write("g2", range(20, 40), 2),
+        write("p", range(50), 3),
+        write("m", range(40), 3),
+    )
 
 
 def subjects(one):
@@ -48,26 +62,57 @@ def test_one_gallery_open_set(files):
     scores, names, who = matrix(p.matrix, g1.matrix, "simple:0.3"), subjects(g1), subjects(p)
     mated = np.isin(who, names)
     for k in (1, 5, 10):
-        assert found[f"rank_k({k})"]["value"] == pytest.approx(rank_k(scores[mated], names, who[mated], k), abs=1e-12)
+        assert found[f"rank_k({k})"]["value"] == pytest.approx(
+            rank_k(scores[mated], names, who[mated], k), abs=1e-12
+        )
     for fpir in (0.01, 0.1):
         one = found[f"tpir_at_fpir({fpir:g})"]
         assert one["value"] == pytest.approx(tpir_at_fpir(scores, names, who, fpir), abs=1e-12)
-        assert one["threshold"] == pytest.approx(tpir(search_embeddings(p.matrix, g1.matrix, names, who, similarity="simple:0.3"), fpir).threshold)
+        assert one["threshold"] == pytest.approx(
+            tpir(
+                search_embeddings(p.matrix, g1.matrix, names, who, similarity="simple:0.3"), fpir
+            ).threshold
+        )
         assert one["conventions"]["rule"].startswith("open set")
         low, high = one["interval"]
         assert 0 <= low <= one["value"] <= high <= 1
     one = found["rank_k(1)"]
-    assert one["counts"] == {"probes": 150, "mated_probes": 60, "gallery_templates": 40, "gallery_subjects": 20, "subjects": 50}
-    assert (one["protocol"], one["conventions"]["similarity"]) == ("identification 1:N, open set", "simple:0.3")
-    assert document["inputs"][str(folder / "p.npz")] == hashlib.sha256((folder / "p.npz").read_bytes()).hexdigest()
+    assert one["counts"] == {
+        "probes": 150,
+        "mated_probes": 60,
+        "gallery_templates": 40,
+        "gallery_subjects": 20,
+        "subjects": 50,
+    }
+    assert (one["protocol"], one["conventions"]["similarity"]) == (
+        "identification 1:N, open set",
+        "simple:0.3",
+    )
+    assert (
+        document["inputs"][str(folder / "p.npz")]
+        == hashlib.sha256((folder / "p.npz").read_bytes()).hexdigest()
+    )
     assert f"{100 * one['value']:.2f}" in text
-    for words in ("TPIR (%) at FPIR 0.01", "mated probes", "95 % bootstrap over 50 subjects", "90 have none", "alone at rank 1"):
+    for words in (
+        "TPIR (%) at FPIR 0.01",
+        "mated probes",
+        "95 % bootstrap over 50 subjects",
+        "90 have none",
+        "alone at rank 1",
+    ):
         assert words in text
 
 
 def test_intervals_are_draws_of_probe_subjects(files):
     folder, g1, _, p, _ = files
-    identify_files(folder / "g1.npz", folder / "p.npz", json_file=folder / "out.json", num_resamples=60, ranks=(1,), fpirs=(0.1,))
+    identify_files(
+        folder / "g1.npz",
+        folder / "p.npz",
+        json_file=folder / "out.json",
+        num_resamples=60,
+        ranks=(1,),
+        fpirs=(0.1,),
+    )
     found, _ = results(folder / "out.json")
     scores, names, who = matrix(p.matrix, g1.matrix, "simple:0.3"), subjects(g1), subjects(p)
     known, number = np.unique(who, return_inverse=True)
@@ -76,30 +121,58 @@ def test_intervals_are_draws_of_probe_subjects(files):
         c = np.bincount(rng.integers(known.size, size=known.size), minlength=known.size)
         rows = np.repeat(np.arange(who.size), c[number])
         mated = rows[np.isin(who[rows], names)]
-        draws.append((rank_k(scores[mated], names, who[mated], 1), tpir_at_fpir(scores[rows], names, who[rows], 0.1)))
+        draws.append(
+            (
+                rank_k(scores[mated], names, who[mated], 1),
+                tpir_at_fpir(scores[rows], names, who[rows], 0.1),
+            )
+        )
     expected = np.quantile(draws, [0.025, 0.975], axis=0)
     assert found["rank_k(1)"]["interval"] == pytest.approx(expected[:, 0].tolist(), abs=1e-12)
-    assert found["tpir_at_fpir(0.1)"]["interval"] == pytest.approx(expected[:, 1].tolist(), abs=1e-12)
+    assert found["tpir_at_fpir(0.1)"]["interval"] == pytest.approx(
+        expected[:, 1].tolist(), abs=1e-12
+    )
 
 
 def test_galleries_apart_and_merged(files):
     folder, g1, g2, _, m = files
     galleries, names, who = (g1, g2), [subjects(g1), subjects(g2)], subjects(m)
     scores = [matrix(m.matrix, one.matrix, "cosine") for one in galleries]
-    identify_files(folder / "g1.npz", folder / "m.npz", second_gallery=folder / "g2.npz", similarity="cosine", json_file=folder / "out.json", num_resamples=50)
+    identify_files(
+        folder / "g1.npz",
+        folder / "m.npz",
+        second_gallery=folder / "g2.npz",
+        similarity="cosine",
+        json_file=folder / "out.json",
+        num_resamples=50,
+    )
     found, _ = results(folder / "out.json")
     for fpir in (0.01, 0.1):
-        assert found[f"tpir_at_fpir({fpir:g})"]["value"] == pytest.approx(tpir_galleries_apart(scores, names, who, fpir), abs=1e-12)
-    hits = [rank_k(s[np.isin(who, n)], n, who[np.isin(who, n)], 5) * np.isin(who, n).sum() for s, n in zip(scores, names, strict=True)]
+        assert found[f"tpir_at_fpir({fpir:g})"]["value"] == pytest.approx(
+            tpir_galleries_apart(scores, names, who, fpir), abs=1e-12
+        )
+    hits = [
+        rank_k(s[np.isin(who, n)], n, who[np.isin(who, n)], 5) * np.isin(who, n).sum()
+        for s, n in zip(scores, names, strict=True)
+    ]
     assert found["rank_k(5)"]["value"] == pytest.approx(sum(hits) / who.size, abs=1e-12)
     assert found["rank_k(5)"]["protocol"].endswith("galleries apart")
     merged = folder / "closed.json"
     text = identify_files(
-        folder / "g1.npz", folder / "m.npz", second_gallery=folder / "g2.npz", similarity="cosine", protocol="closed", json_file=merged, num_resamples=50
+        folder / "g1.npz",
+        folder / "m.npz",
+        second_gallery=folder / "g2.npz",
+        similarity="cosine",
+        protocol="closed",
+        json_file=merged,
+        num_resamples=50,
     )
     found, _ = results(merged)
     assert found["tpir_at_fpir(0.1)"]["value"] == pytest.approx(
-        tpir_at_fpir(np.concatenate(scores, axis=1), np.concatenate(names), who, 0.1, protocol="closed"), abs=1e-12
+        tpir_at_fpir(
+            np.concatenate(scores, axis=1), np.concatenate(names), who, 0.1, protocol="closed"
+        ),
+        abs=1e-12,
     )
     assert "closed set (SimPLE, OpenSphere, insightface ijb_1n)" in text
 
@@ -110,20 +183,36 @@ def test_subject_lists_and_row_order(files):
     for name, one, rows in (("g", g1, np.arange(len(g1.ids))[::-1]), ("q", p, order)):
         ids = tuple(f"{name}-{i}" for i in range(len(one.ids)))
         embeddings.write(folder / f"{name}.npz", Embeddings(ids, one.matrix[rows], one.meta))
-        (folder / f"{name}.txt").write_text("".join(f"{a} {b}\n" for a, b in zip(ids, subjects(one)[rows], strict=True)))
-    first = identify_files(folder / "g1.npz", folder / "p.npz", json_file=folder / "a.json", num_resamples=50)
+        (folder / f"{name}.txt").write_text(
+            "".join(f"{a} {b}\n" for a, b in zip(ids, subjects(one)[rows], strict=True))
+        )
+    first = identify_files(
+        folder / "g1.npz", folder / "p.npz", json_file=folder / "a.json", num_resamples=50
+    )
     second = identify_files(
-        folder / "g.npz", folder / "q.npz", gallery_subjects=folder / "g.txt", probe_subjects=folder / "q.txt", json_file=folder / "b.json", num_resamples=50
+        folder / "g.npz",
+        folder / "q.npz",
+        gallery_subjects=folder / "g.txt",
+        probe_subjects=folder / "q.txt",
+        json_file=folder / "b.json",
+        num_resamples=50,
     )
     a, b = results(folder / "a.json")[0], results(folder / "b.json")[0]
-    assert {name: (one["value"], one["interval"]) for name, one in a.items()} == {name: (one["value"], one["interval"]) for name, one in b.items()}
+    assert {name: (one["value"], one["interval"]) for name, one in a.items()} == {
+        name: (one["value"], one["interval"]) for name, one in b.items()
+    }
     assert first.replace("first path component of the ids", "given mapping") == second
 
 
 def test_what_cannot_be_said_is_left_out_with_a_note(files):
     folder = files[0]
     text = identify_files(folder / "g1.npz", folder / "g1.npz", ranks=(1, 50), num_resamples=0)
-    for words in ("rank-50 left out: the gallery has 20 subjects", "TPIR left out", "40 probes are in the gallery themselves", "No intervals were computed"):
+    for words in (
+        "rank-50 left out: the gallery has 20 subjects",
+        "TPIR left out",
+        "40 probes are in the gallery themselves",
+        "No intervals were computed",
+    ):
         assert words in text
     assert "rank-1 (%)" in text
 
@@ -136,7 +225,9 @@ def test_bad_input_leaves_nothing_behind(files):
     embeddings.write(folder / "narrow.npz", Embeddings(("s1/x",), p.matrix[:1, :5]))
     embeddings.write(folder / "cosine.npz", Embeddings(p.ids, p.matrix, {"similarity": "cosine"}))
     (folder / "short.txt").write_text("s0/g10 s0\n")
-    with pytest.raises(ValueError, match="probe: 2 of 2 ids name no subject as first path component"):
+    with pytest.raises(
+        ValueError, match="probe: 2 of 2 ids name no subject as first path component"
+    ):
         identify_files(folder / "g1.npz", folder / "bare.npz", json_file=out)
     with pytest.raises(ValueError, match="none of 2 probes has a mate"):
         identify_files(folder / "g1.npz", folder / "other.npz", json_file=out)
@@ -145,12 +236,19 @@ def test_bad_input_leaves_nothing_behind(files):
     with pytest.raises(ValueError, match="ask for different similarities"):
         identify_files(folder / "g1.npz", folder / "cosine.npz", json_file=out)
     with pytest.raises(ValueError, match="gallery: 39 of 40 ids have no subject"):
-        identify_files(folder / "g1.npz", folder / "p.npz", gallery_subjects=folder / "short.txt", json_file=out)
+        identify_files(
+            folder / "g1.npz",
+            folder / "p.npz",
+            gallery_subjects=folder / "short.txt",
+            json_file=out,
+        )
     with pytest.raises(ValueError, match="unknown similarity"):
         identify_files(folder / "g1.npz", folder / "p.npz", similarity="cosinus", json_file=out)
     with pytest.raises(ValueError, match="90 of 150 probes have no mate"):
         identify_files(folder / "g1.npz", folder / "p.npz", protocol="closed", json_file=out)
-    with pytest.raises(ValueError, match="a false positive identification rate lies between 0 and 1"):
+    with pytest.raises(
+        ValueError, match="a false positive identification rate lies between 0 and 1"
+    ):
         identify_files(folder / "g1.npz", folder / "p.npz", fpirs=(1.5,), json_file=out)
     assert not out.exists()
 
@@ -159,17 +257,25 @@ def test_orl_faces_by_their_pixels(shared, tmp_path):
     rows, names = [], []
     for folder in sorted((shared / "data" / "orl").glob("s*")):
         for file in sorted(folder.glob("*.pgm")):
-            rows.append(np.frombuffer(file.read_bytes()[-92 * 112 :], dtype=np.uint8).astype(np.float32))
+            rows.append(
+                np.frombuffer(file.read_bytes()[-92 * 112 :], dtype=np.uint8).astype(np.float32)
+            )
             names.append(f"{folder.name}/{file.stem}")
     faces, who = np.array(rows), np.array([name.split("/")[0] for name in names])
     faces -= faces.mean(axis=1, keepdims=True)
     i, j = np.triu_indices(len(faces), 1)
     scores = matrix(faces, faces)[i, j]
     assert eer(scores[who[i] == who[j]], scores[who[i] != who[j]]) == pytest.approx(0.16, abs=0.03)
-    enrolled = np.array([name.endswith("/1") and int(name[1:].split("/")[0]) <= 15 for name in names])
+    enrolled = np.array(
+        [name.endswith("/1") and int(name[1:].split("/")[0]) <= 15 for name in names]
+    )
     for name, chosen in (("g", enrolled), ("p", ~np.array([one.endswith("/1") for one in names]))):
-        embeddings.write(tmp_path / f"{name}.npz", Embeddings(tuple(np.array(names)[chosen]), faces[chosen]))
-    identify_files(tmp_path / "g.npz", tmp_path / "p.npz", json_file=tmp_path / "o.json", num_resamples=100)
+        embeddings.write(
+            tmp_path / f"{name}.npz", Embeddings(tuple(np.array(names)[chosen]), faces[chosen])
+        )
+    identify_files(
+        tmp_path / "g.npz", tmp_path / "p.npz", json_file=tmp_path / "o.json", num_resamples=100
+    )
     found, _ = results(tmp_path / "o.json")
     assert found["rank_k(1)"]["counts"]["mated_probes"] == 135
     assert 0.5 < found["rank_k(1)"]["value"] < found["rank_k(5)"]["value"] <= 1

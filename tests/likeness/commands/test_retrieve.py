@@ -22,9 +22,13 @@ def files(tmp_path):
         rows = (centres[classes] + 0.8 * rng.standard_normal((number, 8))).astype(np.float32)
         ids = tuple(f"class{one:02}/{name}{i}" for i, one in enumerate(classes))
         paths[name] = tmp_path / f"{name}.npz"
-        embeddings.write(paths[name], Embeddings(ids, rows, {"similarity": "dot", "model": "a" * 64}))
+        embeddings.write(
+            paths[name], Embeddings(ids, rows, {"similarity": "dot", "model": "a" * 64})
+        )
         paths[f"{name}_labels"] = tmp_path / f"{name}.txt"
-        paths[f"{name}_labels"].write_text("".join(f"{one} {one.split('/')[0]}\n" for one in reversed(ids)), encoding="utf-8")
+        paths[f"{name}_labels"].write_text(
+            "".join(f"{one} {one.split('/')[0]}\n" for one in reversed(ids)), encoding="utf-8"
+        )
     return paths
 
 
@@ -36,20 +40,30 @@ def test_self_retrieval(files, tmp_path):
     out = tmp_path / "out.json"
     text = retrieve_files(files["items"], files["items_labels"], json_file=out)
     found = embeddings.read(files["items"])
-    expected = retrieval_metrics(found.matrix, [one.split("/")[0] for one in found.ids], similarity="dot")
+    expected = retrieval_metrics(
+        found.matrix, [one.split("/")[0] for one in found.ids], similarity="dot"
+    )
     document = json.loads(out.read_text(encoding="utf-8"))
     assert document["schema"] == "likeness.results/1"
     assert set(document["inputs"]) == {str(files["items"]), str(files["items_labels"])}
     for metric, one in values(out).items():
         assert one["value"] == pytest.approx(expected[metric], abs=1e-12)
         assert one["interval"][0] <= one["value"] <= one["interval"][1]
-        assert one["counts"] == {"queries": 60, "lone": 0, "gallery": 60, "classes": 12, "subjects": 12}
+        assert one["counts"] == {
+            "queries": 60,
+            "lone": 0,
+            "gallery": 60,
+            "classes": 12,
+            "subjects": 12,
+        }
         assert one["conventions"]["similarity"] == "dot"
     assert f"{100 * expected['map@r']:6.2f}" in text
     assert "MAP@R" in text
     assert "12 classes (items.txt), 1,000 resamples" in text
     assert text == retrieve_files(files["items"], files["items_labels"])
-    assert text.replace("items.txt", "first path component of the ids") == retrieve_files(files["items"])
+    assert text.replace("items.txt", "first path component of the ids") == retrieve_files(
+        files["items"]
+    )
 
 
 def test_query_and_gallery(files, tmp_path):
@@ -65,9 +79,15 @@ def test_query_and_gallery(files, tmp_path):
         json_file=out,
     )
     query, gallery = embeddings.read(files["items"]), embeddings.read(files["gallery"])
-    classes, gallery_classes = ([one.split("/")[0] for one in side.ids] for side in (query, gallery))
-    expected = retrieval_metrics(query.matrix, classes, gallery=gallery.matrix, gallery_labels=gallery_classes, ks=(1, 3))
-    assert {metric: one["value"] for metric, one in values(out).items()} == {k: pytest.approx(v) for k, v in expected.items() if not k.startswith("num")}
+    classes, gallery_classes = (
+        [one.split("/")[0] for one in side.ids] for side in (query, gallery)
+    )
+    expected = retrieval_metrics(
+        query.matrix, classes, gallery=gallery.matrix, gallery_labels=gallery_classes, ks=(1, 3)
+    )
+    assert {metric: one["value"] for metric, one in values(out).items()} == {
+        k: pytest.approx(v) for k, v in expected.items() if not k.startswith("num")
+    }
     assert {one["interval"] for one in values(out).values()} == {None}
 
 
@@ -92,9 +112,13 @@ def test_lone_queries(files, tmp_path):
     counts = values(out)["recall@1"]["counts"]
     assert (counts["queries"], counts["lone"], counts["classes"]) == (59, 1, 12)
     value = values(out)["map@r"]["value"]
-    retrieve_files(files["items"], files["items_labels"], json_file=out, num_resamples=10, lone="zero")
+    retrieve_files(
+        files["items"], files["items_labels"], json_file=out, num_resamples=10, lone="zero"
+    )
     assert values(out)["map@r"]["value"] == pytest.approx(value * 59 / 60)
-    with pytest.raises(ValueError, match=r"1 of 60 queries have no relevant item \('class11/items59'\)"):
+    with pytest.raises(
+        ValueError, match=r"1 of 60 queries have no relevant item \('class11/items59'\)"
+    ):
         retrieve_files(files["items"], files["items_labels"], lone="error")
 
 
@@ -102,12 +126,18 @@ def test_bad_files(files, tmp_path):
     lines = files["items_labels"].read_text(encoding="utf-8").splitlines()
     short = tmp_path / "short.txt"
     short.write_text("\n".join(lines[:-7]), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"7 of 60 ids of .*items\.npz have no label \('class00/items0', 'class01/items1'.*, \.\.\.\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"7 of 60 ids of .*items\.npz have no label \('class00/items0', 'class01/items1'.*, "
+        r"\.\.\.\)",
+    ):
         retrieve_files(files["items"], short)
     with pytest.raises(ValueError, match=r"24 of 24 ids of .*gallery\.npz have no label"):
         retrieve_files(files["items"], files["items_labels"], gallery=files["gallery"])
     with pytest.raises(ValueError, match="without a gallery"):
-        retrieve_files(files["items"], files["items_labels"], gallery_labels=files["gallery_labels"])
+        retrieve_files(
+            files["items"], files["items_labels"], gallery_labels=files["gallery_labels"]
+        )
     bare, other = tmp_path / "bare.npz", tmp_path / "other.npz"
     embeddings.write(bare, Embeddings(("a", "b"), np.eye(2, dtype=np.float32)))
     with pytest.raises(ValueError, match="2 of 2 ids do not name a class"):
@@ -116,7 +146,9 @@ def test_bad_files(files, tmp_path):
     apart.write_text("a x\nb y\n", encoding="utf-8")
     with pytest.raises(ValueError, match="none of the 2 queries"):
         retrieve_files(bare, apart)
-    embeddings.write(other, Embeddings(("class00/x",), np.ones((1, 8), dtype=np.float32), {"model": "b" * 64}))
+    embeddings.write(
+        other, Embeddings(("class00/x",), np.ones((1, 8), dtype=np.float32), {"model": "b" * 64})
+    )
     with pytest.raises(ValueError, match="different models"):
         retrieve_files(files["items"], gallery=other)
     out = tmp_path / "out.json"

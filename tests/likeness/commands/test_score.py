@@ -1,4 +1,6 @@
-"""`likeness score` and its calibration as functions on files: against the pieces put together by hand, and everything that can be wrong with the files."""
+"""`likeness score` and its calibration as functions on files: against the pieces put together by
+hand, and everything that can be wrong with the files.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,31 @@ NUM, DIM = 24, 8
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Noisy embeddings of 6 subjects, all pairs as trials, a cohort, durations, and an enrolment list of the first two utterances of each subject."""
+    """Noisy embeddings of 6 subjects, all pairs as trials, a cohort, durations, and an enrolment
+    list of the first two utterances of each subject.
+    """
     rng = np.random.default_rng(0)
     subjects = rng.standard_normal((6, DIM))
     ids = tuple(f"s{k % 6}/u{k}" for k in range(NUM))
-    matrix = (subjects[np.arange(NUM) % 6] + 0.8 * rng.standard_normal((NUM, DIM))) * rng.uniform(1, 5, (NUM, 1)) + 1
-    files.write(tmp_path / "e.npz", Embeddings(ids, matrix, {"similarity": "simple:0.2", "model": "abc"}))
-    files.write(tmp_path / "c.npz", Embeddings(tuple(f"c{k}" for k in range(40)), rng.standard_normal((40, DIM)) * 2 + 1))
-    write(tmp_path / "trials", [f"{ids[a]} {ids[b]} {int(a % 6 == b % 6)}" for a in range(NUM) for b in range(a)])
+    matrix = (subjects[np.arange(NUM) % 6] + 0.8 * rng.standard_normal((NUM, DIM))) * rng.uniform(
+        1, 5, (NUM, 1)
+    ) + 1
+    files.write(
+        tmp_path / "e.npz", Embeddings(ids, matrix, {"similarity": "simple:0.2", "model": "abc"})
+    )
+    files.write(
+        tmp_path / "c.npz",
+        Embeddings(tuple(f"c{k}" for k in range(40)), rng.standard_normal((40, DIM)) * 2 + 1),
+    )
+    write(
+        tmp_path / "trials",
+        [f"{ids[a]} {ids[b]} {int(a % 6 == b % 6)}" for a in range(NUM) for b in range(a)],
+    )
     write(tmp_path / "models", [f"m{k} {ids[k]} {ids[k + 6]}" for k in range(6)])
-    write(tmp_path / "model_trials", [f"m{k} {ids[p]} {int(k == p % 6)}" for k in range(6) for p in range(12, NUM)])
+    write(
+        tmp_path / "model_trials",
+        [f"m{k} {ids[p]} {int(k == p % 6)}" for k in range(6) for p in range(12, NUM)],
+    )
     write(tmp_path / "seconds", [f"{one} {1.5 + k}" for k, one in enumerate(ids)])
     write(tmp_path / "cohort_subjects", [f"c{k} t{k // 4}" for k in range(40)])
     return tmp_path
@@ -40,7 +57,11 @@ def write(path: Path, lines: list[str]) -> None:
 
 
 def expected(folder: Path, similarity: str = "simple:0.2", centred: bool = False):
-    trials, held, cohort = read_trials(folder / "trials"), files.read(folder / "e.npz"), files.read(folder / "c.npz").matrix
+    trials, held, cohort = (
+        read_trials(folder / "trials"),
+        files.read(folder / "e.npz"),
+        files.read(folder / "c.npz").matrix,
+    )
     matrix = held.matrix
     if centred:
         matrix, cohort = subtract_mean(matrix, cohort), subtract_mean(cohort, cohort)
@@ -53,13 +74,17 @@ def scores(folder: Path) -> np.ndarray:
 
 
 def test_the_similarity_comes_from_the_option_else_the_embeddings_else_cosine(folder):
-    assert score_files(folder / "trials", folder / "e.npz", folder / "out").startswith("276 trials scored by simple:0.2, model abc in")
+    assert score_files(folder / "trials", folder / "e.npz", folder / "out").startswith(
+        "276 trials scored by simple:0.2, model abc in"
+    )
     np.testing.assert_allclose(scores(folder), expected(folder)[-1], rtol=1e-5, atol=1e-5)
     score_files(folder / "trials", folder / "e.npz", folder / "out", similarity="vmf_b")
     np.testing.assert_allclose(scores(folder), expected(folder, "vmf_b")[-1], rtol=1e-9)
     held = files.read(folder / "e.npz")
     files.write(folder / "plain.ark", Embeddings(held.ids, held.matrix))
-    assert "scored by cosine in" in score_files(folder / "trials", folder / "plain.ark", folder / "out")
+    assert "scored by cosine in" in score_files(
+        folder / "trials", folder / "plain.ark", folder / "out"
+    )
 
 
 @pytest.mark.parametrize("norm", ["as", "z", "t", "s"])
@@ -77,7 +102,12 @@ def test_norms(folder, norm):
         similarity="simple:0.2",
     )
     z, t = z_norm(raw, matrix, cohort, i=i, **how), t_norm(raw, matrix, cohort, j=j, **how)
-    wanted = {"z": z, "t": t, "s": (z + t) / 2, "as": as_norm(raw, matrix, matrix, cohort, top_n=9, i=i, j=j, **how)}[norm]
+    wanted = {
+        "z": z,
+        "t": t,
+        "s": (z + t) / 2,
+        "as": as_norm(raw, matrix, matrix, cohort, top_n=9, i=i, j=j, **how),
+    }[norm]
     np.testing.assert_allclose(scores(folder), wanted, rtol=1e-4, atol=1e-5)
     assert f"mean subtracted, {norm}_norm" in text
     assert ("top 9" in text) == (norm == "as")
@@ -86,11 +116,23 @@ def test_norms(folder, norm):
 
 def test_two_files_and_the_order_of_their_rows_change_nothing(folder):
     held = files.read(folder / "e.npz")
-    score_files(folder / "trials", folder / "e.npz", folder / "out", cohort=folder / "c.npz", top_n=9)
+    score_files(
+        folder / "trials", folder / "e.npz", folder / "out", cohort=folder / "c.npz", top_n=9
+    )
     once = scores(folder)
     order = np.random.default_rng(1).permutation(NUM)
-    files.write(folder / "p.npz", Embeddings(tuple(held.ids[k] for k in order), held.matrix[order], held.meta))
-    score_files(folder / "trials", folder / "e.npz", folder / "out", probe_embeddings=folder / "p.npz", cohort=folder / "c.npz", top_n=9)
+    files.write(
+        folder / "p.npz",
+        Embeddings(tuple(held.ids[k] for k in order), held.matrix[order], held.meta),
+    )
+    score_files(
+        folder / "trials",
+        folder / "e.npz",
+        folder / "out",
+        probe_embeddings=folder / "p.npz",
+        cohort=folder / "c.npz",
+        top_n=9,
+    )
     np.testing.assert_allclose(scores(folder), once, rtol=1e-4, atol=1e-5)
 
 
@@ -114,85 +156,199 @@ def test_multi_enrolment(folder, pooling, centre):
     found = read_scores(folder / "out", trials)[1]
     i = np.array([int(one[1:]) for one in trials.enrol_ids])[trials.enrol]
     j = held.rows(trials.probe_ids)[trials.probe]
-    np.testing.assert_allclose(found, pairs(models, matrix, i, j, "simple:0.2"), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        found, pairs(models, matrix, i, j, "simple:0.2"), rtol=1e-4, atol=1e-4
+    )
 
 
 def test_a_cohort_of_subject_means(folder):
     _, matrix, cohort, i, j, raw = expected(folder)
     means = cohort.reshape(10, 4, DIM).mean(axis=1)
-    score_files(folder / "trials", folder / "e.npz", folder / "out", cohort=folder / "c.npz", cohort_subjects=folder / "cohort_subjects", top_n=5)
+    score_files(
+        folder / "trials",
+        folder / "e.npz",
+        folder / "out",
+        cohort=folder / "c.npz",
+        cohort_subjects=folder / "cohort_subjects",
+        top_n=5,
+    )
     wanted = as_norm(raw, matrix, matrix, means, top_n=5, i=i, j=j, similarity="simple:0.2")
     np.testing.assert_allclose(scores(folder), wanted, rtol=1e-3, atol=1e-4)
 
 
 def test_calibration_with_all_quality_measures(folder):
     how = {"cohort": folder / "c.npz", "top_n": 9, "durations": folder / "seconds"}
-    text = calibrate_files(folder / "trials", folder / "e.npz", folder / "c.json", quality=("log_norm", "log_duration", "cohort_mean"), p_target=0.1, **how)
+    text = calibrate_files(
+        folder / "trials",
+        folder / "e.npz",
+        folder / "c.json",
+        quality=("log_norm", "log_duration", "cohort_mean"),
+        p_target=0.1,
+        **how,
+    )
     assert "fitted on 276 trials at p_target 0.1" in text
     fitted = load_calibration(folder / "c.json")
-    assert fitted.names == ("log_norm_low", "log_norm_high", "log_duration_low", "log_duration_high", "cohort_mean_low", "cohort_mean_high")
-    score_files(folder / "trials", folder / "e.npz", folder / "out", cohort=folder / "c.npz", top_n=9)
+    assert fitted.names == (
+        "log_norm_low",
+        "log_norm_high",
+        "log_duration_low",
+        "log_duration_high",
+        "cohort_mean_low",
+        "cohort_mean_high",
+    )
+    score_files(
+        folder / "trials", folder / "e.npz", folder / "out", cohort=folder / "c.npz", top_n=9
+    )
     raw, held, trials = scores(folder), files.read(folder / "e.npz"), read_trials(folder / "trials")
     norms, seconds = held.norms.astype(float), 1.5 + np.arange(NUM)
     i, j = held.rows(trials.enrol_ids)[trials.enrol], held.rows(trials.probe_ids)[trials.probe]
-    full = pairs(held.matrix, files.read(folder / "c.npz").matrix, *np.indices((NUM, 40)).reshape(2, -1), "simple:0.2").reshape(NUM, 40)
+    full = pairs(
+        held.matrix,
+        files.read(folder / "c.npz").matrix,
+        *np.indices((NUM, 40)).reshape(2, -1),
+        "simple:0.2",
+    ).reshape(NUM, 40)
     closest = np.sort(full, axis=1)[:, -9:].mean(axis=1)
-    columns = [side(one[i], one[j]) for one in (np.log(norms), np.log(seconds), closest) for side in (np.minimum, np.maximum)]
+    columns = [
+        side(one[i], one[j])
+        for one in (np.log(norms), np.log(seconds), closest)
+        for side in (np.minimum, np.maximum)
+    ]
     by_hand = fit_calibration(raw, trials.target, quality=np.stack(columns, axis=1), p_target=0.1)
     np.testing.assert_allclose(fitted.slope, by_hand.slope, rtol=1e-2)
-    score_files(folder / "trials", folder / "e.npz", folder / "out", calibration=folder / "c.json", **how)
-    np.testing.assert_allclose(scores(folder), by_hand.apply(raw, np.stack(columns, axis=1)), rtol=1e-2, atol=2e-2)
+    score_files(
+        folder / "trials", folder / "e.npz", folder / "out", calibration=folder / "c.json", **how
+    )
+    np.testing.assert_allclose(
+        scores(folder), by_hand.apply(raw, np.stack(columns, axis=1)), rtol=1e-2, atol=2e-2
+    )
 
 
 def test_durations_of_models_are_sums(folder):
     how = {"enrolment": folder / "models", "durations": folder / "seconds", "similarity": "cosine"}
-    calibrate_files(folder / "model_trials", folder / "e.npz", folder / "c.json", quality=["log_duration"], **how)
-    score_files(folder / "model_trials", folder / "e.npz", folder / "out", calibration=folder / "c.json", **how)
+    calibrate_files(
+        folder / "model_trials",
+        folder / "e.npz",
+        folder / "c.json",
+        quality=["log_duration"],
+        **how,
+    )
+    score_files(
+        folder / "model_trials",
+        folder / "e.npz",
+        folder / "out",
+        calibration=folder / "c.json",
+        **how,
+    )
     llr = read_scores(folder / "out")[1]
-    score_files(folder / "model_trials", folder / "e.npz", folder / "out", enrolment=folder / "models", similarity="cosine")
+    score_files(
+        folder / "model_trials",
+        folder / "e.npz",
+        folder / "out",
+        enrolment=folder / "models",
+        similarity="cosine",
+    )
     trials, raw = read_scores(folder / "out")
     enrol = np.array([2 * (1.5 + int(one[1:])) + 6 for one in trials.enrol_ids])[trials.enrol]
     probe = np.array([1.5 + int(one.split("u")[1]) for one in trials.probe_ids])[trials.probe]
     fitted = load_calibration(folder / "c.json")
-    np.testing.assert_allclose(llr, fitted.apply(raw, np.stack([np.minimum(np.log(enrol), np.log(probe)), np.maximum(np.log(enrol), np.log(probe))], axis=1)))
+    np.testing.assert_allclose(
+        llr,
+        fitted.apply(
+            raw,
+            np.stack(
+                [
+                    np.minimum(np.log(enrol), np.log(probe)),
+                    np.maximum(np.log(enrol), np.log(probe)),
+                ],
+                axis=1,
+            ),
+        ),
+    )
 
 
 def test_a_calibration_serves_its_own_system_only(folder):
     calibrate_files(folder / "trials", folder / "e.npz", folder / "c.json")
-    assert "calibrated at p_target 0.5" in score_files(folder / "trials", folder / "e.npz", folder / "out", calibration=folder / "c.json")
-    with pytest.raises(ValueError, match=r"fitted for \[simple:0.2, model abc\], but these scores are \[cosine, model abc\]"):
-        score_files(folder / "trials", folder / "e.npz", folder / "out", similarity="cosine", calibration=folder / "c.json")
+    assert "calibrated at p_target 0.5" in score_files(
+        folder / "trials", folder / "e.npz", folder / "out", calibration=folder / "c.json"
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"fitted for \[simple:0.2, model abc\], but these scores are \[cosine, model abc\]",
+    ):
+        score_files(
+            folder / "trials",
+            folder / "e.npz",
+            folder / "out",
+            similarity="cosine",
+            calibration=folder / "c.json",
+        )
 
 
 def test_all_missing_ids_are_counted_at_once(folder):
     write(folder / "more", ["x s1/u1 1", "y s1/u1 0", "s2/u2 z 0"])
-    with pytest.raises(KeyError, match=r"2 of 3 enrolment ids \('x', 'y'\) and 1 of 2 probe ids \('z'\)"):
+    with pytest.raises(
+        KeyError, match=r"2 of 3 enrolment ids \('x', 'y'\) and 1 of 2 probe ids \('z'\)"
+    ):
         score_files(folder / "more", folder / "e.npz", folder / "out")
     write(folder / "more", ["m1 z 1", "m2 s1/u1 0"])
     write(folder / "models", ["m1 s1/u1 gone", "m2 s1/u1 lost", "m3 unused"])
-    with pytest.raises(KeyError, match=r"2 of 3 enrolment item ids \('gone', 'lost'\) and 1 of 2 probe ids \('z'\)"):
+    with pytest.raises(
+        KeyError, match=r"2 of 3 enrolment item ids \('gone', 'lost'\) and 1 of 2 probe ids \('z'\)"
+    ):
         score_files(folder / "more", folder / "e.npz", folder / "out", enrolment=folder / "models")
     write(folder / "more", ["m1 s1/u1 1", "n s1/u1 0"])
-    with pytest.raises(KeyError, match=r"1 of 2 enrolment ids of the trials are no models of this list \('n'\)"):
+    with pytest.raises(
+        KeyError, match=r"1 of 2 enrolment ids of the trials are no models of this list \('n'\)"
+    ):
         score_files(folder / "more", folder / "e.npz", folder / "out", enrolment=folder / "models")
     write(folder / "seconds", ["s0/u0 1"])
     with pytest.raises(KeyError, match=r"23 ids of the trials have no duration"):
-        calibrate_files(folder / "trials", folder / "e.npz", folder / "c.json", quality=["log_duration"], durations=folder / "seconds")
+        calibrate_files(
+            folder / "trials",
+            folder / "e.npz",
+            folder / "c.json",
+            quality=["log_duration"],
+            durations=folder / "seconds",
+        )
     write(folder / "cohort_subjects", ["c0 t0"])
     with pytest.raises(KeyError, match="39 of 40 cohort ids have no subject"):
-        score_files(folder / "trials", folder / "e.npz", folder / "out", cohort=folder / "c.npz", cohort_subjects=folder / "cohort_subjects")
+        score_files(
+            folder / "trials",
+            folder / "e.npz",
+            folder / "out",
+            cohort=folder / "c.npz",
+            cohort_subjects=folder / "cohort_subjects",
+        )
     assert not (folder / "out").exists()
     assert not (folder / "c.json").exists()
 
 
 def test_warnings_are_told(folder):
-    text = score_files(folder / "trials", folder / "e.npz", folder / "out", cohort=folder / "e.npz", top_n=9)
+    text = score_files(
+        folder / "trials", folder / "e.npz", folder / "out", cohort=folder / "e.npz", top_n=9
+    )
     assert "warning: 24 of 24 cohort ids are also in the trials ('s0/u0'" in text
     held = files.read(folder / "e.npz")
-    files.write(folder / "p.npz", Embeddings(held.ids, np.where(np.arange(NUM)[:, None] == 3, 0, held.matrix), {"model": "other"}))
-    text = score_files(folder / "trials", folder / "e.npz", folder / "out", probe_embeddings=folder / "p.npz", cohort=folder / "c.npz", top_n=9)
+    files.write(
+        folder / "p.npz",
+        Embeddings(
+            held.ids, np.where(np.arange(NUM)[:, None] == 3, 0, held.matrix), {"model": "other"}
+        ),
+    )
+    text = score_files(
+        folder / "trials",
+        folder / "e.npz",
+        folder / "out",
+        probe_embeddings=folder / "p.npz",
+        cohort=folder / "c.npz",
+        top_n=9,
+    )
     assert "of another model (other) than" in text
-    assert "warning: score normalisation: 1 of 23 probe embeddings score the whole cohort alike" in text
+    assert (
+        "warning: score normalisation: 1 of 23 probe embeddings score the whole cohort alike"
+        in text
+    )
     assert np.isfinite(scores(folder)).all()
 
 
@@ -213,7 +369,10 @@ def test_refused(folder, how, message):
     files.write(folder / "short.npz", Embeddings(("a", "b", "c"), np.eye(3)))
     files.write(folder / "constant.npz", Embeddings(("a", "b", "c"), np.ones((3, DIM))))
     (folder / "empty").write_text("")
-    how = {key: folder / value if (folder / str(value)).exists() else value for key, value in how.items()}
+    how = {
+        key: folder / value if (folder / str(value)).exists() else value
+        for key, value in how.items()
+    }
     with pytest.raises(ValueError, match=message):
         score_files(folder / "trials", folder / "e.npz", folder / "out", **how)
     assert not (folder / "out").exists()
@@ -222,7 +381,10 @@ def test_refused(folder, how, message):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"quality": ["norm"]}, "unknown quality measures 'norm'; choose from log_norm, log_duration, cohort_mean"),
+        (
+            {"quality": ["norm"]},
+            "unknown quality measures 'norm'; choose from log_norm, log_duration, cohort_mean",
+        ),
         ({"quality": ["log_duration"]}, "needs a durations file"),
         ({"quality": ["cohort_mean"]}, "needs a cohort"),
     ],
@@ -234,11 +396,23 @@ def test_quality_that_cannot_be_had(folder, how, message):
 
 def test_other_bad_input(folder):
     write(folder / "blind", ["s0/u0 s1/u1"])
-    with pytest.raises(ValueError, match=r"has no labels; a calibration is fitted on a labelled list"):
+    with pytest.raises(
+        ValueError, match=r"has no labels; a calibration is fitted on a labelled list"
+    ):
         calibrate_files(folder / "blind", folder / "e.npz", folder / "c.json")
     write(folder / "seconds", [f"s{k % 6}/u{k} long" for k in range(NUM)])
     with pytest.raises(ValueError, match=r"could not convert .* expected lines `id seconds`"):
-        calibrate_files(folder / "trials", folder / "e.npz", folder / "c.json", quality=["log_duration"], durations=folder / "seconds")
+        calibrate_files(
+            folder / "trials",
+            folder / "e.npz",
+            folder / "c.json",
+            quality=["log_duration"],
+            durations=folder / "seconds",
+        )
     Calibration(1.0, 0.0, (1.0,), ("mood",)).save(folder / "mood.json")
-    with pytest.raises(ValueError, match="its quality measures are mood; score can work out log_norm"):
-        score_files(folder / "trials", folder / "e.npz", folder / "out", calibration=folder / "mood.json")
+    with pytest.raises(
+        ValueError, match="its quality measures are mood; score can work out log_norm"
+    ):
+        score_files(
+            folder / "trials", folder / "e.npz", folder / "out", calibration=folder / "mood.json"
+        )

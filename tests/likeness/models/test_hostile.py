@@ -1,4 +1,6 @@
-"""Known attacks by files from elsewhere: each ends as one ValueError, and nothing outside is touched."""
+"""Known attacks by files from elsewhere: each ends as one ValueError, and nothing outside is
+touched.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,15 @@ from toolkit.models import onnx as onnx_models
 
 
 def test_a_tar_whose_links_are_too_long_to_resolve_writes_nothing_outside(tmp_path: Path) -> None:
-    """CVE-2025-4517: beyond PATH_MAX, os.path.realpath stops resolving, and tarfile's data filter believes that a link stays inside."""
+    """CVE-2025-4517: beyond PATH_MAX, os.path.realpath stops resolving, and tarfile's data filter
+    believes that a link stays inside.
+    """
     held, folder, steps = io.BytesIO(), "d" * 247, "abcdefghijklmnop"
     with tarfile.open(fileobj=held, mode="w") as tar:
 
-        def add(name: str, kind: bytes = tarfile.SYMTYPE, link: str = "", content: bytes = b"") -> None:
+        def add(
+            name: str, kind: bytes = tarfile.SYMTYPE, link: str = "", content: bytes = b""
+        ) -> None:
             member = tarfile.TarInfo(name)
             member.type, member.linkname, member.size = kind, link, len(content)
             tar.addfile(member, io.BytesIO(content))
@@ -64,7 +70,10 @@ def test_a_name_of_any_length_takes_no_memory(size: int, tmp_path: Path) -> None
 @pytest.fixture
 def gallery(tmp_path: Path) -> Path:
     made = ExactGallery(tmp_path, {"similarity": "cosine"})
-    made.enrol(Embeddings(("a", "b"), np.eye(2, dtype=np.float32), {"similarity": "cosine"}), ["ann", "bob"])
+    made.enrol(
+        Embeddings(("a", "b"), np.eye(2, dtype=np.float32), {"similarity": "cosine"}),
+        ["ann", "bob"],
+    )
     made.close()
     return tmp_path
 
@@ -72,10 +81,14 @@ def gallery(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "statements",
     [
-        ["DROP TABLE meta", "CREATE VIEW meta AS WITH RECURSIVE n(key) AS (SELECT 1 UNION ALL SELECT key + 1 FROM n) SELECT key, '' AS value FROM n"],
+        ["DROP TABLE "
+         "meta", "CREATE VIEW meta AS WITH RECURSIVE n(key) AS (SELECT 1 UNION ALL SELECT key + 1 "
+                 "FROM n) SELECT key, '' AS value FROM n"],
         ["CREATE TABLE kept AS SELECT * FROM enrolment",
-         "CREATE TRIGGER back AFTER DELETE ON enrolment BEGIN INSERT INTO enrolment SELECT * FROM kept WHERE id = old.id; END"],
-        ["CREATE TRIGGER back AFTER DELETE ON enrolment BEGIN INSERT INTO enrolment VALUES (old.id, old.subject, old.embedding); END"],
+         "CREATE TRIGGER back AFTER DELETE ON enrolment BEGIN INSERT INTO enrolment SELECT * FROM "
+         "kept WHERE id = old.id; END"],
+        ["CREATE TRIGGER back AFTER DELETE ON enrolment BEGIN INSERT INTO enrolment VALUES "
+         "(old.id, old.subject, old.embedding); END"],
         ["DROP INDEX by_subject"],
         ["DROP INDEX by_subject", "CREATE INDEX by_subject ON enrolment (subject COLLATE NOCASE)"],
         ["PRAGMA journal_mode=WAL"],
@@ -94,23 +107,37 @@ def test_a_gallery_of_other_tables_is_not_opened(statements: list[str], gallery:
 
 
 def test_a_journal_of_a_gallery_removes_no_other_file(gallery: Path) -> None:
-    """SQLite plays a journal back that a kill left, and then removes the file that it names as that of a transaction over several files."""
+    """SQLite plays a journal back that a kill left, and then removes the file that it names as that
+    of a transaction over several files.
+    """
     victim = gallery / "victim"
     victim.write_bytes(b"nothing")
     name, magic, page, sector = str(victim).encode(), bytes.fromhex("d9d505f920a163d7"), 4096, 512
     size = (gallery / FILE).stat().st_size // page
     head = (magic + struct.pack(">5I", 0, 1, size, sector, page)).ljust(sector, b"\0")
-    tail = struct.pack(">I", 2**30 // page + 1) + name + struct.pack(">II", len(name), sum(name)) + magic
+    tail = (
+        struct.pack(">I", 2**30 // page + 1)
+        + name
+        + struct.pack(">II", len(name), sum(name))
+        + magic
+    )
     (gallery / f"{FILE}-journal").write_bytes(head + tail)
     with pytest.raises(ValueError, match="journal"):
         ExactGallery(gallery)
     assert victim.exists()
 
 
-# ONNX: programs ---------------------------------------------------------------------------------------------------------------------------------------------
+# ONNX: programs
+# ---------------------------------------------------------------------------------------------------------------------------------------------
 
 
-def model(path: Path, nodes: list[Any], constants: dict[str, Any], functions: tuple[Any, ...] = (), domains: tuple[str, ...] = ()) -> Path:
+def model(
+    path: Path,
+    nodes: list[Any],
+    constants: dict[str, Any],
+    functions: tuple[Any, ...] = (),
+    domains: tuple[str, ...] = (),
+) -> Path:
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     helper, kind = onnx.helper, onnx.TensorProto.FLOAT
@@ -122,17 +149,38 @@ def model(path: Path, nodes: list[Any], constants: dict[str, Any], functions: tu
         [onnx.numpy_helper.from_array(np.array(value), name) for name, value in constants.items()],
     )
     sets = [helper.make_opsetid("", 17), *(helper.make_opsetid(one, 1) for one in domains)]
-    path.write_bytes(helper.make_model(graph, opset_imports=sets, ir_version=8, functions=functions).SerializeToString())
+    path.write_bytes(
+        helper.make_model(
+            graph, opset_imports=sets, ir_version=8, functions=functions
+        ).SerializeToString()
+    )
     return path
 
 
-def test_a_loop_of_any_number_of_rounds_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_of_any_number_of_rounds_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     onnx = pytest.importorskip("onnx")
     helper = onnx.helper
-    values = [helper.make_tensor_value_info(name, kind, shape) for name, kind, shape in (("i", 7, []), ("c", 9, []), ("v", 1, None))]
-    results = [helper.make_tensor_value_info(name, kind, shape) for name, kind, shape in (("d", 9, []), ("w", 1, None))]
-    body = helper.make_graph([helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Add", ["v", "v"], ["w"])], "body", values, results)
-    path = model(tmp_path / "m.onnx", [helper.make_node("Loop", ["n", "t", "x"], ["z"], body=body)], {"n": 2**62, "t": True})
+    values = [
+        helper.make_tensor_value_info(name, kind, shape)
+        for name, kind, shape in (("i", 7, []), ("c", 9, []), ("v", 1, None))
+    ]
+    results = [
+        helper.make_tensor_value_info(name, kind, shape)
+        for name, kind, shape in (("d", 9, []), ("w", 1, None))
+    ]
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Add", ["v", "v"], ["w"])],
+        "body",
+        values,
+        results,
+    )
+    path = model(
+        tmp_path / "m.onnx",
+        [helper.make_node("Loop", ["n", "t", "x"], ["z"], body=body)],
+        {"n": 2**62, "t": True},
+    )
     monkeypatch.setattr(onnx_models, "_SECONDS", 0.1)
     session = onnx_models.open_session(path)
     with pytest.raises(ValueError, match="processor time"):
@@ -143,12 +191,23 @@ def test_a_tensor_of_any_size_is_refused_and_an_honest_model_runs_on(tmp_path: P
     onnx = pytest.importorskip("onnx")
     node = onnx.helper.make_node
     one = onnx.helper.make_tensor("one", 1, [1], [1.0])
-    size = [node("ReduceSum", ["x"], ["s"], keepdims=0), node("Cast", ["s"], ["i"], to=7), node("Reshape", ["i", "r"], ["k"])]
-    nodes = [*size, node("ConstantOfShape", ["k"], ["f"], value=one), node("ReduceSum", ["f"], ["t"], keepdims=0), node("Add", ["x", "t"], ["z"])]
+    size = [
+        node("ReduceSum", ["x"], ["s"], keepdims=0),
+        node("Cast", ["s"], ["i"], to=7),
+        node("Reshape", ["i", "r"], ["k"]),
+    ]
+    nodes = [
+        *size,
+        node("ConstantOfShape", ["k"], ["f"], value=one),
+        node("ReduceSum", ["f"], ["t"], keepdims=0),
+        node("Add", ["x", "t"], ["z"]),
+    ]
     session = onnx_models.open_session(model(tmp_path / "m.onnx", nodes, {"r": [1]}))
     x = np.ones((1, 4), np.float32)
     np.testing.assert_array_equal(session.run(["z"], {"x": x})[0], x + 4)
-    with pytest.raises(ValueError, match=r"m\.onnx"):  # the same graph, and another input: no trial would have seen it
+    with pytest.raises(
+        ValueError, match=r"m\.onnx"
+    ):  # the same graph, and another input: no trial would have seen it
         session.run(["z"], {"x": x * 4e8})
     np.testing.assert_array_equal(session.run(["z"], {"x": x})[0], x + 4)
 
@@ -156,9 +215,22 @@ def test_a_tensor_of_any_size_is_refused_and_an_honest_model_runs_on(tmp_path: P
 def test_a_function_of_a_domain_allows_no_other_operator_of_it(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     helper = onnx.helper
-    function = helper.make_function("evil", "Good", ["a"], ["b"], [helper.make_node("Relu", ["a"], ["b"])], [helper.make_opsetid("", 17)])
+    function = helper.make_function(
+        "evil",
+        "Good",
+        ["a"],
+        ["b"],
+        [helper.make_node("Relu", ["a"], ["b"])],
+        [helper.make_opsetid("", 17)],
+    )
     for name, allowed in (("Good", True), ("Bad", False)):
-        path = model(tmp_path / "m.onnx", [helper.make_node(name, ["x"], ["z"], domain="evil")], {}, (function,), ("evil",))
+        path = model(
+            tmp_path / "m.onnx",
+            [helper.make_node(name, ["x"], ["z"], domain="evil")],
+            {},
+            (function,),
+            ("evil",),
+        )
         if allowed:
             assert onnx_models.open_session(path).get_inputs()[0].name == "x"
         else:
@@ -167,8 +239,10 @@ def test_a_function_of_a_domain_allows_no_other_operator_of_it(tmp_path: Path) -
 
 
 HOSTILE_YAML = {
-    "aliases": "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12)),
-    "merges": "b0: &b0 {x: 1}\n" + "".join(f"b{i}: &b{i}\n  <<: [{','.join([f'*b{i - 1}'] * 10)}]\n" for i in range(1, 10)),
+    "aliases": "a0: &a0 [x]\n"
+    + "".join(f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12)),
+    "merges": "b0: &b0 {x: 1}\n"
+    + "".join(f"b{i}: &b{i}\n  <<: [{','.join([f'*b{i - 1}'] * 10)}]\n" for i in range(1, 10)),
     "depth": "[" * 5000,
     "number": "a: 1" + ":1" * 20_000 + ".5",
     "date": "a: 9999-99-99",
@@ -179,7 +253,9 @@ HOSTILE_YAML = {
 
 @pytest.mark.parametrize("kind", HOSTILE_YAML)
 def test_settings_of_any_depth_and_size_are_refused(kind: str, tmp_path: Path) -> None:
-    """Ten aliases in a list, ten of that in another, ...: going through them, or merging them, takes for ever."""
+    """Ten aliases in a list, ten of that in another, ...: going through them, or merging them,
+    takes for ever.
+    """
     (tmp_path / "hyperparams.yaml").write_text(HOSTILE_YAML[kind], encoding="latin-1")
     with pytest.raises(ValueError, match=r"hyperparams\.yaml: (no YAML|over)"):
         speechbrain.read_settings(tmp_path / "hyperparams.yaml")

@@ -1,4 +1,6 @@
-"""InsightFace's files and packs: the embeddings of its own code, from crops and from photographs, with small networks made here."""
+"""InsightFace's files and packs: the embeddings of its own code, from crops and from photographs,
+with small networks made here.
+"""
 
 from __future__ import annotations
 
@@ -30,52 +32,110 @@ from toolkit.data.images import encode, to_floats
 
 os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"
 CPU = ["CPUExecutionProvider"]
-HEADS = {"plain": [], "mxnet": ["_minusscalar0", "_mulscalar0"], "pytorch": ["Sub_0", "Mul_1"], "half": ["Sub_0", "Conv_1"], "slash": ["/Sub", "/Mul"]}
-NAMES = ["Sub_1", "_minus", "Mul", "_mulscalar0", "Conv_0", "/Sub", "node_Mul_3", "sub", "minus0", "_mu", "Relu", "Add_1"]
+HEADS = {
+    "plain": [],
+    "mxnet": ["_minusscalar0", "_mulscalar0"],
+    "pytorch": ["Sub_0", "Mul_1"],
+    "half": ["Sub_0", "Conv_1"],
+    "slash": ["/Sub", "/Mul"],
+}
+NAMES = [
+    "Sub_1",
+    "_minus",
+    "Mul",
+    "_mulscalar0",
+    "Conv_0",
+    "/Sub",
+    "node_Mul_3",
+    "sub",
+    "minus0",
+    "_mu",
+    "Relu",
+    "Add_1",
+]
 
 
 def save(
-    path: Path, nodes: list[Any], inputs: dict[str, Sequence[Any]], outputs: dict[str, Sequence[Any]], weights: list[Any], dtype: int = TensorProto.FLOAT
+    path: Path,
+    nodes: list[Any],
+    inputs: dict[str, Sequence[Any]],
+    outputs: dict[str, Sequence[Any]],
+    weights: list[Any],
+    dtype: int = TensorProto.FLOAT,
 ) -> Path:
     values = [helper.make_tensor_value_info(name, dtype, shape) for name, shape in inputs.items()]
-    results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()]
+    results = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in outputs.items()
+    ]
     graph = helper.make_graph(nodes, "tiny", values, results, weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), str(path))
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9),
+        str(path),
+    )
     return path
 
 
 def recognizer(
-    path: Path, head: Sequence[str] = (), *, size: int = 112, batch: Any = "batch", dim: int = 6, seed: int = 0, dtype: int = TensorProto.FLOAT
+    path: Path,
+    head: Sequence[str] = (),
+    *,
+    size: int = 112,
+    batch: Any = "batch",
+    dim: int = 6,
+    seed: int = 0,
+    dtype: int = TensorProto.FLOAT,
 ) -> Path:
-    """A network (B, 3, size, size) -> (B, dim) whose first nodes bear these names; those called Sub and Mul scale the pixels, as MXNet's networks do."""
+    """A network (B, 3, size, size) -> (B, dim) whose first nodes bear these names; those called Sub
+    and Mul scale the pixels, as MXNet's networks do.
+    """
     rng, cells = np.random.default_rng(seed), size // 8
     weights = [
         numpy_helper.from_array(np.array(127.5, np.float32), "mean"),
         numpy_helper.from_array(np.array(1 / 128, np.float32), "factor"),
-        numpy_helper.from_array(rng.normal(0, 0.1, (3 * cells * cells, dim)).astype(np.float32), "matrix"),
+        numpy_helper.from_array(
+            rng.normal(0, 0.1, (3 * cells * cells, dim)).astype(np.float32), "matrix"
+        ),
     ]
     nodes, at = [], "data"
     if dtype != TensorProto.FLOAT:
-        nodes, at = [helper.make_node("Cast", ["data"], ["floats"], "Cast_0", to=TensorProto.FLOAT)], "floats"
+        nodes, at = (
+            [helper.make_node("Cast", ["data"], ["floats"], "Cast_0", to=TensorProto.FLOAT)],
+            "floats",
+        )
     for k, name in enumerate(head):
-        kind, more = ("Sub", ["mean"]) if "Sub" in name or "minus" in name else ("Mul", ["factor"]) if "ul" in name else ("Identity", [])
+        kind, more = (
+            ("Sub", ["mean"])
+            if "Sub" in name or "minus" in name
+            else ("Mul", ["factor"])
+            if "ul" in name
+            else ("Identity", [])
+        )
         nodes.append(helper.make_node(kind, [at, *more], [f"h{k}"], name))
         at = f"h{k}"
     nodes += [
-        helper.make_node("AveragePool", [at], ["cells"], "pool", kernel_shape=[8, 8], strides=[8, 8]),
+        helper.make_node(
+            "AveragePool", [at], ["cells"], "pool", kernel_shape=[8, 8], strides=[8, 8]
+        ),
         helper.make_node("Flatten", ["cells"], ["flat"], "flat"),
         helper.make_node("MatMul", ["flat", "matrix"], ["embedding"], "fc1"),
     ]
-    return save(path, nodes, {"data": [batch, 3, size, size]}, {"embedding": [batch, dim]}, weights, dtype)
+    return save(
+        path, nodes, {"data": [batch, 3, size, size]}, {"embedding": [batch, dim]}, weights, dtype
+    )
 
 
 def detector(path: Path, num_outputs: int = 9) -> Path:
-    """SCRFD's nine outputs of 64 x 64: a face of 4 x 4 cells around every bright red cell of 8 x 8 pixels, found at stride 8 only."""
+    """SCRFD's nine outputs of 64 x 64: a face of 4 x 4 cells around every bright red cell of 8 x 8
+    pixels, found at stride 8 only.
+    """
     points = [-1, -1, 1, -1, 0, 0.1, -0.8, 1, 0.8, 1]
     weights = [
         numpy_helper.from_array(np.array(0), "first"),
         numpy_helper.from_array(np.array([-1, 1]), "column"),
-        numpy_helper.from_array(np.full((64, 1), -1, np.float32), "never"),  # the second anchor of each cell
+        numpy_helper.from_array(
+            np.full((64, 1), -1, np.float32), "never"
+        ),  # the second anchor of each cell
     ]
     nodes = [
         helper.make_node("AveragePool", ["input"], ["cells"], kernel_shape=[8, 8], strides=[8, 8]),
@@ -90,17 +150,33 @@ def detector(path: Path, num_outputs: int = 9) -> Path:
             name = f"{kind}{count}"
             outputs[name] = [count, len(row)]
             if name != "score128":
-                weights.append(numpy_helper.from_array(np.tile(np.array(row, np.float32), (count, 1)), f"{name}_held"))
+                weights.append(
+                    numpy_helper.from_array(
+                        np.tile(np.array(row, np.float32), (count, 1)), f"{name}_held"
+                    )
+                )
                 nodes.append(helper.make_node("Identity", [f"{name}_held"], [name]))
-    return save(path, nodes, {"input": [1, 3, 64, 64]}, dict(list(outputs.items())[:num_outputs]), weights)
+    return save(
+        path, nodes, {"input": [1, 3, 64, 64]}, dict(list(outputs.items())[:num_outputs]), weights
+    )
 
 
-def photograph(path: Path, *faces: tuple[int, int], seed: int = 0, size: tuple[int, int] = (128, 128)) -> Path:
-    """Dark and mottled, with a red cell (column, row) of 16 x 16 pixels and green around it for every face."""
+def photograph(
+    path: Path, *faces: tuple[int, int], seed: int = 0, size: tuple[int, int] = (128, 128)
+) -> Path:
+    """Dark and mottled, with a red cell (column, row) of 16 x 16 pixels and green around it for
+    every face.
+    """
     rng = np.random.default_rng(seed)
-    shown = cv2.resize(rng.integers(0, 120, (12, 12, 3), dtype=np.uint8), size[::-1], interpolation=cv2.INTER_CUBIC)
+    shown = cv2.resize(
+        rng.integers(0, 120, (12, 12, 3), dtype=np.uint8), size[::-1], interpolation=cv2.INTER_CUBIC
+    )
     for column, row in faces:
-        shown[16 * row : 16 * row + 16, 16 * column : 16 * column + 16] = (255, 30, int(rng.integers(0, 255)))
+        shown[16 * row : 16 * row + 16, 16 * column : 16 * column + 16] = (
+            255,
+            30,
+            int(rng.integers(0, 255)),
+        )
     path.write_bytes(encode(np.asarray(shown, np.uint8)))
     return path
 
@@ -120,15 +196,23 @@ def theirs(path: Path) -> Any:
 @pytest.fixture(scope="module")
 def crops(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("crops")
-    return [photograph(folder / f"{seed}.png", (3, 3), seed=seed, size=(112, 112)) for seed in range(3)]
+    return [
+        photograph(folder / f"{seed}.png", (3, 3), seed=seed, size=(112, 112)) for seed in range(3)
+    ]
 
 
 @pytest.fixture(scope="module")
 def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Like buffalo_l: two landmark networks, a detector, gender and age, recognition; and a second recognition network, which is passed over."""
+    """Like buffalo_l: two landmark networks, a detector, gender and age, recognition; and a second
+    recognition network, which is passed over.
+    """
     folder = tmp_path_factory.mktemp("packs") / "tiny_l"
     folder.mkdir()
-    for name, size, dim in (("1k3d68.onnx", 192, 3309), ("2d106det.onnx", 192, 212), ("genderage.onnx", 96, 3)):
+    for name, size, dim in (
+        ("1k3d68.onnx", 192, 3309),
+        ("2d106det.onnx", 192, 212),
+        ("genderage.onnx", 96, 3),
+    ):
         recognizer(folder / name, size=size, dim=dim)
     detector(folder / "det_tiny.onnx")
     recognizer(folder / "w600k_r1.onnx", seed=1)
@@ -143,10 +227,23 @@ def likeness(*arguments: object) -> int:
 
 
 @pytest.mark.parametrize(("name", "batch"), [*((name, "batch") for name in HEADS), ("plain", 1)])
-def test_embeddings_of_aligned_crops_are_insightfaces(name: str, batch: Any, crops: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_embeddings_of_aligned_crops_are_insightfaces(
+    name: str, batch: Any, crops: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = recognizer(tmp_path / "r.onnx", HEADS[name], batch=batch)
     (tmp_path / "list.txt").write_text("".join(f"{one.stem}\t{one}\n" for one in crops))
-    assert likeness("embed", "--model", f"insightface:{file}", "--items", tmp_path / "list.txt", "--out", tmp_path / "e.npz") == 0
+    assert (
+        likeness(
+            "embed",
+            "--model",
+            f"insightface:{file}",
+            "--items",
+            tmp_path / "list.txt",
+            "--out",
+            tmp_path / "e.npz",
+        )
+        == 0
+    )
     found = embeddings.read(tmp_path / "e.npz")
     model = theirs(file)
     expected = np.concatenate([model.get_feat(bgr(one)) for one in crops])
@@ -156,36 +253,59 @@ def test_embeddings_of_aligned_crops_are_insightfaces(name: str, batch: Any, cro
     assert insight.read_pixels(file) == (112, *scale)
     assert scale == ((0.0, 1.0) if name in ("mxnet", "pytorch") else (127.5, 127.5))
     said = capsys.readouterr().err.splitlines()
-    assert [one for one in said if "non-commercial research only" in one] == [f"{file}: {insight.find(str(file)).text().removeprefix(f'{file}: ')}"]
+    assert [one for one in said if "non-commercial research only" in one] == [
+        f"{file}: {insight.find(str(file)).text().removeprefix(f'{file}: ')}"
+    ]
     other = np.concatenate([model.get_feat(bgr(one)[..., ::-1].copy()) for one in crops])
     assert np.abs(other - expected).max() > 1e-3  # the order of colours is not left to chance
 
 
 @settings(max_examples=30)
 @given(st.lists(st.sampled_from(NAMES), max_size=len(NAMES), unique=True))
-def test_the_scale_is_guessed_from_names_as_arcface_onnx_does(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> None:
+def test_the_scale_is_guessed_from_names_as_arcface_onnx_does(
+    tmp_path_factory: pytest.TempPathFactory, names: list[str]
+) -> None:
     file = recognizer(tmp_path_factory.mktemp("heads") / "r.onnx", names)
     model = theirs(file)
     assert insight.read_pixels(file)[1:] == (model.input_mean, model.input_std)
 
 
 def test_files_of_a_pack_are_told_apart_as_model_zoo_does(pack: Path, tmp_path: Path) -> None:
-    files = [*pack.glob("*.onnx"), *(recognizer(tmp_path / f"{size}.onnx", size=size) for size in (104, 112, 120, 128, 160))]
-    names = {"recognition": "recognition", "detection": "detection", "genderage": "gender and age", "landmark_3d_68": "dense landmarks"}
+    files = [
+        *pack.glob("*.onnx"),
+        *(recognizer(tmp_path / f"{size}.onnx", size=size) for size in (104, 112, 120, 128, 160)),
+    ]
+    names = {
+        "recognition": "recognition",
+        "detection": "detection",
+        "genderage": "gender and age",
+        "landmark_3d_68": "dense landmarks",
+    }
     for file in files:
         model = theirs(file)
         expected = "unknown" if model is None else names.get(model.taskname, "dense landmarks")
         assert insight.kind(onnx.load(str(file)).graph) == expected, file
     found = insight.find(str(pack))
-    assert (found.recognition.name, found.detector, found.stated) == ("w600k_r1.onnx", pack / "det_tiny.onnx", False)
+    assert (found.recognition.name, found.detector, found.stated) == (
+        "w600k_r1.onnx",
+        pack / "det_tiny.onnx",
+        False,
+    )
     assert load.find_detector(f"insightface:{pack}") == pack / "det_tiny.onnx"
-    assert load.find_detector(f"insightface:{pack / 'w600k_r1.onnx'}") is None  # one file named: aligned crops
+    assert (
+        load.find_detector(f"insightface:{pack / 'w600k_r1.onnx'}") is None
+    )  # one file named: aligned crops
     assert load.find_detector("runs/face") is None
     assert load.load(f"insightface:{pack}").digest == sha256(pack / "w600k_r1.onnx")
 
 
 def manifest(folder: Path, **tasks: dict[str, Any]) -> Path:
-    document = {"manifest_version": 2, "model_id": "tiny", "license": "MODEL.LICENSE", "tasks": tasks}
+    document = {
+        "manifest_version": 2,
+        "model_id": "tiny",
+        "license": "MODEL.LICENSE",
+        "tasks": tasks,
+    }
     (folder / "manifest.json").write_text(json.dumps(document))
     return folder
 
@@ -193,11 +313,22 @@ def manifest(folder: Path, **tasks: dict[str, Any]) -> Path:
 def test_a_manifest_of_version_2_says_the_scale(crops: list[Path], tmp_path: Path) -> None:
     from insightface.model_zoo import get_model
 
-    recognizer(tmp_path / "b.onnx"), recognizer(tmp_path / "a.onnx", seed=1), recognizer(tmp_path / "u8.onnx", dtype=TensorProto.UINT8)
+    (
+        recognizer(tmp_path / "b.onnx"),
+        recognizer(tmp_path / "a.onnx", seed=1),
+        recognizer(tmp_path / "u8.onnx", dtype=TensorProto.UINT8),
+    )
     detector(tmp_path / "d.onnx")
     digests = set()
-    for file, stated in (("b.onnx", {"mean": 100.0, "std": 64.0}), ("b.onnx", None), ("b.onnx", "embedded"), ("u8.onnx", "embedded")):
-        task = {"file": file, "sha256": sha256(tmp_path / file)} | ({"preprocessing": stated} if stated else {})
+    for file, stated in (
+        ("b.onnx", {"mean": 100.0, "std": 64.0}),
+        ("b.onnx", None),
+        ("b.onnx", "embedded"),
+        ("u8.onnx", "embedded"),
+    ):
+        task = {"file": file, "sha256": sha256(tmp_path / file)} | (
+            {"preprocessing": stated} if stated else {}
+        )
         manifest(tmp_path, recognition=task, detection={"file": "d.onnx"})
         loaded = load.load(f"insightface:{tmp_path}")
         model = get_model(str(tmp_path), model_task="recognition", providers=CPU)
@@ -208,21 +339,37 @@ def test_a_manifest_of_version_2_says_the_scale(crops: list[Path], tmp_path: Pat
         digests.add(loaded.digest)
     assert len(digests) == 4
     assert load.find_detector(f"insightface:{tmp_path}") == tmp_path / "d.onnx"
-    manifest(tmp_path, recognition={"file": "b.onnx"}, detection={"file": "d.onnx", "preprocessing": "embedded"})
-    assert load.find_detector(f"insightface:{tmp_path}") is None  # the aligner would feed it other pixels
+    manifest(
+        tmp_path,
+        recognition={"file": "b.onnx"},
+        detection={"file": "d.onnx", "preprocessing": "embedded"},
+    )
+    assert (
+        load.find_detector(f"insightface:{tmp_path}") is None
+    )  # the aligner would feed it other pixels
     refused: list[tuple[dict[str, dict[str, Any]], str]] = [
         ({"recognition": {"file": "../b.onnx"}}, "does not fit the folder"),
         ({"recognition": {"file": "b.onnx", "sha256": "0" * 64}}, "SHA-256 mismatch"),
-        ({"recognition": {"file": "u8.onnx", "preprocessing": {"mean": 1.0, "std": 2.0}}}, "floats are needed"),
+        (
+            {"recognition": {"file": "u8.onnx", "preprocessing": {"mean": 1.0, "std": 2.0}}},
+            "floats are needed",
+        ),
         ({"recognition": {"file": "none.onnx"}}, "does not fit the folder"),
-        ({"recognition": {"file": "b.onnx", "preprocessing": {"mean": 10**400, "std": 1.0}}}, "does not fit the folder"),
+        (
+            {"recognition": {"file": "b.onnx", "preprocessing": {"mean": 10**400, "std": 1.0}}},
+            "does not fit the folder",
+        ),
         ({"detection": {"file": "d.onnx"}}, "states no recognition model, but detection"),
     ]
     for tasks, says in refused:
         manifest(tmp_path, **tasks)
         with pytest.raises(ValueError, match=says):
             load.load(f"insightface:{tmp_path}")
-    for text in ('{"manifest_version": 1}', "[" * 100_000, "no json"):  # passed over, as InsightFace does
+    for text in (
+        '{"manifest_version": 1}',
+        "[" * 100_000,
+        "no json",
+    ):  # passed over, as InsightFace does
         (tmp_path / "manifest.json").write_text(text)
         assert insight.find(str(tmp_path)).recognition.name == "a.onnx"
     (tmp_path / "manifest.json").write_text(" " * 2**20 + "{}")
@@ -230,7 +377,9 @@ def test_a_manifest_of_version_2_says_the_scale(crops: list[Path], tmp_path: Pat
         insight.find(str(tmp_path))
 
 
-def test_what_is_no_recognition_model_is_refused(pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_recognition_model_is_refused(
+    pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "outer" / "inner").mkdir(parents=True)
     recognizer(tmp_path / "outer" / "inner" / "r.onnx")
@@ -248,31 +397,50 @@ def test_what_is_no_recognition_model_is_refused(pack: Path, tmp_path: Path, mon
         dim.dim_param = "side"
     onnx.save(model, str(free))
     apart = onnx.load(str(tmp_path / "r.onnx"))
-    onnx.save(apart, str(tmp_path / "apart.onnx"), save_as_external_data=True, location="apart.data", size_threshold=0, convert_attribute=True)
+    onnx.save(
+        apart,
+        str(tmp_path / "apart.onnx"),
+        save_as_external_data=True,
+        location="apart.data",
+        size_threshold=0,
+        convert_attribute=True,
+    )
     for source, says in [
         ("buffalo_l", "neither a file nor a folder"),
         (pack / "missing.onnx", r"neither a file nor a folder.*nothing is downloaded"),
         (tmp_path / "empty", "no .onnx file"),
         (tmp_path / "outer", "give .*inner"),
         (tmp_path / "only", "'det.onnx: detection'"),
-        (pack / "det_tiny.onnx", r"no recognition model of InsightFace \(detection; inputs .* 9 outputs"),
+        (
+            pack / "det_tiny.onnx",
+            r"no recognition model of InsightFace \(detection; inputs .* 9 outputs",
+        ),
         (pack / "genderage.onnx", "gender and age"),
         (free, r"\(unknown; inputs \[\(None, 3, None, None\)\]"),
         (tmp_path / "u8.onnx", "floats are needed"),
         (tmp_path / "apart.onnx", "3 tensors lie in other files"),
-        *((tmp_path / name, "no ONNX model") for name in ("cut.onnx", "none.onnx", "text.onnx", "text.json")),
+        *(
+            (tmp_path / name, "no ONNX model")
+            for name in ("cut.onnx", "none.onnx", "text.onnx", "text.json")
+        ),
     ]:
         with pytest.raises(ValueError, match=says):
             load.load(f"insightface:{source}")
-    with pytest.raises(ValueError, match=r"a network over images is given as insightface:FILE\.onnx"):
+    with pytest.raises(
+        ValueError, match=r"a network over images is given as insightface:FILE\.onnx"
+    ):
         load.load(str(tmp_path / "r.onnx"))
     monkeypatch.setattr(insight, "MAX_BYTES", len(whole) - 1)
     with pytest.raises(ValueError, match=f"{len(whole)} bytes; an .onnx file holds at most"):
         load.load(f"insightface:{tmp_path / 'r.onnx'}")
 
 
-def test_a_photograph_gives_what_face_analysis_gives(pack: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Detection, choice, alignment, pixels and network together, with one face, with several, and in a picture that is not square."""
+def test_a_photograph_gives_what_face_analysis_gives(
+    pack: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Detection, choice, alignment, pixels and network together, with one face, with several, and
+    in a picture that is not square.
+    """
     from insightface.app import FaceAnalysis
 
     app = FaceAnalysis(str(pack), allowed_modules=["detection", "recognition"], providers=CPU)
@@ -282,23 +450,40 @@ def test_a_photograph_gives_what_face_analysis_gives(pack: Path, tmp_path: Path,
         photograph(tmp_path / "three [b].png", (2, 2), (4, 4), (6, 2), seed=1),
         photograph(tmp_path / "wide.png", (3, 2), seed=2, size=(96, 128)),
     ]
-    loaded = load.with_detector(load.load(f"insightface:{pack}"), load.find_detector(f"insightface:{pack}"))
+    loaded = load.with_detector(
+        load.load(f"insightface:{pack}"), load.find_detector(f"insightface:{pack}")
+    )
     wanted = []
     for shot in shots:
         best, _ = app.det_model.detect(bgr(shot), max_num=1)
-        wanted.append(next(one.embedding for one in app.get(bgr(shot)) if np.array_equal(one.bbox, best[0, :4])))
+        wanted.append(
+            next(
+                one.embedding for one in app.get(bgr(shot)) if np.array_equal(one.bbox, best[0, :4])
+            )
+        )
     capsys.readouterr()
     for k, shot in enumerate(shots):
         got = verify(loaded, shots[0], shot)
         pair = wanted[0], wanted[k]
         assert got.norms == pytest.approx([float(np.linalg.norm(one)) for one in pair], rel=1e-5)
-        assert got.score == pytest.approx(float(pair[0] @ pair[1] / np.prod([np.linalg.norm(one) for one in pair])), abs=1e-5)
+        assert got.score == pytest.approx(
+            float(pair[0] @ pair[1] / np.prod([np.linalg.norm(one) for one in pair])), abs=1e-5
+        )
     assert capsys.readouterr().err == f"{shots[1]}: 3 faces; the central one was taken\n"
-    assert loaded.meta["faces"] == f"central, aligned to 112 x 112, detector {sha256(pack / 'det_tiny.onnx')[:16]}"
+    assert (
+        loaded.meta["faces"]
+        == f"central, aligned to 112 x 112, detector {sha256(pack / 'det_tiny.onnx')[:16]}"
+    )
 
 
-def test_verify_from_the_command_line(pack: Path, crops: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, second, nobody = photograph(tmp_path / "a.png", (3, 3)), photograph(tmp_path / "b.png", (4, 4), seed=1), photograph(tmp_path / "empty.png")
+def test_verify_from_the_command_line(
+    pack: Path, crops: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second, nobody = (
+        photograph(tmp_path / "a.png", (3, 3)),
+        photograph(tmp_path / "b.png", (4, 4), seed=1),
+        photograph(tmp_path / "empty.png"),
+    )
     base = ("verify", first, second, "--model", f"insightface:{pack}")
     assert likeness(*base, "--json", tmp_path / "v.json") == 0
     shown = capsys.readouterr()
@@ -309,50 +494,99 @@ def test_verify_from_the_command_line(pack: Path, crops: list[Path], tmp_path: P
     assert document["modality"] == "face"
     assert document["faces"].startswith("central, aligned to 112 x 112")
     one_file = ("--model", f"insightface:{pack / 'w600k_r1.onnx'}")
-    assert likeness("verify", first, second, *one_file, "--detector", pack / "det_tiny.onnx", "--json", tmp_path / "w.json") == 0
+    assert (
+        likeness(
+            "verify",
+            first,
+            second,
+            *one_file,
+            "--detector",
+            pack / "det_tiny.onnx",
+            "--json",
+            tmp_path / "w.json",
+        )
+        == 0
+    )
     assert json.loads((tmp_path / "w.json").read_text()) == document
     assert likeness("verify", *crops[:2], *one_file) == 0  # aligned already
     (tmp_path / "photos.txt").write_text("a.png\nb.png\nempty.png\n")
-    detected = ("--items", tmp_path / "photos.txt", *one_file, "--detector", pack / "det_tiny.onnx", "--out", tmp_path / "photos.npz")
+    detected = (
+        "--items",
+        tmp_path / "photos.txt",
+        *one_file,
+        "--detector",
+        pack / "det_tiny.onnx",
+        "--out",
+        tmp_path / "photos.npz",
+    )
     assert likeness("embed", *detected) == 0
     assert "skipped empty.png" in capsys.readouterr().err
     held = embeddings.read(tmp_path / "photos.npz")
     assert held.meta["faces"] == document["faces"]
     assert float(held.unit()[0] @ held.unit()[1]) == pytest.approx(document["score"], abs=1e-6)
     for arguments, says in [
-        (("verify", first, nobody, "--model", f"insightface:{pack}"), f"1 of 2 items cannot be read: {nobody}: no face found"),
+        (
+            ("verify", first, nobody, "--model", f"insightface:{pack}"),
+            f"1 of 2 items cannot be read: {nobody}: no face found",
+        ),
         (("verify", first, second, *one_file), "128 x 128 pixels, but 112 x 112 are wanted"),
-        (("verify", first, second, *one_file), "with --detector SCRFD.onnx photographs are aligned"),
+        (
+            ("verify", first, second, *one_file),
+            "with --detector SCRFD.onnx photographs are aligned",
+        ),
         (
             ("verify", first, second, *one_file, "--detector", pack / "genderage.onnx"),
             "1 outputs (gender and age); an SCRFD detector with landmarks has 9 or 15",
         ),
-        (("verify", first, second, *one_file, "--detector", detector(tmp_path / "six.onnx", 6)), "6 outputs (detection)"),
+        (
+            ("verify", first, second, *one_file, "--detector", detector(tmp_path / "six.onnx", 6)),
+            "6 outputs (detection)",
+        ),
     ]:
         capsys.readouterr()
         assert likeness(*arguments) == 2
-        said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("likeness: ")]
+        said = [
+            line for line in capsys.readouterr().err.splitlines() if line.startswith("likeness: ")
+        ]
         assert len(said) == 1
         assert says in said[0]
 
 
-def test_a_detector_serves_face_models_only_and_keeps_their_size(pack: Path, crops: list[Path], tmp_path: Path) -> None:
+def test_a_detector_serves_face_models_only_and_keeps_their_size(
+    pack: Path, crops: list[Path], tmp_path: Path
+) -> None:
     from dataclasses import replace
 
     model = load.load(f"insightface:{recognizer(tmp_path / 'r.onnx', size=224)}")
     shot = photograph(tmp_path / "a.png", (3, 3))
     found = load.with_detector(model, pack / "det_tiny.onnx").read(Item("a", shot))
-    expected, _ = align.align_one(align.load_detector(pack / "det_tiny.onnx"), images.decode(Item("a", shot)), size=224)
+    expected, _ = align.align_one(
+        align.load_detector(pack / "det_tiny.onnx"), images.decode(Item("a", shot)), size=224
+    )
     assert np.array_equal(np.asarray(found), to_floats(expected))
     assert load.with_detector(model, None) is model
-    for size, shape in ((112, (3, 112, 112)), ([224, 192], (3, 224, 192))):  # one number is a height, as modalities.face.align.read takes it
+    for size, shape in (
+        (112, (3, 112, 112)),
+        ([224, 192], (3, 224, 192)),
+    ):  # one number is a height, as modalities.face.align.read takes it
         sized = replace(model, read=partial(images.read, size=size))
-        assert np.asarray(load.with_detector(sized, pack / "det_tiny.onnx").read(Item("a", shot))).shape == shape
+        assert (
+            np.asarray(
+                load.with_detector(sized, pack / "det_tiny.onnx").read(Item("a", shot))
+            ).shape
+            == shape
+        )
     sized = replace(model, read=partial(align.read, detector="x", size=128, width=96))
     assert load.aligned_size(sized) == (128, 96)
     for size in (160, [64, 64], (112, 128), (112, 111)):
         height, width = (size, size) if isinstance(size, int) else size
-        with pytest.raises(ValueError, match=rf"the model takes faces of {height} x {width}, but they are aligned to heights that are multiples of 112 or 128"):
-            load.with_detector(replace(model, read=partial(images.read, size=size)), pack / "det_tiny.onnx")
+        with pytest.raises(
+            ValueError,
+            match=rf"the model takes faces of {height} x {width}, but they are aligned to heights "
+            r"that are multiples of 112 or 128",
+        ):
+            load.with_detector(
+                replace(model, read=partial(images.read, size=size)), pack / "det_tiny.onnx"
+            )
     with pytest.raises(ValueError, match="modality 'speaker'"):
         load.with_detector(replace(model, modality="speaker"), pack / "det_tiny.onnx")

@@ -1,4 +1,6 @@
-"""Models from elsewhere: SpeechBrain's folders, WeSpeaker's state dicts and ONNX files give the embeddings that their own code gives."""
+"""Models from elsewhere: SpeechBrain's folders, WeSpeaker's state dicts and ONNX files give the
+embeddings that their own code gives.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,11 @@ RESNET = """ResNet.ResNet
 def trained(network: nn.Module) -> Any:
     """With statistics as after training: a padded or normalised frame is not zero behind them."""
     for module in network.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None and module.running_var is not None:
+        if (
+            isinstance(module, nn.modules.batchnorm._BatchNorm)
+            and module.running_mean is not None
+            and module.running_var is not None
+        ):
             nn.init.uniform_(module.running_mean, -1, 1)
             nn.init.uniform_(module.running_var, 0.5, 2)
     return network.eval()
@@ -98,10 +104,18 @@ def network_of(kind: str) -> Any:
 
     torch.manual_seed(0)
     if kind == ECAPA:
-        return trained(ECAPA_TDNN.ECAPA_TDNN(24, channels=[16] * 4 + [48], attention_channels=8, lin_neurons=12))
+        return trained(
+            ECAPA_TDNN.ECAPA_TDNN(
+                24, channels=[16] * 4 + [48], attention_channels=8, lin_neurons=12
+            )
+        )
     if kind == XVECTOR:
-        return trained(Xvector.Xvector(in_channels=24, tdnn_channels=[8, 8, 8, 8, 24], lin_neurons=12))
-    return trained(ResNet.ResNet(24, channels=[8, 8, 16, 16], block_sizes=[1, 1, 1, 1], lin_neurons=12))
+        return trained(
+            Xvector.Xvector(in_channels=24, tdnn_channels=[8, 8, 8, 8, 24], lin_neurons=12)
+        )
+    return trained(
+        ResNet.ResNet(24, channels=[8, 8, 16, 16], block_sizes=[1, 1, 1, 1], lin_neurons=12)
+    )
 
 
 def hub_folder(folder: Path, kind: str) -> Path:
@@ -124,31 +138,56 @@ def hub_folder(folder: Path, kind: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("kind", "exact"), [(ECAPA, 1e-6), (XVECTOR, 1e-3), (RESNET, 1e-6)], ids=["ecapa", "xvector", "resnet"])
-def test_speechbrain_folders_embed_as_speechbrain_does(kind: str, exact: float, voices: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "exact"),
+    [(ECAPA, 1e-6), (XVECTOR, 1e-3), (RESNET, 1e-6)],
+    ids=["ecapa", "xvector", "resnet"],
+)
+def test_speechbrain_folders_embed_as_speechbrain_does(
+    kind: str, exact: float, voices: Path, tmp_path: Path
+) -> None:
     """x-vectors: SpeechBrain's pooling adds noise of up to 1e-4, ours the same number always."""
     folder = hub_folder(tmp_path / "spkrec", kind)
     loaded = load.load(f"speechbrain:{folder}")
     from speechbrain.inference.classifiers import EncoderClassifier
 
-    theirs = EncoderClassifier.from_hparams(str(folder), savedir=str(tmp_path / "save"))  # executes the YAML, which is ours
+    theirs = EncoderClassifier.from_hparams(
+        str(folder), savedir=str(tmp_path / "save")
+    )  # executes the YAML, which is ours
     items = folders.items(voices, split="all")[:6]
     found, bad = embed(loaded.embedder, items, loaded.read, batch_size=4, meta=loaded.meta)
     assert not bad
     with torch.no_grad():
-        expected = np.stack([theirs.encode_batch(torch.from_numpy(audio.read(one))[None]).flatten().numpy() for one in items])
+        expected = np.stack(
+            [
+                theirs.encode_batch(torch.from_numpy(audio.read(one))[None]).flatten().numpy()
+                for one in items
+            ]
+        )
     np.testing.assert_allclose(found.matrix, expected, atol=exact * np.abs(expected).max())
-    assert (found.meta["similarity"], found.meta["modality"], len(found.meta["model"])) == ("cosine", "speaker", 64)
+    assert (found.meta["similarity"], found.meta["modality"], len(found.meta["model"])) == (
+        "cosine",
+        "speaker",
+        64,
+    )
 
 
-def test_a_speechbrain_model_of_telephone_speech_reads_at_its_rate(voices: Path, tmp_path: Path) -> None:
+def test_a_speechbrain_model_of_telephone_speech_reads_at_its_rate(
+    voices: Path, tmp_path: Path
+) -> None:
     folder = hub_folder(tmp_path / "spkrec", ECAPA)
     yaml = folder / "hyperparams.yaml"
-    yaml.write_text(yaml.read_text().replace("    left_frames: 0\n", "    left_frames: 0\n    sample_rate: 8000\n"))
+    yaml.write_text(
+        yaml.read_text().replace(
+            "    left_frames: 0\n", "    left_frames: 0\n    sample_rate: 8000\n"
+        )
+    )
     loaded = load.load(f"speechbrain:{folder}")
     from speechbrain.inference.classifiers import EncoderClassifier
 
-    theirs = EncoderClassifier.from_hparams(str(folder), savedir=str(tmp_path / "save"))  # executes the YAML, which is ours
+    theirs = EncoderClassifier.from_hparams(
+        str(folder), savedir=str(tmp_path / "save")
+    )  # executes the YAML, which is ours
     one = folders.items(voices, split="all")[0]
     wave = audio.read(one, rate_hz=8_000)
     np.testing.assert_array_equal(loaded.read(one), wave)
@@ -165,26 +204,57 @@ def test_no_yaml_is_executed_and_no_pickle_loaded(tmp_path: Path) -> None:
     yaml, weights = folder / "hyperparams.yaml", folder / "embedding_model.ckpt"
     whole, state = yaml.read_text(), torch.load(weights, weights_only=True)
     ran = tmp_path / "ran"
-    yaml.write_text(whole + f'evil: !apply:pathlib.Path.touch [!new:pathlib.Path ["{ran}"]]\nworse: !!python/name:os.system\n')
+    yaml.write_text(
+        whole + f'evil: !apply:pathlib.Path.touch [!new:pathlib.Path ["{ran}"]]\nworse: '
+        "!!python/name:os.system\n"
+    )
     with pytest.raises(ValueError, match="no YAML that can be read"):
         load.load(f"speechbrain:{folder}")
     yaml.write_text(whole + f"evil: !apply:os.system ['touch {ran}']\n")
     load.load(f"speechbrain:{folder}")
     assert not ran.exists()
     for before, after, says in [
-        ("ECAPA_TDNN.ECAPA_TDNN", "ECAPA_TDNN.Other", "its embedding_model is 'speechbrain.lobes.models.ECAPA_TDNN.Other'"),
-        ("speechbrain.lobes.models.ECAPA_TDNN.ECAPA_TDNN", "os.system", "its embedding_model is 'os.system'"),
+        (
+            "ECAPA_TDNN.ECAPA_TDNN",
+            "ECAPA_TDNN.Other",
+            "its embedding_model is 'speechbrain.lobes.models.ECAPA_TDNN.Other'",
+        ),
+        (
+            "speechbrain.lobes.models.ECAPA_TDNN.ECAPA_TDNN",
+            "os.system",
+            "its embedding_model is 'os.system'",
+        ),
         ("lin_neurons: 12", "lin_neurons: 13", "do not fit the network: 0 missing"),
         ("lin_neurons: 12", "lin_neurons: 9999999999", "is not read; allowed are numbers up to"),
         ("[16, 16, 16, 16, 48]", "[60000, 60000, 60000, 60000, 60000]", "do not fit"),
         ("lin_neurons: 12", "lin_neurons: !apply:os.getpid", "is not read"),
         ("lin_neurons: 12", "neurons: 12", "'neurons' are no arguments of ECAPA_TDNN"),
-        ("input_size: !ref <n_mels>\n    channels", "input_size: 30\n    channels", "takes 30 bands, but its Fbank gives 24"),
+        (
+            "input_size: !ref <n_mels>\n    channels",
+            "input_size: 30\n    channels",
+            "takes 30 bands, but its Fbank gives 24",
+        ),
         ("norm_type: sentence", "norm_type: speaker", "mean_var_norm is 'speaker'"),
-        ("    norm_type: sentence\n", "", "mean_var_norm is 'global'"),  # what SpeechBrain takes where nothing is said
-        ("norm_type: sentence", "norm_type: sentence\n    mean_norm: False", "mean_var_norm sets 'mean_norm', which are not read"),
-        ("features.InputNormalization\n    norm_type: sentence", "features.Other\n    norm_type: sentence", "mean_var_norm is '!new:.*features.Other'"),
-        ("lobes.features.Fbank", "lobes.features.MFCC", "compute_features is '!new:speechbrain.lobes.features.MFCC'"),
+        (
+            "    norm_type: sentence\n",
+            "",
+            "mean_var_norm is 'global'",
+        ),  # what SpeechBrain takes where nothing is said
+        (
+            "norm_type: sentence",
+            "norm_type: sentence\n    mean_norm: False",
+            "mean_var_norm sets 'mean_norm', which are not read",
+        ),
+        (
+            "features.InputNormalization\n    norm_type: sentence",
+            "features.Other\n    norm_type: sentence",
+            "mean_var_norm is '!new:.*features.Other'",
+        ),
+        (
+            "lobes.features.Fbank",
+            "lobes.features.MFCC",
+            "compute_features is '!new:speechbrain.lobes.features.MFCC'",
+        ),
         ("deltas: False", "deltas: True", "'deltas'"),
         ("deltas: False", "filter_shape: gaussian", "'filter_shape', which are not read"),
         ("mean_var_norm:", "other:", "mean_var_norm is missing"),
@@ -224,8 +294,12 @@ WESPEAKER: dict[str, Callable[[], Any]] = {
     "resnet34": lambda: ResNet(24, dim=10, width=4),
     "3D-Speaker resnet34": lambda: ResNet(24, dim=10, width=4, two_layers=True),
     "resnet50-like": lambda: ResNet(40, dim=10, width=2, depth=50, blocks=(1, 2, 1, 1)),
-    "ecapa": lambda: WeSpeakerECAPA(24, dim=10, channels=16, pooled=24, res2net_scale=4, se_channels=8),
-    "ecapa-emb-bn": lambda: WeSpeakerECAPA(24, dim=10, channels=16, pooled=24, global_context=False, normalise=True),
+    "ecapa": lambda: WeSpeakerECAPA(
+        24, dim=10, channels=16, pooled=24, res2net_scale=4, se_channels=8
+    ),
+    "ecapa-emb-bn": lambda: WeSpeakerECAPA(
+        24, dim=10, channels=16, pooled=24, global_context=False, normalise=True
+    ),
     "xvector": lambda: XVector(24, dim=10, channels=8, pooled=12),
     "campplus": lambda: CAMPPlus(80, dim=10),
 }
@@ -235,21 +309,35 @@ WESPEAKER: dict[str, Callable[[], Any]] = {
 def test_wespeakers_state_dicts_need_no_sizes(kind: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     network = trained(WESPEAKER[kind]())
-    state = {f"module.{name}": value for name, value in network.state_dict().items()} | {"module.projection.weight": torch.zeros(7, 10)}
+    state = {f"module.{name}": value for name, value in network.state_dict().items()} | {
+        "module.projection.weight": torch.zeros(7, 10)
+    }
     torch.save({"model": state} if kind == "ecapa" else state, tmp_path / "avg_model.pt")
     wave = torch.randn(2, 4000) * 0.1
-    for frontend, fbank in (("wespeaker", WESPEAKER_FBANK), ("3dspeaker", THREED_SPEAKER_FBANK))[: 2 if kind == "resnet34" else 1]:
+    for frontend, fbank in (("wespeaker", WESPEAKER_FBANK), ("3dspeaker", THREED_SPEAKER_FBANK))[
+        : 2 if kind == "resnet34" else 1
+    ]:
         loaded = load.load(f"wespeaker:{tmp_path}", frontend=frontend)  # type: ignore[arg-type]
         with torch.no_grad():
             expected = network(fbank(num_mels=network.in_dim).eval()(wave)[0])
-            np.testing.assert_allclose(loaded.embedder(wave).numpy(), expected.numpy(), atol=1e-6 * float(expected.abs().max()))
-    assert load.load(f"wespeaker:{tmp_path / 'avg_model.pt'}").digest == load.load(f"wespeaker:{tmp_path}").digest
+            np.testing.assert_allclose(
+                loaded.embedder(wave).numpy(),
+                expected.numpy(),
+                atol=1e-6 * float(expected.abs().max()),
+            )
+    assert (
+        load.load(f"wespeaker:{tmp_path / 'avg_model.pt'}").digest
+        == load.load(f"wespeaker:{tmp_path}").digest
+    )
 
 
 def test_other_state_dicts_are_refused_in_a_sentence(tmp_path: Path) -> None:
     for state, says in [
         ({"fc.weight": torch.zeros(2, 2)}, r"its 1 tensors \('fc.weight'\) are none of ResNet"),
-        ({**ResNet(24, dim=4, width=2).state_dict(), "seg_3.weight": torch.zeros(2)}, r"model.pt: state dict of .* 1 unknown \(seg_3.weight\)"),
+        (
+            {**ResNet(24, dim=4, width=2).state_dict(), "seg_3.weight": torch.zeros(2)},
+            r"model.pt: state dict of .* 1 unknown \(seg_3.weight\)",
+        ),
         (ResNet(24, dim=4, width=2, pooling="ASTP").state_dict(), "attentive pooling"),
     ]:
         torch.save(state, tmp_path / "model.pt")
@@ -268,7 +356,9 @@ class Waves(nn.Module):
         return torch.as_tensor(self.conv(wave[:, None]).relu().mean(dim=2))
 
 
-def export(path: Path, network: nn.Module, example: Tensor, *, free: dict[int, Any], name: str = "feats") -> Path:
+def export(
+    path: Path, network: nn.Module, example: Tensor, *, free: dict[int, Any], name: str = "feats"
+) -> Path:
     pytest.importorskip("onnxscript")
     import warnings
 
@@ -294,7 +384,12 @@ def onnx_model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, nn.Modul
     torch.manual_seed(0)
     network = trained(ResNet(80, dim=10, width=2, blocks=(1, 1, 1, 1)))
     dims = {0: torch.export.Dim("batch"), 1: torch.export.Dim("frames", min=16)}
-    return export(tmp_path_factory.mktemp("onnx") / "speaker model.v1.onnx", network, torch.randn(2, 100, 80), free=dims), network
+    return export(
+        tmp_path_factory.mktemp("onnx") / "speaker model.v1.onnx",
+        network,
+        torch.randn(2, 100, 80),
+        free=dims,
+    ), network
 
 
 @pytest.mark.slow  # an export of its own, which these three share
@@ -306,15 +401,27 @@ def test_onnx_networks_over_filterbanks(onnx_model: tuple[Path, nn.Module], voic
         found, _ = embed(loaded.embedder, items, loaded.read, batch_size=3)
         front = fbank().eval()
         with torch.no_grad():
-            expected = np.stack([network(front(torch.from_numpy(audio.read(one))[None])[0])[0].numpy() for one in items])
+            expected = np.stack(
+                [
+                    network(front(torch.from_numpy(audio.read(one))[None])[0])[0].numpy()
+                    for one in items
+                ]
+            )
         np.testing.assert_allclose(found.matrix, expected, atol=1e-5 * np.abs(expected).max())
 
 
 @pytest.mark.slow  # with the export of the test above
-def test_embeddings_of_two_front_ends_are_of_two_models(onnx_model: tuple[Path, nn.Module], tmp_path: Path) -> None:
+def test_embeddings_of_two_front_ends_are_of_two_models(
+    onnx_model: tuple[Path, nn.Module], tmp_path: Path
+) -> None:
     torch.save(ResNet(24, dim=4, width=2).state_dict(), tmp_path / "avg_model.pt")
-    for model, file in ((str(onnx_model[0]), onnx_model[0]), (f"wespeaker:{tmp_path}", tmp_path / "avg_model.pt")):
-        assert load.load(model).digest == hashlib.sha256(file.read_bytes()).hexdigest()  # as the files of embeddings that there are say it
+    for model, file in (
+        (str(onnx_model[0]), onnx_model[0]),
+        (f"wespeaker:{tmp_path}", tmp_path / "avg_model.pt"),
+    ):
+        assert (
+            load.load(model).digest == hashlib.sha256(file.read_bytes()).hexdigest()
+        )  # as the files of embeddings that there are say it
         assert load.load(model, frontend="3dspeaker").digest != load.load(model).digest
 
 
@@ -322,7 +429,17 @@ def test_embeddings_of_two_front_ends_are_of_two_models(onnx_model: tuple[Path, 
 def test_onnx_networks_over_waves_and_what_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     network = Waves()
-    loaded = load.load(str(export(tmp_path / "w.onnx", network, torch.randn(1, 4000), free={1: torch.export.Dim("samples", min=800)}, name="wave")))
+    loaded = load.load(
+        str(
+            export(
+                tmp_path / "w.onnx",
+                network,
+                torch.randn(1, 4000),
+                free={1: torch.export.Dim("samples", min=800)},
+                name="wave",
+            )
+        )
+    )
     wave = torch.randn(3, 8000)  # the model takes one at a time
     with torch.no_grad():
         np.testing.assert_allclose(loaded.embedder(wave).numpy(), network(wave).numpy(), atol=1e-6)
@@ -358,7 +475,10 @@ def likeness(*arguments: object) -> int:
 
 
 def test_crops_chunks_and_pauses_from_the_command_line(
-    onnx_model: tuple[Path, nn.Module], voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    onnx_model: tuple[Path, nn.Module],
+    voices: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     path, _ = onnx_model
     items = folders.items(voices, split="all")[:4]
@@ -369,7 +489,9 @@ def test_crops_chunks_and_pauses_from_the_command_line(
     def whole(*waves: np.ndarray) -> np.ndarray:
         """The mean over pieces, weighted by their lengths."""
         with torch.no_grad():
-            rows = [loaded.embedder(torch.from_numpy(one)[None])[0].double().numpy() for one in waves]
+            rows = [
+                loaded.embedder(torch.from_numpy(one)[None])[0].double().numpy() for one in waves
+            ]
         return np.average(rows, axis=0, weights=[len(one) for one in waves])
 
     cases: list[tuple[list[object], Callable[[Any], list[Any]] | None, dict[str, str]]] = [
@@ -385,7 +507,12 @@ def test_crops_chunks_and_pauses_from_the_command_line(
     for more, pieces, said in cases:
         assert likeness(*base, *more) == 0
         found = embeddings.read(tmp_path / "e.npz")
-        assert dict(found.meta) == {"model": loaded.digest, "modality": "speaker", "similarity": "cosine", **said}
+        assert dict(found.meta) == {
+            "model": loaded.digest,
+            "modality": "speaker",
+            "similarity": "cosine",
+            **said,
+        }
         if pieces is not None:
             expected = np.stack([whole(*pieces(audio.read(one))) for one in items])
             np.testing.assert_allclose(found.matrix, expected, atol=1e-5 * np.abs(expected).max())

@@ -24,7 +24,12 @@ from toolkit.training.train import fit
 ROOT = Path(__file__).parents[3]
 RUN = ROOT / "tests" / "golden" / "likeness-0.1"
 EMBEDDING = [0.02126043476164341, -0.07527130842208862]  # by version 0.1
-SETTINGS = ["schedule.steps=4", "schedule.warmup_steps=0", "schedule.save_every=2", "schedule.eval_every=0"]
+SETTINGS = [
+    "schedule.steps=4",
+    "schedule.warmup_steps=0",
+    "schedule.save_every=2",
+    "schedule.eval_every=0",
+]
 SETTINGS += ["sampling.batch_size=10", "sampling.items_per_class=2", "workers=0"]
 
 
@@ -44,7 +49,10 @@ def test_a_run_goes_on(tmp_path: Path) -> None:
     recipe = replace(recipes.override(recipe, SETTINGS), backbone=backbone)
     fit(recipe, data=tmp_path, out=tmp_path / "run", resume=True)
     assert load_model(tmp_path / "run").step == 4
-    steps = [json.loads(line)["step"] for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    steps = [
+        json.loads(line)["step"]
+        for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()
+    ]
     assert steps[:4] == [1, 2, 3, 4]
     other = recipes.override(recipe, ["optim.lr=0.5"])
     with pytest.raises(ValueError, match="optim"):
@@ -54,7 +62,9 @@ def test_a_run_goes_on(tmp_path: Path) -> None:
 def test_every_new_name_is_there() -> None:
     for module in RENAMED.values():
         assert (ROOT / f"{module.replace('.', '/')}.py").is_file()
-    assert renamed({"call": "toolkit.pixels.PixelScale", "args": {"x": [{"call": "eval.eer", "args": {}}]}}) == {
+    assert renamed(
+        {"call": "toolkit.pixels.PixelScale", "args": {"x": [{"call": "eval.eer", "args": {}}]}}
+    ) == {
         "call": "toolkit.data.pixels.PixelScale",
         "args": {"x": [{"call": "eval.eer", "args": {}}]},
     }

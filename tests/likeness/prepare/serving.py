@@ -1,4 +1,6 @@
-"""An HTTP server of our own, and small archives for it to serve: what the tests of `likeness prepare` fetch from."""
+"""An HTTP server of our own, and small archives for it to serve: what the tests of `likeness
+prepare` fetch from.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Server(ThreadingHTTPServer):
-    """files: path -> bytes. breaks: how many answers to cut off after half of what they should send. requests: (path, Range) of each."""
+    """files: path -> bytes. breaks: how many answers to cut off after half of what they should
+    send. requests: (path, Range) of each.
+    """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -75,7 +79,9 @@ class Handler(BaseHTTPRequestHandler):
 def serving() -> Iterator[Server]:
     """A server that answers in a thread of its own until the end of the block."""
     with Server() as one:
-        thread = threading.Thread(target=one.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread = threading.Thread(
+            target=one.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        )
         thread.start()
         yield one
         one.shutdown()

@@ -1,4 +1,6 @@
-"""`likeness prepare` against a server of our own: whole and verified, or nothing under a final name."""
+"""`likeness prepare` against a server of our own: whole and verified, or nothing under a final
+name.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,12 @@ WAVS = {f"set-1.0/recordings/{i}.wav": os.urandom(2_000) for i in range(5)}
 
 def dataset(server: Server, body: bytes, name: str = "set.tar.gz", **more: object) -> Dataset:
     server.files[name] = body
-    archive = Archive(makes="set/wav", urls=(server.url(name),), takes=("*/recordings/*.wav",), **more)  # type: ignore[arg-type]
-    return Dataset("set", "a set", "none", "here", (archive,), holds=(Holds("set/wav", (".wav",), 5),))
+    archive = Archive(
+        makes="set/wav", urls=(server.url(name),), takes=("*/recordings/*.wav",), **more
+    )  # type: ignore[arg-type]
+    return Dataset(
+        "set", "a set", "none", "here", (archive,), holds=(Holds("set/wav", (".wav",), 5),)
+    )
 
 
 def run(one: Dataset, data: Path, **more: object) -> list[str]:
@@ -50,7 +56,11 @@ def run(one: Dataset, data: Path, **more: object) -> list[str]:
 
 def left(data: Path) -> list[str]:
     """Every file below data but the lock."""
-    return sorted(one.relative_to(data).as_posix() for one in data.rglob("*") if one.is_file() and one.name != ".lock")
+    return sorted(
+        one.relative_to(data).as_posix()
+        for one in data.rglob("*")
+        if one.is_file() and one.name != ".lock"
+    )
 
 
 def test_fetches_verifies_unpacks_counts_and_does_it_once(server: Server, tmp_path: Path) -> None:
@@ -65,38 +75,69 @@ def test_fetches_verifies_unpacks_counts_and_does_it_once(server: Server, tmp_pa
     assert len(server.requests) == 1
 
 
-def test_an_archive_goes_when_what_it_held_is_on_the_disk(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_goes_when_what_it_held_is_on_the_disk(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = dataset(server, packed(WAVS))
     server.files["list.txt"] = b"a b"
     listed = Archive(makes="meta/list.txt", urls=(server.url("list.txt"),))
     calls = recorded(monkeypatch, tmp_path)
     run(replace(one, archives=(*one.archives, listed)), tmp_path)
-    for name, made in (("set.tar.gz", ["sync", "replace set/wav", "fsync set"]), ("list.txt", ["replace meta/list.txt", "fsync meta"])):
+    for name, made in (
+        ("set.tar.gz", ["sync", "replace set/wav", "fsync set"]),
+        ("list.txt", ["replace meta/list.txt", "fsync meta"]),
+    ):
         fetched = [f"fsync downloads/{name}.part", f"replace downloads/{name}", "fsync downloads"]
         assert come_in_order([*fetched, *made, f"unlink downloads/{name}"], calls)
-    assert come_in_order(["fsync downloads/.unpacking-list.txt/file", "replace meta/list.txt"], calls)
+    assert come_in_order(
+        ["fsync downloads/.unpacking-list.txt/file", "replace meta/list.txt"], calls
+    )
 
 
 @pytest.mark.parametrize("folder", ["", "downloads"])
-def test_files_that_are_there_already_are_summed(server: Server, tmp_path: Path, folder: str) -> None:
+def test_files_that_are_there_already_are_summed(
+    server: Server, tmp_path: Path, folder: str
+) -> None:
     body = packed(WAVS)
     one = dataset(server, body, md5=hashlib.md5(body).hexdigest())
     run(one, tmp_path)
     beside = tmp_path / folder / "set.tar.gz"
     beside.write_bytes(body)
-    assert "set/wav is there already; MD5 of set.tar.gz is right; unpacked files are counted, not summed" in run(one, tmp_path)
+    assert (
+        "set/wav is there already; MD5 of set.tar.gz is right; unpacked files are counted, not "
+        "summed" in run(one, tmp_path)
+    )
     beside.write_bytes(body[:-1] + bytes([body[-1] ^ 1]))
     with pytest.raises(
-        ValueError, match=r"^set.tar.gz: its md5 is [0-9a-f]{32}, but [0-9a-f]{32} is expected; remove it and set/wav from .* and run the command again$"
+        ValueError,
+        match=r"^set.tar.gz: its md5 is [0-9a-f]{32}, but [0-9a-f]{32} is expected; remove it and "
+        r"set/wav from .* and run the command again$",
     ):
         run(one, tmp_path)
-    assert (tmp_path / "set/wav/3.wav").is_file()  # what somebody put there is removed by nobody else
-    whole = Dataset("list", "a list", "none", "here", (Archive(makes="meta/list.txt", urls=(server.url("list.txt"),), md5=hashlib.md5(b"a b").hexdigest()),))
+    assert (
+        tmp_path / "set/wav/3.wav"
+    ).is_file()  # what somebody put there is removed by nobody else
+    whole = Dataset(
+        "list",
+        "a list",
+        "none",
+        "here",
+        (
+            Archive(
+                makes="meta/list.txt",
+                urls=(server.url("list.txt"),),
+                md5=hashlib.md5(b"a b").hexdigest(),
+            ),
+        ),
+    )
     (tmp_path / "meta").mkdir()
     (tmp_path / "meta/list.txt").write_bytes(b"a b")
     assert "meta/list.txt is there already; MD5 is right" in run(whole, tmp_path)
     (tmp_path / "meta/list.txt").write_bytes(b"a c")
-    with pytest.raises(ValueError, match=r"^list.txt: its md5 is .* is expected; remove it from .* and run the command again$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^list.txt: its md5 is .* is expected; remove it from .* and run the command again$",
+    ):
         run(whole, tmp_path)
 
 
@@ -111,11 +152,17 @@ def test_broken_connections_are_resumed_where_they_broke(server: Server, tmp_pat
     assert left(tmp_path) == ["a"]
 
 
-def test_a_stopped_download_goes_on_and_a_changed_file_starts_anew(server: Server, tmp_path: Path) -> None:
+def test_a_stopped_download_goes_on_and_a_changed_file_starts_anew(
+    server: Server, tmp_path: Path
+) -> None:
     server.files["a"] = os.urandom(100_000)
     server.breaks = 1_000
     server.ranges = False  # every try begins anew and gains nothing
-    with pytest.raises(OSError, match=r"the connection ended after 50000 of 100000 bytes; gave up after 5 tries; what arrived is kept"):
+    with pytest.raises(
+        OSError,
+        match=r"the connection ended after 50000 of 100000 bytes; gave up after 5 tries; what "
+        r"arrived is kept",
+    ):
         download(server.url("a"), tmp_path / "a", wait_seconds=0.001)
     assert left(tmp_path) == ["a.part", "a.part.tag"]
     server.breaks, server.ranges, server.requests = 0, True, []
@@ -136,7 +183,9 @@ def test_without_etag_only_a_verified_file_is_resumed(server: Server, tmp_path: 
         assert server.requests == [("/a", "bytes=60000-" if verified else None)]
     (tmp_path / "a.part").write_bytes(server.files["a"])  # complete, only not renamed: 416
     download(server.url("a"), tmp_path / "a", verified=True)
-    (tmp_path / "a.part").write_bytes(server.files["a"] * 2)  # longer than the server's: not the same file
+    (tmp_path / "a.part").write_bytes(
+        server.files["a"] * 2
+    )  # longer than the server's: not the same file
     download(server.url("a"), tmp_path / "a", verified=True, wait_seconds=0.01)
     assert (tmp_path / "a").read_bytes() == server.files["a"]
 
@@ -144,7 +193,10 @@ def test_without_etag_only_a_verified_file_is_resumed(server: Server, tmp_path: 
 def test_wrong_checksum_or_size_leaves_nothing(server: Server, tmp_path: Path) -> None:
     body = packed(WAVS)
     for more, message in (
-        ({"sha256": "0" * 64}, r"set.tar.gz: its sha256 is [0-9a-f]{64}, but 0{64} is expected; it was removed"),
+        (
+            {"sha256": "0" * 64},
+            r"set.tar.gz: its sha256 is [0-9a-f]{64}, but 0{64} is expected; it was removed",
+        ),
         ({"md5": "0" * 32}, r"its md5 is [0-9a-f]{32}, but 0{32} is expected"),
         ({"size": 17}, r"the server's file has \d+ bytes, but 17 are expected"),
     ):
@@ -153,18 +205,27 @@ def test_wrong_checksum_or_size_leaves_nothing(server: Server, tmp_path: Path) -
         assert left(tmp_path) == []
 
 
-def test_files_that_somebody_put_there_are_removed_by_nobody_else(server: Server, tmp_path: Path) -> None:
+def test_files_that_somebody_put_there_are_removed_by_nobody_else(
+    server: Server, tmp_path: Path
+) -> None:
     one = dataset(server, packed(WAVS), md5="0" * 32)
     put = tmp_path / "downloads" / "set.tar.gz"
     put.parent.mkdir()
     put.write_bytes(b"mine")
-    with pytest.raises(ValueError, match=r"^set.tar.gz: its md5 is .* is expected; remove it: run the command again"):
+    with pytest.raises(
+        ValueError,
+        match=r"^set.tar.gz: its md5 is .* is expected; remove it: run the command again",
+    ):
         run(one, tmp_path)
     assert put.read_bytes() == b"mine"
     assert server.requests == []
     server.files["b"] = b"second part"
     parts = Archive(makes="both", urls=(server.url("set.tar.gz"), server.url("b")), md5="0" * 32)
-    with pytest.raises(ValueError, match=r"is expected; 'b' of it, fetched now, was removed; remove 'set.tar.gz' from .*downloads too: run the command again"):
+    with pytest.raises(
+        ValueError,
+        match=r"is expected; 'b' of it, fetched now, was removed; remove 'set.tar.gz' from "
+        r".*downloads too: run the command again",
+    ):
         run(Dataset("both", "two parts", "none", "here", (parts,), by_hand="ask"), tmp_path)
     assert left(tmp_path) == ["downloads/set.tar.gz"]
     assert put.read_bytes() == b"mine"
@@ -172,14 +233,18 @@ def test_files_that_somebody_put_there_are_removed_by_nobody_else(server: Server
 
 def test_an_unknown_checksum_is_said(server: Server, tmp_path: Path) -> None:
     body = packed(WAVS)
-    assert f"set.tar.gz: UNVERIFIED, no checksum of it is known; {len(body)} bytes" in run(dataset(server, body), tmp_path, keep=True)
+    assert f"set.tar.gz: UNVERIFIED, no checksum of it is known; {len(body)} bytes" in run(
+        dataset(server, body), tmp_path, keep=True
+    )
     assert "downloads/set.tar.gz" in left(tmp_path)
 
 
 @pytest.mark.parametrize("cut", [0.05, 0.5, 0.98])
 def test_truncated_archives(server: Server, tmp_path: Path, cut: float) -> None:
     for name, body in (("set.tar.gz", packed(WAVS)), ("set.zip", zipped(WAVS))):
-        with pytest.raises(ValueError, match=rf"{name}: damaged or cut short .*nothing of it was unpacked"):
+        with pytest.raises(
+            ValueError, match=rf"{name}: damaged or cut short .*nothing of it was unpacked"
+        ):
             run(dataset(server, body[: int(len(body) * cut)], name), tmp_path)
         assert left(tmp_path) == [f"downloads/{name}"]
         (tmp_path / "downloads" / name).unlink()
@@ -210,7 +275,11 @@ def test_members_outside_the_folder_are_refused(server: Server, tmp_path: Path) 
         "f.zip": held.getvalue(),
     }
     for name, body in cases.items():
-        with pytest.raises(ValueError, match=rf"{name}: .*nothing of it was unpacked; it is not the archive that was published"):
+        with pytest.raises(
+            ValueError,
+            match=rf"{name}: .*nothing of it was unpacked; it is not the archive that was "
+            r"published",
+        ):
             run(dataset(server, body, name), tmp_path / "data")
     assert left(tmp_path) == [f"data/downloads/{name}" for name in cases]
 
@@ -261,11 +330,17 @@ def test_expanding_archives_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "into").exists()
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is always full")
+@pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is always full"
+)
 def test_a_full_disk_is_said_and_nothing_final_is_left(server: Server, tmp_path: Path) -> None:
     server.files["a"] = b"x" * 100
     (tmp_path / "a.part").symlink_to("/dev/full")
-    with pytest.raises(OSError, match=r"a\.part: cannot be written \(No space left on device\); make room and run the command again"):
+    with pytest.raises(
+        OSError,
+        match=r"a\.part: cannot be written \(No space left on device\); make room and run the "
+        r"command again",
+    ):
         download(server.url("a"), tmp_path / "a")
     assert not (tmp_path / "a").exists()
     server.claim = 10**18
@@ -286,31 +361,57 @@ def test_addresses_that_are_refused(server: Server, tmp_path: Path) -> None:
         download(server.url("a"), tmp_path / "a", wait_seconds=0.001)
 
 
-def test_parts_are_joined_and_archives_put_there_by_hand_are_taken(server: Server, tmp_path: Path) -> None:
+def test_parts_are_joined_and_archives_put_there_by_hand_are_taken(
+    server: Server, tmp_path: Path
+) -> None:
     body = packed(WAVS)
-    pieces = {f"set.tar.gza{part}": body[i * 3_000 : (i + 1) * 3_000] for i, part in enumerate("abcd")}
+    pieces = {
+        f"set.tar.gza{part}": body[i * 3_000 : (i + 1) * 3_000] for i, part in enumerate("abcd")
+    }
     server.files.update(pieces)
     sum_ = hashlib.md5(body).hexdigest()
     holds = (Holds("set/wav", (".wav",), 5),)
-    fetched = Archive("set/wav", urls=tuple(map(server.url, pieces)), takes=("*/recordings/*",), md5=sum_)
+    fetched = Archive(
+        "set/wav", urls=tuple(map(server.url, pieces)), takes=("*/recordings/*",), md5=sum_
+    )
     run(Dataset("set", "", "", "", (fetched,), holds=holds), tmp_path / "1")
     assert len(left(tmp_path / "1")) == 5
     wavs = zipped(WAVS)
     for where, names in (("", ["set.zipaa", "set.zipab"]), ("downloads", ["set.zip"])):
         data = tmp_path / (where or "2")
         (data / where).mkdir(parents=True)
-        by_hand = Archive("set/wav", files=("set.zipaa", "set.zipab"), joined="set.zip", takes=("*/recordings/*",), md5=hashlib.md5(wavs).hexdigest())
-        one = Dataset("set", "", "", "", (by_hand,), holds=holds, by_hand="fetch set.zip into DATA/downloads")
-        with pytest.raises(ValueError, match=r"set: 1 of 1 counts .*fetch set.zip into .*/downloads"):
+        by_hand = Archive(
+            "set/wav",
+            files=("set.zipaa", "set.zipab"),
+            joined="set.zip",
+            takes=("*/recordings/*",),
+            md5=hashlib.md5(wavs).hexdigest(),
+        )
+        one = Dataset(
+            "set", "", "", "", (by_hand,), holds=holds, by_hand="fetch set.zip into DATA/downloads"
+        )
+        with pytest.raises(
+            ValueError, match=r"set: 1 of 1 counts .*fetch set.zip into .*/downloads"
+        ):
             run(one, data)
         for i, name in enumerate(names):
-            (data / where / name).write_bytes(wavs[i * 4_000 : (i + 1) * 4_000] if len(names) == 2 and i == 0 else wavs[4_000 * i :])
+            (data / where / name).write_bytes(
+                wavs[i * 4_000 : (i + 1) * 4_000]
+                if len(names) == 2 and i == 0
+                else wavs[4_000 * i :]
+            )
         run(one, data)
         assert len(left(data)) == 5 + len(names)  # the user's files stay
 
 
-@given(sizes=st.lists(st.integers(0, 20), min_size=1, max_size=5), start=st.integers(0, 60), length=st.integers(0, 60))
-def test_joined_reads_like_one_file(tmp_path_factory: pytest.TempPathFactory, sizes: list[int], start: int, length: int) -> None:
+@given(
+    sizes=st.lists(st.integers(0, 20), min_size=1, max_size=5),
+    start=st.integers(0, 60),
+    length=st.integers(0, 60),
+)
+def test_joined_reads_like_one_file(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], start: int, length: int
+) -> None:
     folder = tmp_path_factory.mktemp("parts")
     whole = bytes(range(sum(sizes)))
     paths, begin = [], 0
@@ -322,7 +423,10 @@ def test_joined_reads_like_one_file(tmp_path_factory: pytest.TempPathFactory, si
         stream.seek(start)
         assert stream.read(length) == whole[start : start + length]
         assert stream.seek(0, io.SEEK_END) == len(whole)
-    assert differs(paths, sha256=hashlib.sha256(whole).hexdigest(), md5=hashlib.md5(whole).hexdigest()) == ""
+    assert (
+        differs(paths, sha256=hashlib.sha256(whole).hexdigest(), md5=hashlib.md5(whole).hexdigest())
+        == ""
+    )
 
 
 def test_the_table_is_sound(capsys: pytest.CaptureFixture[str]) -> None:
@@ -338,7 +442,9 @@ def test_the_table_is_sound(capsys: pytest.CaptureFixture[str]) -> None:
             assert len(archive.sha256) in (0, 64)
             assert len(archive.md5) in (0, 32)
             assert not archive.makes.startswith("/")
-    with pytest.raises(ValueError, match=r"no data set 'muasn' to prepare; did you mean 'musan'; there are an4, "):
+    with pytest.raises(
+        ValueError, match=r"no data set 'muasn' to prepare; did you mean 'musan'; there are an4, "
+    ):
         named("muasn")
     main_ok(["prepare"])
     assert "voxceleb1 by hand" in " ".join(capsys.readouterr().out.split())
@@ -350,13 +456,19 @@ def main_ok(arguments: list[str]) -> None:
     assert stopped.value.code == 0
 
 
-def test_voxceleb_is_told_and_counted_without_a_network(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Everything that a download would make is there, though empty of audio: nothing is fetched, and the words say what to do."""
+def test_voxceleb_is_told_and_counted_without_a_network(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Everything that a download would make is there, though empty of audio: nothing is fetched,
+    and the words say what to do.
+    """
     video = tmp_path / "vox2" / "dev" / "aac" / "id00012" / "21Uxsk56VDQ"
     video.mkdir(parents=True)
     (video / "00001.m4a").touch()
     (tmp_path / "vox2" / "meta").mkdir()
-    (tmp_path / "vox2" / "meta" / "vox2_meta.csv").write_text("VoxCeleb2 ID ,VGGFace2 ID ,Gender ,Set\nid00012 ,n000012 ,m ,dev\n", encoding="utf-8")
+    (tmp_path / "vox2" / "meta" / "vox2_meta.csv").write_text(
+        "VoxCeleb2 ID ,VGGFace2 ID ,Gender ,Set\nid00012 ,n000012 ,m ,dev\n", encoding="utf-8"
+    )
     with pytest.raises(SystemExit) as stopped:
         main(["prepare", "voxceleb2", "--data", str(tmp_path)])
     assert stopped.value.code == 2
@@ -368,21 +480,33 @@ def test_voxceleb_is_told_and_counted_without_a_network(tmp_path: Path, capsys: 
     assert len(shown.err.strip().splitlines()) == 1
 
 
-def test_speakers_of_no_split_are_said_and_their_metadata_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A merged VoxCeleb2 is split by vox2_meta.csv alone: without it nothing can be counted, and that is said; with it everything is."""
+def test_speakers_of_no_split_are_said_and_their_metadata_are_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A merged VoxCeleb2 is split by vox2_meta.csv alone: without it nothing can be counted, and
+    that is said; with it everything is.
+    """
 
     def unreachable(url: str, *_: object, **__: object) -> None:
         raise OSError(f"{url}: no network")
 
     def fetched(url: str, path: Path, **_: object) -> None:
         assert url == "https://www.robots.ox.ac.uk/~vgg/data/voxceleb/meta/vox2_meta.csv"
-        path.write_text("VoxCeleb2 ID ,VGGFace2 ID ,Gender ,Set\nid00012 ,n000012 ,m ,dev\nid00017 ,n000017 ,f ,test\n", encoding="utf-8")
+        path.write_text(
+            "VoxCeleb2 ID ,VGGFace2 ID ,Gender ,Set\nid00012 ,n000012 ,m ,dev\nid00017 ,n000017 ,f "
+            ",test\n",
+            encoding="utf-8",
+        )
 
     for speaker in ("id00012", "id00017"):
         (tmp_path / "vox2" / speaker / "v").mkdir(parents=True)
         (tmp_path / "vox2" / speaker / "v" / "1.m4a").touch()
     monkeypatch.setattr("likeness.prepare.prepare.download", unreachable)
-    with pytest.raises(ValueError, match=r"^voxceleb2: .*: 2 VoxCeleb2 speakers lie in no folder .* and in no vox2_meta.csv \('id00012', 'id00017'\);"):
+    with pytest.raises(
+        ValueError,
+        match=r"^voxceleb2: .*: 2 VoxCeleb2 speakers lie in no folder .* and in no vox2_meta.csv "
+        r"\('id00012', 'id00017'\);",
+    ):
         run(named("voxceleb2"), tmp_path)
     monkeypatch.setattr("likeness.prepare.prepare.download", fetched)
     said: list[str] = []
@@ -415,9 +539,13 @@ def archive(path: Path, *members: tuple[str, dict[str, object]]) -> Path:
         [(".", {})],
     ],
 )
-def test_odd_numbers_and_names_in_an_archive_are_one_sentence(members: list[tuple[str, dict[str, object]]], tmp_path: Path) -> None:
+def test_odd_numbers_and_names_in_an_archive_are_one_sentence(
+    members: list[tuple[str, dict[str, object]]], tmp_path: Path
+) -> None:
     file = archive(tmp_path / "odd.tar", *members)
-    with pytest.raises(ValueError, match=r"odd\.tar.*(fetch it again|that was published)") as caught:
+    with pytest.raises(
+        ValueError, match=r"odd\.tar.*(fetch it again|that was published)"
+    ) as caught:
         unpack("odd.tar", [file], tmp_path / "out")
     assert "room" not in str(caught.value)
     assert not (tmp_path / "out").exists()

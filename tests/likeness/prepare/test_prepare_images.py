@@ -1,4 +1,6 @@
-"""`likeness prepare` for images and faces: the table's own entries against a server of our own, with small archives of the published layouts."""
+"""`likeness prepare` for images and faces: the table's own entries against a server of our own,
+with small archives of the published layouts.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def server() -> Iterator[Server]:
 
 
 def served(name: str, server: Server, bodies: dict[str, bytes], *, sums: bool = True) -> Dataset:
-    """The table's entry with its archives fetched from here, and the sums of what is served (sums=False: the published ones)."""
+    """The table's entry with its archives fetched from here, and the sums of what is served
+    (sums=False: the published ones).
+    """
     known = named(name)
     server.files.update(bodies)
     archives = []
@@ -34,7 +38,11 @@ def served(name: str, server: Server, bodies: dict[str, bytes], *, sums: bool = 
         (file,) = one.names
         body = bodies[file]
         if sums:
-            one = replace(one, sha256=hashlib.sha256(body).hexdigest() if one.sha256 else "", md5=hashlib.md5(body).hexdigest() if one.md5 else "")
+            one = replace(
+                one,
+                sha256=hashlib.sha256(body).hexdigest() if one.sha256 else "",
+                md5=hashlib.md5(body).hexdigest() if one.md5 else "",
+            )
         archives.append(replace(one, urls=(server.url(file),), files=(file,)))
     return replace(known, archives=tuple(archives))
 
@@ -50,12 +58,16 @@ def said(dataset: Dataset, data: Path) -> tuple[list[str], str]:
 
 
 def idx(*sizes: int) -> bytes:
-    head = (0x800 + len(sizes)).to_bytes(4, "big") + b"".join(one.to_bytes(4, "big") for one in sizes)
+    head = (0x800 + len(sizes)).to_bytes(4, "big") + b"".join(
+        one.to_bytes(4, "big") for one in sizes
+    )
     return gzip.compress(head + bytes(int(np.prod(sizes))))
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
-def test_four_files_are_fetched_to_where_they_are_read(name: str, server: Server, tmp_path: Path) -> None:
+def test_four_files_are_fetched_to_where_they_are_read(
+    name: str, server: Server, tmp_path: Path
+) -> None:
     bodies = {"train-images-idx3-ubyte.gz": idx(5, 28, 28), "train-labels-idx1-ubyte.gz": idx(5)}
     bodies |= {"t10k-images-idx3-ubyte.gz": idx(3, 28, 28), "t10k-labels-idx1-ubyte.gz": idx(3)}
     lines, error = said(served(name, server, bodies), tmp_path)
@@ -75,12 +87,17 @@ def test_mnist_of_the_right_size_and_other_pixels_is_refused(tmp_path: Path) -> 
         (tmp_path / "mnist" / f"{part}-images-idx3-ubyte.gz").write_bytes(idx(number, 28, 28))
         (tmp_path / "mnist" / f"{part}-labels-idx1-ubyte.gz").write_bytes(idx(number))
     _, error = said(named("mnist"), tmp_path)
-    assert f"mnist: {tmp_path / 'mnist'}: 4 of 4 files have a wrong MD5 sum ('train-images-idx3-ubyte.gz has " in error
+    assert (
+        f"mnist: {tmp_path / 'mnist'}: 4 of 4 files have a wrong MD5 sum "
+        "('train-images-idx3-ubyte.gz has " in error
+    )
     assert error.endswith(f"from {tmp_path} and run the command again")
 
 
 @pytest.mark.parametrize("end", [".gz", ""])
-def test_mnist_is_summed_by_what_its_files_hold(end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mnist_is_summed_by_what_its_files_hold(
+    end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another compression of the same bytes, or none, is right; one pixel more is wrong."""
     held = {
         f"{part}-{kind}-ubyte": gzip.decompress(idx(*sizes))
@@ -88,56 +105,98 @@ def test_mnist_is_summed_by_what_its_files_hold(end: str, tmp_path: Path, monkey
         for kind, sizes in (("images-idx3", (4, 2, 3)), ("labels-idx1", (4,)))
     }
     monkeypatch.setattr(mnist, "_COUNTS", (("train", 4), ("test", 4)))
-    monkeypatch.setattr(mnist, "MD5", {f"{name}.gz": hashlib.md5(body).hexdigest() for name, body in held.items()})
+    monkeypatch.setattr(
+        mnist, "MD5", {f"{name}.gz": hashlib.md5(body).hexdigest() for name, body in held.items()}
+    )
     for name, body in held.items():
-        (tmp_path / f"{name}{end}").write_bytes(gzip.compress(body, compresslevel=1, mtime=7) if end else body)
+        (tmp_path / f"{name}{end}").write_bytes(
+            gzip.compress(body, compresslevel=1, mtime=7) if end else body
+        )
     assert [one.found for one in mnist.check(tmp_path)] == [4, 4]
     name = "t10k-images-idx3-ubyte"
     changed = held[name][:-1] + b"\1"
     (tmp_path / f"{name}{end}").write_bytes(gzip.compress(changed) if end else changed)
-    with pytest.raises(ValueError, match=rf"1 of 4 files have a wrong MD5 sum \('{name}{end} has {hashlib.md5(changed).hexdigest()} instead of"):
+    with pytest.raises(
+        ValueError,
+        match=rf"1 of 4 files have a wrong MD5 sum \('{name}{end} has "
+        rf"{hashlib.md5(changed).hexdigest()} instead of",
+    ):
         mnist.check(tmp_path)
 
 
-def test_fashion_mnist_is_summed_as_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    held = {f"{part}-{kind}-ubyte.gz": idx(*sizes) for part in ("train", "t10k") for kind, sizes in (("images-idx3", (4, 2, 3)), ("labels-idx1", (4,)))}
+def test_fashion_mnist_is_summed_as_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = {
+        f"{part}-{kind}-ubyte.gz": idx(*sizes)
+        for part in ("train", "t10k")
+        for kind, sizes in (("images-idx3", (4, 2, 3)), ("labels-idx1", (4,)))
+    }
     monkeypatch.setattr(mnist, "_COUNTS", (("train", 4), ("test", 4)))
     for name, body in held.items():
         (tmp_path / name).write_bytes(body)
     with pytest.raises(ValueError, match="4 of 4 files have a wrong MD5 sum"):
         mnist.check_fashion(tmp_path)
-    monkeypatch.setattr(mnist, "FASHION_MD5", {name: hashlib.md5(body).hexdigest() for name, body in held.items()})
+    monkeypatch.setattr(
+        mnist, "FASHION_MD5", {name: hashlib.md5(body).hexdigest() for name, body in held.items()}
+    )
     assert [one.found for one in mnist.check_fashion(tmp_path)] == [4, 4]
 
 
 def test_a_published_sum_refuses_what_is_served_instead(server: Server, tmp_path: Path) -> None:
     body = packed({"CUB_200_2011/images.txt": b"1 001.a/b.jpg\n"})
     _, error = said(served("cub200", server, {"CUB_200_2011.tgz": body}, sums=False), tmp_path)
-    assert error.startswith(f"CUB_200_2011.tgz: its md5 is {hashlib.md5(body).hexdigest()}, but 97eceeb196236b17998738112f37df78 is expected; it was removed")
+    assert error.startswith(
+        f"CUB_200_2011.tgz: its md5 is {hashlib.md5(body).hexdigest()}, but "
+        "97eceeb196236b17998738112f37df78 is expected; it was removed"
+    )
     assert not (tmp_path / "CUB_200_2011").exists()
     assert not list((tmp_path / "downloads").glob("*.tgz"))
 
 
 @pytest.mark.parametrize("cut", [0.3, 0.97])
-def test_an_archive_cut_short_leaves_nothing_under_its_name(cut: float, server: Server, tmp_path: Path) -> None:
+def test_an_archive_cut_short_leaves_nothing_under_its_name(
+    cut: float, server: Server, tmp_path: Path
+) -> None:
     rng = np.random.default_rng(0)
     tar = packed({f"cifar-100-python/{one}": rng.bytes(5_000) for one in ("train", "test", "meta")})
-    _, error = said(served("cifar100", server, {"cifar-100-python.tar.gz": tar[: int(cut * len(tar))]}), tmp_path)
+    _, error = said(
+        served("cifar100", server, {"cifar-100-python.tar.gz": tar[: int(cut * len(tar))]}),
+        tmp_path,
+    )
     assert "cifar-100-python.tar.gz: damaged or cut short" in error
     held = zipped({"Stanford_Online_Products/Ebay_train.txt": rng.bytes(5_000)})
-    _, error = said(served("sop", server, {"Stanford_Online_Products.zip": held[: int(cut * len(held))]}), tmp_path)
+    _, error = said(
+        served("sop", server, {"Stanford_Online_Products.zip": held[: int(cut * len(held))]}),
+        tmp_path,
+    )
     assert "Stanford_Online_Products.zip: damaged or cut short" in error
     assert not (tmp_path / "cifar-100-python").exists()
     assert not (tmp_path / "Stanford_Online_Products").exists()
 
 
-def test_missing_split_files_and_images_are_named_with_what_to_do(server: Server, tmp_path: Path) -> None:
-    sop = zipped({"Stanford_Online_Products/Ebay_train.txt": b"image_id class_id super_class_id path\n1 1 1 bicycle_final/a.JPG\n"})
+def test_missing_split_files_and_images_are_named_with_what_to_do(
+    server: Server, tmp_path: Path
+) -> None:
+    sop = zipped(
+        {
+            "Stanford_Online_Products/Ebay_train.txt": b"image_id class_id super_class_id path\n1 1 1 bicycle_final/a.JPG\n"
+        }
+    )
     lines, error = said(served("sop", server, {"Stanford_Online_Products.zip": sop}), tmp_path)
     assert "Stanford_Online_Products is ready" in lines
     assert "Ebay_test.txt" in error
-    assert error.endswith(f"to have it all anew, remove 'Stanford_Online_Products' from {tmp_path} and run the command again")
-    cub = packed({"CUB_200_2011/images.txt": b"1 001.a/b.jpg\n", "CUB_200_2011/images/001.a/b.jpg": b"", "attributes.txt": b""})
+    assert error.endswith(
+        f"to have it all anew, remove 'Stanford_Online_Products' from {tmp_path} and run the "
+        "command again"
+    )
+    cub = packed(
+        {
+            "CUB_200_2011/images.txt": b"1 001.a/b.jpg\n",
+            "CUB_200_2011/images/001.a/b.jpg": b"",
+            "attributes.txt": b"",
+        }
+    )
     _, error = said(served("cub200", server, {"CUB_200_2011.tgz": cub}), tmp_path)
     assert "1 images are listed, the data set has 11788" in error
     assert not (tmp_path / "attributes.txt").exists()
@@ -145,9 +204,16 @@ def test_missing_split_files_and_images_are_named_with_what_to_do(server: Server
 
 def test_cifar_is_counted_by_its_reader(server: Server, tmp_path: Path) -> None:
     whole = {"data": np.zeros((3, 3072), dtype=np.uint8), "labels": [0, 1, 2]}
-    members = {f"cifar-10-batches-py/{name}": pickle.dumps(whole, protocol=4) for name in [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]}
-    members["cifar-10-batches-py/batches.meta"] = pickle.dumps({"label_names": [f"class {i}" for i in range(10)]}, protocol=2)
-    _, error = said(served("cifar10", server, {"cifar-10-python.tar.gz": packed(members)}), tmp_path)
+    members = {
+        f"cifar-10-batches-py/{name}": pickle.dumps(whole, protocol=4)
+        for name in [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
+    }
+    members["cifar-10-batches-py/batches.meta"] = pickle.dumps(
+        {"label_names": [f"class {i}" for i in range(10)]}, protocol=2
+    )
+    _, error = said(
+        served("cifar10", server, {"cifar-10-python.tar.gz": packed(members)}), tmp_path
+    )
     assert "data_batch_1: 3 images with labels '0', '1', '2'; 10000 with 0 to 9 are needed" in error
     assert "remove 'cifar-10-batches-py' from" in error
     assert len(cifar.items(tmp_path, whole=False)) == 15
@@ -161,12 +227,18 @@ def test_omniglot_has_two_parts(server: Server, tmp_path: Path) -> None:
     lines, _ = said(served("omniglot", server, parts), tmp_path)
     assert "DIFFERS  Omniglot: train images: 2 of 19,280" in lines
     assert "DIFFERS  Omniglot: test images: 2 of 13,180" in lines
-    assert [one.id for one in omniglot.items(tmp_path, protocol="official", split="test")] == ["Tengwar/character01/0001_01", "Tengwar/character01/0001_02"]
+    assert [one.id for one in omniglot.items(tmp_path, protocol="official", split="test")] == [
+        "Tengwar/character01/0001_01",
+        "Tengwar/character01/0001_02",
+    ]
 
 
 def test_cars_put_there_by_hand_are_verified_and_unpacked(tmp_path: Path) -> None:
     lines, error = said(named("cars196"), tmp_path)
-    assert "fetch car_ims.tgz and cars_annos.mat from a mirror into " + str(tmp_path / "downloads") in error
+    assert (
+        "fetch car_ims.tgz and cars_annos.mat from a mirror into " + str(tmp_path / "downloads")
+        in error
+    )
     (tmp_path / "downloads" / "car_ims.tgz").write_bytes(packed({"car_ims/000001.jpg": b"x"}))
     lines, error = said(named("cars196"), tmp_path)
     assert "but d5c8f0aa497503f355e17dc7886c3f14 is expected; remove it" in error
@@ -178,18 +250,27 @@ def test_cars_put_there_by_hand_are_verified_and_unpacked(tmp_path: Path) -> Non
     assert "cars_annos.mat: no annotations with the fields" in error
     assert (tmp_path / "downloads" / "car_ims.tgz").is_file()  # the user's stay
     assert "MD5" not in " ".join(lines)
-    assert cars.FETCH.partition(";")[0].partition(" (")[0] in known.by_hand.partition(" from")[0].partition(": ")[2]
+    assert (
+        cars.FETCH.partition(";")[0].partition(" (")[0]
+        in known.by_hand.partition(" from")[0].partition(": ")[2]
+    )
 
 
 def test_faces(server: Server, tmp_path: Path) -> None:
-    bodies = {"lfw.tgz": packed({"lfw/A_B/A_B_0001.jpg": b"x", "lfw/A_B/A_B_0002.jpg": b"y"}), "pairs.txt": b"10\t300\n"}
+    bodies = {
+        "lfw.tgz": packed({"lfw/A_B/A_B_0001.jpg": b"x", "lfw/A_B/A_B_0002.jpg": b"y"}),
+        "pairs.txt": b"10\t300\n",
+    }
     lines, error = said(served("lfw", server, bodies), tmp_path)
     assert "DIFFERS  files in lfw-original/images: 2 of 13,233" in lines
     assert "ok       files in lfw-original: 1 of 1" in lines
     assert "SHA-256 is right" in " ".join(lines)
     assert error.startswith("lfw: 1 of 2 counts")
     for folder, top in (("flat", ""), ("nested", "att_faces/")):  # copies of both kinds go round
-        body = zipped({f"{top}s{i}/{j}.pgm": b"P5" for i in range(1, 41) for j in range(1, 11)} | {f"{top}README": b""})
+        body = zipped(
+            {f"{top}s{i}/{j}.pgm": b"P5" for i in range(1, 41) for j in range(1, 11)}
+            | {f"{top}README": b""}
+        )
         lines, error = said(served("orl", server, {"att_faces.zip": body}), tmp_path / folder)
         assert lines[-1] == "ok       files in orl: 400 of 400"
         assert error == ""
@@ -197,8 +278,15 @@ def test_faces(server: Server, tmp_path: Path) -> None:
     assert any("UNVERIFIED, no checksum of it is known" in one for one in lines)
 
 
-def test_a_server_that_does_not_answer_is_told_with_what_to_do(server: Server, tmp_path: Path) -> None:
-    gone = replace(named("orl"), archives=tuple(replace(one, urls=(server.url("absent.zip"),)) for one in named("orl").archives))
+def test_a_server_that_does_not_answer_is_told_with_what_to_do(
+    server: Server, tmp_path: Path
+) -> None:
+    gone = replace(
+        named("orl"),
+        archives=tuple(
+            replace(one, urls=(server.url("absent.zip"),)) for one in named("orl").archives
+        ),
+    )
     lines, error = said(gone, tmp_path)
     assert any(one.startswith("not fetched: ") and "404" in one for one in lines)
     assert "fetch att_faces.zip from elsewhere" in error

@@ -1,4 +1,6 @@
-"""`likeness serve` as it runs: uvicorn in a process of its own, asked by real clients; a browser test is in test_serve_page.py."""
+"""`likeness serve` as it runs: uvicorn in a process of its own, asked by real clients; a browser
+test is in test_serve_page.py.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,10 @@ TINY = Path(__file__).parents[2] / "tiny.py"
 TOKEN = "a-token-for-the-tests"
 WRITE = {"Authorization": f"Bearer {TOKEN}"}
 TIMEOUT_SECONDS = 600  # httpx gives up after 5, which a busy machine may need
-get, post, put, delete = (partial(ask, timeout=TIMEOUT_SECONDS) for ask in (httpx.get, httpx.post, httpx.put, httpx.delete))
+get, post, put, delete = (
+    partial(ask, timeout=TIMEOUT_SECONDS)
+    for ask in (httpx.get, httpx.post, httpx.put, httpx.delete)
+)
 
 
 @pytest.fixture(scope="module")
@@ -53,18 +58,54 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     frontend = made.frontend()
     path = tmp_path_factory.mktemp("model") / "tiny.safetensors"
-    save_model(path, TorchEmbedder(frontend, made.backbone(frontend.dim)), made, similarity="cosine", step=0, metrics={})
+    save_model(
+        path,
+        TorchEmbedder(frontend, made.backbone(frontend.dim)),
+        made,
+        similarity="cosine",
+        step=0,
+        metrics={},
+    )
     return path
 
 
 @contextmanager
-def serving(model: Path, folder: Path, *more: object) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """A server on a free port: its address and its process. Its temporary files go to `folder`/tmp, its log to `folder`/log."""
+def serving(
+    model: Path, folder: Path, *more: object
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A server on a free port: its address and its process.
+
+    Its temporary files go to `folder`/tmp, its log to `folder`/log.
+    """
     (folder / "tmp").mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "likeness", "serve", "--model", model, "--port", 0, "--token", TOKEN, *more]
-    environment = {**os.environ, "TMPDIR": str(folder / "tmp"), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    command = [
+        sys.executable,
+        "-m",
+        "likeness",
+        "serve",
+        "--model",
+        model,
+        "--port",
+        0,
+        "--token",
+        TOKEN,
+        *more,
+    ]
+    environment = {
+        **os.environ,
+        "TMPDIR": str(folder / "tmp"),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
     with (folder / "log").open("w") as log:
-        process = subprocess.Popen([str(one) for one in command], cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
+        process = subprocess.Popen(
+            [str(one) for one in command],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
     try:
         assert process.stdout is not None
         said = process.stdout.readline()
@@ -85,7 +126,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(model: Path, place: Path) -> Iterator[str]:
     system = f"cosine, model {load.load(str(model)).digest[:16]}"
     Calibration(8.0, -3.0, p_target=0.2, system=system).save(place / "c.json")
-    with serving(model, place, "--gallery", place / "gallery", "--calibration", place / "c.json", "--max-megabytes", 1, "--rate", 1000) as (url, _):
+    with serving(
+        model,
+        place,
+        "--gallery",
+        place / "gallery",
+        "--calibration",
+        place / "c.json",
+        "--max-megabytes",
+        1,
+        "--rate",
+        1000,
+    ) as (url, _):
         yield url
 
 
@@ -98,15 +150,26 @@ def uploads(*files: Path, name: str = "files") -> list[tuple[str, tuple[str, byt
     return [(name, (f"secret-{file.name}", file.read_bytes())) for file in files]
 
 
-def test_verify_says_what_the_command_says(server: str, model: Path, place: Path, files: list[Path]) -> None:
-    wanted = verify(load.load(str(model)), files[0], files[9], calibration=Calibration(8.0, -3.0, p_target=0.2))
-    got = post(f"{server}verify", files={"first": files[0].read_bytes(), "second": files[9].read_bytes()})
+def test_verify_says_what_the_command_says(
+    server: str, model: Path, place: Path, files: list[Path]
+) -> None:
+    wanted = verify(
+        load.load(str(model)), files[0], files[9], calibration=Calibration(8.0, -3.0, p_target=0.2)
+    )
+    got = post(
+        f"{server}verify", files={"first": files[0].read_bytes(), "second": files[9].read_bytes()}
+    )
     assert got.status_code == 200
     said = got.json()
     assert said["score"] == pytest.approx(wanted.score, abs=1e-6)
     assert said["norms"] == pytest.approx(wanted.norms, rel=1e-5)
     assert said["probability"] == pytest.approx(wanted.probability, abs=1e-5)
-    assert (said["same"], said["similarity"], said["prior"], said["modality"]) == (wanted.same, "cosine", 0.2, "speaker")
+    assert (said["same"], said["similarity"], said["prior"], said["modality"]) == (
+        wanted.same,
+        "cosine",
+        0.2,
+        "speaker",
+    )
     assert get(f"{server}health").json()["calibrated"] is True
 
 
@@ -117,27 +180,59 @@ def test_a_gallery_is_managed_and_searched(server: str, files: list[Path]) -> No
             got = client.post("enrol", data={"subject": subject}, files=uploads(*some))
             assert (got.status_code, got.json()["added"]) == (201, len(some))
         assert [one["enrolments"] for one in client.get("gallery").json()["entries"]] == [2, 1]
-        got = client.post("identify", files=uploads(files[4], name="file"), data={"k": 2, "threshold": 0.99}).json()
-        assert (got["identified"], got["matches"][0]["subject"], got["matches"][0]["accepted"]) == ("O'Neil / 日本", "O'Neil / 日本", True)
+        got = client.post(
+            "identify", files=uploads(files[4], name="file"), data={"k": 2, "threshold": 0.99}
+        ).json()
+        assert (got["identified"], got["matches"][0]["subject"], got["matches"][0]["accepted"]) == (
+            "O'Neil / 日本",
+            "O'Neil / 日本",
+            True,
+        )
         assert got["matches"][0]["score"] == pytest.approx(1, abs=1e-6)
-        assert client.post("identify", files=uploads(files[4], name="file"), data={"threshold": 1.01}).json()["identified"] is None
+        assert (
+            client.post(
+                "identify", files=uploads(files[4], name="file"), data={"threshold": 1.01}
+            ).json()["identified"]
+            is None
+        )
         undecided = client.post("identify", files=uploads(files[4], name="file")).json()
         assert (undecided["decided"], undecided["identified"]) == (False, None)
-        assert client.put("gallery/O'Neil %2F 日本", files=uploads(files[9], files[10])).json()["added"] == 2
+        assert (
+            client.put("gallery/O'Neil %2F 日本", files=uploads(files[9], files[10])).json()[
+                "added"
+            ]
+            == 2
+        )
         assert client.put("gallery/nobody", files=uploads(files[9])).status_code == 404
-        bad = client.post("enrol", data={"subject": "Eve"}, files=[*uploads(files[0]), ("files", ("x.wav", b"RIFF????WAVEfmt "))])
+        bad = client.post(
+            "enrol",
+            data={"subject": "Eve"},
+            files=[*uploads(files[0]), ("files", ("x.wav", b"RIFF????WAVEfmt "))],
+        )
         assert bad.status_code == 422  # all or none
         assert "1 of 2 files cannot be read: the second file: " in bad.json()["error"]
         bad = client.post("identify", files={"file": b"no sound"})
-        assert bad.json()["error"].startswith("with this speaker model, 1 of 1 files cannot be read: file 1: unreadable")
+        assert bad.json()["error"].startswith(
+            "with this speaker model, 1 of 1 files cannot be read: file 1: unreadable"
+        )
         assert client.delete("gallery/Eve").status_code == 404
         assert client.delete("gallery/Ann").json() == {"subject": "Ann", "subjects": 1}
-        assert client.post("enrol", data={"subject": " a\n"}, files=uploads(files[0])).status_code == 422
-        assert client.post("enrol", data={"subject": "b"}, files=uploads(*[files[0]] * 11)).status_code == 422
+        assert (
+            client.post("enrol", data={"subject": " a\n"}, files=uploads(files[0])).status_code
+            == 422
+        )
+        assert (
+            client.post("enrol", data={"subject": "b"}, files=uploads(*[files[0]] * 11)).status_code
+            == 422
+        )
     for refused in (
         post(f"{server}enrol", data={"subject": "Eve"}, files=uploads(files[0])),
         delete(f"{server}gallery/Ann", headers={"Authorization": "Bearer wrong"}),
-        put(f"{server}gallery/Ann", files=uploads(files[0]), headers={"Authorization": f"Basic {TOKEN}"}),
+        put(
+            f"{server}gallery/Ann",
+            files=uploads(files[0]),
+            headers={"Authorization": f"Basic {TOKEN}"},
+        ),
     ):
         assert refused.status_code == 401
 
@@ -160,13 +255,24 @@ def test_a_gallery_is_managed_and_searched(server: str, files: list[Path]) -> No
     ],
 )
 def test_who_may_ask(server: str, files: list[Path], headers: dict[str, str], status: int) -> None:
-    body = httpx.Request("POST", server, files={"first": files[0].read_bytes(), "second": files[0].read_bytes()})
+    body = httpx.Request(
+        "POST", server, files={"first": files[0].read_bytes(), "second": files[0].read_bytes()}
+    )
     content = body.read()
     address = server.removeprefix("http://").strip("/")
-    given = {"Host": address, "Content-Length": str(len(content)), "Content-Type": body.headers["content-type"], "Connection": "close"} | headers
+    given = {
+        "Host": address,
+        "Content-Length": str(len(content)),
+        "Content-Type": body.headers["content-type"],
+        "Connection": "close",
+    } | headers
     with socket.create_connection(tuple(address.split(":"))) as raw:  # type: ignore[arg-type]
         raw.settimeout(TIMEOUT_SECONDS)
-        head = "POST /verify HTTP/1.1\r\n" + "".join(f"{key}: {value}\r\n" for key, value in given.items()) + "\r\n"
+        head = (
+            "POST /verify HTTP/1.1\r\n"
+            + "".join(f"{key}: {value}\r\n" for key, value in given.items())
+            + "\r\n"
+        )
         raw.sendall(head.encode())
         if "Content-Length" not in headers:
             raw.sendall(content)
@@ -179,7 +285,9 @@ def test_malformed_uploads_are_the_callers_fault(server: str, files: list[Path])
     rng = np.random.default_rng(0)
     whole = files[0].read_bytes()
     sound = io.BytesIO()
-    soundfile.write(sound, rng.standard_normal(8_000).astype(np.float32) * 0.1, 16_000, format="WAV")
+    soundfile.write(
+        sound, rng.standard_normal(8_000).astype(np.float32) * 0.1, 16_000, format="WAV"
+    )
     kinds = [
         b"",
         b"\0",
@@ -189,18 +297,27 @@ def test_malformed_uploads_are_the_callers_fault(server: str, files: list[Path])
         b"....ftypM4A " + bytes(200),
         b"BM" + bytes(50),
     ]
-    kinds += [b"%!PS-Adobe\n(x) run", b"<?xml version='1.0'?><!DOCTYPE a [<!ENTITY b SYSTEM 'file:///etc/passwd'>]>", b"\x80\x04cos\nsystem\n(S'true'\ntR."]
+    kinds += [
+        b"%!PS-Adobe\n(x) run",
+        b"<?xml version='1.0'?><!DOCTYPE a [<!ENTITY b SYSTEM 'file:///etc/passwd'>]>",
+        b"\x80\x04cos\nsystem\n(S'true'\ntR.",
+    ]
     for _ in range(25):
         broken = bytearray(whole if rng.random() < 0.5 else sound.getvalue())
         for spot in rng.integers(0, min(len(broken), 400), size=6):
             broken[spot] = rng.integers(256)
         kinds.append(bytes(broken[: rng.integers(1, len(broken))]))
     with httpx.Client(base_url=server, timeout=TIMEOUT_SECONDS) as client:
-        seen = [client.post("verify", files={"first": kind, "second": whole}).status_code for kind in kinds]
+        seen = [
+            client.post("verify", files={"first": kind, "second": whole}).status_code
+            for kind in kinds
+        ]
         assert set(seen) <= {200, 422}, seen
         assert seen[:10] == [422] * 10
         long = io.BytesIO()
-        soundfile.write(long, np.tile(rng.standard_normal(8_000) * 0.1, 61), 8_000, format="OGG", subtype="OPUS")
+        soundfile.write(
+            long, np.tile(rng.standard_normal(8_000) * 0.1, 61), 8_000, format="OGG", subtype="OPUS"
+        )
         got = client.post("verify", files={"first": long.getvalue(), "second": whole})
         assert "the first file: too long, 61.0 s; at most 60 s" in got.json()["error"]
         plain: list[dict[str, Any]] = [
@@ -208,10 +325,18 @@ def test_malformed_uploads_are_the_callers_fault(server: str, files: list[Path])
             {"content": b"--x", "headers": {"content-type": "multipart/form-data; boundary=x"}},
             {"data": {"first": "text"}},
         ]
-        plain += [{"content": b"\0" * 500, "headers": {"content-type": "multipart/form-data"}}, {"files": {"first": whole}}]
+        plain += [
+            {"content": b"\0" * 500, "headers": {"content-type": "multipart/form-data"}},
+            {"files": {"first": whole}},
+        ]
         assert all(400 <= client.post("verify", **one).status_code < 500 for one in plain)
-        begun = b'--x\r\nContent-Disposition: form-data; name="first"; filename="a"\r\n\r\n'  # of no stated length
-        endless = client.post("verify", content=iter([begun, *[bytes(600_000)] * 3]), headers={"content-type": "multipart/form-data; boundary=x"})
+        # of no stated length
+        begun = b'--x\r\nContent-Disposition: form-data; name="first"; filename="a"\r\n\r\n'
+        endless = client.post(
+            "verify",
+            content=iter([begun, *[bytes(600_000)] * 3]),
+            headers={"content-type": "multipart/form-data; boundary=x"},
+        )
         assert endless.status_code == 413
         assert client.get("../../etc/passwd").status_code == 404
         assert client.get("health").status_code == 200
@@ -226,7 +351,9 @@ def test_nothing_is_kept_or_logged(server: str, place: Path, files: list[Path]) 
     assert "POST /enrol 201" in log
     assert not re.search("secret|Quentin|127.0.0.1|Traceback", log)
     counted = get(f"{server}metrics").text
-    assert re.search(r'likeness_requests_total\{method="POST",route="/enrol",status="201"\} \d', counted)
+    assert re.search(
+        r'likeness_requests_total\{method="POST",route="/enrol",status="201"\} \d', counted
+    )
     assert re.search(r"^likeness_uploads_in_progress 0$", counted, re.MULTILINE)
     assert "Quentin" not in counted
 
@@ -238,10 +365,21 @@ def test_pages_ask_nothing_of_the_network(server: str) -> None:
         policy = got.headers["content-security-policy"]
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy
-        assert (got.headers["x-content-type-options"], got.headers["x-frame-options"]) == ("nosniff", "DENY")
+        assert (got.headers["x-content-type-options"], got.headers["x-frame-options"]) == (
+            "nosniff",
+            "DENY",
+        )
         assert "server" not in got.headers
     schema = get(f"{server}openapi.json").json()
-    assert {"/verify", "/identify", "/enrol", "/gallery", "/gallery/{subject}", "/health", "/metrics"} <= schema["paths"].keys()
+    assert {
+        "/verify",
+        "/identify",
+        "/enrol",
+        "/gallery",
+        "/gallery/{subject}",
+        "/health",
+        "/metrics",
+    } <= schema["paths"].keys()
     for path in schema["paths"]:
         assert path in got.text
 
@@ -254,7 +392,12 @@ def test_fifty_clients_at_once(server: str, files: list[Path]) -> None:
     def ask() -> None:
         with httpx.Client(base_url=server, timeout=TIMEOUT_SECONDS) as client:
             for _ in range(2):
-                statuses.append(client.post("verify", files={"first": files[0].read_bytes(), "second": files[1].read_bytes()}).status_code)
+                statuses.append(
+                    client.post(
+                        "verify",
+                        files={"first": files[0].read_bytes(), "second": files[1].read_bytes()},
+                    ).status_code
+                )
 
     clients = [threading.Thread(target=ask) for _ in range(50)]
     for one in clients:
@@ -265,14 +408,21 @@ def test_fifty_clients_at_once(server: str, files: list[Path]) -> None:
 
 
 @pytest.mark.slow  # a server of its own; test_writes.py kills the gallery without one
-def test_a_kill_in_the_midst_of_enrolment_leaves_old_or_new(model: Path, tmp_path: Path, files: list[Path]) -> None:
+def test_a_kill_in_the_midst_of_enrolment_leaves_old_or_new(
+    model: Path, tmp_path: Path, files: list[Path]
+) -> None:
     acknowledged: list[str] = []
     with serving(model, tmp_path, "--gallery", tmp_path / "g") as (url, process):
 
         def ask(client: int) -> None:
             for i in range(10_000):
                 try:
-                    got = post(f"{url}enrol", data={"subject": f"{client}-{i}"}, files=uploads(*files[:3]), headers=WRITE)
+                    got = post(
+                        f"{url}enrol",
+                        data={"subject": f"{client}-{i}"},
+                        files=uploads(*files[:3]),
+                        headers=WRITE,
+                    )
                 except httpx.HTTPError:
                     return
                 if got.status_code == 201:
@@ -286,7 +436,9 @@ def test_a_kill_in_the_midst_of_enrolment_leaves_old_or_new(model: Path, tmp_pat
         process.send_signal(signal.SIGKILL)
         for one in clients:
             one.join()
-    assert not [path for path in (tmp_path / "tmp").rglob("*") if path.is_file() and not path.is_symlink()]  # no upload outlives the server
+    assert not [
+        path for path in (tmp_path / "tmp").rglob("*") if path.is_file() and not path.is_symlink()
+    ]  # no upload outlives the server
     held = {one.subject: one.enrolments for one in ExactGallery(tmp_path / "g").entries()}
     assert set(held.values()) == {3}
     assert set(acknowledged) <= held.keys()
@@ -299,7 +451,9 @@ def likeness(*arguments: object) -> int:
     return int(stopped.value.code or 0)
 
 
-def test_what_cannot_be_served_is_said_at_the_start(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_served_is_said_at_the_start(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     ExactGallery(tmp_path / "other", {"model": "b" * 64}).close()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         cases = {
@@ -315,8 +469,12 @@ def test_what_cannot_be_served_is_said_at_the_start(model: Path, tmp_path: Path,
             assert shown.count("\n") == 1
 
 
-def test_the_server_closes_connections_on_which_nothing_comes(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bounds of toolkit/serve_connections.py, whose own tests start servers by themselves, are those of `serve`."""
+def test_the_server_closes_connections_on_which_nothing_comes(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bounds of toolkit/serve_connections.py, whose own tests start servers by themselves, are
+    those of `serve`.
+    """
     import uvicorn
 
     from likeness.service.app import serve
@@ -340,7 +498,13 @@ def test_the_server_closes_connections_on_which_nothing_comes(model: Path, monke
 
     monkeypatch.setattr(uvicorn.Server, "run", run)
     try:
-        serve(load.load(str(model)), port=0, token=TOKEN, limits=Limits(head_seconds=0.1), say=lambda _: None)
+        serve(
+            load.load(str(model)),
+            port=0,
+            token=TOKEN,
+            limits=Limits(head_seconds=0.1),
+            say=lambda _: None,
+        )
     finally:
         torch.set_num_threads(threads)
     assert answers == [b""]
@@ -351,7 +515,9 @@ def test_a_recording_of_many_channels_is_refused_by_its_header(model: Path) -> N
     from likeness.service.work import Service
 
     held = io.BytesIO()
-    soundfile.write(held, np.random.default_rng(0).normal(0, 0.1, (2_000, 8)), 16_000, format="FLAC")
+    soundfile.write(
+        held, np.random.default_rng(0).normal(0, 0.1, (2_000, 8)), 16_000, format="FLAC"
+    )
     recordings = [held.getvalue()] * 2
     loaded = load.load(str(model))
     assert Service(loaded, limits=Limits(max_values=16_000)).verify(*recordings)["same"] is None
@@ -359,8 +525,12 @@ def test_a_recording_of_many_channels_is_refused_by_its_header(model: Path) -> N
         Service(loaded, limits=Limits(max_values=15_999)).verify(*recordings)
 
 
-def ask_guard(requests: int = 1, *, chunks: tuple[bytes, ...] = (b"x",), pause: float = 0.0, **settings: Any) -> list[int]:
-    """Statuses of requests at once to a Guard before an application that reads the body and waits a little. tokens: one for each request."""
+def ask_guard(
+    requests: int = 1, *, chunks: tuple[bytes, ...] = (b"x",), pause: float = 0.0, **settings: Any
+) -> list[int]:
+    """Statuses of requests at once to a Guard before an application that reads the body and waits a
+    little. tokens: one for each request.
+    """
     from likeness.service.guard import Guard, Limits, Metrics
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
@@ -372,9 +542,25 @@ def ask_guard(requests: int = 1, *, chunks: tuple[bytes, ...] = (b"x",), pause: 
 
     from starlette.middleware.exceptions import ExceptionMiddleware
 
-    given: dict[str, Any] = {"local": True, "hosts": [], "method": "POST", "path": "/verify", "headers": [(b"host", b"localhost")]} | settings
-    limits = Limits(**{key: value for key, value in given.items() if key in Limits.__dataclass_fields__})
-    guard = Guard(ExceptionMiddleware(application), token=TOKEN, hosts=given["hosts"], local=given["local"], limits=limits, metrics=Metrics(), policy="")
+    given: dict[str, Any] = {
+        "local": True,
+        "hosts": [],
+        "method": "POST",
+        "path": "/verify",
+        "headers": [(b"host", b"localhost")],
+    } | settings
+    limits = Limits(
+        **{key: value for key, value in given.items() if key in Limits.__dataclass_fields__}
+    )
+    guard = Guard(
+        ExceptionMiddleware(application),
+        token=TOKEN,
+        hosts=given["hosts"],
+        local=given["local"],
+        limits=limits,
+        metrics=Metrics(),
+        policy="",
+    )
     statuses: list[int] = []
 
     async def one(number: int) -> None:
@@ -390,7 +576,17 @@ def ask_guard(requests: int = 1, *, chunks: tuple[bytes, ...] = (b"x",), pause: 
             if message["type"] == "http.response.start":
                 statuses.append(message["status"])
 
-        await guard({"type": "http", "method": given["method"], "path": given["path"], "headers": headers, "client": ("1.2.3.4", 5)}, receive, send)
+        await guard(
+            {
+                "type": "http",
+                "method": given["method"],
+                "path": given["path"],
+                "headers": headers,
+                "client": ("1.2.3.4", 5),
+            },
+            receive,
+            send,
+        )
 
     async def everyone() -> None:
         await asyncio.gather(*(one(number) for number in range(requests)))
@@ -400,23 +596,41 @@ def ask_guard(requests: int = 1, *, chunks: tuple[bytes, ...] = (b"x",), pause: 
 
 
 def test_rates_queues_and_times_are_bounded() -> None:
-    assert sorted(ask_guard(9, rate=0.01)) == [200] + [429] * 8  # the next is due after 100 seconds, however long this takes
+    assert (
+        sorted(ask_guard(9, rate=0.01)) == [200] + [429] * 8
+    )  # the next is due after 100 seconds, however long this takes
     assert sorted(ask_guard(9, workers=1, waiting=2)) == [200] * 3 + [503] * 6
     assert ask_guard(chunks=(b"x",) * 9, pause=0.1, body_seconds=0.25) == [408]
     assert ask_guard(chunks=(b"x" * 60, b"x" * 60), max_bytes=100) == [413]
     bearer = (b"authorization", b"Bearer wrong")
-    assert sorted(ask_guard(12, path="/enrol", headers=[(b"host", b"localhost"), bearer])) == [401] * 10 + [429] * 2
+    assert (
+        sorted(ask_guard(12, path="/enrol", headers=[(b"host", b"localhost"), bearer]))
+        == [401] * 10 + [429] * 2
+    )
 
 
 def test_who_guesses_tokens_is_not_told_that_one_is_right() -> None:
     guesses = ["wrong"] * 10
-    assert sorted(ask_guard(12, path="/enrol", tokens=[*guesses, TOKEN, "wrong"])) == [401] * 10 + [429] * 2
-    assert sorted(ask_guard(20, path="/enrol", rate=0, tokens=[TOKEN] * 10 + guesses[:9] + [TOKEN])) == [200] * 11 + [401] * 9  # right ones cost nothing
+    assert (
+        sorted(ask_guard(12, path="/enrol", tokens=[*guesses, TOKEN, "wrong"]))
+        == [401] * 10 + [429] * 2
+    )
+    assert (
+        sorted(ask_guard(20, path="/enrol", rate=0, tokens=[TOKEN] * 10 + guesses[:9] + [TOKEN]))
+        == [200] * 11 + [401] * 9
+    )  # right ones cost nothing
 
 
 @pytest.mark.parametrize(
     ("origin", "status"),
-    [("http://localhost", 200), ("https://LOCALHOST", 200), ("http://localhost:81", 403), ("http://localhost.evil.example", 403), ("http://[", 403), ("", 403)],
+    [
+        ("http://localhost", 200),
+        ("https://LOCALHOST", 200),
+        ("http://localhost:81", 403),
+        ("http://localhost.evil.example", 403),
+        ("http://[", 403),
+        ("", 403),
+    ],
 )
 def test_uploads_come_from_the_page_itself(origin: str, status: int) -> None:
     assert ask_guard(headers=[(b"host", b"localhost"), (b"origin", origin.encode())]) == [status]
@@ -427,15 +641,23 @@ def of_app(service: Any, method: str, *paths: str, **request: Any) -> list[Any]:
     from likeness.service.app import make_app
 
     async def ask() -> list[Any]:
-        transport = httpx.ASGITransport(app=make_app(service, token=TOKEN), raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=WRITE) as client:
-            return await asyncio.gather(*(client.request(method, path, **request) for path in paths))
+        transport = httpx.ASGITransport(
+            app=make_app(service, token=TOKEN), raise_app_exceptions=False
+        )
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://localhost", headers=WRITE
+        ) as client:
+            return await asyncio.gather(
+                *(client.request(method, path, **request) for path in paths)
+            )
 
     return asyncio.run(ask())
 
 
 def test_work_that_takes_too_long_is_given_up() -> None:
-    """What had begun goes on, and the answer says so; what had not never begins, and its upload is not kept."""
+    """What had begun goes on, and the answer says so; what had not never begins, and its upload is
+    not kept.
+    """
     from likeness.service.guard import Limits
 
     end, begun = threading.Event(), list[bytes]()
@@ -449,13 +671,20 @@ def test_work_that_takes_too_long_is_given_up() -> None:
 
     service = Slow()
     try:
-        answers = of_app(service, "POST", "/verify", "/verify", files={"first": b"a", "second": b"b"})
-        kept = [one for one in gc.get_objects() if type(one) is partial and one.func == service.verify]
+        answers = of_app(
+            service, "POST", "/verify", "/verify", files={"first": b"a", "second": b"b"}
+        )
+        kept = [
+            one for one in gc.get_objects() if type(one) is partial and one.func == service.verify
+        ]
     finally:
         end.set()
     assert [(one.status_code, one.headers["retry-after"]) for one in answers] == [(503, "5")] * 2
     assert sorted("it goes on: " in one.json()["error"] for one in answers) == [False, True]
-    assert sorted("nothing was done: try again" in one.json()["error"] for one in answers) == [False, True]
+    assert sorted("nothing was done: try again" in one.json()["error"] for one in answers) == [
+        False,
+        True,
+    ]
     assert len(kept) <= 1  # that of the one which had begun
     assert begun == [b"a"]
 
@@ -474,15 +703,27 @@ def test_large_uploads_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def on_disk(_: object) -> None:
         raise AssertionError("an upload went to the disk")
 
-    monkeypatch.setattr(MultiPartParser, "spool_max_size", 1 << 20)  # Starlette's own, whatever other tests made
+    monkeypatch.setattr(
+        MultiPartParser, "spool_max_size", 1 << 20
+    )  # Starlette's own, whatever other tests made
     monkeypatch.setattr(tempfile.SpooledTemporaryFile, "rollover", on_disk)
     sizes = {"first": 4 << 20, "second": 1_500_000}
-    (got,) = of_app(Sizes(), "POST", "/verify", files={key: bytes(size) for key, size in sizes.items()})
+    (got,) = of_app(
+        Sizes(), "POST", "/verify", files={key: bytes(size) for key, size in sizes.items()}
+    )
     assert (got.status_code, got.json()) == (200, sizes)
 
 
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device", "people/Quentin"), RuntimeError("lance error: IO, where subject IN ('Quentin')")])
-def test_what_the_system_refuses_is_an_answer_too(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left on device", "people/Quentin"),
+        RuntimeError("lance error: IO, where subject IN ('Quentin')"),
+    ],
+)
+def test_what_the_system_refuses_is_an_answer_too(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
     from likeness.service.guard import Limits
 
     class Full:
@@ -511,10 +752,24 @@ def test_what_the_system_refuses_is_an_answer_too(error: Exception, caplog: pyte
 
 
 @pytest.mark.parametrize(
-    ("path", "token", "status"), [("/gallery", "", 401), ("/identify", "", 401), ("/verify", TOKEN, 200), ("/health", "", 200), ("/", "", 200)]
+    ("path", "token", "status"),
+    [
+        ("/gallery", "", 401),
+        ("/identify", "", 401),
+        ("/verify", TOKEN, 200),
+        ("/health", "", 200),
+        ("/", "", 200),
+    ],
 )
 def test_other_machines_need_the_token_for_everything(path: str, token: str, status: int) -> None:
     headers = [(b"host", b"10.0.0.7:8000"), (b"authorization", f"Bearer {token}".encode())]
     assert ask_guard(path=path, local=False, headers=headers) == [status]
-    assert ask_guard(path=path, local=False, headers=[(b"host", b"rebound.example"), *headers[1:]]) == [421]
-    assert ask_guard(path=path, local=False, hosts=["proxy.example"], headers=[(b"host", b"proxy.example"), *headers[1:]]) == [status]
+    assert ask_guard(
+        path=path, local=False, headers=[(b"host", b"rebound.example"), *headers[1:]]
+    ) == [421]
+    assert ask_guard(
+        path=path,
+        local=False,
+        hosts=["proxy.example"],
+        headers=[(b"host", b"proxy.example"), *headers[1:]],
+    ) == [status]

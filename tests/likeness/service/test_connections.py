@@ -1,4 +1,7 @@
-"""The service under clients that are slow, too many or too large, over real sockets on 127.0.0.1. Clients wait for answers, never for a time."""
+"""The service under clients that are slow, too many or too large, over real sockets on 127.0.0.1.
+
+Clients wait for answers, never for a time.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,20 @@ for needed in ("fastapi", "uvicorn", "python_multipart"):
     pytest.importorskip(needed)
 
 FILES = {"first": b"a" * 1000, "second": b"b"}
-BODY_BEGUN = b"POST /verify HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: multipart/form-data; boundary=x\r\nContent-Length: %d\r\n\r\n" % 100_000 + b"--x"
+BODY_BEGUN = (
+    b"POST /verify HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: multipart/form-data; boundary=x\r\nContent-Length: %d\r\n\r\n"
+    % 100_000
+    + b"--x"
+)
 HEAD_BEGUN = b"POST /verify HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "
 
 
 @contextmanager
 def serving(**rules: Any) -> Iterator[int]:
-    """The port of a server that counts the bytes of its uploads. Limits of time are long unless a test is about them."""
+    """The port of a server that counts the bytes of its uploads.
+
+    Limits of time are long unless a test is about them.
+    """
     import uvicorn
 
     from likeness.service.app import make_app
@@ -32,7 +42,12 @@ def serving(**rules: Any) -> Iterator[int]:
     from likeness.service.guard import Limits
 
     class Sizes:
-        limits = Limits(**({"rate": 0.0, "head_seconds": 600.0, "body_seconds": 600.0, "grace_seconds": 600.0} | rules))
+        limits = Limits(
+            **(
+                {"rate": 0.0, "head_seconds": 600.0, "body_seconds": 600.0, "grace_seconds": 600.0}
+                | rules
+            )
+        )
         gallery = None
 
         def verify(self, first: bytes, second: bytes) -> dict[str, int]:
@@ -41,7 +56,11 @@ def serving(**rules: Any) -> Iterator[int]:
     http = protocol(connections=Sizes.limits.connections, head_seconds=Sizes.limits.head_seconds)
     app = make_app(Sizes(), token="a-token-for-the-tests")  # type: ignore[arg-type]
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off", http=http, timeout_graceful_shutdown=1))
+        server = uvicorn.Server(
+            uvicorn.Config(
+                app, log_level="critical", lifespan="off", http=http, timeout_graceful_shutdown=1
+            )
+        )
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
@@ -70,19 +89,46 @@ def verify(port: int, **request: Any) -> Any:
         return client.post(f"http://127.0.0.1:{port}/verify", **({"files": FILES} | request))
 
 
-@pytest.mark.parametrize("charset", ["charset=punycode", 'charset="idna"', "CHARSET=utf-7", "charset*=utf-8''punycode", "charset*0=puny; charset*1=code"])
+@pytest.mark.parametrize(
+    "charset",
+    [
+        "charset=punycode",
+        'charset="idna"',
+        "CHARSET=utf-7",
+        "charset*=utf-8''punycode",
+        "charset*0=puny; charset*1=code",
+    ],
+)
 def test_a_client_chooses_no_encoding_of_the_form_s_texts(charset: str) -> None:
     """Python's punycode takes minutes for a megabyte, in the thread that serves everybody."""
-    text = "\r\n".join(("--x", 'Content-Disposition: form-data; name="first"', "", "a" * 2**15 + "-" + "b" * 2**13, "--x--", "")).encode()
+    text = "\r\n".join(
+        (
+            "--x",
+            'Content-Disposition: form-data; name="first"',
+            "",
+            "a" * 2**15 + "-" + "b" * 2**13,
+            "--x--",
+            "",
+        )
+    ).encode()
     with serving() as port:
-        answer = verify(port, files=None, content=text, headers={"Content-Type": f"multipart/form-data; {charset}; boundary=x"})
+        answer = verify(
+            port,
+            files=None,
+            content=text,
+            headers={"Content-Type": f"multipart/form-data; {charset}; boundary=x"},
+        )
         assert answer.status_code == 415
         assert "UTF-8" in answer.json()["error"]
         plain = ("Content-Type", "multipart/form-data; boundary=x")
-        assert verify(port, files=None, content=text, headers=[plain, plain]).status_code == 415  # which of them counts?
+        assert (
+            verify(port, files=None, content=text, headers=[plain, plain]).status_code == 415
+        )  # which of them counts?
         body = httpx.Request("POST", "http://127.0.0.1", files=FILES)
         kind = body.headers["content-type"].replace(";", "; charset=UTF-8;")
-        assert verify(port, files=None, content=body.read(), headers={"Content-Type": kind}).json() == {"first": 1000, "second": 1}
+        assert verify(
+            port, files=None, content=body.read(), headers={"Content-Type": kind}
+        ).json() == {"first": 1000, "second": 1}
 
 
 @pytest.mark.parametrize("begun", [b"", HEAD_BEGUN, BODY_BEGUN])
@@ -98,7 +144,11 @@ def test_connections_on_which_nothing_happens_lock_nobody_out(begun: bytes) -> N
 
 
 def test_no_more_connections_are_open_than_are_allowed() -> None:
-    with serving(connections=20) as port, ExitStack() as stack, selectors.DefaultSelector() as waiting:
+    with (
+        serving(connections=20) as port,
+        ExitStack() as stack,
+        selectors.DefaultSelector() as waiting,
+    ):
         for _ in range(60):
             waiting.register(stack.enter_context(connect(port)), selectors.EVENT_READ)
         ended = 0
@@ -110,7 +160,10 @@ def test_no_more_connections_are_open_than_are_allowed() -> None:
 
 
 def exchange(sent: bytes, app: Any, *, head_seconds: float) -> bytes:
-    """All that one connection answers to what lay there when it was opened. No time passes before that is read."""
+    """All that one connection answers to what lay there when it was opened.
+
+    No time passes before that is read.
+    """
     import uvicorn
     from uvicorn.server import ServerState
 
@@ -125,7 +178,9 @@ def exchange(sent: bytes, app: Any, *, head_seconds: float) -> bytes:
             ours.setblocking(False)
             kind: Any = protocol(connections=10, head_seconds=head_seconds)
             loop = asyncio.get_running_loop()
-            await loop.connect_accepted_socket(lambda: kind(config=config, server_state=ServerState(), app_state={}), theirs)
+            await loop.connect_accepted_socket(
+                lambda: kind(config=config, server_state=ServerState(), app_state={}), theirs
+            )
             got = b""
             async with asyncio.timeout(60):
                 while part := await loop.sock_recv(ours, 65536):
@@ -138,7 +193,9 @@ def exchange(sent: bytes, app: Any, *, head_seconds: float) -> bytes:
 def test_the_time_for_headers_ends_with_the_headers_and_begins_again_after_the_answer() -> None:
     async def slow(scope: Any, receive: Any, send: Any) -> None:
         await asyncio.sleep(0.15)  # three times as long as headers may take
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send(
+            {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]}
+        )
         await send({"type": "http.response.body", "body": b""})
 
     whole = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
@@ -152,7 +209,9 @@ def test_who_opens_many_connections_loses_one_of_its_own() -> None:
         mine = stack.enter_context(connect(port))  # waits longer than all that come
         try:
             for _ in range(60):
-                stack.enter_context(socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0)))
+                stack.enter_context(
+                    socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0))
+                )
         except OSError:
             pytest.skip("this machine has one loopback address")
         assert verify(port).status_code == 200
@@ -169,14 +228,21 @@ def test_slow_bodies_take_no_place() -> None:
 
 
 def test_the_body_that_has_been_arriving_longest_gives_way() -> None:
-    with serving(max_bytes=100_100, max_held=1) as port, connect(port) as first, connect(port) as second, connect(port) as third:
+    with (
+        serving(max_bytes=100_100, max_held=1) as port,
+        connect(port) as first,
+        connect(port) as second,
+        connect(port) as third,
+    ):
         for one in (first, second, third):
             one.sendall(BODY_BEGUN + bytes(99_000))
             # An answer to another request: what was sent before it has arrived.
             assert httpx.get(f"http://127.0.0.1:{port}/", trust_env=False).status_code == 200
         assert read_until_answer(first).startswith(b"HTTP/1.1 503 ")
         second.sendall(bytes(997))
-        assert read_until_answer(second).startswith(b"HTTP/1.1 400 ")  # it was read to its end, and is no form
+        assert read_until_answer(second).startswith(
+            b"HTTP/1.1 400 "
+        )  # it was read to its end, and is no form
 
 
 def test_the_room_of_a_body_is_free_again_after_its_answer() -> None:
@@ -210,11 +276,18 @@ def test_an_upload_that_is_too_large_is_answered(chunked: bool) -> None:
     with serving(max_bytes=100_000) as port:
         for _ in range(2):
             body = (bytes(65536) for _ in range(size // 65536)) if chunked else bytes(size)
-            got = verify(port, files=None, content=body, headers={"content-type": "multipart/form-data; boundary=x"})
+            got = verify(
+                port,
+                files=None,
+                content=body,
+                headers={"content-type": "multipart/form-data; boundary=x"},
+            )
             assert (got.status_code, got.headers["connection"]) == (413, "close")
             assert "at most 0.0953674 MB" in got.json()["error"]
         with connect(port) as raw:  # a client that reads only when it has sent everything
-            raw.sendall(b"POST /verify HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % size)
+            raw.sendall(
+                b"POST /verify HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % size
+            )
             for _ in range(size // 65536):
                 raw.sendall(bytes(65536))
             assert read_all(raw).startswith(b"HTTP/1.1 413 ")
@@ -235,11 +308,20 @@ def test_what_is_no_request_is_answered_too() -> None:
     with serving() as port, connect(port) as raw:
         raw.sendall(b"GET / HTTP/1.1\r\nX: " + b"a" * 200_000)
         assert read_all(raw).startswith(b"HTTP/1.1 400 Bad Request\r\n")
-        for _ in range(3):  # what is still sent is read: a closed connection would be reset, and a slower reader would lose the answer
-            assert httpx.get(f"http://127.0.0.1:{port}/", trust_env=False, timeout=60).status_code == 200
+        for _ in range(
+            3
+            # what is still sent is read: a closed connection would be reset, and a slower reader would
+            # lose the answer
+        ):
+            assert (
+                httpx.get(f"http://127.0.0.1:{port}/", trust_env=False, timeout=60).status_code
+                == 200
+            )
             raw.sendall(bytes(65536))
 
 
 def test_several_requests_on_one_connection() -> None:
     with serving() as port, httpx.Client(timeout=60, trust_env=False) as client:
-        assert [client.post(f"http://127.0.0.1:{port}/verify", files=FILES).json() for _ in range(3)] == [{"first": 1000, "second": 1}] * 3
+        assert [
+            client.post(f"http://127.0.0.1:{port}/verify", files=FILES).json() for _ in range(3)
+        ] == [{"first": 1000, "second": 1}] * 3

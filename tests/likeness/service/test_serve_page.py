@@ -1,4 +1,6 @@
-"""The page of `likeness serve` in headless Chromium: compare, enrol, search, remove, record; nothing is asked of the network. Skips without a browser."""
+"""The page of `likeness serve` in headless Chromium: compare, enrol, search, remove, record;
+nothing is asked of the network. Skips without a browser.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,14 @@ FACE = replace(
 def untrained(made: recipe.Recipe, path: Path) -> Loaded:
     torch.manual_seed(0)
     frontend = made.frontend()
-    save_model(path, TorchEmbedder(frontend, made.backbone(frontend.dim)), made, similarity="cosine", step=0, metrics={})
+    save_model(
+        path,
+        TorchEmbedder(frontend, made.backbone(frontend.dim)),
+        made,
+        similarity="cosine",
+        step=0,
+        metrics={},
+    )
     return load_model(path)
 
 
@@ -72,19 +81,28 @@ def serving(model: Loaded, **rules: Any) -> Iterator[str]:
 
 @contextmanager
 def page_of(browser: Any, url: str) -> Iterator[Any]:
-    """The page, opened with the token as it is printed; its errors and requests elsewhere fail the test."""
+    """The page, opened with the token as it is printed; its errors and requests elsewhere fail the
+    test.
+    """
     wrong: list[str] = []
     page = browser.new_context(viewport={"width": 390, "height": 844}).new_page()
     page.set_default_timeout(TIMEOUT_MS)
     page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
     page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("request", lambda asked: None if asked.url.startswith((url, "data:", "blob:")) else wrong.append(asked.url))
+    page.on(
+        "request",
+        lambda asked: (
+            None if asked.url.startswith((url, "data:", "blob:")) else wrong.append(asked.url)
+        ),
+    )
     page.on("dialog", lambda dialog: dialog.accept())
     page.goto(f"{url}#token={TOKEN}")
     page.wait_for_selector("#file-first", state="attached")
     assert page.url == url  # the token does not stay in the address
     yield page
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")  # nothing hangs over the edge of a phone
+    assert page.evaluate(
+        "document.documentElement.scrollWidth <= innerWidth"
+    )  # nothing hangs over the edge of a phone
     assert wrong == []
     page.context.close()
 
@@ -93,7 +111,11 @@ def page_of(browser: Any, url: str) -> Iterator[Any]:
 def test_voices_on_the_page(browser: Any, voices: Path, tmp_path: Path) -> None:
     files = [str(path) for path in sorted(voices.rglob("*.flac"))]
     with (
-        serving(untrained(SPEAKER, tmp_path / "m.safetensors"), threshold=-1.0, calibration=Calibration(8.0, -3.0, p_target=0.25)) as url,
+        serving(
+            untrained(SPEAKER, tmp_path / "m.safetensors"),
+            threshold=-1.0,
+            calibration=Calibration(8.0, -3.0, p_target=0.25),
+        ) as url,
         page_of(browser, url) as page,
     ):
         page.set_input_files("#file-first", files[0])
@@ -167,11 +189,15 @@ def test_a_removal_that_failed_can_be_tried_again(browser: Any, tmp_path: Path) 
         page.on("dialog", lambda dialog: dialog.accept())
         page.goto(f"{url}#token={TOKEN}")
         page.click("[data-tab=gallery]")
-        page.set_input_files("#file-enrolment", str(next(path for path in sorted((tmp_path / "faces").rglob("*.*")))))
+        page.set_input_files(
+            "#file-enrolment", str(next(path for path in sorted((tmp_path / "faces").rglob("*.*"))))
+        )
         page.fill("#subject", "Ada")
         page.click("#enrol:not([disabled])")
         page.wait_for_selector("#entries td:text-is('Ada')")
-        page.route("**/gallery/Ada", lambda route: route.fulfill(status=500, json={"error": "a full disk"}))
+        page.route(
+            "**/gallery/Ada", lambda route: route.fulfill(status=500, json={"error": "a full disk"})
+        )
         page.click("[aria-label='Remove Ada']")
         page.wait_for_selector("#answer .error:text-is('a full disk')")
         page.unroute("**/gallery/Ada")
@@ -188,7 +214,9 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 class Gate:
-    """A reading that waits for `open` where it is closed: a slow model whose end the test decides. begun: set when it waits."""
+    """A reading that waits for `open` where it is closed: a slow model whose end the test decides.
+    begun: set when it waits.
+    """
 
     def __init__(self, read: Any):
         self.read, self.open, self.begun = read, threading.Event(), threading.Event()
@@ -200,7 +228,9 @@ class Gate:
         return self.read(item)
 
 
-def test_a_verdict_goes_with_the_files_that_were_compared(browser: Any, photos: list[str], tmp_path: Path) -> None:
+def test_a_verdict_goes_with_the_files_that_were_compared(
+    browser: Any, photos: list[str], tmp_path: Path
+) -> None:
     broken = tmp_path / "broken.png"
     broken.write_bytes(b"\x89PNG\r\n nothing more")
     text = tmp_path / "text.txt"
@@ -232,16 +262,25 @@ def test_a_verdict_goes_with_the_files_that_were_compared(browser: Any, photos: 
         page.click("[data-drop=first] .row button")
         page.click("[data-drop=second] .row button")
         compare()
-        page.evaluate(drop, ["first", "text.txt", "text/plain"])  # unreadable in the page: neither the verdict nor the old picture stays
+        page.evaluate(
+            drop, ["first", "text.txt", "text/plain"]
+        )  # unreadable in the page: neither the verdict nor the old picture stays
         assert page.inner_text("#answer .error") == "That is no image."
-        assert page.locator(".verdict").count() == page.locator("[data-drop=first] img").count() == 0
+        assert (
+            page.locator(".verdict").count() == page.locator("[data-drop=first] img").count() == 0
+        )
         assert page.is_disabled("#compare")
 
 
-def test_another_name_or_tab_clears_what_was_said(browser: Any, photos: list[str], tmp_path: Path) -> None:
+def test_another_name_or_tab_clears_what_was_said(
+    browser: Any, photos: list[str], tmp_path: Path
+) -> None:
     with serving(untrained(FACE, tmp_path / "m.safetensors")) as url, page_of(browser, url) as page:
         page.click("[data-tab=gallery]")
-        for leave in (lambda: page.fill("#subject", "Bob"), lambda: page.click("[data-tab=verify]")):
+        for leave in (
+            lambda: page.fill("#subject", "Bob"),
+            lambda: page.click("[data-tab=verify]"),
+        ):
             page.set_input_files("#file-enrolment", photos[0])
             page.fill("#subject", "Ada")
             page.click("#enrol:not([disabled])")
@@ -251,7 +290,9 @@ def test_another_name_or_tab_clears_what_was_said(browser: Any, photos: list[str
             assert page.is_hidden("#answer")
 
 
-def test_an_answer_that_comes_late_is_not_shown_for_other_files(browser: Any, photos: list[str], tmp_path: Path) -> None:
+def test_an_answer_that_comes_late_is_not_shown_for_other_files(
+    browser: Any, photos: list[str], tmp_path: Path
+) -> None:
     model = untrained(FACE, tmp_path / "m.safetensors")
     gate = Gate(model.read)
     with serving(replace(model, read=gate), threshold=-1.0) as url, page_of(browser, url) as page:
@@ -278,15 +319,26 @@ def test_an_answer_that_comes_late_is_not_shown_for_other_files(browser: Any, ph
         assert page.inner_text(".verdict") == "The same face"
 
 
-def test_a_file_that_is_too_large_is_never_sent(browser: Any, photos: list[str], tmp_path: Path) -> None:
+def test_a_file_that_is_too_large_is_never_sent(
+    browser: Any, photos: list[str], tmp_path: Path
+) -> None:
     from likeness.service.guard import Limits
 
     large, half = tmp_path / "large.png", tmp_path / "half.png"
-    for path, size in ((large, 300_000), (half, 150_000)):  # Pillow and browsers read what follows the image past
+    for path, size in (
+        (large, 300_000),
+        (half, 150_000),
+    ):  # Pillow and browsers read what follows the image past
         path.write_bytes(Path(photos[0]).read_bytes() + bytes(size))
-    with serving(untrained(FACE, tmp_path / "m.safetensors"), limits=Limits(max_bytes=2**18)) as url, page_of(browser, url) as page:
+    with (
+        serving(untrained(FACE, tmp_path / "m.safetensors"), limits=Limits(max_bytes=2**18)) as url,
+        page_of(browser, url) as page,
+    ):
         asked: list[str] = []
-        page.on("request", lambda request: asked.append(request.url) if request.method == "POST" else None)
+        page.on(
+            "request",
+            lambda request: asked.append(request.url) if request.method == "POST" else None,
+        )
         assert "up to 0.25 MB for both" in page.inner_text("[data-drop=first]")
         assert "up to 0.25 MB" in page.text_content("[data-drop=enrolment]")
         page.set_input_files("#file-first", str(large))
@@ -297,18 +349,25 @@ def test_a_file_that_is_too_large_is_never_sent(browser: Any, photos: list[str],
         page.click("#compare:not([disabled])")
         assert page.inner_text("#answer .error").startswith("Together these are 0.3")
         just = tmp_path / "just.png"
-        just.write_bytes(Path(photos[0]).read_bytes().ljust(2**18 - 4096 + 1, b"\0"))  # both sizes round to 0.25 MB
+        just.write_bytes(
+            Path(photos[0]).read_bytes().ljust(2**18 - 4096 + 1, b"\0")
+        )  # both sizes round to 0.25 MB
         page.set_input_files("#file-enrolment", str(just))
         page.wait_for_selector("#answer .error:has-text(', 1 kB too much')")
         assert asked == []
 
 
-def test_what_was_chosen_is_what_is_compared(browser: Any, photos: list[str], tmp_path: Path) -> None:
+def test_what_was_chosen_is_what_is_compared(
+    browser: Any, photos: list[str], tmp_path: Path
+) -> None:
     """The files are deleted and changed on the disk between the choice and the click."""
     files = [tmp_path / "first.png", tmp_path / "second.png"]
     for path, photo in zip(files, photos, strict=False):
         path.write_bytes(Path(photo).read_bytes())
-    with serving(untrained(FACE, tmp_path / "m.safetensors"), threshold=-1.0) as url, page_of(browser, url) as page:
+    with (
+        serving(untrained(FACE, tmp_path / "m.safetensors"), threshold=-1.0) as url,
+        page_of(browser, url) as page,
+    ):
         page.set_input_files("#file-first", str(files[0]))
         page.set_input_files("#file-second", str(files[1]))
         page.wait_for_selector("#compare:not([disabled])")
@@ -319,7 +378,9 @@ def test_what_was_chosen_is_what_is_compared(browser: Any, photos: list[str], tm
         assert page.inner_text(".verdict") == "The same face"
 
 
-def test_an_enrolment_is_told_though_the_name_was_changed_meanwhile(browser: Any, photos: list[str], tmp_path: Path) -> None:
+def test_an_enrolment_is_told_though_the_name_was_changed_meanwhile(
+    browser: Any, photos: list[str], tmp_path: Path
+) -> None:
     model = untrained(FACE, tmp_path / "m.safetensors")
     gate = Gate(model.read)
     with serving(replace(model, read=gate)) as url, page_of(browser, url) as page:
@@ -335,7 +396,9 @@ def test_an_enrolment_is_told_though_the_name_was_changed_meanwhile(browser: Any
         assert page.input_value("#subject") == "Alan"
 
 
-def test_quality_is_what_a_loss_made_of_the_norm(browser: Any, photos: list[str], tmp_path: Path) -> None:
+def test_quality_is_what_a_loss_made_of_the_norm(
+    browser: Any, photos: list[str], tmp_path: Path
+) -> None:
     model = replace(untrained(FACE, tmp_path / "m.safetensors"), norm_is_quality=True)
     with serving(model, threshold=-1.0) as url, page_of(browser, url) as page:
         page.set_input_files("#file-first", photos[0])

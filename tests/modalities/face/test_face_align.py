@@ -1,4 +1,6 @@
-"""Alignment: parity with InsightFace and with a least-squares fit of our own; whole folders with a tiny detector made here."""
+"""Alignment: parity with InsightFace and with a least-squares fit of our own; whole folders with a
+tiny detector made here.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,35 @@ from modalities.face import align, images
 from toolkit.data.batch import Item
 from toolkit.data.images import BadImage, Pixels, encode
 
-REFERENCE = np.array([[38.2946, 51.6963], [73.5318, 51.5014], [56.0252, 71.7366], [41.5493, 92.3655], [70.7299, 92.2041]])
-OFFSETS = np.array([[-1, -1], [1, -1], [0, 0.1], [-0.8, 1], [0.8, 1]])  # landmarks of the tiny detector around the face, in cells of 8 pixels
+REFERENCE = np.array(
+    [
+        [38.2946, 51.6963],
+        [73.5318, 51.5014],
+        [56.0252, 71.7366],
+        [41.5493, 92.3655],
+        [70.7299, 92.2041],
+    ]
+)
+OFFSETS = np.array(
+    [[-1, -1], [1, -1], [0, 0.1], [-0.8, 1], [0.8, 1]]
+)  # landmarks of the tiny detector around the face, in cells of 8 pixels
 SIDE = 64
 
 
 @pytest.fixture(scope="module")
 def detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An SCRFD-like network of 64 x 64 that takes every bright red cell of 8 x 8 pixels for a face: nine outputs, of which strides 16 and 32 never find any."""
-    nodes, outputs, constants = [helper.make_node("AveragePool", ["input"], ["cells"], kernel_shape=[8, 8], strides=[8, 8])], [], []
+    """An SCRFD-like network of 64 x 64 that takes every bright red cell of 8 x 8 pixels for a face:
+    nine outputs, of which strides 16 and 32 never find any.
+    """
+    nodes, outputs, constants = (
+        [
+            helper.make_node(
+                "AveragePool", ["input"], ["cells"], kernel_shape=[8, 8], strides=[8, 8]
+            )
+        ],
+        [],
+        [],
+    )
 
     def constant(name: str, values: np.ndarray) -> str:
         constants.append(numpy_helper.from_array(values, name))
@@ -33,26 +55,40 @@ def detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
     nodes += [
         helper.make_node("Gather", ["cells", constant("first", np.array(0))], ["red"], axis=1),
         helper.make_node("Reshape", ["red", constant("column", np.array([-1, 1]))], ["one"]),
-        helper.make_node("Concat", ["one", constant("never", np.full((64, 1), -1, np.float32))], ["both"], axis=1),  # two anchors in each cell
+        helper.make_node(
+            "Concat", ["one", constant("never", np.full((64, 1), -1, np.float32))], ["both"], axis=1
+        ),  # two anchors in each cell
         helper.make_node("Reshape", ["both", "column"], ["score8"]),
     ]
     sizes = {8: 128, 16: 32, 32: 8}
-    for kind, values in (("score", [-1.0]), ("box", [2.0] * 4), ("points", OFFSETS.ravel().tolist())):
+    for kind, values in (
+        ("score", [-1.0]),
+        ("box", [2.0] * 4),
+        ("points", OFFSETS.ravel().tolist()),
+    ):
         for stride, count in sizes.items():
             name = f"{kind}{stride}"
-            outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [count, len(values)]))
+            outputs.append(
+                helper.make_tensor_value_info(name, TensorProto.FLOAT, [count, len(values)])
+            )
             if name != "score8":
                 held = constant(f"{name}_held", np.tile(np.array(values, np.float32), (count, 1)))
                 nodes.append(helper.make_node("Identity", [held], [name]))
     inputs = [helper.make_tensor_value_info("input", TensorProto.FLOAT, [1, 3, SIDE, SIDE])]
-    model = helper.make_model(helper.make_graph(nodes, "tiny", inputs, outputs, constants), opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    model = helper.make_model(
+        helper.make_graph(nodes, "tiny", inputs, outputs, constants),
+        opset_imports=[helper.make_opsetid("", 18)],
+        ir_version=9,
+    )
     path = tmp_path_factory.mktemp("model") / "tiny_kps.onnx"
     onnx.save(model, str(path))
     return path
 
 
 def scene(*cells: tuple[int, int]) -> Pixels:
-    """Black, with a coloured background gradient too dark to count, and bright red cells (column, row)."""
+    """Black, with a coloured background gradient too dark to count, and bright red cells (column,
+    row).
+    """
     pixels = np.zeros((SIDE, SIDE, 3), np.uint8)
     pixels[..., 0] = np.arange(SIDE)
     for column, row in cells:
@@ -68,28 +104,50 @@ def test_the_reference_points_stay_where_they_are() -> None:
 
 @settings(max_examples=25)
 @given(st.floats(-180, 180), st.floats(0.2, 8), st.floats(-300, 300), st.integers(0, 1000))
-def test_transform_is_the_least_squares_similarity(degrees: float, scale: float, shift: float, seed: int) -> None:
+def test_transform_is_the_least_squares_similarity(
+    degrees: float, scale: float, shift: float, seed: int
+) -> None:
     turn = np.radians(degrees)
     noise = np.random.default_rng(seed).normal(0, 1.5, (5, 2))
-    points = scale * REFERENCE @ np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]]) + shift + noise
-    # a x - b y + c, b x + a y + d: linear in (a, b, c, d); equal to Umeyama's solution where that is no reflection
+    points = (
+        scale * REFERENCE @ np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
+        + shift
+        + noise
+    )
+    # a x - b y + c, b x + a y + d: linear in (a, b, c, d); equal to Umeyama's solution where that
+    # is no reflection
     rows = np.concatenate(
-        [np.stack((x, -y, np.ones(5), np.zeros(5)), 1) if k == 0 else np.stack((y, x, np.zeros(5), np.ones(5)), 1) for k, (x, y) in enumerate([points.T] * 2)]
+        [
+            np.stack((x, -y, np.ones(5), np.zeros(5)), 1)
+            if k == 0
+            else np.stack((y, x, np.zeros(5), np.ones(5)), 1)
+            for k, (x, y) in enumerate([points.T] * 2)
+        ]
     )
     a, b, c, d = np.linalg.lstsq(rows, REFERENCE.T.ravel(), rcond=None)[0]
-    assert np.allclose(align.transform(points), [[a, -b, c], [b, a, d]], atol=1e-3 * (1 + abs(shift)))
+    assert np.allclose(
+        align.transform(points), [[a, -b, c], [b, a, d]], atol=1e-3 * (1 + abs(shift))
+    )
 
 
 def test_crop_is_insightfaces(shared: Path) -> None:
     from insightface.utils import face_align
 
-    pixels = images.decode(next(one for one in align.find_images(shared / "data" / "orl") if one.id == "s1/1.pgm"))
+    pixels = images.decode(
+        next(one for one in align.find_images(shared / "data" / "orl") if one.id == "s1/1.pgm")
+    )
     points = np.array([[30.0, 50.0], [60.0, 48.0], [46.0, 65.0], [34.0, 82.0], [60.0, 80.0]])
     for size in (112, 128, 224):
         with pytest.warns(FutureWarning):
             theirs = face_align.norm_crop(pixels, points, size)
         assert np.array_equal(align.crop(pixels, points, size), theirs)
-    assert np.abs(align.crop(pixels, points, 112, width=96).astype(int) - align.crop(pixels, points)[:, 8:104]).max() <= 1
+    assert (
+        np.abs(
+            align.crop(pixels, points, 112, width=96).astype(int)
+            - align.crop(pixels, points)[:, 8:104]
+        ).max()
+        <= 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -121,41 +179,75 @@ def test_detector_finds_and_crops(detector: Path) -> None:
 
 
 def test_which_face_is_taken() -> None:
-    faces = align.Faces(np.array([[0, 0, 10, 10], [80, 80, 120, 120.0], [190, 0, 200, 50]]), np.ones(3), np.zeros((3, 5, 2)))
+    faces = align.Faces(
+        np.array([[0, 0, 10, 10], [80, 80, 120, 120.0], [190, 0, 200, 50]]),
+        np.ones(3),
+        np.zeros((3, 5, 2)),
+    )
     assert align.choose_face(faces, 200, 200) == 1
-    assert align.choose_face(align.Faces(faces.boxes[[1, 0, 1]], faces.scores, faces.landmarks), 200, 200) == 0  # ties: the first
-    off = align.Faces(np.array([[0, 0, 60, 60], [90, 90, 110, 110.0]]), np.ones(2), np.zeros((2, 5, 2)))
-    assert (align.choose_face(off, 200, 200, "largest"), align.choose_face(off, 200, 200, "central")) == (0, 1)
+    assert (
+        align.choose_face(
+            align.Faces(faces.boxes[[1, 0, 1]], faces.scores, faces.landmarks), 200, 200
+        )
+        == 0
+    )  # ties: the first
+    off = align.Faces(
+        np.array([[0, 0, 60, 60], [90, 90, 110, 110.0]]), np.ones(2), np.zeros((2, 5, 2))
+    )
+    assert (
+        align.choose_face(off, 200, 200, "largest"),
+        align.choose_face(off, 200, 200, "central"),
+    ) == (0, 1)
     with pytest.raises(ValueError, match="choose is 'first'"):
         align.choose_face(off, 200, 200, "first")  # type: ignore[arg-type]
 
 
 def test_a_folder_with_failures(detector: Path, tmp_path: Path) -> None:
     root, out = tmp_path / "in", tmp_path / "out"
-    contents = {"a/1.png": scene((4, 4)), "a/2.png": scene(), "b/deep/3.png": scene((2, 2), (6, 6)), "b/4.png": scene((0, 0)), "b/5.png": None}
+    contents = {
+        "a/1.png": scene((4, 4)),
+        "a/2.png": scene(),
+        "b/deep/3.png": scene((2, 2), (6, 6)),
+        "b/4.png": scene((0, 0)),
+        "b/5.png": None,
+    }
     for name, pixels in contents.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(b"no image" if pixels is None else encode(pixels))
     result = align.align_folder(root, out, detector=detector)
     assert [one.id for one in result.done] == ["a/1.png", "b/deep/3.png"]
-    assert [(one.path, one.label) for one in result.done] == [(out / "a/1.png", "a"), (out / "b/deep/3.png", "b")]
+    assert [(one.path, one.label) for one in result.done] == [
+        (out / "a/1.png", "a"),
+        (out / "b/deep/3.png", "b"),
+    ]
     assert result.several == ["b/deep/3.png"]
     reasons = {one.id: one.reason for one in result.failures}
     assert reasons["a/2.png"] == "no face found"
-    assert "4 of the 5 landmarks of the chosen face lie outside the image of 64 x 64 pixels" in reasons["b/4.png"] or "lie outside" in reasons["b/4.png"]
+    assert (
+        "4 of the 5 landmarks of the chosen face lie outside the image of 64 x 64 pixels"
+        in reasons["b/4.png"]
+        or "lie outside" in reasons["b/4.png"]
+    )
     assert "none of the formats" in reasons["b/5.png"]
     assert (out / "failures.tsv").read_text().count("\n") == 3
     assert images.read(result.done[0]).shape == (3, 112, 112)
     before = (out / "a/1.png").stat().st_mtime_ns
-    assert [one.id for one in align.align_folder(root, out, detector=detector).done] == ["a/1.png", "b/deep/3.png"]
+    assert [one.id for one in align.align_folder(root, out, detector=detector).done] == [
+        "a/1.png",
+        "b/deep/3.png",
+    ]
     assert (out / "a/1.png").stat().st_mtime_ns == before
     assert not list(out.rglob("*.part"))
 
 
-def test_several_faces_are_known_to_a_run_that_goes_on(detector: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_faces_are_known_to_a_run_that_goes_on(
+    detector: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root, out = tmp_path / "in", tmp_path / "out"
     root.mkdir()
-    for number, cells in enumerate([((2, 2), (6, 6)), ((4, 4),), ((2, 2), (6, 2), (4, 6)), ((2, 6), (6, 2))]):
+    for number, cells in enumerate(
+        [((2, 2), (6, 6)), ((4, 4),), ((2, 2), (6, 2), (4, 6)), ((2, 6), (6, 2))]
+    ):
         (root / f"{number}.png").write_bytes(encode(scene(*cells)))
     stopped: list[Item] = []
 
@@ -169,7 +261,9 @@ def test_several_faces_are_known_to_a_run_that_goes_on(detector: Path, tmp_path:
     with pytest.raises(KeyboardInterrupt):
         align.align_folder(root, out, detector=detector)
     assert (out / "several.tsv").read_text() == "0.png\t2\n2.png\t3\n"
-    (out / "several.tsv").write_text("0.png\t2\n2.png\t3\n1.png\t5")  # half a line: the process was killed
+    (out / "several.tsv").write_text(
+        "0.png\t2\n2.png\t3\n1.png\t5"
+    )  # half a line: the process was killed
     for _ in range(2):
         result = align.align_folder(root, out, detector=detector)
         assert len(result.done) == 4
@@ -181,7 +275,9 @@ def test_several_faces_are_known_to_a_run_that_goes_on(detector: Path, tmp_path:
     assert align.align_folder(root, out, detector=detector).several == ["0.png", "3.png"]
 
 
-def test_what_no_photograph_mends_is_refused_before_the_work(detector: Path, tmp_path: Path) -> None:
+def test_what_no_photograph_mends_is_refused_before_the_work(
+    detector: Path, tmp_path: Path
+) -> None:
     root, out = tmp_path / "in", tmp_path / "out"
     root.mkdir()
     (root / "1.png").write_bytes(encode(scene((4, 4))))
@@ -199,7 +295,11 @@ def test_what_no_photograph_mends_is_refused_before_the_work(detector: Path, tmp
             align.read(Item("1", root / "1.png"), detector=str(detector), **arguments)
         assert not isinstance(caught.value, BadImage)
     assert not out.exists()
-    assert align.read(Item("1", root / "1.png"), detector=str(detector), width=96).shape == (3, 112, 96)
+    assert align.read(Item("1", root / "1.png"), detector=str(detector), width=96).shape == (
+        3,
+        112,
+        96,
+    )
 
 
 def test_what_align_folder_refuses(detector: Path, tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Augmentation: what each operation does, against independent statements of it; probabilities; determinism per item."""
+"""Augmentation: what each operation does, against independent statements of it; probabilities;
+determinism per item.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from toolkit.models.parts import describe
 
 RNG = np.random.default_rng(3)
 FACE = cv2.GaussianBlur(RNG.integers(0, 256, (112, 112, 3), dtype=np.uint8), (0, 0), 3)
-FACE = cv2.normalize(FACE, None, 1, 255, cv2.NORM_MINMAX).astype(np.uint8)  # no zeros: black is what was cut
+FACE = cv2.normalize(FACE, None, 1, 255, cv2.NORM_MINMAX).astype(
+    np.uint8
+)  # no zeros: black is what was cut
 
 
 def rng(seed: int) -> np.random.Generator:
@@ -39,9 +43,13 @@ def test_crop_paste_keeps_a_rectangle_in_place() -> None:
         ratios.append(columns.size / rows.size)
     assert 0.19 < min(shares) < 0.3 < 0.9 < max(shares) <= 1.0
     assert 0.73 < min(ratios) < max(ratios) < 1.37
-    assert 0.5 < np.mean(shares) < 0.62  # uniform from .2 to 1 has .6; what does not fit is drawn again, so a little less
+    assert (
+        0.5 < np.mean(shares) < 0.62
+    )  # uniform from .2 to 1 has .6; what does not fit is drawn again, so a little less
     flat = np.full((10, 90, 3), 9, np.uint8)  # no draw fits: the centred part within the ratio
-    assert augment.crop_paste(flat, rng(0), scale=(1, 1)).any(axis=2).sum(axis=1).tolist() == [13] * 10
+    assert (
+        augment.crop_paste(flat, rng(0), scale=(1, 1)).any(axis=2).sum(axis=1).tolist() == [13] * 10
+    )
 
 
 def test_low_resolution_is_two_resizes() -> None:
@@ -49,12 +57,19 @@ def test_low_resolution_is_two_resizes() -> None:
         same = rng(seed)
         small = int(same.uniform(0.2, 1.0) * 112)
         down, up = (augment.INTERPOLATIONS[i] for i in same.integers(5, size=2))
-        wanted = cv2.resize(cv2.resize(FACE, (small, small), interpolation=down), (112, 112), interpolation=up)
+        wanted = cv2.resize(
+            cv2.resize(FACE, (small, small), interpolation=down), (112, 112), interpolation=up
+        )
         assert np.array_equal(augment.low_resolution(FACE, rng(seed)), wanted)
 
 
 @pytest.mark.parametrize(
-    ("name", "enhance"), [("brightness", ImageEnhance.Brightness), ("contrast", ImageEnhance.Contrast), ("saturation", ImageEnhance.Color)]
+    ("name", "enhance"),
+    [
+        ("brightness", ImageEnhance.Brightness),
+        ("contrast", ImageEnhance.Contrast),
+        ("saturation", ImageEnhance.Color),
+    ],
 )
 def test_photometric_agrees_with_pillow_as_torchvision_uses_it(name: str, enhance: type) -> None:
     only = dict.fromkeys(("brightness", "contrast", "saturation"), 0.0) | {name: 0.5}
@@ -71,12 +86,26 @@ def test_each_happens_with_its_probability() -> None:
     trials = 1500
     for name in counts:
         probs = dict.fromkeys(("crop_prob", "low_res_prob", "photo_prob", "flip_prob"), 0.0)
-        key = {"crop": "crop_prob", "low": "low_res_prob", "photo": "photo_prob", "flip": "flip_prob"}[name]
+        key = {
+            "crop": "crop_prob",
+            "low": "low_res_prob",
+            "photo": "photo_prob",
+            "flip": "flip_prob",
+        }[name]
         probs[key] = 0.5 if name == "flip" else 0.2
-        counts[name] = sum(not np.array_equal(augment.train_view(image, rng(seed), rng(0), **probs), image) for seed in range(trials))
+        counts[name] = sum(
+            not np.array_equal(augment.train_view(image, rng(seed), rng(0), **probs), image)
+            for seed in range(trials)
+        )
         low, high = binom.interval(0.9999, trials, probs[key])
-        assert low - 3 <= counts[name] <= high, name  # a crop or shrinking to the whole image is none
-    assert augment.ADAFACE_VIEW.keywords == {"crop_prob": 0.2, "low_res_prob": 0.2, "photo_prob": 0.2}
+        assert low - 3 <= counts[name] <= high, (
+            name
+        )  # a crop or shrinking to the whole image is none
+    assert augment.ADAFACE_VIEW.keywords == {
+        "crop_prob": 0.2,
+        "low_res_prob": 0.2,
+        "photo_prob": 0.2,
+    }
 
 
 def test_they_are_independent_of_each_other() -> None:
@@ -107,18 +136,35 @@ def test_views_depend_on_seed_step_and_position_alone(view: object, tmp_path: Pa
         assert once[draw].dtype == np.float32
         assert np.array_equal(once[draw], again[draw])
     assert len({one.tobytes() for one in once.values()}) > 1
-    assert np.array_equal(images.to_pixels(images.read(item)), FACE)  # what was read is not written to
+    assert np.array_equal(
+        images.to_pixels(images.read(item)), FACE
+    )  # what was read is not written to
 
 
 def test_cvlface_warp_is_the_published_product_of_matrices() -> None:
-    def theirs(px: float, py: float, signx: float, signy: float, scale: float, angle: float, hflip: bool, extra: float) -> np.ndarray:
+    def theirs(
+        px: float,
+        py: float,
+        signx: float,
+        signy: float,
+        scale: float,
+        angle: float,
+        hflip: bool,
+        extra: float,
+    ) -> np.ndarray:
         """As the repository states it, step by step, for a point (x, y)."""
         out = []
         for x, y in ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0)):
             turn = np.deg2rad(-angle)
             x, y = x - 56, y - 56
-            x, y = np.cos(turn) * x - np.sin(turn) * y + 56, np.sin(turn) * x + np.cos(turn) * y + 56
-            padx, pady = (56 / scale - 56 + extra * 56) * signx, (56 / scale - 56 + extra * 56) * signy
+            x, y = (
+                np.cos(turn) * x - np.sin(turn) * y + 56,
+                np.sin(turn) * x + np.cos(turn) * y + 56,
+            )
+            padx, pady = (
+                (56 / scale - 56 + extra * 56) * signx,
+                (56 / scale - 56 + extra * 56) * signy,
+            )
             x, y = x - (56 * (1 - px) + (56 + padx) * px), y - (56 * (1 - py) + (56 + pady) * py)
             x, y = (-1 if hflip else 1) * scale * x + 56, scale * y + 56
             out.append((x, y))
@@ -141,12 +187,34 @@ def test_cvlface_warp_is_the_published_product_of_matrices() -> None:
 
 def test_cvlface_view_without_changes_is_the_image_and_each_part_acts() -> None:
     image = to_floats(FACE)
-    none = {"scale": (1.0, 1.0), "rotate_prob": 0.0, "flip_prob": 0.0, "extra_offset": 0.0, "cutout_prob": 0.0, "blur_prob": 0.0, "num_photo": 0}
+    none = {
+        "scale": (1.0, 1.0),
+        "rotate_prob": 0.0,
+        "flip_prob": 0.0,
+        "extra_offset": 0.0,
+        "cutout_prob": 0.0,
+        "blur_prob": 0.0,
+        "num_photo": 0,
+    }
     assert np.array_equal(augment.geometric_view(image, rng(0), rng(0), **none), image)  # type: ignore[arg-type]
-    for name, value in [("scale", (0.8, 0.8)), ("rotate_prob", 1.0), ("flip_prob", 1.0), ("cutout_prob", 1.0), ("blur_prob", 1.0)]:
-        changed = sum(not np.array_equal(augment.geometric_view(image, rng(seed), rng(0), **(none | {name: value})), image) for seed in range(20))  # type: ignore[arg-type]
+    for name, value in [
+        ("scale", (0.8, 0.8)),
+        ("rotate_prob", 1.0),
+        ("flip_prob", 1.0),
+        ("cutout_prob", 1.0),
+        ("blur_prob", 1.0),
+    ]:
+        changed = sum(
+            not np.array_equal(
+                augment.geometric_view(image, rng(seed), rng(0), **(none | {name: value})), image
+            )
+            for seed in range(20)
+        )  # type: ignore[arg-type]
         assert changed >= 17, name
-    seen = {augment.geometric_view(image, rng(seed), rng(0), **(none | {"num_photo": 1})).tobytes() for seed in range(600)}  # type: ignore[arg-type]
+    seen = {
+        augment.geometric_view(image, rng(seed), rng(0), **(none | {"num_photo": 1})).tobytes()
+        for seed in range(600)
+    }  # type: ignore[arg-type]
     equalized = to_floats(np.asarray(ImageOps.equalize(Image.fromarray(FACE))))
     grey = to_floats(cv2.cvtColor(cv2.cvtColor(FACE, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB))
     assert {image.tobytes(), equalized.tobytes(), grey.tobytes()} <= seen
@@ -169,4 +237,7 @@ def test_bad_settings_are_refused() -> None:
 
 def test_views_can_be_described() -> None:
     described = describe(augment.ADAFACE_VIEW, "augment")
-    assert described == {"call": "modalities.face.augment.train_view", "args": {"crop_prob": 0.2, "low_res_prob": 0.2, "photo_prob": 0.2}}
+    assert described == {
+        "call": "modalities.face.augment.train_view",
+        "args": {"crop_prob": 0.2, "low_res_prob": 0.2, "photo_prob": 0.2},
+    }

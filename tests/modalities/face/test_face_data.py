@@ -33,7 +33,10 @@ def touch(path: Path) -> Path:
 def rows(found: pairs.Pairs) -> list[tuple[str, str, bool, int]]:
     trials = found.trials
     assert trials.target is not None
-    sides = ([ids[i] for i in side] for ids, side in ((trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe)))
+    sides = (
+        [ids[i] for i in side]
+        for ids, side in ((trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe))
+    )
     return list(zip(*sides, trials.target.tolist(), found.folds.tolist(), strict=True))
 
 
@@ -44,30 +47,55 @@ def test_lfw_pairs_and_missing_images(shared: Path, tmp_path: Path) -> None:
     first = found.trials.enrol_ids[0]
     touch(tmp_path / first)
     num_ids = len({*found.trials.enrol_ids, *found.trials.probe_ids})
-    with pytest.raises(ValueError, match=f"{num_ids - 1} of {num_ids} images of the pairs are not there"):
+    with pytest.raises(
+        ValueError, match=f"{num_ids - 1} of {num_ids} images of the pairs are not there"
+    ):
         pairs.find_images(found.trials, tmp_path)
 
 
 def test_images_of_a_list_are_found_with_or_without_suffix(tmp_path: Path) -> None:
     touch(tmp_path / "a" / "1.jpg")
     touch(tmp_path / "2.png")
-    trials = Trials(("a/1.jpg",), ("2",), np.zeros(1, np.int32), np.zeros(1, np.int32), np.ones(1, np.bool_))
+    trials = Trials(
+        ("a/1.jpg",), ("2",), np.zeros(1, np.int32), np.zeros(1, np.int32), np.ones(1, np.bool_)
+    )
     found = pairs.find_images(trials, tmp_path)
-    assert [(one.id, one.path, one.label) for one in found] == [("a/1.jpg", tmp_path / "a/1.jpg", "a"), ("2", tmp_path / "2.png", None)]
-    outside = Trials(("../x.jpg",), (str(tmp_path / "2.png"),), np.zeros(1, np.int32), np.zeros(1, np.int32))
+    assert [(one.id, one.path, one.label) for one in found] == [
+        ("a/1.jpg", tmp_path / "a/1.jpg", "a"),
+        ("2", tmp_path / "2.png", None),
+    ]
+    outside = Trials(
+        ("../x.jpg",), (str(tmp_path / "2.png"),), np.zeros(1, np.int32), np.zeros(1, np.int32)
+    )
     with pytest.raises(ValueError, match="2 of 2 images"):
         pairs.find_images(outside, tmp_path / "a")
 
 
 def test_calfw_and_cplfw(tmp_path: Path) -> None:
-    lines = [f"s{i}_{side}.jpg {1 + i // 2}\n" for i in range(4) for side in "ab"] + [f"d{i}_{side}.jpg 0\n" for i in range(2) for side in "ab"]
+    lines = [f"s{i}_{side}.jpg {1 + i // 2}\n" for i in range(4) for side in "ab"] + [
+        f"d{i}_{side}.jpg 0\n" for i in range(2) for side in "ab"
+    ]
     (tmp_path / "pairs.txt").write_text("".join(lines))
     found = pairs.read_two_lines(tmp_path / "pairs.txt", num_folds=2)
-    names = [("s0", True, 0), ("s1", True, 0), ("d0", False, 0), ("s2", True, 1), ("s3", True, 1), ("d1", False, 1)]
-    assert rows(found) == [(f"{name}_a.jpg", f"{name}_b.jpg", same, fold) for name, same, fold in names]
+    names = [
+        ("s0", True, 0),
+        ("s1", True, 0),
+        ("d0", False, 0),
+        ("s2", True, 1),
+        ("s3", True, 1),
+        ("d1", False, 1),
+    ]
+    assert rows(found) == [
+        (f"{name}_a.jpg", f"{name}_b.jpg", same, fold) for name, same, fold in names
+    ]
     scores = np.where(found.trials.target, 0.9, 0.1)
     assert lfw.ten_fold_accuracy(scores, found.trials.target, folds=found.folds).mean == 1.0  # type: ignore[arg-type]
-    for text, reason in [("".join(lines[:-1]), "11 lines"), ("a.jpg 1\nb.jpg 0\n", "1 pairs have two labels"), ("a b c\n", "1 lines are not"), ("", "0 lines")]:
+    for text, reason in [
+        ("".join(lines[:-1]), "11 lines"),
+        ("a.jpg 1\nb.jpg 0\n", "1 pairs have two labels"),
+        ("a b c\n", "1 lines are not"),
+        ("", "0 lines"),
+    ]:
         (tmp_path / "bad.txt").write_text(text)
         with pytest.raises(ValueError, match=reason):
             pairs.read_two_lines(tmp_path / "bad.txt", num_folds=2)
@@ -79,7 +107,9 @@ def write_cfp(protocol: Path) -> None:
     """Two folds of two same pairs and a different one, frontal-frontal and frontal-profile."""
     protocol.mkdir(parents=True, exist_ok=True)
     for side, pose in (("F", "frontal"), ("P", "profile")):
-        (protocol / f"Pair_list_{side}.txt").write_text("".join(f"{i} ../Data/Images/00{i}/{pose}/01.jpg\n" for i in (1, 2)))
+        (protocol / f"Pair_list_{side}.txt").write_text(
+            "".join(f"{i} ../Data/Images/00{i}/{pose}/01.jpg\n" for i in (1, 2))
+        )
     for kind in ("FF", "FP"):
         for fold in ("01", "02"):
             split = protocol / "Split" / kind / fold
@@ -91,8 +121,20 @@ def write_cfp(protocol: Path) -> None:
 def test_cfp(tmp_path: Path) -> None:
     write_cfp(tmp_path)
     found = rows(pairs.read_cfp(tmp_path))
-    assert found[2] == ("Data/Images/001/frontal/01.jpg", "Data/Images/002/profile/01.jpg", False, 0)
-    assert [row[2:] for row in found] == [(True, 0), (True, 0), (False, 0), (True, 1), (True, 1), (False, 1)]
+    assert found[2] == (
+        "Data/Images/001/frontal/01.jpg",
+        "Data/Images/002/profile/01.jpg",
+        False,
+        0,
+    )
+    assert [row[2:] for row in found] == [
+        (True, 0),
+        (True, 0),
+        (False, 0),
+        (True, 1),
+        (True, 1),
+        (False, 1),
+    ]
     assert rows(pairs.read_cfp(tmp_path, "FF"))[2][1] == "Data/Images/002/frontal/01.jpg"
     (tmp_path / "Split" / "FP" / "02" / "diff.txt").write_text("1,3\n1;2\n")
     with pytest.raises(ValueError, match="2 lines are not two numbers"):
@@ -125,15 +167,21 @@ def test_agedb(tmp_path: Path) -> None:
     savemat(tmp_path / "other.mat", {"splits": np.eye(2)})
     (tmp_path / "no.mat").write_bytes(b"no mat")
     packed = zlib.compress(b"")
-    (tmp_path / "empty.mat").write_bytes((tmp_path / "other.mat").read_bytes()[:128] + struct.pack("<II", 15, len(packed)) + packed)  # scipy raises OSError
+    (tmp_path / "empty.mat").write_bytes(
+        (tmp_path / "other.mat").read_bytes()[:128] + struct.pack("<II", 15, len(packed)) + packed
+    )  # scipy raises OSError
     for name in ("other.mat", "no.mat", "empty.mat"):
         with pytest.raises(ValueError, match="no protocol of AgeDB"):
             pairs.read_agedb(tmp_path / name)
 
 
 def test_sets_as_they_come_are_told_apart(tmp_path: Path) -> None:
-    """Each list of the field, in the folder that it comes in, is one validation set; which reader that takes is seen by what the pairs are."""
-    two_lines = [f"s{i}_{side}.jpg {1 + i}\n" for i in range(10) for side in "ab"] + [f"d{i}_{side}.jpg 0\n" for i in range(10) for side in "ab"]
+    """Each list of the field, in the folder that it comes in, is one validation set; which reader
+    that takes is seen by what the pairs are.
+    """
+    two_lines = [f"s{i}_{side}.jpg {1 + i}\n" for i in range(10) for side in "ab"] + [
+        f"d{i}_{side}.jpg 0\n" for i in range(10) for side in "ab"
+    ]
     write_cfp(tmp_path / "cfp_fp" / "Protocol")
     write_cfp(tmp_path / "cfp_ff" / "Protocol")
     for name in ("lfw", "calfw", "agedb_30"):
@@ -163,8 +211,12 @@ def test_sets_as_they_come_are_told_apart(tmp_path: Path) -> None:
     assert len(validation.trials(tmp_path, sets=tuple(expected))[1]) == 40
     for name in ("lfw", "calfw"):
         (tmp_path / name / "pairs_again.txt").write_text("1\n")
-    assert len(validation.trials(tmp_path, sets=("lfw",))[1]) == 2  # pairs.txt is the list, whatever lies beside it
-    with pytest.raises(ValueError, match=r"calfw: 2 lists of pairs \('pairs_CALFW.txt', 'pairs_again.txt'\)"):
+    assert (
+        len(validation.trials(tmp_path, sets=("lfw",))[1]) == 2
+    )  # pairs.txt is the list, whatever lies beside it
+    with pytest.raises(
+        ValueError, match=r"calfw: 2 lists of pairs \('pairs_CALFW.txt', 'pairs_again.txt'\)"
+    ):
         validation.trials(tmp_path, sets=("calfw",))
     (tmp_path / "none").mkdir()
     with pytest.raises(FileNotFoundError, match="no list of pairs"):
@@ -175,13 +227,23 @@ def test_opensphere_lists(tmp_path: Path) -> None:
     for name in ("b/1.jpg", "a/2.jpg"):
         touch(tmp_path / name)
     (tmp_path / "train.txt").write_text("b/1.jpg\na/2.jpg\n")
-    assert [(one.id, one.label) for one in folders.read_list(tmp_path / "train.txt", tmp_path)] == [("b/1.jpg", "b"), ("a/2.jpg", "a")]
+    assert [(one.id, one.label) for one in folders.read_list(tmp_path / "train.txt", tmp_path)] == [
+        ("b/1.jpg", "b"),
+        ("a/2.jpg", "a"),
+    ]
     found = folders.items(tmp_path / "train.txt", split="all", test_share=0.0)
-    assert [(one.id, one.label, one.path) for one in found] == [("a/2.jpg", "a", tmp_path / "a/2.jpg"), ("b/1.jpg", "b", tmp_path / "b/1.jpg")]
+    assert [(one.id, one.label, one.path) for one in found] == [
+        ("a/2.jpg", "a", tmp_path / "a/2.jpg"),
+        ("b/1.jpg", "b", tmp_path / "b/1.jpg"),
+    ]
     (tmp_path / "pairs.txt").write_text("1 b/1.jpg a/2.jpg\n0 b/1.jpg b/1.jpg\n")
     trials = read_trials(tmp_path / "pairs.txt")
     assert [one.id for one in pairs.find_images(trials, tmp_path)] == ["b/1.jpg", "a/2.jpg"]
-    for text, reason in [("b/1.jpg\nb/3.jpg\na/4.jpg\n", "2 of 3 images are not in"), ("1.jpg\n../x/1.jpg\n", "2 lines"), ("b/1.jpg\nb/1.jpg\n", "1 repeated")]:
+    for text, reason in [
+        ("b/1.jpg\nb/3.jpg\na/4.jpg\n", "2 of 3 images are not in"),
+        ("1.jpg\n../x/1.jpg\n", "2 lines"),
+        ("b/1.jpg\nb/1.jpg\n", "1 repeated"),
+    ]:
         (tmp_path / "bad.txt").write_text(text)
         with pytest.raises(ValueError, match=reason):
             folders.read_list(tmp_path / "bad.txt", tmp_path)
@@ -193,10 +255,15 @@ def make_pack(root: Path) -> None:
     (root / "meta").mkdir()
     names = ["1.jpg", "2.jpg", "3.jpg"]
     for name in names:
-        (root / "loose_crop" / name).write_bytes(encode(rng.integers(0, 256, (150, 130, 3), dtype=np.uint8)))
+        (root / "loose_crop" / name).write_bytes(
+            encode(rng.integers(0, 256, (150, 130, 3), dtype=np.uint8))
+        )
     points = np.array([[40, 50], [80, 52], [60, 75], [45, 95], [78, 96.5]])
     (root / "meta" / "ijbc_face_tid_mid.txt").write_text("1.jpg 5 1\n2.jpg 5 2\n3.jpg 6 1\n")
-    lines = [f"{name} {' '.join(f'{value:.3f}' for value in (points + i).ravel())} 0.{9 - i}\n" for i, name in enumerate(names)]
+    lines = [
+        f"{name} {' '.join(f'{value:.3f}' for value in (points + i).ravel())} 0.{9 - i}\n"
+        for i, name in enumerate(names)
+    ]
     (root / "meta" / "ijbc_name_5pts_score.txt").write_text("".join(lines[::-1]))
 
 
@@ -208,10 +275,17 @@ def test_ijb_pack_and_its_aligned_faces(tmp_path: Path) -> None:
     assert pack.scores.tolist() == [0.9, 0.8, 0.7]
     where = str(pack.landmarks)
     points = np.array([[41, 51], [81, 53], [61, 76], [46, 96], [79, 97.5]])
-    assert np.array_equal(ijb.read(pack.items[1], landmarks=where), to_floats(align.crop(images.decode(pack.items[1]), points)))
+    assert np.array_equal(
+        ijb.read(pack.items[1], landmarks=where),
+        to_floats(align.crop(images.decode(pack.items[1]), points)),
+    )
     with pytest.raises(BadImage, match="no landmarks"):
         ijb.read(pack.items[0]._replace(id="9.jpg"), landmarks=where)
-    for size, width, said in ((64, None, "size is 64"), (112, 111, "width is 111"), (112, 128, "width is 128")):
+    for size, width, said in (
+        (64, None, "size is 64"),
+        (112, 111, "width is 111"),
+        (112, 128, "width is 128"),
+    ):
         with pytest.raises(ValueError, match=said) as caught:
             ijb.read(pack.items[1], landmarks=where, size=size, width=width)
         assert not isinstance(caught.value, BadImage)  # no image is at fault
@@ -234,7 +308,9 @@ def test_ijb_pack_says_what_is_missing(tmp_path: Path) -> None:
     landmarks.write_text(whole + whole)
     assert len(ijb.read_landmarks(landmarks)) == 3
     landmarks.write_text(whole + whole.replace("40.000", "40.500"))
-    with pytest.raises(ValueError, match=r"1 faces are listed twice with different values \('1.jpg'\)"):
+    with pytest.raises(
+        ValueError, match=r"1 faces are listed twice with different values \('1.jpg'\)"
+    ):
         ijb.read_landmarks(landmarks)
     landmarks.write_text("1.jpg 1 2 3\n2.jpg " + "nan " * 10 + "1\n")
     with pytest.raises(ValueError, match=r"2 lines \(lines 1, 2\) are not"):
@@ -261,8 +337,12 @@ def test_folders_divide_subjects(tmp_path: Path) -> None:
 
 
 @settings(max_examples=60)
-@given(st.lists(st.integers(0, 4), min_size=4, max_size=30), st.integers(2, 200), st.integers(0, 99))
-def test_drawn_pairs_are_distinct_ordered_and_balanced(labels: list[int], num_trials: int, seed: int) -> None:
+@given(
+    st.lists(st.integers(0, 4), min_size=4, max_size=30), st.integers(2, 200), st.integers(0, 99)
+)
+def test_drawn_pairs_are_distinct_ordered_and_balanced(
+    labels: list[int], num_trials: int, seed: int
+) -> None:
     items = [Item(str(i), Path("x"), str(label)) for i, label in enumerate(labels)]
     total = {(i, j): labels[i] == labels[j] for j in range(len(labels)) for i in range(j)}
     if len(total) > num_trials and not any(total.values()):

@@ -35,7 +35,9 @@ def test_fit_resizes_or_pads(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(encode(SMOOTH))
     item = Item("a", tmp_path / "a.png")
     resized = images.read(item, size=(20, 28), fit="resize")
-    assert np.array_equal(images.to_pixels(resized), cv2.resize(SMOOTH, (28, 20), interpolation=cv2.INTER_AREA))
+    assert np.array_equal(
+        images.to_pixels(resized), cv2.resize(SMOOTH, (28, 20), interpolation=cv2.INTER_AREA)
+    )
     padded = images.read(item, size=(56, 56), fit="pad")
     assert np.array_equal(images.to_pixels(padded)[8:48], SMOOTH)
     assert not padded[:, :8].any()
@@ -45,7 +47,9 @@ def test_fit_resizes_or_pads(tmp_path: Path) -> None:
 
 def test_floats_and_pixels_are_inverse_and_saturate() -> None:
     noise = RNG.normal(128, 150, (3, 9, 7)).astype(np.float32)
-    assert np.array_equal(images.to_pixels(noise), np.clip(np.rint(noise), 0, 255).astype(np.uint8).transpose(1, 2, 0))
+    assert np.array_equal(
+        images.to_pixels(noise), np.clip(np.rint(noise), 0, 255).astype(np.uint8).transpose(1, 2, 0)
+    )
     assert np.array_equal(images.to_pixels(to_floats(SMOOTH)), SMOOTH)
 
 
@@ -62,12 +66,21 @@ class Backbone(torch.nn.Module):
 def test_embedding_images_through_the_core(shared: Path) -> None:
     items = [Item(str(i), shared / "data" / "orl" / "s1" / f"{i}.pgm") for i in range(1, 4)]
     read = functools.partial(images.read, size=(112, 92))
-    found, bad = embed(TorchEmbedder(pixels.INSIGHTFACE(), Backbone()), [*items, Item("x", Path("x.pgm"))], read, batch_size=2)
+    found, bad = embed(
+        TorchEmbedder(pixels.INSIGHTFACE(), Backbone()),
+        [*items, Item("x", Path("x.pgm"))],
+        read,
+        batch_size=2,
+    )
     assert [one.id for one in bad] == ["x"]
     wanted = [(read(one).mean((1, 2)) - 127.5) / 127.5 for one in items]
     assert np.allclose(found.matrix, wanted, atol=1e-5)
 
 
 def test_a_checkpoint_can_restore_the_reading() -> None:
-    read = restore({"call": "modalities.face.images.read", "args": {"size": [8, 8], "fit": "pad"}}, "read", kind="read")
+    read = restore(
+        {"call": "modalities.face.images.read", "args": {"size": [8, 8], "fit": "pad"}},
+        "read",
+        kind="read",
+    )
     assert read.keywords == {"size": (8, 8), "fit": "pad"}

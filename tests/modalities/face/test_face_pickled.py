@@ -1,4 +1,6 @@
-""".bin verification sets: round trips, InsightFace's own way of loading, Python 2's pickles, arrays; nothing in a file is ever executed."""
+""".bin verification sets: round trips, InsightFace's own way of loading, Python 2's pickles,
+arrays; nothing in a file is ever executed.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,20 @@ def contents(path: Path) -> tuple[list[bytes], list[bool]]:
 
 
 def python2(blobs: list[bytes], same: list[bool]) -> bytes:
-    """pickle.dump((bins, issame_list), f, protocol=2) of Python 2: str are BINSTRING and SHORT_BINSTRING."""
+    """pickle.dump((bins, issame_list), f, protocol=2) of Python 2: str are BINSTRING and
+    SHORT_BINSTRING.
+    """
     held = b"\x80\x02]q\x00("
     for number, one in enumerate(blobs):
-        held += (b"U" + bytes([len(one)]) if len(one) < 256 else b"T" + len(one).to_bytes(4, "little")) + one + b"q" + bytes([number + 1])
-    return held + b"e]q\xf0(" + b"".join(b"\x88" if one else b"\x89" for one in same) + b"e\x86q\xf1."
+        held += (
+            (b"U" + bytes([len(one)]) if len(one) < 256 else b"T" + len(one).to_bytes(4, "little"))
+            + one
+            + b"q"
+            + bytes([number + 1])
+        )
+    return (
+        held + b"e]q\xf0(" + b"".join(b"\x88" if one else b"\x89" for one in same) + b"e\x86q\xf1."
+    )
 
 
 def test_round_trip_and_insightface_loading(tmp_path: Path) -> None:
@@ -50,19 +61,31 @@ def test_round_trip_and_insightface_loading(tmp_path: Path) -> None:
     pickled.write(items, trials, path)
     wanted = [BLOBS[i] for i in (3, 1, 0, 2, 3, 4, 5, 5)]
     assert contents(path) == (wanted, SAME)
-    with path.open("rb") as file:  # load_bin of insightface/recognition/arcface_torch/eval/verification.py
+    with path.open(
+        "rb"
+    ) as file:  # load_bin of insightface/recognition/arcface_torch/eval/verification.py
         bins, issame = pickle.load(file, encoding="bytes")
     assert (bins, issame) == (wanted, SAME)
     assert pickled.items(path)[0][0].id == "own/0"
     with pytest.raises(ValueError, match="2 ids of the trials are no items"):
-        pickled.write(items[:6], Trials(("0", "7"), ("1", "6"), [0, 1], [0, 1], [True, False]), path)  # type: ignore[arg-type]
+        pickled.write(
+            items[:6], Trials(("0", "7"), ("1", "6"), [0, 1], [0, 1], [True, False]), path
+        )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("protocol", [3, 4, 5])
 @pytest.mark.parametrize("kind", ["bytes", "array", "array of labels", "numpy labels"])
 def test_kinds_of_python_3(tmp_path: Path, protocol: int, kind: str) -> None:
-    blobs: list[Any] = [np.frombuffer(one, np.uint8).copy() for one in BLOBS] if kind == "array" else BLOBS
-    same: Any = np.array(SAME) if kind == "array of labels" else list(np.array(SAME)) if kind == "numpy labels" else SAME
+    blobs: list[Any] = (
+        [np.frombuffer(one, np.uint8).copy() for one in BLOBS] if kind == "array" else BLOBS
+    )
+    same: Any = (
+        np.array(SAME)
+        if kind == "array of labels"
+        else list(np.array(SAME))
+        if kind == "numpy labels"
+        else SAME
+    )
     (tmp_path / "x.bin").write_bytes(pickle.dumps((blobs, same), protocol))
     assert contents(tmp_path / "x.bin") == (BLOBS, SAME)
 
@@ -72,10 +95,18 @@ def test_python_2_and_old_encodings(tmp_path: Path) -> None:
     assert pickle.loads(held, encoding="bytes") == (BLOBS, SAME)
     (tmp_path / "x.bin").write_bytes(held)
     assert contents(tmp_path / "x.bin") == (BLOBS, SAME)
-    for protocol in (0, 2):  # Python 3 writes bytes as text here, in UTF-8 (2) or with escapes, of which the first has some (0)
+    for protocol in (
+        0,
+        2,
+        # Python 3 writes bytes as text here, in UTF-8 (2) or with escapes, of which the first has some
+        # (0)
+    ):
         blobs = [b"\xff\xd8\x80" + one for one in BLOBS]
         (tmp_path / "old.bin").write_bytes(pickle.dumps((blobs, SAME), protocol))
-        with pytest.raises(ValueError, match=rf"{1 if protocol == 0 else 8} of 8 images are held in an old encoding"):
+        with pytest.raises(
+            ValueError,
+            match=rf"{1 if protocol == 0 else 8} of 8 images are held in an old encoding",
+        ):
             pickled.items(tmp_path / "old.bin")
         pickled.rewrite(tmp_path / "old.bin", tmp_path / "new.bin")
         assert contents(tmp_path / "new.bin") == (blobs, SAME)
@@ -92,7 +123,11 @@ class Bomb:
 @pytest.mark.parametrize("protocol", range(6))
 def test_code_is_refused_and_not_run(tmp_path: Path, protocol: int) -> None:
     mark = tmp_path / "ran"
-    for bomb in (Bomb(os.mkdir, str(mark)), Bomb(eval, f"__import__('os').mkdir({str(mark)!r})"), Bomb(getattr, b"", "join")):
+    for bomb in (
+        Bomb(os.mkdir, str(mark)),
+        Bomb(eval, f"__import__('os').mkdir({str(mark)!r})"),
+        Bomb(getattr, b"", "join"),
+    ):
         (tmp_path / "x.bin").write_bytes(pickle.dumps(([bomb, *BLOBS[1:]], SAME), protocol))
         with pytest.raises(ValueError, match=r"refused, it asks for .*, which was not run"):
             pickled.items(tmp_path / "x.bin")
@@ -121,7 +156,10 @@ def test_other_ways_in_are_refused(tmp_path: Path) -> None:
 def test_only_text_names_something(tmp_path: Path) -> None:
     """The text of nested tuples doubles with every two bytes of a file."""
     nested = b")" + b"2\x86" * 12
-    for held in (b"\x80\x02cnumpy\ndtype\n" + nested + b"\x85R.", b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00a" + nested + b"\x86R."):
+    for held in (
+        b"\x80\x02cnumpy\ndtype\n" + nested + b"\x85R.",
+        b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00a" + nested + b"\x86R.",
+    ):
         (tmp_path / "x.bin").write_bytes(held)
         with pytest.raises(ValueError, match="refused, it names something by what is no text"):
             pickled.items(tmp_path / "x.bin")
@@ -137,7 +175,11 @@ def test_images_of_an_old_encoding_are_not_all_looked_for(tmp_path: Path) -> Non
 
 
 def test_what_is_announced_is_not_allocated(tmp_path: Path) -> None:
-    for held in (b"\x80\x04\x8e" + (2**40).to_bytes(8, "little"), b"\x80\x05\x96" + (2**40).to_bytes(8, "little"), b"\x80\x02]r\xff\xff\xff\x7f."):
+    for held in (
+        b"\x80\x04\x8e" + (2**40).to_bytes(8, "little"),
+        b"\x80\x05\x96" + (2**40).to_bytes(8, "little"),
+        b"\x80\x02]r\xff\xff\xff\x7f.",
+    ):
         (tmp_path / "x.bin").write_bytes(held)
         with pytest.raises(ValueError, match=r"fetch it again|verification set"):
             pickled.items(tmp_path / "x.bin")
@@ -163,10 +205,16 @@ def test_other_contents_are_refused(tmp_path: Path, content: object, reason: str
 
 @settings(max_examples=200)
 @given(st.data())
-def test_damaged_files_raise_only_value_error(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_damaged_files_raise_only_value_error(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     protocol = data.draw(st.integers(0, 5))
     arrays = [np.frombuffer(one, np.uint8) for one in BLOBS[:4]]
-    held = bytearray(pickletools.optimize(pickle.dumps((arrays if data.draw(st.booleans()) else BLOBS[:4], SAME[:2]), protocol)))
+    held = bytearray(
+        pickletools.optimize(
+            pickle.dumps((arrays if data.draw(st.booleans()) else BLOBS[:4], SAME[:2]), protocol)
+        )
+    )
     for place in data.draw(st.lists(st.integers(0, len(held) - 1), max_size=4)):
         held[place] = data.draw(st.integers(0, 255))
     path = tmp_path_factory.mktemp("fuzz") / "x.bin"

@@ -1,4 +1,6 @@
-"""RecordIO: layout byte by byte, round trips, parts, large keys, damage; the reference reader here is a plain loop after dmlc's description."""
+"""RecordIO: layout byte by byte, round trips, parts, large keys, damage; the reference reader here
+is a plain loop after dmlc's description.
+"""
 
 from __future__ import annotations
 
@@ -47,19 +49,33 @@ def write_items(folder: Path, contents: dict[str, list[bytes]]) -> list[Item]:
 
 
 def record(payload: bytes, kind: int = 0) -> bytes:
-    return MAGIC + struct.pack("<I", kind << 29 | len(payload)) + payload + b"\0" * (-len(payload) % 4)
+    return (
+        MAGIC + struct.pack("<I", kind << 29 | len(payload)) + payload + b"\0" * (-len(payload) % 4)
+    )
 
 
 def image_record(label: float, image: bytes = b"\xff\xd8image", key: int = 1) -> bytes:
     return record(struct.pack("<IfQQ", 0, label, key, 0) + image)
 
 
-def test_an_old_index_goes_before_the_new_images_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_index_goes_before_the_new_images_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     items = write_items(tmp_path / "in", {"a": [b"\xff\xd8one", b"\xff\xd8two"]})
     recordio_writer.write(items[:1], tmp_path / "out")
     calls = recorded(monkeypatch, tmp_path / "out")
     recordio_writer.write(items, tmp_path / "out")
-    assert come_in_order(["unlink train.idx", "fsync .", "fsync new train.rec", "replace train.rec", "fsync .", "replace train.idx"], calls)
+    assert come_in_order(
+        [
+            "unlink train.idx",
+            "fsync .",
+            "fsync new train.rec",
+            "replace train.rec",
+            "fsync .",
+            "replace train.idx",
+        ],
+        calls,
+    )
 
 
 def test_round_trip_and_layout(tmp_path: Path) -> None:
@@ -67,12 +83,19 @@ def test_round_trip_and_layout(tmp_path: Path) -> None:
     items = write_items(tmp_path / "in", contents)
     rec = recordio_writer.write(items, tmp_path / "out")
     found = recordio.items(rec)
-    assert [(one.id, one.label, one.suffix) for one in found] == [("1", "0", ".jpg"), ("2", "1", ".jpg"), ("3", "1", ".png")]
+    assert [(one.id, one.label, one.suffix) for one in found] == [
+        ("1", "0", ".jpg"),
+        ("2", "1", ".jpg"),
+        ("3", "1", ".png"),
+    ]
     assert [images.encoded(one) for one in found] == [*contents["a"], *contents["b"]]
     assert (tmp_path / "out" / "property").read_text() == "2,112,112\n"
 
     records = loop(rec.read_bytes())
-    index = [tuple(map(int, line.split("\t"))) for line in (tmp_path / "out" / "train.idx").read_text().splitlines()]
+    index = [
+        tuple(map(int, line.split("\t")))
+        for line in (tmp_path / "out" / "train.idx").read_text().splitlines()
+    ]
     assert [key for key, _ in index] == [1, 2, 3, 4, 5, 0]  # record 0 is written last
     assert [offset for _, offset in index] == [offset for offset, _ in records]
     assert struct.unpack("<IfQQff", records[-1][1]) == (2, 0.0, 0, 1, 4.0, 6.0)
@@ -81,7 +104,10 @@ def test_round_trip_and_layout(tmp_path: Path) -> None:
 
 
 def test_without_an_index_the_records_are_gone_through(tmp_path: Path) -> None:
-    rec = recordio_writer.write(write_items(tmp_path / "in", {"a": [b"\xff\xd81", b"\xff\xd822"], "b": [MAGIC * 3]}), tmp_path / "out")
+    rec = recordio_writer.write(
+        write_items(tmp_path / "in", {"a": [b"\xff\xd81", b"\xff\xd822"], "b": [MAGIC * 3]}),
+        tmp_path / "out",
+    )
     with_index = recordio.items(rec)
     rec.with_suffix(".idx").unlink()
     assert recordio.items(rec) == with_index
@@ -89,8 +115,18 @@ def test_without_an_index_the_records_are_gone_through(tmp_path: Path) -> None:
 
 
 @settings(max_examples=30)
-@given(st.lists(st.lists(st.sampled_from([MAGIC, b"\xff\xd8", b"a", b"bcd", bytes(4)]), min_size=1, max_size=8).map(b"".join), min_size=1, max_size=6))
-def test_images_that_hold_the_magic_number_are_cut_and_joined(tmp_path_factory: pytest.TempPathFactory, contents: list[bytes]) -> None:
+@given(
+    st.lists(
+        st.lists(
+            st.sampled_from([MAGIC, b"\xff\xd8", b"a", b"bcd", bytes(4)]), min_size=1, max_size=8
+        ).map(b"".join),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_images_that_hold_the_magic_number_are_cut_and_joined(
+    tmp_path_factory: pytest.TempPathFactory, contents: list[bytes]
+) -> None:
     folder = tmp_path_factory.mktemp("rec")
     rec = recordio_writer.write(write_items(folder / "in", {"a": contents}), folder / "out")
     assert [payload[24:] for _, payload in loop(rec.read_bytes())][: len(contents)] == contents
@@ -98,39 +134,60 @@ def test_images_that_hold_the_magic_number_are_cut_and_joined(tmp_path_factory: 
 
 
 def test_order_of_the_index_and_several_labels(tmp_path: Path) -> None:
-    first, second = image_record(7.0), record(struct.pack("<IfQQfff", 3, 0.0, 2, 0, 9.0, 1.5, 2.5) + b"\xff\xd8second")
+    first, second = (
+        image_record(7.0),
+        record(struct.pack("<IfQQfff", 3, 0.0, 2, 0, 9.0, 1.5, 2.5) + b"\xff\xd8second"),
+    )
     (tmp_path / "x.rec").write_bytes(first + second)
-    (tmp_path / "x.idx").write_text(f"12\t{len(first)}\n3\t0")  # out of order, no newline at the end
+    (tmp_path / "x.idx").write_text(
+        f"12\t{len(first)}\n3\t0"
+    )  # out of order, no newline at the end
     found = recordio.items(tmp_path / "x.rec", prefix="x/")
-    assert [(one.id, one.label, images.encoded(one)) for one in found] == [("x/3", "7", b"\xff\xd8image"), ("x/12", "9", b"\xff\xd8second")]
+    assert [(one.id, one.label, images.encoded(one)) for one in found] == [
+        ("x/3", "7", b"\xff\xd8image"),
+        ("x/12", "9", b"\xff\xd8second"),
+    ]
 
 
 def test_images_are_told_from_identities_by_what_they_hold(tmp_path: Path) -> None:
-    # 16,777,217 is no float32: beyond 2^24 record 0 is rounded, and only the records themselves say which are images.
+    # 16,777,217 is no float32: beyond 2^24 record 0 is rounded, and only the records themselves say
+    # which are images.
     for announced, fits in ((3.0, True), (4.0, False), (float(2**24), False)):
         zero = record(struct.pack("<IfQQff", 2, 0.0, 0, 1, announced, announced + 1))
         identity = record(struct.pack("<IfQQff", 2, 0.0, 3, 0, 1.0, 3.0))
-        (tmp_path / "x.rec").write_bytes(zero + image_record(0) + identity + image_record(0))  # an identity between the images
+        (tmp_path / "x.rec").write_bytes(
+            zero + image_record(0) + identity + image_record(0)
+        )  # an identity between the images
         if fits:
             assert [one.id for one in recordio.items(tmp_path / "x.rec")] == ["1", "3"]
         else:
-            with pytest.raises(ValueError, match=f"2 images are listed, but its record 0 announces {announced - 1:.0f}"):
+            with pytest.raises(
+                ValueError,
+                match=f"2 images are listed, but its record 0 announces {announced - 1:.0f}",
+            ):
                 recordio.items(tmp_path / "x.rec")
 
 
 @pytest.mark.parametrize("label", [float(2**24), -1.0, 0.5, float("nan"), float("inf")])
 def test_labels_that_float32_cannot_tell_apart_are_refused(tmp_path: Path, label: float) -> None:
     (tmp_path / "x.rec").write_bytes(image_record(3) + image_record(label))
-    with pytest.raises(ValueError, match="1 records have a label that is no whole number from 0 to 16777215"):
+    with pytest.raises(
+        ValueError, match="1 records have a label that is no whole number from 0 to 16777215"
+    ):
         recordio.items(tmp_path / "x.rec")
 
 
 def test_damage_is_counted_and_named(tmp_path: Path) -> None:
-    rec = recordio_writer.write(write_items(tmp_path / "in", {"a": [b"\xff\xd8" + bytes(100)] * 2, "b": [b"\xff\xd8"] * 2}), tmp_path / "out")
+    rec = recordio_writer.write(
+        write_items(tmp_path / "in", {"a": [b"\xff\xd8" + bytes(100)] * 2, "b": [b"\xff\xd8"] * 2}),
+        tmp_path / "out",
+    )
     whole, index = rec.read_bytes(), rec.with_suffix(".idx")
     lines = index.read_text()
     rec.write_bytes(whole[:150])
-    with pytest.raises(ValueError, match=r"5 records begin past the end of the file \(keys '0', '3'"):
+    with pytest.raises(
+        ValueError, match=r"5 records begin past the end of the file \(keys '0', '3'"
+    ):
         recordio.items(rec)
     rec.write_bytes(whole)
     for text, reason in [
@@ -145,7 +202,9 @@ def test_damage_is_counted_and_named(tmp_path: Path) -> None:
             recordio.items(rec)
     index.write_text(lines.replace("2\t", "77\t"))
     assert [one.id for one in recordio.items(rec)] == ["1", "3", "4", "77"]
-    index.write_text("".join(line for line in lines.splitlines(keepends=True) if not line.startswith("2\t")))
+    index.write_text(
+        "".join(line for line in lines.splitlines(keepends=True) if not line.startswith("2\t"))
+    )
     with pytest.raises(ValueError, match="3 images are listed, but its record 0 announces 4"):
         recordio.items(rec)
 
@@ -160,13 +219,18 @@ def test_nothing_half_written(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole")
-    recordio_writer.write(write_items(folder / "in", {"a": [b"\xff\xd8abc", MAGIC + b"x" + MAGIC], "b": [b"d" * 9]}), folder)
+    recordio_writer.write(
+        write_items(folder / "in", {"a": [b"\xff\xd8abc", MAGIC + b"x" + MAGIC], "b": [b"d" * 9]}),
+        folder,
+    )
     return folder
 
 
 @settings(max_examples=120)
 @given(st.data())
-def test_damaged_files_raise_only_value_error(whole: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_damaged_files_raise_only_value_error(
+    whole: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     rec = tmp_path_factory.mktemp("fuzz") / "train.rec"
     for path in (rec, rec.with_suffix(".idx")):
         held = bytearray((whole / path.name).read_bytes())

@@ -1,4 +1,6 @@
-"""Reading images: every format and mode by Pillow's own levels, resizing as torchvision's, packed pixels, and refusals that name the file."""
+"""Reading images: every format and mode by Pillow's own levels, resizing as torchvision's, packed
+pixels, and refusals that name the file.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +28,34 @@ def save(path: Path, image: Image.Image, **how: object) -> Item:
 
 @pytest.mark.parametrize("ending", ["png", "bmp", "ppm", "tif", "webp", "gif", "jpg"])
 def test_reads_what_pillow_reads(tmp_path: Path, ending: str) -> None:
-    item = save(tmp_path / f"a.{ending}", Image.fromarray(picture()), **({"lossless": True} if ending == "webp" else {}))
+    item = save(
+        tmp_path / f"a.{ending}",
+        Image.fromarray(picture()),
+        **({"lossless": True} if ending == "webp" else {}),
+    )
     found = read(item)
     assert found.shape == (3, 40, 60)
     assert found.dtype == np.float32
-    np.testing.assert_array_equal(found, np.asarray(Image.open(item.path).convert("RGB")).transpose(2, 0, 1))
+    np.testing.assert_array_equal(
+        found, np.asarray(Image.open(item.path).convert("RGB")).transpose(2, 0, 1)
+    )
     if ending not in ("gif", "jpg"):
         np.testing.assert_array_equal(found, picture().transpose(2, 0, 1))
 
 
 def test_modes_rotation_and_depth(tmp_path: Path) -> None:
     grey = picture()[:, :, 0]
-    for mode, name in (("L", "l.png"), ("LA", "la.png"), ("P", "p.png"), ("1", "1.png"), ("CMYK", "c.jpg"), ("RGBA", "a.png")):
-        assert read(save(tmp_path / name, Image.fromarray(grey).convert("RGB").convert(mode))).shape == (3, 40, 60), mode
+    for mode, name in (
+        ("L", "l.png"),
+        ("LA", "la.png"),
+        ("P", "p.png"),
+        ("1", "1.png"),
+        ("CMYK", "c.jpg"),
+        ("RGBA", "a.png"),
+    ):
+        assert read(
+            save(tmp_path / name, Image.fromarray(grey).convert("RGB").convert(mode))
+        ).shape == (3, 40, 60), mode
     deep = save(tmp_path / "deep.png", Image.fromarray(grey.astype(np.uint16) * 257))
     np.testing.assert_array_equal(read(deep, grey=True)[0], grey)
     exif = Image.Exif()
@@ -51,13 +68,20 @@ def test_modes_rotation_and_depth(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("height", "width"), [(40, 60), (60, 40), (33, 33), (50, 31)])
 def test_resize_and_crop_as_torchvision(tmp_path: Path, height: int, width: int) -> None:
-    """torchvision's functional: the long edge is int(size * long / short), the crop's corner int(round((edge - crop) / 2))."""
+    """torchvision's functional: the long edge is int(size * long / short), the crop's corner
+    int(round((edge - crop) / 2)).
+    """
     item = save(tmp_path / "a.png", Image.fromarray(picture(height, width)))
     short, long = min(height, width), max(height, width)
     size = (25, int(25 * long / short)) if height <= width else (int(25 * long / short), 25)
-    expected = np.asarray(Image.fromarray(picture(height, width)).resize(size[::-1], Image.Resampling.BILINEAR))
+    expected = np.asarray(
+        Image.fromarray(picture(height, width)).resize(size[::-1], Image.Resampling.BILINEAR)
+    )
     top, left = round((size[0] - 22) / 2.0), round((size[1] - 22) / 2.0)
-    np.testing.assert_array_equal(read(item, short_edge=25, crop=22), expected[top : top + 22, left : left + 22].transpose(2, 0, 1))
+    np.testing.assert_array_equal(
+        read(item, short_edge=25, crop=22),
+        expected[top : top + 22, left : left + 22].transpose(2, 0, 1),
+    )
     assert read(item, size=(20, 30), grey=True).shape == (1, 20, 30)
     with pytest.raises(BadImage, match="crop of 90"):
         read(item, crop=90)
@@ -68,10 +92,27 @@ def test_resize_and_crop_as_torchvision(tmp_path: Path, height: int, width: int)
 def test_packed_pixels_also_in_shards(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (5, 3, 4, 6), dtype=np.uint8)
     (tmp_path / "pixels.bin").write_bytes(b"head" + pixels.tobytes())
-    items = [Item(f"{i}", tmp_path / "pixels.bin", "c", (4 + 72 * i, 72), raw_ending(3, 4, 6)) for i in range(5)]
+    items = [
+        Item(f"{i}", tmp_path / "pixels.bin", "c", (4 + 72 * i, 72), raw_ending(3, 4, 6))
+        for i in range(5)
+    ]
     np.testing.assert_array_equal([read(one) for one in items], pixels)
     (tmp_path / "columns.bin").write_bytes(pixels.reshape(5, -1).T.tobytes())
-    np.testing.assert_array_equal([read(Item("a", tmp_path / "columns.bin", None, (i, 71 * 5 + 1), raw_ending(3, 4, 6, stride=5))) for i in range(5)], pixels)
+    np.testing.assert_array_equal(
+        [
+            read(
+                Item(
+                    "a",
+                    tmp_path / "columns.bin",
+                    None,
+                    (i, 71 * 5 + 1),
+                    raw_ending(3, 4, 6, stride=5),
+                )
+            )
+            for i in range(5)
+        ],
+        pixels,
+    )
     shards.write(items, tmp_path / "shards")
     packed = {one.id: read(one) for one in shards.items(tmp_path / "shards")}
     np.testing.assert_array_equal([packed[one.id] for one in items], pixels)

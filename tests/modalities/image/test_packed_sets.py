@@ -1,4 +1,6 @@
-"""MNIST, CIFAR, Omniglot, digits: real data beside the checkout, files written by other code; damage and code in pickles are refused."""
+"""MNIST, CIFAR, Omniglot, digits: real data beside the checkout, files written by other code;
+damage and code in pickles are refused.
+"""
 
 from __future__ import annotations
 
@@ -25,25 +27,37 @@ from toolkit.data.images import BadImage
 NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 
 
-def write_idx(folder: Path, part: str, pixels: np.ndarray, labels: np.ndarray, *, compressed: bool) -> None:
+def write_idx(
+    folder: Path, part: str, pixels: np.ndarray, labels: np.ndarray, *, compressed: bool
+) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for kind, held in (
         ("images-idx3", struct.pack(">4I", 0x803, *pixels.shape) + pixels.tobytes()),
         ("labels-idx1", struct.pack(">2I", 0x801, len(labels)) + labels.tobytes()),
     ):
-        (folder / f"{part}-{kind}-ubyte{'.gz' if compressed else ''}").write_bytes(gzip.compress(held) if compressed else held)
+        (folder / f"{part}-{kind}-ubyte{'.gz' if compressed else ''}").write_bytes(
+            gzip.compress(held) if compressed else held
+        )
 
 
-@pytest.mark.parametrize(("compressed", "folder"), [(True, "mnist"), (False, "MNIST/raw"), (True, ".")])
+@pytest.mark.parametrize(
+    ("compressed", "folder"), [(True, "mnist"), (False, "MNIST/raw"), (True, ".")]
+)
 def test_mnist_files(tmp_path: Path, compressed: bool, folder: str) -> None:
     rng = np.random.default_rng(0)
-    pixels, labels = rng.integers(0, 256, (40, 5, 6), dtype=np.uint8), np.tile(np.arange(4, dtype=np.uint8), 10)
+    pixels, labels = (
+        rng.integers(0, 256, (40, 5, 6), dtype=np.uint8),
+        np.tile(np.arange(4, dtype=np.uint8), 10),
+    )
     for part in ("train", "t10k"):
         write_idx(tmp_path / folder, part, pixels, labels, compressed=compressed)
     every = mnist.items(tmp_path)
     np.testing.assert_array_equal([images.read(one)[0] for one in every], pixels)
     assert [one.label for one in every] == [str(one) for one in labels]
-    parts = [{one.id for one in mnist.items(tmp_path, split=split, validation_share=0.3)} for split in ("train", "validation")]
+    parts = [
+        {one.id for one in mnist.items(tmp_path, split=split, validation_share=0.3)}
+        for split in ("train", "validation")
+    ]
     assert not parts[0] & parts[1]
     assert parts[0] | parts[1] == {one.id for one in every}
     assert {one.id.split("/")[0] for one in mnist.items(tmp_path, split="test")} == {"test"}
@@ -52,7 +66,9 @@ def test_mnist_files(tmp_path: Path, compressed: bool, folder: str) -> None:
     with pytest.raises(FileNotFoundError, match="fetch"):
         mnist.items(tmp_path / "absent", name="fashion_mnist")
     if compressed:
-        with pytest.raises(ValueError, match="cannot be packed"):  # a span of the compressed bytes would be something else
+        with pytest.raises(
+            ValueError, match="cannot be packed"
+        ):  # a span of the compressed bytes would be something else
             shards.write(every, tmp_path / "shards")
     else:
         shards.write(every, tmp_path / "shards")
@@ -62,16 +78,30 @@ def test_mnist_files(tmp_path: Path, compressed: bool, folder: str) -> None:
 
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
 def test_the_held_out_share_is_drawn_by_class_number(tmp_path: Path, name: mnist.Name) -> None:
-    """As the vMF paper's release draws it, which knows numbers alone: Fashion-MNIST's names sort otherwise, and would hold out other images."""
+    """As the vMF paper's release draws it, which knows numbers alone: Fashion-MNIST's names sort
+    otherwise, and would hold out other images.
+    """
     from sklearn.model_selection import train_test_split
 
-    labels = np.random.default_rng(3).permutation(np.repeat(np.arange(10, dtype=np.uint8), np.arange(20, 40, 2)))
-    write_idx(tmp_path / name, "train", np.zeros((labels.size, 2, 2), dtype=np.uint8), labels, compressed=False)
-    drawn = train_test_split(np.arange(labels.size), test_size=0.15, random_state=1234, stratify=labels)
+    labels = np.random.default_rng(3).permutation(
+        np.repeat(np.arange(10, dtype=np.uint8), np.arange(20, 40, 2))
+    )
+    write_idx(
+        tmp_path / name,
+        "train",
+        np.zeros((labels.size, 2, 2), dtype=np.uint8),
+        labels,
+        compressed=False,
+    )
+    drawn = train_test_split(
+        np.arange(labels.size), test_size=0.15, random_state=1234, stratify=labels
+    )
     for split, places in zip(("train", "validation"), drawn, strict=True):
         found = mnist.items(tmp_path, split=split, validation_share=0.15, name=name)  # type: ignore[arg-type]
         assert [int(one.id.removeprefix("train/")) for one in found] == sorted(places.tolist())
-        assert [one.label for one in found] == [mnist.CLASSES[name][labels[place]] for place in sorted(places)]
+        assert [one.label for one in found] == [
+            mnist.CLASSES[name][labels[place]] for place in sorted(places)
+        ]
 
 
 def test_mnist_damage(tmp_path: Path) -> None:
@@ -91,9 +121,15 @@ def test_mnist_damage(tmp_path: Path) -> None:
     write_idx(tmp_path, "train", pixels, labels[:8], compressed=True)
     with pytest.raises(ValueError, match=r"9 images.*8 labels"):
         mnist.items(tmp_path)
-    with pytest.raises(ValueError, match=r"2 of 4 files are missing \('t10k-images-idx3-ubyte.gz', 't10k-labels"):
+    with pytest.raises(
+        ValueError, match=r"2 of 4 files are missing \('t10k-images-idx3-ubyte.gz', 't10k-labels"
+    ):
         mnist.verify(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"neither t10k-images-idx3-ubyte.gz nor t10k-images-idx3-ubyte is there; fetch the four files of MNIST"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"neither t10k-images-idx3-ubyte.gz nor t10k-images-idx3-ubyte is there; fetch the "
+        r"four files of MNIST",
+    ):
         mnist.items(tmp_path, split="test")
 
 
@@ -102,33 +138,67 @@ def test_real_mnist(shared: Path) -> None:
     mnist.verify(shared)
     items = mnist.items(shared)
     assert (len(items), len(mnist.items(shared, split="test"))) == (60_000, 10_000)
-    counts = np.unique([one.label for one in mnist.items(shared, split="validation", validation_share=0.15)], return_counts=True)[1]
-    np.testing.assert_allclose(counts, 0.15 * np.unique([one.label for one in items], return_counts=True)[1], atol=1)
-    assert images.read(items[0]).sum() == 27525  # the first training digit, a 5: its known sum of levels
+    counts = np.unique(
+        [one.label for one in mnist.items(shared, split="validation", validation_share=0.15)],
+        return_counts=True,
+    )[1]
+    np.testing.assert_allclose(
+        counts, 0.15 * np.unique([one.label for one in items], return_counts=True)[1], atol=1
+    )
+    assert (
+        images.read(items[0]).sum() == 27525
+    )  # the first training digit, a 5: its known sum of levels
 
 
 def py2_pickle(pixels: np.ndarray, labels: list[int], *, by_columns: bool = False) -> bytes:
     """As Python 2's cPickle wrote the distribution: byte strings, numpy.core.multiarray."""
     held = (pixels.T if by_columns else pixels).tobytes()
     shape = b"".join(b"J" + struct.pack("<i", one) for one in pixels.shape) + b"\x86"
-    array = b"cnumpy.core.multiarray\n_reconstruct\nq\x03cnumpy\nndarray\nq\x04K\x00\x85U\x01b\x87Rq\x05(K\x01" + shape
+    array = (
+        b"cnumpy.core.multiarray\n_reconstruct\nq\x03cnumpy\nndarray\nq\x04K\x00\x85U\x01b\x87Rq\x05(K\x01"
+        + shape
+    )
     array += b"cnumpy\ndtype\nq\x06U\x02u1K\x00K\x01\x87Rq\x07(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
-    array += (b"\x88" if by_columns else b"\x89") + b"T" + struct.pack("<i", len(held)) + held + b"tb"
-    return b"\x80\x02}q\x01(U\x04dataq\x02" + array + b"U\x06labelsq\x08]q\x09(" + b"".join(b"K" + bytes([one]) for one in labels) + b"eu."
+    array += (
+        (b"\x88" if by_columns else b"\x89") + b"T" + struct.pack("<i", len(held)) + held + b"tb"
+    )
+    return (
+        b"\x80\x02}q\x01(U\x04dataq\x02"
+        + array
+        + b"U\x06labelsq\x08]q\x09("
+        + b"".join(b"K" + bytes([one]) for one in labels)
+        + b"eu."
+    )
 
 
 @pytest.mark.parametrize("by_columns", [False, True])
 def test_pickles_give_what_unpickling_gives(by_columns: bool) -> None:
-    pixels, labels = np.random.default_rng(0).integers(0, 256, (7, 12), dtype=np.uint8), list(range(7))
+    pixels, labels = (
+        np.random.default_rng(0).integers(0, 256, (7, 12), dtype=np.uint8),
+        list(range(7)),
+    )
     sources = [py2_pickle(pixels, labels, by_columns=by_columns)]
-    sources += [pickle.dumps({"data": np.asfortranarray(pixels) if by_columns else pixels, "labels": labels}, protocol=one) for one in (3, 4)]
+    sources += [
+        pickle.dumps(
+            {"data": np.asfortranarray(pixels) if by_columns else pixels, "labels": labels},
+            protocol=one,
+        )
+        for one in (3, 4)
+    ]
     for source in sources:
         np.testing.assert_array_equal(pickle.loads(source, encoding="latin1")["data"], pixels)
         held = pickled.load(source, "batch")
         place = held["data"]
-        assert (place.rows, place.columns, place.by_columns, held["labels"]) == (7, 12, by_columns, labels)
+        assert (place.rows, place.columns, place.by_columns, held["labels"]) == (
+            7,
+            12,
+            by_columns,
+            labels,
+        )
         stored = np.frombuffer(source, dtype=np.uint8, count=84, offset=place.start)
-        np.testing.assert_array_equal(stored.reshape(12, 7).T if by_columns else stored.reshape(7, 12), pixels)
+        np.testing.assert_array_equal(
+            stored.reshape(12, 7).T if by_columns else stored.reshape(7, 12), pixels
+        )
 
 
 class Evil:
@@ -137,7 +207,9 @@ class Evil:
 
 
 @pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
-def test_pickles_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: int) -> None:
+def test_pickles_are_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: int
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=r"not run|nothing was run"):
         pickled.load(pickle.dumps({"data": Evil()}, protocol=protocol), "batch")
@@ -163,10 +235,14 @@ def test_cifar_distributions_agree(tmp_path: Path) -> None:
     py, binary, packed = (tmp_path / one for one in ("py", "binary", "packed"))
     (py / "cifar-10-batches-py").mkdir(parents=True)
     (py / "cifar-10-batches-py" / "test_batch").write_bytes(py2_pickle(pixels, labels))
-    (py / "cifar-10-batches-py" / "batches.meta").write_bytes(pickle.dumps({"label_names": NAMES, "num_vis": 3072}, protocol=2))
+    (py / "cifar-10-batches-py" / "batches.meta").write_bytes(
+        pickle.dumps({"label_names": NAMES, "num_vis": 3072}, protocol=2)
+    )
     folder = binary / "cifar-10-batches-bin"
     folder.mkdir(parents=True)
-    (folder / "test_batch.bin").write_bytes(np.column_stack((np.array(labels, dtype=np.uint8), pixels)).tobytes())
+    (folder / "test_batch.bin").write_bytes(
+        np.column_stack((np.array(labels, dtype=np.uint8), pixels)).tobytes()
+    )
     (folder / "batches.meta.txt").write_text("\n".join(NAMES) + "\n")
     packed.mkdir()
     with tarfile.open(packed / "cifar-10-binary.tar.gz", "w:gz", compresslevel=1) as tar:
@@ -197,9 +273,16 @@ def test_cifar_distributions_agree(tmp_path: Path) -> None:
 
 def test_real_omniglot(shared: Path) -> None:
     shared = shared / "data"
-    parts = {split: omniglot.items(shared, split=split, validation_alphabets=4) for split in ("train", "validation", "test")}
+    parts = {
+        split: omniglot.items(shared, split=split, validation_alphabets=4)
+        for split in ("train", "validation", "test")
+    }
     alphabets = {split: {one.id.split("/")[0] for one in part} for split, part in parts.items()}
-    assert {split: len(one) for split, one in alphabets.items()} == {"train": 16, "validation": 4, "test": 10}
+    assert {split: len(one) for split, one in alphabets.items()} == {
+        "train": 16,
+        "validation": 4,
+        "test": 10,
+    }
     assert sum(len(one) for one in parts.values()) == 19_280
     assert len(set.union(*alphabets.values())) == 30
     with np.load(shared / "omniglot" / "images_background.npz") as held:
@@ -219,9 +302,14 @@ def test_digits_are_scikit_learns(tmp_path: Path) -> None:
 
     every, truth = digits.items(split="all"), load_digits()
     assert [one.label for one in every] == [str(one) for one in truth.target]
-    np.testing.assert_array_equal(np.stack([digits.read(one)[0] for one in every]), np.round(truth.images * (255 / 16)))
+    np.testing.assert_array_equal(
+        np.stack([digits.read(one)[0] for one in every]), np.round(truth.images * (255 / 16))
+    )
     assert {one.label for one in digits.items(protocol="open", split="test")} == set("6789")
-    parts = [{one.id for one in digits.items(split=split, validation_share=0.1)} for split in ("train", "validation", "test")]
+    parts = [
+        {one.id for one in digits.items(split=split, validation_share=0.1)}
+        for split in ("train", "validation", "test")
+    ]
     assert [len(one) for one in parts] == [1212, 135, 450]
     assert len(set.union(*parts)) == 1797
     with pytest.raises(ValueError, match="cannot be packed"):

@@ -1,4 +1,6 @@
-"""CUB, Cars196 and SOP in the layouts of their archives, folders, OML's tables, and the splits: class by class against the tools' own procedures."""
+"""CUB, Cars196 and SOP in the layouts of their archives, folders, OML's tables, and the splits:
+class by class against the tools' own procedures.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +24,29 @@ def touch(*paths: Path) -> None:
         path.touch()
 
 
-@pytest.mark.parametrize(("num_classes", "num_train", "held_out"), [(200, 100, 15), (196, 98, 15), (22_634, 11_318, 1_698)])
+@pytest.mark.parametrize(
+    ("num_classes", "num_train", "held_out"),
+    [(200, 100, 15), (196, 98, 15), (22_634, 11_318, 1_698)],
+)
 def test_protocols_of_the_three_sets(num_classes: int, num_train: int, held_out: int) -> None:
-    assert [len(one) for one in divide_classes(num_classes, num_train)] == [num_train, 0, num_classes - num_train]
+    assert [len(one) for one in divide_classes(num_classes, num_train)] == [
+        num_train,
+        0,
+        num_classes - num_train,
+    ]
     np.random.seed(1234)  # as the vMF paper's scripts do
     drawn = np.random.choice(np.arange(num_train), size=held_out, replace=False)
     found = divide_classes(num_classes, num_train, protocol="vmf")
     assert set(found.validation) == set(drawn)
     assert len(found.train) == num_train - held_out  # 85, 83 and 9,620: App. D.1
     keys = list(range(num_train))
-    assert divide_classes(num_classes, num_train, protocol="revisiting").validation.tolist() == keys[int(num_train * 0.8) :]
-    trainval, test, _, _ = train_test_split(np.arange(num_classes), np.arange(num_classes), test_size=0.5, shuffle=False)
+    assert (
+        divide_classes(num_classes, num_train, protocol="revisiting").validation.tolist()
+        == keys[int(num_train * 0.8) :]
+    )
+    trainval, test, _, _ = train_test_split(
+        np.arange(num_classes), np.arange(num_classes), test_size=0.5, shuffle=False
+    )
     for fold, (train, validation) in enumerate(KFold(4).split(trainval)):
         found = divide_classes(num_classes, num_train, protocol="benchmarker", fold=fold)
         assert (found.train.tolist(), found.validation.tolist(), found.test.tolist()) == (
@@ -44,7 +58,9 @@ def test_protocols_of_the_three_sets(num_classes: int, num_train: int, held_out:
 
 @pytest.mark.parametrize("num_classes", [196, 200, 22_634])
 def test_mlrc_folds(num_classes: int) -> None:
-    """The split manager's lengths and wrapped ranges, re-derived: train, then validation, going round from class int(fold / 4 * half)."""
+    """The split manager's lengths and wrapped ranges, re-derived: train, then validation, going
+    round from class int(fold / 4 * half).
+    """
     half = num_classes // 2
     num_validation = int(num_classes * 0.125)
     num_train = num_classes - half - num_validation
@@ -56,7 +72,11 @@ def test_mlrc_folds(num_classes: int) -> None:
         assert found.validation.tolist() == sorted(circle[num_train:])
 
 
-@given(num_classes=st.integers(8, 300), share=st.floats(0.5, 0.9), protocol=st.sampled_from(["standard", "vmf", "revisiting", "benchmarker", "mlrc"]))
+@given(
+    num_classes=st.integers(8, 300),
+    share=st.floats(0.5, 0.9),
+    protocol=st.sampled_from(["standard", "vmf", "revisiting", "benchmarker", "mlrc"]),
+)
 def test_every_class_is_in_one_part(num_classes: int, share: float, protocol: Protocol) -> None:
     found = divide_classes(num_classes, int(num_classes * share), protocol=protocol)
     assert sorted(np.concatenate(found).tolist()) == list(range(num_classes))
@@ -85,9 +105,26 @@ def test_cub(tmp_path: Path) -> None:
     (root / "images.txt").write_text("".join(f"{i} {one}\n" for i, one in enumerate(ids, 1)))
     with pytest.raises(ValueError, match="400 images are listed, the data set has 11788"):
         cub.items(tmp_path)
-    train, test = (cub.items(data, split=split, whole=False) for data, split in ((tmp_path, "train"), (root, "test")))  # type: ignore[arg-type]
-    assert (train[0].id, train[-1].label, test[0].label, len(train), len(test)) == (ids[0], "100.Bird_100", "101.Bird_101", 200, 200)
-    assert len({one.label for one in cub.items(tmp_path, split="validation", protocol="vmf", whole=False)}) == 15
+    train, test = (
+        cub.items(data, split=split, whole=False)
+        for data, split in ((tmp_path, "train"), (root, "test"))
+    )  # type: ignore[arg-type]
+    assert (train[0].id, train[-1].label, test[0].label, len(train), len(test)) == (
+        ids[0],
+        "100.Bird_100",
+        "101.Bird_101",
+        200,
+        200,
+    )
+    assert (
+        len(
+            {
+                one.label
+                for one in cub.items(tmp_path, split="validation", protocol="vmf", whole=False)
+            }
+        )
+        == 15
+    )
     with pytest.raises(ValueError, match="holds out no validation classes"):
         cub.items(tmp_path, split="validation", whole=False)
     (root / "images.txt").write_text("1 ../../etc/passwd.jpg\n")
@@ -111,10 +148,18 @@ def test_sop(tmp_path: Path) -> None:
     rows = {"train": [(1, 1), (2, 11_318)], "test": [(3, 11_319), (4, 22_634)]}
     for part, listed in rows.items():
         touch(*(root / f"sofa_final/{c}_0.JPG" for _, c in listed))
-        (root / f"Ebay_{part}.txt").write_text("image_id class_id super_class_id path\n" + "".join(f"{i} {c} 1 sofa_final/{c}_0.JPG\n" for i, c in listed))
+        (root / f"Ebay_{part}.txt").write_text(
+            "image_id class_id super_class_id path\n"
+            + "".join(f"{i} {c} 1 sofa_final/{c}_0.JPG\n" for i, c in listed)
+        )
     assert [one.label for one in sop.items(tmp_path, whole=False)] == ["00001", "11318"]
-    assert [one.label for one in sop.items(tmp_path, split="test", whole=False)] == ["11319", "22634"]
-    assert [one.label for one in sop.items(tmp_path, split="test", protocol="mlrc", whole=False)] == ["11318", "11319", "22634"]
+    assert [one.label for one in sop.items(tmp_path, split="test", whole=False)] == [
+        "11319",
+        "22634",
+    ]
+    assert [
+        one.label for one in sop.items(tmp_path, split="test", protocol="mlrc", whole=False)
+    ] == ["11318", "11319", "22634"]
     assert sop.category(sop.items(tmp_path, whole=False)[0]) == "sofa_final"
     (root / "Ebay_test.txt").write_text("3 7 1 sofa_final/7_0.JPG\n")
     with pytest.raises(ValueError, match="line 1 has class '7'; 11319 to 22634"):
@@ -124,16 +169,37 @@ def test_sop(tmp_path: Path) -> None:
 def test_cars(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     numbers = [1, 98, 99, 196]
-    touch(*(first / f"car_ims/{c:06d}.jpg" for c in numbers), *(second / f"cars_{part}/{c:05d}.jpg" for part in ("train", "test") for c in numbers))
+    touch(
+        *(first / f"car_ims/{c:06d}.jpg" for c in numbers),
+        *(second / f"cars_{part}/{c:05d}.jpg" for part in ("train", "test") for c in numbers),
+    )
     savemat(
-        first / "cars_annos.mat", {"annotations": np.array([(f"car_ims/{c:06d}.jpg", c) for c in numbers], dtype=[("relative_im_path", "O"), ("class", "O")])}
+        first / "cars_annos.mat",
+        {
+            "annotations": np.array(
+                [(f"car_ims/{c:06d}.jpg", c) for c in numbers],
+                dtype=[("relative_im_path", "O"), ("class", "O")],
+            )
+        },
     )
     (second / "devkit").mkdir()
     for name in ("cars_train_annos.mat", "cars_test_annos_withlabels.mat"):
-        savemat(second / "devkit" / name, {"annotations": np.array([(f"{c:05d}.jpg", c) for c in numbers], dtype=[("fname", "O"), ("class", "O")])})
+        savemat(
+            second / "devkit" / name,
+            {
+                "annotations": np.array(
+                    [(f"{c:05d}.jpg", c) for c in numbers], dtype=[("fname", "O"), ("class", "O")]
+                )
+            },
+        )
     assert [one.label for one in cars.items(first, whole=False)] == ["001", "098"]
-    assert [one.id for one in cars.items(first, split="test", whole=False)] == ["car_ims/000099.jpg", "car_ims/000196.jpg"]
-    assert [one.id for one in cars.items(second, split="test", whole=False)] == [f"cars_{part}/{c:05d}.jpg" for part in ("train", "test") for c in (99, 196)]
+    assert [one.id for one in cars.items(first, split="test", whole=False)] == [
+        "car_ims/000099.jpg",
+        "car_ims/000196.jpg",
+    ]
+    assert [one.id for one in cars.items(second, split="test", whole=False)] == [
+        f"cars_{part}/{c:05d}.jpg" for part in ("train", "test") for c in (99, 196)
+    ]
     with pytest.raises(ValueError, match="4 images are listed, the data set has 16185"):
         cars.items(first)
     (first / "cars_annos.mat").write_bytes(b"no mat" * 40)
@@ -147,17 +213,26 @@ def test_cars(tmp_path: Path) -> None:
 
 def test_folders(tmp_path: Path) -> None:
     touch(
-        *(tmp_path / f"c{c:02d}" / "deep" / f"{i}.JPG" for c in range(10) for i in range(3)), tmp_path / "c00" / ".hidden.png", tmp_path / "c00" / "notes.txt"
+        *(tmp_path / f"c{c:02d}" / "deep" / f"{i}.JPG" for c in range(10) for i in range(3)),
+        tmp_path / "c00" / ".hidden.png",
+        tmp_path / "c00" / "notes.txt",
     )
-    parts = {split: {one.label for one in folders.items(tmp_path, split=split, validation_share=0.25)} for split in ("train", "validation", "test")}
+    parts = {
+        split: {one.label for one in folders.items(tmp_path, split=split, validation_share=0.25)}
+        for split in ("train", "validation", "test")
+    }
     assert [len(one) for one in parts.values()] == [6, 2, 2]
     assert set.union(*parts.values()) == {one.label for one in folders.items(tmp_path, split="all")}
-    assert {one.label for one in folders.items(tmp_path, protocol="standard")} == {f"c0{i}" for i in range(5)}
+    assert {one.label for one in folders.items(tmp_path, protocol="standard")} == {
+        f"c0{i}" for i in range(5)
+    }
     assert folders.items(tmp_path, split="all")[0].id == "c00/deep/0.JPG"
     with pytest.raises(ValueError, match="leave 0 for 'validation'"):
         folders.items(tmp_path, split="validation")
     touch(tmp_path / "c10" / "0.png")
-    with pytest.warns(UserWarning, match="1 of 11 classes of split 'all' have a single image .'c10'"):
+    with pytest.warns(
+        UserWarning, match="1 of 11 classes of split 'all' have a single image .'c10'"
+    ):
         folders.items(tmp_path, split="all")
 
 
@@ -179,10 +254,16 @@ def test_oml_tables(tmp_path: Path) -> None:
         "label,path,split,is_query,is_gallery,category\n0,im/0.jpg,train,None,None,x\n1,im/1.jpg,validation,True,False,x\n1,im/2.jpg,validation,False,True,x\n"
         '2,"im/3, a.jpg",validation,1,1.0,x\n'
     )
-    assert [(one.id, one.label, one.path) for one in lists.oml_items(tmp_path)] == [("im/0.jpg", "0", tmp_path / "im/0.jpg")]
+    assert [(one.id, one.label, one.path) for one in lists.oml_items(tmp_path)] == [
+        ("im/0.jpg", "0", tmp_path / "im/0.jpg")
+    ]
     found = lists.oml_retrieval(table, root="/images")
     assert [one.id for one in found.items] == ["im/1.jpg", "im/2.jpg", "im/3, a.jpg"]
-    assert (found.queries.tolist(), found.gallery.tolist(), found.items[0].path) == ([True, False, True], [False, True, True], Path("/images/im/1.jpg"))
+    assert (found.queries.tolist(), found.gallery.tolist(), found.items[0].path) == (
+        [True, False, True],
+        [False, True, True],
+        Path("/images/im/1.jpg"),
+    )
     for text, reason in (
         ("label,path\n", "no column 'split'"),
         ("label,path,split\n0,a,train\n0,b,test\n0,c\n", "2 malformed rows .'line 3', 'line 4'"),

@@ -1,4 +1,6 @@
-"""Drawn faces and glyphs: the same for the same seed, told apart by their pixels above chance but not well, and readable as data sets."""
+"""Drawn faces and glyphs: the same for the same seed, told apart by their pixels above chance but
+not well, and readable as data sets.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +26,28 @@ def pixel_eer(drawn: list[np.ndarray], labels: np.ndarray) -> float:
 
 def test_faces_are_learnable_and_not_easy() -> None:
     labels = np.repeat(np.arange(12), 6)
-    drawn = [synthetic_faces.face(subject, shot, size=48).image for subject in range(12) for shot in range(6)]
+    drawn = [
+        synthetic_faces.face(subject, shot, size=48).image
+        for subject in range(12)
+        for shot in range(6)
+    ]
     assert 0.15 < pixel_eer(drawn, labels) < 0.45
 
 
 def test_glyphs_are_learnable_and_not_easy() -> None:
     labels = np.repeat(np.arange(24), 6)
-    drawn = [synthetic_glyphs.glyph(c // 6, c % 6, drawer, size=28) for c in range(24) for drawer in range(6)]
+    drawn = [
+        synthetic_glyphs.glyph(c // 6, c % 6, drawer, size=28)
+        for c in range(24)
+        for drawer in range(6)
+    ]
     assert 0.10 < pixel_eer(drawn, labels) < 0.45
 
 
 def test_the_same_for_the_same_arguments() -> None:
-    one, again, other = (synthetic_faces.face(3, shot, seed=seed) for shot, seed in ((1, 0), (1, 0), (2, 0)))
+    one, again, other = (
+        synthetic_faces.face(3, shot, seed=seed) for shot, seed in ((1, 0), (1, 0), (2, 0))
+    )
     np.testing.assert_array_equal(one.image, again.image)
     np.testing.assert_array_equal(one.landmarks, again.landmarks)
     assert np.abs(one.image.astype(int) - other.image).mean() > 3
@@ -46,12 +58,28 @@ def test_the_same_for_the_same_arguments() -> None:
 
 def test_landmarks_lie_where_the_template_has_them() -> None:
     """insightface's arcface_dst, on average; and at another size they scale with the image."""
-    template = np.array([[38.2946, 51.6963], [73.5318, 51.5014], [56.0252, 71.7366], [41.5493, 92.3655], [70.7299, 92.2041]])
-    found = np.stack([synthetic_faces.face(subject, shot).landmarks for subject in range(15) for shot in range(4)])
+    template = np.array(
+        [
+            [38.2946, 51.6963],
+            [73.5318, 51.5014],
+            [56.0252, 71.7366],
+            [41.5493, 92.3655],
+            [70.7299, 92.2041],
+        ]
+    )
+    found = np.stack(
+        [
+            synthetic_faces.face(subject, shot).landmarks
+            for subject in range(15)
+            for shot in range(4)
+        ]
+    )
     np.testing.assert_allclose(found.mean(axis=0), template, atol=4.0)
     assert 1.0 < found.std(axis=0).mean() < 8.0
     half = synthetic_faces.face(0, 0, size=56).landmarks
-    np.testing.assert_allclose((half + 0.5) * 2, synthetic_faces.face(0, 0).landmarks + 0.5, atol=1e-9)
+    np.testing.assert_allclose(
+        (half + 0.5) * 2, synthetic_faces.face(0, 0).landmarks + 0.5, atol=1e-9
+    )
 
 
 def test_every_glyph_has_ink_and_margins() -> None:
@@ -63,12 +91,24 @@ def test_every_glyph_has_ink_and_margins() -> None:
 def test_written_sets_are_read(tmp_path: Path) -> None:
     synthetic_faces.write_faces(tmp_path / "faces", num_subjects=2, num_shots=2, size=32)
     items = folders.items(tmp_path / "faces", split="all")
-    assert [(one.id, one.label) for one in items[:2]] == [("subject000/shot00.png", "subject000"), ("subject000/shot01.png", "subject000")]
-    np.testing.assert_array_equal(images.read(items[1]), synthetic_faces.face(0, 1, size=32).image.transpose(2, 0, 1))
-    synthetic_glyphs.write_glyphs(tmp_path / "glyphs", num_alphabets=2, num_characters=2, num_drawers=2, size=28)
-    np.testing.assert_array_equal(images.read(folders.items(tmp_path / "glyphs", split="all")[0], grey=True)[0], synthetic_glyphs.glyph(0, 0, 0, size=28))
+    assert [(one.id, one.label) for one in items[:2]] == [
+        ("subject000/shot00.png", "subject000"),
+        ("subject000/shot01.png", "subject000"),
+    ]
+    np.testing.assert_array_equal(
+        images.read(items[1]), synthetic_faces.face(0, 1, size=32).image.transpose(2, 0, 1)
+    )
+    synthetic_glyphs.write_glyphs(
+        tmp_path / "glyphs", num_alphabets=2, num_characters=2, num_drawers=2, size=28
+    )
+    np.testing.assert_array_equal(
+        images.read(folders.items(tmp_path / "glyphs", split="all")[0], grey=True)[0],
+        synthetic_glyphs.glyph(0, 0, 0, size=28),
+    )
     background = tmp_path / "omniglot" / "images_background"
-    synthetic_glyphs.write_glyphs(background, num_alphabets=22, num_characters=1, num_drawers=2, by_alphabet=True)
+    synthetic_glyphs.write_glyphs(
+        background, num_alphabets=22, num_characters=1, num_drawers=2, by_alphabet=True
+    )
     train, test = (omniglot.items(tmp_path, split=split) for split in ("train", "test"))  # type: ignore[arg-type]
     assert (len(train), len(test), test[0].label) == (40, 4, "alphabet20/character00")
     np.testing.assert_array_equal(omniglot.read(train[0])[0], synthetic_glyphs.glyph(0, 0, 0))
@@ -76,7 +116,10 @@ def test_written_sets_are_read(tmp_path: Path) -> None:
 
 
 def test_refusals(tmp_path: Path) -> None:
-    for wrong in (lambda: synthetic_faces.face(0, 0, size=8), lambda: synthetic_glyphs.glyph(0, 0, 0, size=4)):
+    for wrong in (
+        lambda: synthetic_faces.face(0, 0, size=8),
+        lambda: synthetic_glyphs.glyph(0, 0, 0, size=4),
+    ):
         with pytest.raises(ValueError, match="size is"):
             wrong()
     with pytest.raises(ValueError, match="at least 1"):

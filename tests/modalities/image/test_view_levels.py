@@ -1,4 +1,6 @@
-"""What crop_view gives albumentations is NumPy's rint, clip and transpose of the levels, to the bit."""
+"""What crop_view gives albumentations is NumPy's rint, clip and transpose of the levels, to the
+bit.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ from hypothesis.extra import numpy as arrays
 from modalities.image.transforms import _levels, crop_view
 
 
-@given(arrays.arrays(np.float32, st.tuples(st.sampled_from((1, 3)), st.integers(1, 5), st.integers(1, 5)), elements=st.floats(-300, 600, width=32)))
+@given(
+    arrays.arrays(
+        np.float32,
+        st.tuples(st.sampled_from((1, 3)), st.integers(1, 5), st.integers(1, 5)),
+        elements=st.floats(-300, 600, width=32),
+    )
+)
 def test_levels(image: np.ndarray) -> None:
     expected = np.clip(np.rint(image), 0, 255).astype(np.uint8).transpose(1, 2, 0)
     np.testing.assert_array_equal(_levels(image), expected)
@@ -22,4 +30,6 @@ def test_levels(image: np.ndarray) -> None:
 def test_a_whole_crop_is_the_image(channels: int) -> None:
     image = np.random.default_rng(0).integers(256, size=(channels, 16, 16)).astype(np.float32)
     rngs = np.random.default_rng(0), np.random.default_rng(0)
-    np.testing.assert_array_equal(crop_view(image, *rngs, size=16, scale=(1.0, 1.0), ratio=(1.0, 1.0), flip_prob=0.0), image)
+    np.testing.assert_array_equal(
+        crop_view(image, *rngs, size=16, scale=(1.0, 1.0), ratio=(1.0, 1.0), flip_prob=0.0), image
+    )

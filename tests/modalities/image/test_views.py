@@ -1,4 +1,6 @@
-"""Training views: deterministic per item, exact where they are exact, near Pillow's where they resize; and what the front-end makes of them."""
+"""Training views: deterministic per item, exact where they are exact, near Pillow's where they
+resize; and what the front-end makes of them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,11 @@ from toolkit.models.parts import describe
 
 def smooth_image(height: int, width: int) -> Floats:
     low = np.random.default_rng(3).integers(0, 256, (6, 8, 3), dtype=np.uint8)
-    return np.asarray(Image.fromarray(low).resize((width, height), Image.Resampling.BICUBIC)).transpose(2, 0, 1).astype(np.float32)
+    return (
+        np.asarray(Image.fromarray(low).resize((width, height), Image.Resampling.BICUBIC))
+        .transpose(2, 0, 1)
+        .astype(np.float32)
+    )
 
 
 VIEWS = {
@@ -39,7 +45,9 @@ def test_views_are_functions_of_their_generator(name: str) -> None:
     view, size, wanted = VIEWS[name]
     image = smooth_image(*size)
     kept = image.copy()
-    draws = [view(image, np.random.default_rng(seed), np.random.default_rng(0)) for seed in (1, 2, 1)]
+    draws = [
+        view(image, np.random.default_rng(seed), np.random.default_rng(0)) for seed in (1, 2, 1)
+    ]
     np.testing.assert_array_equal(image, kept)
     assert draws[0].shape == (3, *wanted)
     assert draws[0].dtype == np.float32
@@ -49,21 +57,46 @@ def test_views_are_functions_of_their_generator(name: str) -> None:
 
 
 def test_whole_crop_is_pillows_resize() -> None:
-    """The crop of everything, at a size close to it and at half: bilinear as Pillow's antialiased one, within rounding and the filters' small difference."""
+    """The crop of everything, at a size close to it and at half: bilinear as Pillow's antialiased
+    one, within rounding and the filters' small difference.
+    """
     image = smooth_image(160, 160)
     for size, most in ((160, 0.0), (80, 1.0)):
-        found = transforms.crop_view(image, np.random.default_rng(0), np.random.default_rng(0), size=size, scale=(1.0, 1.0), ratio=(1.0, 1.0), flip_prob=0.0)
-        expected = np.asarray(Image.fromarray(image.transpose(1, 2, 0).astype(np.uint8)).resize((size, size), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+        found = transforms.crop_view(
+            image,
+            np.random.default_rng(0),
+            np.random.default_rng(0),
+            size=size,
+            scale=(1.0, 1.0),
+            ratio=(1.0, 1.0),
+            flip_prob=0.0,
+        )
+        expected = np.asarray(
+            Image.fromarray(image.transpose(1, 2, 0).astype(np.uint8)).resize(
+                (size, size), Image.Resampling.BILINEAR
+            )
+        ).transpose(2, 0, 1)
         assert np.abs(found - expected).mean() <= most
 
 
 def test_crops_have_the_stated_sizes() -> None:
-    """On an image of coordinates a crop shows where it was: its share of the area is uniform over `scale`, its proportions are within `ratio`."""
+    """On an image of coordinates a crop shows where it was: its share of the area is uniform over
+    `scale`, its proportions are within `ratio`.
+    """
     edge = 200
-    image = np.stack((*np.meshgrid(np.arange(edge), np.arange(edge)), np.zeros((edge, edge)))).astype(np.float32)
+    image = np.stack(
+        (*np.meshgrid(np.arange(edge), np.arange(edge)), np.zeros((edge, edge)))
+    ).astype(np.float32)
     shares, ratios, left = [], [], []
     for seed in range(120):
-        view = transforms.crop_view(image, np.random.default_rng(seed), np.random.default_rng(0), size=64, scale=(0.16, 1.0), flip_prob=0.5)
+        view = transforms.crop_view(
+            image,
+            np.random.default_rng(seed),
+            np.random.default_rng(0),
+            size=64,
+            scale=(0.16, 1.0),
+            flip_prob=0.5,
+        )
         across, down = (np.abs(np.ptp(view[c].astype(float))) + 1 for c in (0, 1))
         shares.append(across * down / edge**2)
         ratios.append(across / down)
@@ -78,7 +111,15 @@ def test_crops_have_the_stated_sizes() -> None:
 def test_jitter_moves_colours_within_its_range() -> None:
     image = np.full((3, 16, 16), 100.0, dtype=np.float32)
     seen = [
-        transforms.crop_view(image, np.random.default_rng(i), np.random.default_rng(0), size=8, scale=(1, 1), ratio=(1, 1), brightness=0.3)[0, 0, 0]
+        transforms.crop_view(
+            image,
+            np.random.default_rng(i),
+            np.random.default_rng(0),
+            size=8,
+            scale=(1, 1),
+            ratio=(1, 1),
+            brightness=0.3,
+        )[0, 0, 0]
         for i in range(60)
     ]
     assert 69 <= min(seen) < 80
@@ -112,8 +153,19 @@ def test_shift_view_pads_by_reflection_and_paints_the_mean() -> None:
 def test_warp_view_stands_still_where_told() -> None:
     image = smooth_image(20, 24)
     still = partial(transforms.warp_view, degrees=0.0, scale=(1.0, 1.0), shear=0.0, shift=0.0)
-    np.testing.assert_allclose(still(image, np.random.default_rng(0), np.random.default_rng(0)), image, atol=1e-3)
-    half = transforms.warp_view(image, np.random.default_rng(0), np.random.default_rng(0), degrees=0.0, scale=(0.4, 0.4), shear=0.0, shift=0.0, fill=7.0)
+    np.testing.assert_allclose(
+        still(image, np.random.default_rng(0), np.random.default_rng(0)), image, atol=1e-3
+    )
+    half = transforms.warp_view(
+        image,
+        np.random.default_rng(0),
+        np.random.default_rng(0),
+        degrees=0.0,
+        scale=(0.4, 0.4),
+        shear=0.0,
+        shift=0.0,
+        fill=7.0,
+    )
     assert (half[:, 0] == 7.0).all()
 
 
@@ -139,8 +191,13 @@ def test_views_ask_no_network() -> None:
         "def refuse(*_, **__): raise SystemExit('the network was asked')\n"
         "socket.getaddrinfo = socket.create_connection = refuse\n"
         "from modalities.image.transforms import crop_view\n"
-        "crop_view(np.zeros((3, 9, 9), np.float32), np.random.default_rng(0), np.random.default_rng(0), size=8)\n"
+        "crop_view(np.zeros((3, 9, 9), np.float32), np.random.default_rng(0), "
+        "np.random.default_rng(0), size=8)\n"
     )
-    environment = {name: value for name, value in os.environ.items() if name != "NO_ALBUMENTATIONS_UPDATE"}
-    done = subprocess.run([sys.executable, "-c", source], env=environment, capture_output=True, text=True, check=False)
+    environment = {
+        name: value for name, value in os.environ.items() if name != "NO_ALBUMENTATIONS_UPDATE"
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", source], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr

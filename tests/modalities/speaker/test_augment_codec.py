@@ -30,7 +30,9 @@ def mulaw_levels() -> np.ndarray:
 
 def alaw_levels() -> np.ndarray:
     """ITU-T G.711 table 1: 13 bits, in units of 2**-12."""
-    positive = [2 * step + 1 for step in range(16)] + [(2 * step + 33) << (segment - 1) for segment in range(1, 8) for step in range(16)]
+    positive = [2 * step + 1 for step in range(16)] + [
+        (2 * step + 33) << (segment - 1) for segment in range(1, 8) for step in range(16)
+    ]
     return np.array(sorted({sign * one for one in positive for sign in (1, -1)})) / 2**12
 
 
@@ -41,8 +43,12 @@ def test_companding_is_g711(law: Codec, levels: np.ndarray) -> None:
     nearest = levels[np.abs(heard[:, None] - levels).argmin(1)]
     np.testing.assert_allclose(heard, nearest, atol=1e-6)  # no other values occur
     steps = np.diff(levels)
-    widest = np.maximum(np.r_[steps, steps[-1]], np.r_[steps[0], steps])[np.abs(heard[:, None] - levels).argmin(1)]
-    assert (np.abs(heard - wave) <= 0.5 * widest + 2**-12).all()  # half a step, to the resolution of the input
+    widest = np.maximum(np.r_[steps, steps[-1]], np.r_[steps[0], steps])[
+        np.abs(heard[:, None] - levels).argmin(1)
+    ]
+    assert (
+        np.abs(heard - wave) <= 0.5 * widest + 2**-12
+    ).all()  # half a step, to the resolution of the input
     assert len(np.unique(heard)) > 100
 
 
@@ -53,7 +59,10 @@ def test_the_telephone_has_its_band_and_no_delay(law: Any) -> None:
     assert heard.shape == white.shape
     power = np.abs(np.fft.rfft(heard)) ** 2 / np.abs(np.fft.rfft(white)) ** 2
     hz = np.fft.rfftfreq(64000, 1 / 16000)
-    band = [float(10 * np.log10(np.median(power[(hz > low) & (hz < high)]))) for low, high in ((20, 120), (500, 3000), (4200, 8000))]
+    band = [
+        float(10 * np.log10(np.median(power[(hz > low) & (hz < high)])))
+        for low, high in ((20, 120), (500, 3000), (4200, 8000))
+    ]
     assert band[0] < -25
     assert abs(band[1]) < 0.5
     assert band[2] < -30
@@ -79,7 +88,11 @@ def test_any_length_and_any_level() -> None:
     for codec in ("mulaw", "alaw", *FILES):
         for size in (1, 2, 57, 1000):
             for wave in (VOICE[3000 : 3000 + size], np.zeros(size, dtype=np.float32)):
-                heard = telephone(wave, codec) if codec in ("mulaw", "alaw") else round_trip(wave, codec)
+                heard = (
+                    telephone(wave, codec)
+                    if codec in ("mulaw", "alaw")
+                    else round_trip(wave, codec)
+                )
                 assert heard.shape == wave.shape
                 assert np.isfinite(heard).all()
 

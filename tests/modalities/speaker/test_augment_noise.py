@@ -1,4 +1,6 @@
-"""Noise, babble and rooms from folders: ratios measured on what comes out, convolution by hand, choices counted."""
+"""Noise, babble and rooms from folders: ratios measured on what comes out, convolution by hand,
+choices counted.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +18,38 @@ from scipy.signal import fftconvolve
 
 from modalities.speaker import noise
 from modalities.speaker.audio import BadAudio, Wave
-from modalities.speaker.augment import THREED_SPEAKER_VIEW, VOXCELEB_TRAINER_VIEW, WESPEAKER_VIEW, train_view
-from modalities.speaker.noise import corrupt, impulse_response, kinds, listing, mix, reverberate, stretch
+from modalities.speaker.augment import (
+    THREED_SPEAKER_VIEW,
+    VOXCELEB_TRAINER_VIEW,
+    WESPEAKER_VIEW,
+    train_view,
+)
+from modalities.speaker.noise import (
+    corrupt,
+    impulse_response,
+    kinds,
+    listing,
+    mix,
+    reverberate,
+    stretch,
+)
 from modalities.synthetic import voice
 from toolkit.models.parts import describe
 
 VOICE = voice(0, 0)[:32000]
-TONES_HZ = {"noise/a.wav": 500, "noise/free/b.wav": 1000, "music/c.flac": 1500, **{f"speech/us/{i}.wav": 2000 + 500 * i for i in range(4)}}
+TONES_HZ = {
+    "noise/a.wav": 500,
+    "noise/free/b.wav": 1000,
+    "music/c.flac": 1500,
+    **{f"speech/us/{i}.wav": 2000 + 500 * i for i in range(4)},
+}
 
 
 def tone(hz: float, seconds: float = 4.0, rate_hz: int = 16000) -> Wave:
     """Whole periods in 2 s, so that tones are orthogonal there, whatever the start."""
-    return (0.1 * np.sin(2 * np.pi * hz * np.arange(int(seconds * rate_hz)) / rate_hz)).astype(np.float32)
+    return (0.1 * np.sin(2 * np.pi * hz * np.arange(int(seconds * rate_hz)) / rate_hz)).astype(
+        np.float32
+    )
 
 
 def power_at(wave: Wave, hz: float) -> float:
@@ -89,7 +111,9 @@ def test_the_ratio_is_exact(snr_db: float, seed: int, level: float) -> None:
 def test_each_kind_has_its_ratio(musan: str, kind: Any, asked: float) -> None:
     ratios: Any = {f"{kind}_snr_db": (asked, asked)}
     for seed in range(5):
-        out = corrupt(VOICE, rng(seed), musan=musan, prob=1.0, choices=(kind,), peak=False, **ratios)
+        out = corrupt(
+            VOICE, rng(seed), musan=musan, prob=1.0, choices=(kind,), peak=False, **ratios
+        )
         residue = out - VOICE
         assert decibels(power(VOICE) / power(residue)) == pytest.approx(asked, abs=0.02)
         hz = heard_tone(out - VOICE)
@@ -102,28 +126,50 @@ def test_any_takes_each_file_alike_with_the_range_of_its_kind(musan: str) -> Non
     seen: dict[str, list[float]] = {kind: [] for kind in ranges}
     short = VOICE[:3200]
     for seed in range(280):
-        residue = corrupt(short, rng(seed), musan=musan, prob=1.0, choices=("any",), peak=False) - short
+        residue = (
+            corrupt(short, rng(seed), musan=musan, prob=1.0, choices=("any",), peak=False) - short
+        )
         name = next(name for name, hz in TONES_HZ.items() if hz == heard_tone(residue))
         counts[name] += 1
         seen[name.split("/")[0]].append(decibels(power(short) / power(residue)))
     assert set(counts) == set(TONES_HZ)
-    assert sum((n - 40) ** 2 / 40 for n in counts.values()) < 22.5  # chi-square, 6 degrees of freedom, 1 in 1000
+    assert (
+        sum((n - 40) ** 2 / 40 for n in counts.values()) < 22.5
+    )  # chi-square, 6 degrees of freedom, 1 in 1000
     for kind, (lowest, highest) in ranges.items():
         assert lowest - 0.1 < min(seen[kind])
         assert max(seen[kind]) < highest + 0.1
-        assert np.mean(seen[kind]) == pytest.approx((lowest + highest) / 2, abs=4 * (highest - lowest) / np.sqrt(12 * len(seen[kind])))
+        assert np.mean(seen[kind]) == pytest.approx(
+            (lowest + highest) / 2, abs=4 * (highest - lowest) / np.sqrt(12 * len(seen[kind]))
+        )
 
 
 def test_babble_is_some_speakers_each_at_its_own_ratio(musan: str) -> None:
     numbers: Counter[int] = Counter()
     for seed in range(60):
-        out = corrupt(VOICE, rng(seed), musan=musan, prob=1.0, choices=("babble",), babble_speakers=(2, 4), babble_snr_db=(13.0, 20.0), peak=False)
+        out = corrupt(
+            VOICE,
+            rng(seed),
+            musan=musan,
+            prob=1.0,
+            choices=("babble",),
+            babble_speakers=(2, 4),
+            babble_snr_db=(13.0, 20.0),
+            peak=False,
+        )
         residue = out - VOICE
-        ratios = [decibels(power(VOICE) / max(power_at(residue, hz), 1e-12)) for name, hz in TONES_HZ.items() if name.startswith("speech")]
+        ratios = [
+            decibels(power(VOICE) / max(power_at(residue, hz), 1e-12))
+            for name, hz in TONES_HZ.items()
+            if name.startswith("speech")
+        ]
         speaking = [one for one in ratios if one < 40]
         numbers[len(speaking)] += 1
         assert 12.9 < min(speaking) <= max(speaking) < 20.1
-        assert sum(power_at(residue, TONES_HZ[name]) for name in ("noise/a.wav", "music/c.flac")) < 1e-10
+        assert (
+            sum(power_at(residue, TONES_HZ[name]) for name in ("noise/a.wav", "music/c.flac"))
+            < 1e-10
+        )
     assert set(numbers) == {2, 3, 4}
     assert min(numbers.values()) >= 8
 
@@ -132,11 +178,16 @@ def test_reverberation_by_hand(rirs: str) -> None:
     path = listing(rirs)[1]
     response = soundfile.read(path)[0]
     unit = response / np.sqrt((response**2).sum())
-    expected = fftconvolve(VOICE.astype(np.float64), unit)[41 : 41 + len(VOICE)]  # its direct path lies at sample 41
+    expected = fftconvolve(VOICE.astype(np.float64), unit)[
+        41 : 41 + len(VOICE)
+    ]  # its direct path lies at sample 41
     np.testing.assert_allclose(reverberate(VOICE, impulse_response(path)), expected, atol=1e-6)
     out = corrupt(VOICE, rng(), rirs=rirs, prob=1.0, choices=("reverb",), peak=False)
     assert out.dtype == np.float32
-    assert any(np.allclose(out, reverberate(VOICE, impulse_response(one)), atol=1e-7) for one in listing(rirs))
+    assert any(
+        np.allclose(out, reverberate(VOICE, impulse_response(one)), atol=1e-7)
+        for one in listing(rirs)
+    )
 
 
 def test_a_pure_delay_is_undone_at_the_same_level() -> None:
@@ -160,15 +211,21 @@ def test_wespeakers_shares(musan: str, rirs: str) -> None:
     for seed in range(600):
         residue = wespeaker(short, rng(seed)) - short
         most = max(power_at(residue, hz) for hz in TONES_HZ.values())
-        counts["none" if not residue.any() else "noise" if 2 * most > power(residue) else "reverb"] += 1
+        counts[
+            "none" if not residue.any() else "noise" if 2 * most > power(residue) else "reverb"
+        ] += 1
     for name, share in (("none", 0.4), ("reverb", 0.3), ("noise", 0.3)):
-        assert counts[name] / 600 == pytest.approx(share, abs=4 * np.sqrt(share * (1 - share) / 600))
+        assert counts[name] / 600 == pytest.approx(
+            share, abs=4 * np.sqrt(share * (1 - share) / 600)
+        )
 
 
 def test_short_files_are_repeated_and_long_ones_cut(tmp_path: Path) -> None:
     ramp = np.linspace(0.1, 0.9, 16000, dtype=np.float32)
     soundfile.write(tmp_path / "ramp.wav", ramp, 16000, subtype="FLOAT")
-    np.testing.assert_array_equal(stretch(tmp_path / "ramp.wav", 40000, rng()), np.concatenate((ramp, ramp, ramp[:8000])))
+    np.testing.assert_array_equal(
+        stretch(tmp_path / "ramp.wav", 40000, rng()), np.concatenate((ramp, ramp, ramp[:8000]))
+    )
     starts = set()
     for seed in range(40):
         part = stretch(tmp_path / "ramp.wav", 15997, rng(seed))
@@ -197,7 +254,9 @@ def test_only_the_stretch_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("rate_hz", [8000, 44100, 48000])
 def test_other_rates_and_channels(tmp_path: Path, rate_hz: int) -> None:
     left = tone(440, 1.0, rate_hz)
-    soundfile.write(tmp_path / "two.wav", np.stack((left, -0.5 * left), axis=1), rate_hz, subtype="FLOAT")
+    soundfile.write(
+        tmp_path / "two.wav", np.stack((left, -0.5 * left), axis=1), rate_hz, subtype="FLOAT"
+    )
     part = stretch(tmp_path / "two.wav", 8000, rng())
     assert part.shape == (8000,)
     assert power_at(part, 440) == pytest.approx(power(left) / 16, rel=0.03)  # averaged
@@ -222,21 +281,38 @@ def test_what_cannot_be_used_is_passed_over(tmp_path: Path) -> None:
     only = tmp_path / "only"
     only.mkdir()
     (tmp_path / "silent.wav").rename(only / "silent.wav")
-    with pytest.raises(ValueError, match=r"50 files drawn in a row from 1 cannot be used.*silent\.wav"):
+    with pytest.raises(
+        ValueError, match=r"50 files drawn in a row from 1 cannot be used.*silent\.wav"
+    ):
         corrupt(VOICE, rng(), musan=str(only), prob=1.0, choices=("noise",))
 
 
 def test_a_silent_wave_stays(musan: str, rirs: str) -> None:
     silent = np.zeros(1000, dtype=np.float32)
     for choice in ("any", "babble", "reverb", "reverb+any"):
-        assert not corrupt(silent, rng(), musan=musan, rirs=rirs, prob=1.0, choices=(choice,), babble_speakers=(1, 2)).any()
+        assert not corrupt(
+            silent,
+            rng(),
+            musan=musan,
+            rirs=rirs,
+            prob=1.0,
+            choices=(choice,),
+            babble_speakers=(1, 2),
+        ).any()
 
 
 def test_listing_is_sorted_and_read_once(musan: str, tmp_path: Path) -> None:
     names = [path.relative_to(musan).as_posix() for path in listing(musan)]
     assert names == sorted(TONES_HZ)
-    assert {kind: len(files) for kind, files in kinds(musan).items()} == {"noise": 2, "music": 1, "speech": 4}
-    assert {len(files) for files in kinds(str(Path(musan) / "music")).values()} == {0, 1}  # a folder of files is noise
+    assert {kind: len(files) for kind, files in kinds(musan).items()} == {
+        "noise": 2,
+        "music": 1,
+        "speech": 4,
+    }
+    assert {len(files) for files in kinds(str(Path(musan) / "music")).values()} == {
+        0,
+        1,
+    }  # a folder of files is noise
     (tmp_path / "later").mkdir()
     with pytest.raises(ValueError, match="no audio files"):
         listing(str(tmp_path / "later"))
@@ -249,8 +325,21 @@ def test_listing_is_sorted_and_read_once(musan: str, tmp_path: Path) -> None:
 @given(st.integers(0, 2**32))
 @settings(max_examples=15)
 def test_the_view_is_a_function_of_its_generators(musan: str, rirs: str, seed: int) -> None:
-    settings: Any = {"seconds": (0.3, 0.5), "noise_prob": 0.5, "gain_prob": 0.5, "volume_prob": 0.5, "clip_prob": 0.5, "codec_prob": 0.5}
-    settings["corrupt"] = partial(corrupt, musan=musan, rirs=rirs, choices=("reverb", "any", "reverb+any", "babble"), babble_speakers=(2, 3))
+    settings: Any = {
+        "seconds": (0.3, 0.5),
+        "noise_prob": 0.5,
+        "gain_prob": 0.5,
+        "volume_prob": 0.5,
+        "clip_prob": 0.5,
+        "codec_prob": 0.5,
+    }
+    settings["corrupt"] = partial(
+        corrupt,
+        musan=musan,
+        rirs=rirs,
+        choices=("reverb", "any", "reverb+any", "babble"),
+        babble_speakers=(2, 3),
+    )
     first, again = (train_view(VOICE, rng(seed), rng(seed + 1), **settings) for _ in range(2))
     assert first.dtype == np.float32
     assert np.array_equal(first, again)
@@ -266,14 +355,28 @@ def test_what_is_off_draws_nothing() -> None:
         view = train_view(VOICE, generator, rng(7), **old)
         later = generator.random()
         generator = rng(seed)
-        train_view(VOICE, generator, rng(7), **old, corrupt=None, volume_prob=0.0, clip_prob=0.0, codec_prob=0.0)
+        train_view(
+            VOICE,
+            generator,
+            rng(7),
+            **old,
+            corrupt=None,
+            volume_prob=0.0,
+            clip_prob=0.0,
+            codec_prob=0.0,
+        )
         assert generator.random() == later
-        assert np.array_equal(train_view(VOICE, rng(seed), rng(7), **old, clip_level=(0.1, 0.2)), view)
+        assert np.array_equal(
+            train_view(VOICE, rng(seed), rng(7), **old, clip_level=(0.1, 0.2)), view
+        )
 
 
 @pytest.mark.parametrize("view", [WESPEAKER_VIEW, THREED_SPEAKER_VIEW, VOXCELEB_TRAINER_VIEW])
 def test_the_fields_views_run_and_can_be_described(view: Any, musan: str, rirs: str) -> None:
-    recipe_part = partial(view, corrupt=partial(view.keywords["corrupt"], musan=musan, rirs=rirs, babble_speakers=(3, 4)))
+    recipe_part = partial(
+        view,
+        corrupt=partial(view.keywords["corrupt"], musan=musan, rirs=rirs, babble_speakers=(3, 4)),
+    )
     seconds = view.keywords["seconds"][0]
     assert len(recipe_part(VOICE, rng(), rng())) == round(seconds * 16000)
     assert describe(recipe_part)["args"]["corrupt"]["args"]["musan"] == musan
@@ -281,18 +384,32 @@ def test_the_fields_views_run_and_can_be_described(view: Any, musan: str, rirs: 
         view(VOICE, rng(), rng())
 
 
-def test_refusals_come_with_the_first_view_whatever_it_draws(musan: str, rirs: str, tmp_path: Path) -> None:
+def test_refusals_come_with_the_first_view_whatever_it_draws(
+    musan: str, rirs: str, tmp_path: Path
+) -> None:
     missing = str(tmp_path / "nowhere")
     only_noise = str(Path(musan) / "noise")
     for asked, sentence in (
-        ({"musan": missing, "rirs": rirs}, "nowhere' is no folder; give the one with the audio files"),
+        (
+            {"musan": missing, "rirs": rirs},
+            "nowhere' is no folder; give the one with the audio files",
+        ),
         ({"musan": musan, "rirs": missing}, "nowhere' is no folder"),
         ({"musan": musan}, "'' is no folder"),
-        ({"musan": only_noise, "choices": ("music", "babble")}, "no files in its folders music, speech; musan is the folder that holds"),
+        (
+            {"musan": only_noise, "choices": ("music", "babble")},
+            "no files in its folders music, speech; musan is the folder that holds",
+        ),
         ({"musan": musan, "choices": ("hum",)}, "choices"),
         ({"musan": musan, "choices": ()}, "choices"),
-        ({"musan": musan, "choices": ("babble",), "babble_speakers": (3, 7)}, r"babble_speakers \(3, 7\) must be in order, from 1 to the 4 files"),
-        ({"musan": musan, "rirs": rirs, "music_snr_db": (15.0, 5.0)}, r"music_snr_db \(15.0, 5.0\)"),
+        (
+            {"musan": musan, "choices": ("babble",), "babble_speakers": (3, 7)},
+            r"babble_speakers \(3, 7\) must be in order, from 1 to the 4 files",
+        ),
+        (
+            {"musan": musan, "rirs": rirs, "music_snr_db": (15.0, 5.0)},
+            r"music_snr_db \(15.0, 5.0\)",
+        ),
         ({"musan": musan, "rirs": rirs, "prob": 1.5}, "prob is 1.5"),
     ):
         with pytest.raises(ValueError, match=sentence):

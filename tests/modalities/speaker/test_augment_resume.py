@@ -1,4 +1,6 @@
-"""A run with noise from folders and masks on the features goes on after a break as if there had been none, and its model needs no folders."""
+"""A run with noise from folders and masks on the features goes on after a break as if there had
+been none, and its model needs no folders.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,25 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
     (folder / "rirs").mkdir()
     soundfile.write(folder / "rirs" / "room.wav", np.r_[0.0, 1.0, 0.5, -0.2], 16000)
     masked = partial(SpecAugment, frontend=partial(WESPEAKER_FBANK, num_mels=16), prob=1.0)
-    base = replace(load(str(TINY))[0], frontend=masked, augment=partial(WESPEAKER_VIEW, seconds=(0.4, 0.5)), trials=None)
-    return override(base, [f"augment.corrupt.musan={folder / 'musan'}", f"augment.corrupt.rirs={folder / 'rirs'}", "frontend.frontend.low_hz=30"])
+    base = replace(
+        load(str(TINY))[0],
+        frontend=masked,
+        augment=partial(WESPEAKER_VIEW, seconds=(0.4, 0.5)),
+        trials=None,
+    )
+    return override(
+        base,
+        [
+            f"augment.corrupt.musan={folder / 'musan'}",
+            f"augment.corrupt.rirs={folder / 'rirs'}",
+            "frontend.frontend.low_hz=30",
+        ],
+    )
 
 
-def test_resumes_bit_for_bit_and_embeds_without_masks(recipe: Recipe, voices: Path, tmp_path: Path) -> None:
+def test_resumes_bit_for_bit_and_embeds_without_masks(
+    recipe: Recipe, voices: Path, tmp_path: Path
+) -> None:
     def until_7(run: Any, batch: Any, recipe: Recipe) -> torch.Tensor:
         if run.step == 7:
             raise RuntimeError("power cut")
@@ -55,10 +71,15 @@ def test_resumes_bit_for_bit_and_embeds_without_masks(recipe: Recipe, voices: Pa
     assert all(torch.equal(first[name], second[name]) for name in first)
     model = load_model(again)
     assert model.embedder.frontend.frontend.low_hz == 30  # type: ignore[union-attr]
-    once, twice = (embed(model.embedder, items(voices, split="all")[:4], model.read)[0].matrix for _ in range(2))
+    once, twice = (
+        embed(model.embedder, items(voices, split="all")[:4], model.read)[0].matrix
+        for _ in range(2)
+    )
     assert np.array_equal(once, twice)
 
 
 def test_a_missing_folder_is_one_sentence(recipe: Recipe, voices: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"nowhere' is no folder; give the one with the audio files"):
+    with pytest.raises(
+        ValueError, match=r"nowhere' is no folder; give the one with the audio files"
+    ):
         fit(override(recipe, ["augment.corrupt.musan=nowhere"]), data=voices, out=tmp_path / "run")

@@ -1,4 +1,6 @@
-"""CN-Celeb's lists on a made-up tree with its formats: .wav in the lists, .flac on the disk, models of several utterances."""
+"""CN-Celeb's lists on a made-up tree with its formats: .wav in the lists, .flac on the disk, models
+of several utterances.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,17 @@ from toolkit.data.batch import read_items
 def data(tmp_path: Path) -> Path:
     root = tmp_path / "CN-Celeb_flac"
     names = [f"data/id0000{i}/singing-01-00{j}.flac" for i in range(2) for j in range(3)]
-    names += ["data/id00800/drama-01-001.flac", "data/id00800/vlog-01-002.flac", "data/id00801/vlog-01-001.flac"]
+    names += [
+        "data/id00800/drama-01-001.flac",
+        "data/id00800/vlog-01-002.flac",
+        "data/id00801/vlog-01-001.flac",
+    ]
     names += ["eval/enroll/id00800-enroll.flac", "eval/enroll/id00801-enroll.flac"]
-    names += ["eval/test/id00800-singing-01-001.flac", "eval/test/id00801-vlog-01-001.flac", "eval/test/id00801-vlog-01-002.flac"]
+    names += [
+        "eval/test/id00800-singing-01-001.flac",
+        "eval/test/id00801-vlog-01-001.flac",
+        "eval/test/id00801-vlog-01-002.flac",
+    ]
     for name in [*names, "../CN-Celeb2_flac/data/id10000/speech-01-001.flac"]:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -31,10 +41,14 @@ def data(tmp_path: Path) -> Path:
     lists = {
         "dev/dev.lst": "id00000\nid00001\n",
         "../CN-Celeb2_flac/spk.lst": "id10000\n",
-        "eval/lists/enroll.lst": "id00800-enroll enroll/id00800-enroll.wav\nid00801-enroll enroll/id00801-enroll.wav\n",
-        "eval/lists/enroll.map": "id00800-enroll id00800/drama-01-001.wav id00800/vlog-01-002.wav\nid00801-enroll id00801/vlog-01-001.wav\n",
+        "eval/lists/enroll.lst": "id00800-enroll enroll/id00800-enroll.wav\nid00801-enroll "
+        "enroll/id00801-enroll.wav\n",
+        "eval/lists/enroll.map": "id00800-enroll id00800/drama-01-001.wav "
+        "id00800/vlog-01-002.wav\nid00801-enroll "
+        "id00801/vlog-01-001.wav\n",
         "eval/lists/test.lst": "test/id00800-singing-01-001.wav\ntest/id00801-vlog-01-001.wav\n",
-        "eval/lists/trials.lst": "id00800-enroll test/id00801-vlog-01-001.wav 0\nid00800-enroll test/id00800-singing-01-001.wav 1\n"
+        "eval/lists/trials.lst": "id00800-enroll test/id00801-vlog-01-001.wav 0\nid00800-enroll "
+        "test/id00800-singing-01-001.wav 1\n"
         "id00801-enroll test/id00801-vlog-01-001.wav 1\n",
     }
     for name, text in lists.items():
@@ -65,9 +79,14 @@ def test_joined_recordings_are_plain_trials(data: Path) -> None:
     ]
     assert made.target is not None
     label = {one.id: one.label for one in chosen}
-    assert [label[made.enrol_ids[i]] == label[made.probe_ids[j]] for i, j in zip(made.enrol, made.probe, strict=True)] == made.target.tolist()
+    assert [
+        label[made.enrol_ids[i]] == label[made.probe_ids[j]]
+        for i, j in zip(made.enrol, made.probe, strict=True)
+    ] == made.target.tolist()
     (data / "CN-Celeb_flac" / "eval" / "test" / "id00801-vlog-01-001.flac").unlink()
-    with pytest.raises(ValueError, match=r"1 of its ids are no items \('test/id00801-vlog-01-001.wav'\)"):
+    with pytest.raises(
+        ValueError, match=r"1 of its ids are no items \('test/id00801-vlog-01-001.wav'\)"
+    ):
         cnceleb.trials(data)
 
 
@@ -80,17 +99,27 @@ def test_models_of_several_utterances_are_what_score_wants(data: Path, tmp_path:
     embedded = Embeddings(ids, rows)
     ours = score_trials(made, enrol(embedded, models), embedded)
     assert [made.probe_ids[j].removesuffix(".flac") for j in made.probe] == [
-        f"test/{one}" for one in ("id00801-vlog-01-001", "id00800-singing-01-001", "id00801-vlog-01-001")
+        f"test/{one}"
+        for one in ("id00801-vlog-01-001", "id00800-singing-01-001", "id00801-vlog-01-001")
     ]
-    for value, i, j in zip(ours, made.enrol, made.probe, strict=True):  # cosine of the models' mean rows, in a loop
+    for value, i, j in zip(
+        ours, made.enrol, made.probe, strict=True
+    ):  # cosine of the models' mean rows, in a loop
         mean = np.mean([rows[ids.index(one)] for one in models[made.enrol_ids[i]]], axis=0)
         probe = rows[ids.index(made.probe_ids[j])]
-        assert value == pytest.approx(mean @ probe / np.linalg.norm(mean) / np.linalg.norm(probe), abs=1e-6)
+        assert value == pytest.approx(
+            mean @ probe / np.linalg.norm(mean) / np.linalg.norm(probe), abs=1e-6
+        )
     commands = cnceleb.write_lists(data, tmp_path / "lists")
-    assert read_items(tmp_path / "lists" / "items.txt", data) == [one._replace(label=None) for one in chosen]
+    assert read_items(tmp_path / "lists" / "items.txt", data) == [
+        one._replace(label=None) for one in chosen
+    ]
     embeddings.write(tmp_path / "eval.formats.npz", embedded)
     arguments = (
-        commands.splitlines()[1].replace("eval.formats.npz", str(tmp_path / "eval.formats.npz")).replace("scores.txt", str(tmp_path / "scores.txt")).split()[1:]
+        commands.splitlines()[1]
+        .replace("eval.formats.npz", str(tmp_path / "eval.formats.npz"))
+        .replace("scores.txt", str(tmp_path / "scores.txt"))
+        .split()[1:]
     )
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
@@ -101,7 +130,11 @@ def test_models_of_several_utterances_are_what_score_wants(data: Path, tmp_path:
 def test_what_is_there_is_counted_by_its_own_lists(data: Path, tmp_path: Path) -> None:
     assert all(one.found == one.expected for one in cnceleb.check(data))
     (data / "CN-Celeb_flac" / "eval" / "enroll" / "id00801-enroll.flac").unlink()
-    assert [one.what for one in cnceleb.check(data) if one.found != one.expected] == ["recordings in eval/enroll (trials.lst)"]
+    assert [one.what for one in cnceleb.check(data) if one.found != one.expected] == [
+        "recordings in eval/enroll (trials.lst)"
+    ]
     assert all(one.found == 0 < one.expected for one in cnceleb.check(tmp_path / "nothing"))
-    with pytest.raises(FileNotFoundError, match="no CN-Celeb_flac with eval/lists in it; `likeness prepare cnceleb"):
+    with pytest.raises(
+        FileNotFoundError, match="no CN-Celeb_flac with eval/lists in it; `likeness prepare cnceleb"
+    ):
         cnceleb.trials(tmp_path / "nothing")

@@ -17,7 +17,13 @@ from torch import nn
 from likeness.models.parts import restore
 from modalities.speaker.audio import read
 from modalities.speaker.cmn import normalise
-from modalities.speaker.features import MFCC, THREED_SPEAKER_FBANK, WESPEAKER_FBANK, KaldiFbank, RawWave
+from modalities.speaker.features import (
+    MFCC,
+    THREED_SPEAKER_FBANK,
+    WESPEAKER_FBANK,
+    KaldiFbank,
+    RawWave,
+)
 from modalities.speaker.spec_augment import SpecAugment
 from modalities.speaker.speechbrain_fbank import SpeechBrainFbank
 from modalities.synthetic import voice
@@ -65,21 +71,41 @@ def wave(request: pytest.FixtureRequest) -> torch.Tensor:
 
 
 def test_wespeaker(wave: torch.Tensor) -> None:
-    """processor.py: kaldi.fbank(wav * 32768, 80 mel, hamming, use_energy=False), minus its mean over time; dither 0 as in extraction."""
-    theirs = kaldi.fbank(wave[None] * (1 << 15), num_mel_bins=80, frame_length=25, frame_shift=10, dither=0.0, window_type="hamming", use_energy=False)
-    torch.testing.assert_close(WESPEAKER_FBANK().eval()(wave[None])[0][0], theirs - theirs.mean(0), atol=1e-4, rtol=0)
+    """processor.py: kaldi.fbank(wav * 32768, 80 mel, hamming, use_energy=False), minus its mean
+    over time; dither 0 as in extraction.
+    """
+    theirs = kaldi.fbank(
+        wave[None] * (1 << 15),
+        num_mel_bins=80,
+        frame_length=25,
+        frame_shift=10,
+        dither=0.0,
+        window_type="hamming",
+        use_energy=False,
+    )
+    torch.testing.assert_close(
+        WESPEAKER_FBANK().eval()(wave[None])[0][0], theirs - theirs.mean(0), atol=1e-4, rtol=0
+    )
     assert WESPEAKER_FBANK().dither == 1.0
 
 
 def test_3d_speaker(wave: torch.Tensor) -> None:
-    """processor.py FBank: kaldi.fbank(wav, 80 mel, dither 0) with Kaldi's povey window and no scaling."""
+    """processor.py FBank: kaldi.fbank(wav, 80 mel, dither 0) with Kaldi's povey window and no
+    scaling.
+    """
     theirs = kaldi.fbank(wave[None], num_mel_bins=80, sample_frequency=16000, dither=0)
-    torch.testing.assert_close(THREED_SPEAKER_FBANK()(wave[None])[0][0], theirs - theirs.mean(0), atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        THREED_SPEAKER_FBANK()(wave[None])[0][0], theirs - theirs.mean(0), atol=1e-4, rtol=0
+    )
 
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"num_ceps": 30, "num_mels": 30, "high_hz": 7600.0}, {"num_ceps": 20, "num_mels": 40, "lifter": 0.0, "window": "hamming", "scale": 1.0}],
+    [
+        {},
+        {"num_ceps": 30, "num_mels": 30, "high_hz": 7600.0},
+        {"num_ceps": 20, "num_mels": 40, "lifter": 0.0, "window": "hamming", "scale": 1.0},
+    ],
 )
 def test_mfcc(wave: torch.Tensor, settings: dict[str, Any]) -> None:
     ours = MFCC(**settings, cmn=False)
@@ -95,7 +121,9 @@ def test_mfcc(wave: torch.Tensor, settings: dict[str, Any]) -> None:
     feats, _ = ours(wave[None])
     torch.testing.assert_close(feats[0], theirs, atol=2e-3, rtol=0)  # cepstra up to several hundred
     assert feats.shape[2] == ours.dim
-    torch.testing.assert_close(MFCC(**settings)(wave[None])[0][0], theirs - theirs.mean(0), atol=2e-3, rtol=0)
+    torch.testing.assert_close(
+        MFCC(**settings)(wave[None])[0][0], theirs - theirs.mean(0), atol=2e-3, rtol=0
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,7 +132,14 @@ def test_mfcc(wave: torch.Tensor, settings: dict[str, Any]) -> None:
         {},
         {"num_mels": 24},
         {"num_mels": 40, "fft_size": 512},
-        {"num_mels": 80, "fft_size": 1024, "frame_ms": 32.0, "hop_ms": 8.0, "low_hz": 50.0, "high_hz": 7000.0},
+        {
+            "num_mels": 80,
+            "fft_size": 1024,
+            "frame_ms": 32.0,
+            "hop_ms": 8.0,
+            "low_hz": 50.0,
+            "high_hz": 7000.0,
+        },
     ],
 )
 def test_speechbrain(wave: torch.Tensor, settings: dict[str, Any]) -> None:
@@ -126,18 +161,34 @@ def test_speechbrain(wave: torch.Tensor, settings: dict[str, Any]) -> None:
     torch.testing.assert_close(ours(quiet_too)[0], expected, atol=2e-3, rtol=0)  # decibels
     assert float(expected[0].max() - expected[0].min()) == pytest.approx(80.0, abs=1e-4)
     for variance, tolerance in ((False, 2e-3), (True, 1e-3)):
-        centred = InputNormalization(norm_type="sentence", std_norm=variance)(expected, torch.ones(2))
+        centred = InputNormalization(norm_type="sentence", std_norm=variance)(
+            expected, torch.ones(2)
+        )
         feats, _ = SpeechBrainFbank(**settings, cmn_variance=variance)(quiet_too)
         torch.testing.assert_close(feats, centred, atol=tolerance, rtol=0)
 
 
-@pytest.mark.parametrize(("window", "variance"), [(1, False), (2, False), (7, False), (300, False), (7, True), (20, True), (50, True), (10_000, True)])
+@pytest.mark.parametrize(
+    ("window", "variance"),
+    [
+        (1, False),
+        (2, False),
+        (7, False),
+        (300, False),
+        (7, True),
+        (20, True),
+        (50, True),
+        (10_000, True),
+    ],
+)
 def test_sliding_window_equals_torchaudio(window: int, variance: bool) -> None:
     feats = torch.randn(3, 50, 4, generator=torch.Generator().manual_seed(0)).double() * 3 + 20
     sizes = [50, 33, 3]
     ours = normalise(feats, torch.tensor(sizes), variance=variance, window=window)
     for row, alone, size in zip(ours, feats, sizes, strict=True):
-        theirs = torchaudio.functional.sliding_window_cmn(alone[:size], cmn_window=window, center=True, norm_vars=variance)
+        theirs = torchaudio.functional.sliding_window_cmn(
+            alone[:size], cmn_window=window, center=True, norm_vars=variance
+        )
         torch.testing.assert_close(row[:size], theirs, atol=1e-6, rtol=1e-6)  # theirs has no floor
         assert not row[size:].any()
 
@@ -146,20 +197,32 @@ def test_mean_and_variance_by_hand() -> None:
     feats = np.random.default_rng(0).standard_normal((2, 9, 3)) * 4 + 7
     ours = normalise(torch.from_numpy(feats), torch.tensor([9, 5]), variance=True).numpy()
     for row, one, size in zip(ours, feats, (9, 5), strict=True):
-        np.testing.assert_allclose(row[:size], (one[:size] - one[:size].mean(0)) / one[:size].std(0), rtol=1e-7)
-    assert np.array_equal(normalise(torch.full((1, 4, 2), 5.0), None, variance=True).numpy(), np.zeros((1, 4, 2)))
+        np.testing.assert_allclose(
+            row[:size], (one[:size] - one[:size].mean(0)) / one[:size].std(0), rtol=1e-7
+        )
+    assert np.array_equal(
+        normalise(torch.full((1, 4, 2), 5.0), None, variance=True).numpy(), np.zeros((1, 4, 2))
+    )
 
 
 @pytest.mark.parametrize("name", FRONTENDS)
 @settings(max_examples=4)
-@given(st.lists(st.integers(400, 5000), min_size=1, max_size=18), st.sampled_from([0.0, 1e3, float("nan")]))
+@given(
+    st.lists(st.integers(400, 5000), min_size=1, max_size=18),
+    st.sampled_from([0.0, 1e3, float("nan")]),
+)
 def test_a_padded_batch_equals_single_items(name: str, sizes: list[int], filler: float) -> None:
     frontend = FRONTENDS[name]().double().eval()
-    waves = [torch.randn(n, generator=torch.Generator().manual_seed(n), dtype=torch.float64) * 0.1 for n in sizes]
+    waves = [
+        torch.randn(n, generator=torch.Generator().manual_seed(n), dtype=torch.float64) * 0.1
+        for n in sizes
+    ]
     batch = torch.full((len(sizes), max(sizes)), filler, dtype=torch.float64)
     for row, one in zip(batch, waves, strict=True):
         row[: len(one)] = one
-    feats, lengths = frontend(batch, torch.tensor([n / max(sizes) for n in sizes], dtype=torch.float64))
+    feats, lengths = frontend(
+        batch, torch.tensor([n / max(sizes) for n in sizes], dtype=torch.float64)
+    )
     assert feats.shape == (len(sizes), feats.shape[1], frontend.dim)
     for row, relative, one in zip(feats, lengths, waves, strict=True):
         alone, full = frontend(one[None])
@@ -186,8 +249,8 @@ def test_float32_batches_of_speech(name: str) -> None:
         alone = frontend(wave[None, :n])[0][0]
         assert round(float(relative) * feats.shape[1]) == len(alone)
         worst = max(worst, float((row[: len(alone)] - alone).abs().max()))
-    # A log mel energy of 16 to 32 is rounded by 1e-6. An MFCC sums N of them, times sqrt(2 / N) and a lifter of up to 12, so
-    # that it may be off by 12 sqrt(2 N) of that: 2e-4 for 80 bands.
+    # A log mel energy of 16 to 32 is rounded by 1e-6. An MFCC sums N of them, times sqrt(2 / N) and
+    # a lifter of up to 12, so that it may be off by 12 sqrt(2 N) of that: 2e-4 for 80 bands.
     assert worst < (2e-4 if "mfcc" in name else 3e-5)
 
 
@@ -223,19 +286,27 @@ def test_dither_moves_training_only() -> None:
 
 
 class Flat(nn.Module):
-    """A front-end of features that are 1, with their mean moved to 0 by nobody: what is masked shows."""
+    """A front-end of features that are 1, with their mean moved to 0 by nobody: what is masked
+    shows.
+    """
 
     dim = 30
 
-    def forward(self, wave: torch.Tensor, lengths: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, wave: torch.Tensor, lengths: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         feats = torch.arange(50.0).view(1, 50, 1) + 100 * torch.arange(30.0)
         feats = feats.repeat(len(wave), 1, 1)
         if lengths is None:
             return feats, torch.ones(len(wave))
-        return feats.masked_fill((torch.arange(50) >= (lengths * 50).round().unsqueeze(1)).unsqueeze(2), 0.0), lengths
+        return feats.masked_fill(
+            (torch.arange(50) >= (lengths * 50).round().unsqueeze(1)).unsqueeze(2), 0.0
+        ), lengths
 
 
-def masked(batch: int, lengths: torch.Tensor | None = None, **settings: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def masked(
+    batch: int, lengths: torch.Tensor | None = None, **settings: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(B, 50, 30) bool: what changed; and the new values."""
     frontend = SpecAugment(Flat, **settings).train()
     before = Flat()(torch.zeros(batch, 1), lengths)[0]
@@ -245,13 +316,18 @@ def masked(batch: int, lengths: torch.Tensor | None = None, **settings: Any) -> 
 
 
 def test_masks_are_wespeakers() -> None:
-    """Their loop: start uniform, length uniform in 1 ... widest, cut at the end. Expected shares, computed by that loop's expectation."""
+    """Their loop: start uniform, length uniform in 1 ... widest, cut at the end.
+
+    Expected shares, computed by that loop's expectation.
+    """
     torch.manual_seed(0)
     changed, _ = masked(4000, freq_masks=0, prob=0.5, time_frames=10)
     rows = changed.float().mean(2).round().bool()  # (B, T)
     struck = rows.any(1)
     assert struck.float().mean().item() == pytest.approx(0.5, abs=0.03)
-    expected = np.mean([min(50, start + length) - start for start in range(50) for length in range(1, 11)])
+    expected = np.mean(
+        [min(50, start + length) - start for start in range(50) for length in range(1, 11)]
+    )
     assert rows[struck].float().sum(1).mean().item() == pytest.approx(expected, abs=0.2)
     edges = (rows[:, 1:] != rows[:, :-1]).sum(1) + rows[:, 0] + rows[:, -1]
     assert set(edges[struck].tolist()) == {2}  # one stretch each

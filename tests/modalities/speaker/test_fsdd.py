@@ -20,7 +20,10 @@ def test_every_two_speakers_meet_once_and_were_never_trained_on(data: Path) -> N
     assert len(speakers) == 6
     pairs = []
     for fold in range(fsdd.num_folds(data)):
-        test, train = ({str(one.label) for one in fsdd.items(data, split=split, fold=fold)} for split in ("test", "train"))  # type: ignore[arg-type]
+        test, train = (
+            {str(one.label) for one in fsdd.items(data, split=split, fold=fold)}
+            for split in ("test", "train")
+        )  # type: ignore[arg-type]
         assert not test & train
         assert test | train == speakers
         pairs.append(tuple(sorted(test)))
@@ -31,7 +34,10 @@ def test_labels_are_speakers_or_digits(data: Path) -> None:
     who, what = fsdd.items(data, split="all"), fsdd.items(data, split="all", label="digit")
     assert [one.id for one in who] == [one.id for one in what]
     assert {one.label for one in what} == set("0123456789")
-    assert all(one.id == f"{one.label}/{one.path.stem.split('_')[0]}_{one.path.stem.split('_')[2]}.wav" for one in who)
+    assert all(
+        one.id == f"{one.label}/{one.path.stem.split('_')[0]}_{one.path.stem.split('_')[2]}.wav"
+        for one in who
+    )
     assert len(fsdd.items(data, speeds=(0.9, 1.1))) == 3 * len(fsdd.items(data))
     with pytest.raises(ValueError, match="without speeds"):
         fsdd.items(data, label="digit", speeds=(0.9,))
@@ -65,5 +71,7 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="fold is 6; 0 to 5 are allowed"):
         fsdd.items(tmp_path, fold=6)
     (tmp_path / "ten_d_0.wav").touch()
-    with pytest.raises(ValueError, match=r"1 of 5 files are not named digit_speaker_index.wav \('ten_d_0.wav'\)"):
+    with pytest.raises(
+        ValueError, match=r"1 of 5 files are not named digit_speaker_index.wav \('ten_d_0.wav'\)"
+    ):
         fsdd.items(tmp_path)

@@ -27,15 +27,26 @@ def write(data: Path, text: str) -> Path:
 
 @pytest.mark.parametrize("delimiter", [",", "\t", ";"])
 def test_columns_by_name_in_any_order(data: Path, delimiter: str) -> None:
-    rows = ["who,part,path,key", "ann,dev,a/1.wav,u1", '"bob",test,"b, c/2.wav",u2', "", "cy,dev,b/1.wav,u3"]
-    text = "\ufeff" + "\r\n".join(row if '"b, c' in row and delimiter == "," else row.replace(",", delimiter) for row in rows)
+    rows = [
+        "who,part,path,key",
+        "ann,dev,a/1.wav,u1",
+        '"bob",test,"b, c/2.wav",u2',
+        "",
+        "cy,dev,b/1.wav,u3",
+    ]
+    text = "\ufeff" + "\r\n".join(
+        row if '"b, c' in row and delimiter == "," else row.replace(",", delimiter) for row in rows
+    )
     write(data, text.replace(f"b{delimiter} c", "b, c"))
     assert items(data, label="who", id="key") == [
         Item("u1", data / "a/1.wav", "ann"),
         Item("u2", data / "b, c/2.wav", "bob"),
         Item("u3", data / "b/1.wav", "cy"),
     ]
-    assert [one.id for one in items(data, label="", split_column="part", split="dev")] == ["a/1.wav", "b/1.wav"]
+    assert [one.id for one in items(data, label="", split_column="part", split="dev")] == [
+        "a/1.wav",
+        "b/1.wav",
+    ]
     assert items(data, label="")[0].label is None
     with pytest.raises(ValueError, match=r"no rows with 'train' in column 'part'"):
         items(data, label="who", split_column="part", split="train")
@@ -43,7 +54,10 @@ def test_columns_by_name_in_any_order(data: Path, delimiter: str) -> None:
 
 def test_columns_by_number_without_a_header(data: Path) -> None:
     write(data, "x,a/1.wav,ann\ny,b/1.wav,bob")
-    assert items(data, path="2", label="3", id="1") == [Item("x", data / "a/1.wav", "ann"), Item("y", data / "b/1.wav", "bob")]
+    assert items(data, path="2", label="3", id="1") == [
+        Item("x", data / "a/1.wav", "ann"),
+        Item("y", data / "b/1.wav", "bob"),
+    ]
     with pytest.raises(ValueError, match=r"1 columns do not exist \('label=4'\); there are 1 to 3"):
         items(data, path="2", label="4")
 
@@ -51,8 +65,10 @@ def test_columns_by_number_without_a_header(data: Path) -> None:
 def test_refusals_count_and_name(data: Path) -> None:
     for text, message in {
         "": "the file is empty",
-        "path,label\na/1.wav,x\n,y\na/2.wav\n": r"2 of 3 rows have no path or not 2 fields \('line 3', 'line 4'\)",
-        "path,label\na/1.wav,x\na/7.wav,x\na/8.wav,y\n": r"2 of 3 files do not exist below .* \('a/7.wav', 'a/8.wav'\)",
+        "path,label\na/1.wav,x\n,y\na/2.wav\n": r"2 of 3 rows have no path or not 2 fields \('line "
+        r"3', 'line 4'\)",
+        "path,label\na/1.wav,x\na/7.wav,x\na/8.wav,y\n": r"2 of 3 files do not exist below .* "
+        r"\('a/7.wav', 'a/8.wav'\)",
         "path,label\na/1.wav,x\na/1.wav,y\n": r"1 repeated ids \('a/1.wav'\)",
         "file,label\na/1.wav,x\n": r"1 columns do not exist \('path=path'\); there are file, label",
         "path,label\n" + "x" * 70_000 + "\n": "a line over 65536 characters",
@@ -62,7 +78,9 @@ def test_refusals_count_and_name(data: Path) -> None:
         with pytest.raises(ValueError, match=message):
             items(write(data, text))
     write(data, "path,label,key\na/1.wav,x,u\na/2.wav,x,\nb/1.wav,y, \n")
-    with pytest.raises(ValueError, match=r"2 of 3 rows have no path, no id or not 3 fields \('line 3', 'line 4'\)"):
+    with pytest.raises(
+        ValueError, match=r"2 of 3 rows have no path, no id or not 3 fields \('line 3', 'line 4'\)"
+    ):
         items(data, id="key")
     assert len(items(data)) == 3
     (data / "items.csv").write_bytes(b"path,label\n\xff\xfe,x\n")
@@ -79,7 +97,9 @@ def test_trials_of_a_list(data: Path) -> None:
     (data / "trials.txt").write_text("b/1 a/1.flac 0\na/2.wav a/1.wav 1\n", encoding="utf-8")
     chosen, made = trials(data)
     assert [one.id for one in chosen] == ["a/1.wav", "a/2.wav", "b/1.wav"]
-    assert [(made.enrol_ids[i], made.probe_ids[j]) for i, j in zip(made.enrol, made.probe, strict=True)] == [("b/1.wav", "a/1.wav"), ("a/2.wav", "a/1.wav")]
+    assert [
+        (made.enrol_ids[i], made.probe_ids[j]) for i, j in zip(made.enrol, made.probe, strict=True)
+    ] == [("b/1.wav", "a/1.wav"), ("a/2.wav", "a/1.wav")]
 
 
 def test_an_exact_id_wins_and_a_doubtful_one_is_refused() -> None:
@@ -90,15 +110,24 @@ def test_an_exact_id_wins_and_a_doubtful_one_is_refused() -> None:
 
     chosen, _ = matched(pair("x/1.flac", "x/2.wav"), both, where="list")
     assert [one.id for one in chosen] == ["x/1.flac", "x/2.flac"]
-    with pytest.raises(ValueError, match=r"list: 1 of its ids are no items \('x/3'\) and 1 fit several items without their suffix \('x/1.m4a'\); 2 .*; go"):
+    with pytest.raises(
+        ValueError,
+        match=r"list: 1 of its ids are no items \('x/3'\) and 1 fit several items without their "
+        r"suffix \('x/1.m4a'\); 2 .*; go",
+    ):
         matched(pair("x/1.m4a", "x/3"), both, where="list", hint="go")
 
 
-@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), min_size=1, max_size=20), st.sampled_from(["", ".wav", ".flac", ".M4A"]))
+@given(
+    st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), min_size=1, max_size=20),
+    st.sampled_from(["", ".wav", ".flac", ".M4A"]),
+)
 def test_matching_keeps_every_pair(pairs: list[tuple[int, int]], suffix: str) -> None:
     held = [Item(f"s{i}/u.v{i}.flac", Path(str(i)), f"s{i}") for i in range(8)]
     ids = tuple(f"s{i}/u.v{i}{suffix}" for i in reversed(range(8)))
     index = np.array([[7 - a, 7 - b] for a, b in pairs], dtype=np.int32)
     chosen, made = matched(Trials(ids, ids, index[:, 0], index[:, 1]), held, where="list")
-    assert [(made.enrol_ids[i], made.probe_ids[j]) for i, j in zip(made.enrol, made.probe, strict=True)] == [(held[a].id, held[b].id) for a, b in pairs]
+    assert [
+        (made.enrol_ids[i], made.probe_ids[j]) for i, j in zip(made.enrol, made.probe, strict=True)
+    ] == [(held[a].id, held[b].id) for a, b in pairs]
     assert chosen == [held[i] for i in sorted({i for pair in pairs for i in pair})]

@@ -19,7 +19,9 @@ RATE = 16_000
 
 
 def noise(seconds: float, rate_hz: int = RATE, seed: int = 0) -> audio.Wave:
-    wave: audio.Wave = (np.random.default_rng(seed).standard_normal(round(seconds * rate_hz)) * 0.1).astype(np.float32)
+    wave: audio.Wave = (
+        np.random.default_rng(seed).standard_normal(round(seconds * rate_hz)) * 0.1
+    ).astype(np.float32)
     return wave
 
 
@@ -38,9 +40,16 @@ def test_one_piece_is_the_plain_reading(tmp_path: Path) -> None:
         np.testing.assert_allclose(streamed[: len(whole)], whole[: len(streamed)], atol=1e-6)
 
 
-@pytest.mark.parametrize(("rate_hz", "channels", "suffix"), [(16_000, 1, "flac"), (8_000, 1, "wav"), (44_100, 2, "wav"), (16_000, 1, "ogg")])
-def test_chunks_are_the_recording_in_equal_pieces(tmp_path: Path, rate_hz: int, channels: int, suffix: str) -> None:
-    one = item(tmp_path / f"a.{suffix}", np.stack([noise(25.3, rate_hz)] * channels, axis=1), rate_hz)
+@pytest.mark.parametrize(
+    ("rate_hz", "channels", "suffix"),
+    [(16_000, 1, "flac"), (8_000, 1, "wav"), (44_100, 2, "wav"), (16_000, 1, "ogg")],
+)
+def test_chunks_are_the_recording_in_equal_pieces(
+    tmp_path: Path, rate_hz: int, channels: int, suffix: str
+) -> None:
+    one = item(
+        tmp_path / f"a.{suffix}", np.stack([noise(25.3, rate_hz)] * channels, axis=1), rate_hz
+    )
     parts = list(long.read(one, chunk_seconds=10))
     assert len(parts) == 3
     assert max(map(len, parts)) <= 10 * RATE
@@ -48,7 +57,9 @@ def test_chunks_are_the_recording_in_equal_pieces(tmp_path: Path, rate_hz: int, 
     joined, whole = np.concatenate(parts), audio.read(one)
     assert abs(len(joined) - len(whole)) <= 3
     np.testing.assert_allclose(joined[: len(whole)], whole[: len(joined)], atol=1e-6)
-    held = one._replace(path=tmp_path / "s.tar", span=(3, one.path.stat().st_size), ending=f".{suffix}")
+    held = one._replace(
+        path=tmp_path / "s.tar", span=(3, one.path.stat().st_size), ending=f".{suffix}"
+    )
     held.path.write_bytes(b"abc" + one.path.read_bytes())
     assert abs(len(np.concatenate(list(long.read(held, chunk_seconds=10)))) - len(whole)) <= 3
 
@@ -111,7 +122,11 @@ def test_what_is_refused(tmp_path: Path) -> None:
     ]:
         with pytest.raises(ValueError, match=says):
             list(long.read(one, **more))  # type: ignore[arg-type]
-    waves: list[tuple[np.ndarray, str]] = [(np.zeros(3 * RATE), "silent"), (np.zeros(0), "above 0"), (noise(0.05), "too short")]
+    waves: list[tuple[np.ndarray, str]] = [
+        (np.zeros(3 * RATE), "silent"),
+        (np.zeros(0), "above 0"),
+        (noise(0.05), "too short"),
+    ]
     for wave, says in waves:
         with pytest.raises(BadAudio, match=says):
             list(long.read(item(tmp_path / "b.wav", wave), chunk_seconds=10))
@@ -127,7 +142,11 @@ def test_what_is_refused(tmp_path: Path) -> None:
 
 
 def test_silent_chunks_are_left_out(tmp_path: Path) -> None:
-    parts = list(long.read(item(tmp_path / "a.wav", np.r_[noise(2), np.zeros(2 * RATE), noise(2)]), chunk_seconds=2))
+    parts = list(
+        long.read(
+            item(tmp_path / "a.wav", np.r_[noise(2), np.zeros(2 * RATE), noise(2)]), chunk_seconds=2
+        )
+    )
     assert [len(part) for part in parts] == [2 * RATE] * 2
 
 
@@ -141,7 +160,9 @@ def test_pauses_are_left_out(tmp_path: Path) -> None:
     (again,) = long.read(one, only_speech=True)
     np.testing.assert_array_equal(again, spoken)
     with pytest.raises(BadAudio, match="speech by its energy"):
-        list(long.read(item(tmp_path / "b.wav", noise(1) * 1e-3, subtype="FLOAT"), only_speech=True))
+        list(
+            long.read(item(tmp_path / "b.wav", noise(1) * 1e-3, subtype="FLOAT"), only_speech=True)
+        )
 
 
 def test_energies_are_kaldis() -> None:
@@ -152,11 +173,19 @@ def test_energies_are_kaldis() -> None:
 
     kaldi = import_torchaudio().compliance.kaldi
     wave = noise(1.03) + np.float32(0.2)
-    theirs = kaldi.mfcc(torch.from_numpy(wave * 32768)[None], use_energy=True, raw_energy=True, energy_floor=0.0, dither=0.0)[:, 0].numpy()
+    theirs = kaldi.mfcc(
+        torch.from_numpy(wave * 32768)[None],
+        use_energy=True,
+        raw_energy=True,
+        energy_floor=0.0,
+        dither=0.0,
+    )[:, 0].numpy()
     np.testing.assert_allclose(vad.log_energy(wave), theirs, atol=2e-4)
 
 
-@given(st.lists(st.floats(-5, 30), min_size=1, max_size=40), st.integers(0, 4), st.floats(0.05, 1.0))
+@given(
+    st.lists(st.floats(-5, 30), min_size=1, max_size=40), st.integers(0, 4), st.floats(0.05, 1.0)
+)
 def test_the_decision_is_kaldis_loop(values: list[float], context: int, proportion: float) -> None:
     energy = np.array(values)
     threshold = 5.0 + 0.5 * energy.mean()
@@ -172,5 +201,7 @@ def test_a_stream_that_was_cut_short_is_refused_at_its_end(tmp_path: Path) -> No
     soundfile.write(path, noise(20), RATE)
     assert len(list(long.read(Item("a", path), chunk_seconds=5))) == 4
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(BadAudio, match=r"a.mp3: cut short, \d+\.\d s of the 20.0 s that its header states"):
+    with pytest.raises(
+        BadAudio, match=r"a.mp3: cut short, \d+\.\d s of the 20.0 s that its header states"
+    ):
         list(long.read(Item("a", path), chunk_seconds=5))

@@ -1,4 +1,6 @@
-"""VoxCeleb's trees, lists and metadata, on made-up trees and on the real lists where they lie beside the checkout."""
+"""VoxCeleb's trees, lists and metadata, on made-up trees and on the real lists where they lie
+beside the checkout.
+"""
 
 from __future__ import annotations
 
@@ -27,34 +29,81 @@ def touch(root: Path, *names: str) -> Path:
 
 
 USUAL = {
-    "as unpacked": ("vox1/dev/wav/id10001", "vox1/test/wav/id10270", "vox2/dev/aac/id00012", "vox2/test/aac/id00017"),
-    "WeSpeaker": ("raw/voxceleb1/dev/wav/id10001", "raw/voxceleb1/test/wav/id10270", "raw/voxceleb2_m4a/dev/aac/id00012", "raw/voxceleb2_m4a/test/aac/id00017"),
+    "as unpacked": (
+        "vox1/dev/wav/id10001",
+        "vox1/test/wav/id10270",
+        "vox2/dev/aac/id00012",
+        "vox2/test/aac/id00017",
+    ),
+    "WeSpeaker": (
+        "raw/voxceleb1/dev/wav/id10001",
+        "raw/voxceleb1/test/wav/id10270",
+        "raw/voxceleb2_m4a/dev/aac/id00012",
+        "raw/voxceleb2_m4a/test/aac/id00017",
+    ),
     "SpeechBrain": ("wav/id10001", "wav/id10270", "dev/wav/id00012", "test/wav/id00017"),
-    "voxceleb_trainer": ("voxceleb1/id10001", "voxceleb1/id10270", "voxceleb2/dev/id00012", "voxceleb2/test/id00017"),
+    "voxceleb_trainer": (
+        "voxceleb1/id10001",
+        "voxceleb1/id10270",
+        "voxceleb2/dev/id00012",
+        "voxceleb2/test/id00017",
+    ),
 }
 
 
 @pytest.mark.parametrize("layout", USUAL)
-def test_usual_layouts_give_the_official_splits_and_the_lists_ids(layout: str, tmp_path: Path) -> None:
-    data = touch(tmp_path, *(f"{folder}/5r0dWxy17C8/00001.{'m4a' if 'aac' in folder else 'wav'}" for folder in USUAL[layout]))
-    touch(data, "vox1/dev/txt/id10001/5r0dWxy17C8/00001.txt", "CN-Celeb_flac/data/id00013/singing-01-001.flac")  # neither is VoxCeleb's audio
-    wanted = {("voxceleb1", "dev"): VOX1_DEV, ("voxceleb1", "test"): VOX1_TEST, ("voxceleb2", "dev"): VOX2_DEV, ("voxceleb2", "test"): VOX2_TEST}
+def test_usual_layouts_give_the_official_splits_and_the_lists_ids(
+    layout: str, tmp_path: Path
+) -> None:
+    data = touch(
+        tmp_path,
+        *(
+            f"{folder}/5r0dWxy17C8/00001.{'m4a' if 'aac' in folder else 'wav'}"
+            for folder in USUAL[layout]
+        ),
+    )
+    touch(
+        data,
+        "vox1/dev/txt/id10001/5r0dWxy17C8/00001.txt",
+        "CN-Celeb_flac/data/id00013/singing-01-001.flac",
+    )  # neither is VoxCeleb's audio
+    wanted = {
+        ("voxceleb1", "dev"): VOX1_DEV,
+        ("voxceleb1", "test"): VOX1_TEST,
+        ("voxceleb2", "dev"): VOX2_DEV,
+        ("voxceleb2", "test"): VOX2_TEST,
+    }
     for (corpus, split), speaker in wanted.items():
         (one,) = items(data, corpus=corpus, split=split)  # type: ignore[arg-type]
         assert (one.id, one.label) == (f"{speaker}/5r0dWxy17C8/00001.wav", speaker)
         assert one.path.is_file()
-    assert [one.label for one in items(data, corpus="both", split="all")] == [VOX2_DEV, VOX2_TEST, VOX1_DEV, VOX1_TEST]
+    assert [one.label for one in items(data, corpus="both", split="all")] == [
+        VOX2_DEV,
+        VOX2_TEST,
+        VOX1_DEV,
+        VOX1_TEST,
+    ]
     assert [one.label for one in items(data, corpus="both", split="dev")] == [VOX2_DEV, VOX1_DEV]
 
 
 def test_merged_voxceleb2_is_split_by_its_metadata(tmp_path: Path) -> None:
     data = touch(tmp_path, "vox2/id00012/v/1.m4a", "vox2/id00017/v/1.m4a", "vox2/id00019/v/1.m4a")
     (data / "vox2" / "vox2_meta.csv").write_text(
-        "\ufeffVoxCeleb2 ID ,VGGFace2 ID ,Gender ,Set\nid00012 ,n000012 ,m ,dev\nid00017 ,n000017 ,f ,test\n", encoding="utf-8"
+        "\ufeffVoxCeleb2 ID ,VGGFace2 ID ,Gender ,Set\nid00012 ,n000012 ,m ,dev\nid00017 ,n000017 "
+        ",f ,test\n",
+        encoding="utf-8",
     )
-    with pytest.raises(ValueError, match=r"1 VoxCeleb2 speakers lie in no folder dev or test and in no vox2_meta.csv \('id00019'\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"1 VoxCeleb2 speakers lie in no folder dev or test and in no vox2_meta.csv "
+        r"\('id00019'\)",
+    ):
         items(data, split="dev")
-    with pytest.raises(ValueError, match=r"1 VoxCeleb2 speakers lie in no folder .* \('id00019'\); `likeness prepare voxceleb2` fetches vox2_meta.csv"):
+    with pytest.raises(
+        ValueError,
+        match=r"1 VoxCeleb2 speakers lie in no folder .* \('id00019'\); `likeness prepare "
+        r"voxceleb2` fetches vox2_meta.csv",
+    ):
         check2(data)  # not: nothing is there
     shutil.rmtree(data / "vox2" / "id00019")
     assert [one.found for one in check2(data)] == [1, 1, 1, 1]
@@ -64,7 +113,13 @@ def test_merged_voxceleb2_is_split_by_its_metadata(tmp_path: Path) -> None:
 
 
 def test_an_utterance_found_twice_is_taken_once_wav_first(tmp_path: Path) -> None:
-    data = touch(tmp_path, "a/dev/aac/id00012/v/1.m4a", "b/dev/wav/id00012/v/1.wav", "b/dev/wav/id00012/v/.hidden.wav", "a/dev/aac/id00012/v/2.m4a")
+    data = touch(
+        tmp_path,
+        "a/dev/aac/id00012/v/1.m4a",
+        "b/dev/wav/id00012/v/1.wav",
+        "b/dev/wav/id00012/v/.hidden.wav",
+        "a/dev/aac/id00012/v/2.m4a",
+    )
     assert [one.path.suffix for one in items(data)] == [".wav", ".m4a"]
     assert [one.id for one in items(data)] == ["id00012/v/1.wav", "id00012/v/2.wav"]
 
@@ -74,7 +129,9 @@ def test_one_copy_a_speed_keeps_the_classes(tmp_path: Path) -> None:
     every, kept = items(data, speeds=(0.9, 1.1)), items(data, speeds=(0.9, 1.1), speed_items="one")
     assert {one.label for one in kept} == {one.label for one in every}
     assert (len(every), len(kept)) == (36, 12 + 6)
-    assert {one.id for one in kept if "#" in one.id} == {f"id0001{i}/v/0.wav#speed={speed}" for i in range(3) for speed in ("0.9", "1.1")}
+    assert {one.id for one in kept if "#" in one.id} == {
+        f"id0001{i}/v/0.wav#speed={speed}" for i in range(3) for speed in ("0.9", "1.1")
+    }
     assert items(data, speed_items="one") == items(data)
 
 
@@ -87,29 +144,52 @@ def test_refusals(tmp_path: Path) -> None:
         items(tmp_path, corpus="vox2")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="protocol is 'X'; allowed are O, E, H, O_cleaned"):
         trials(tmp_path, protocol="X")  # type: ignore[arg-type]
-    with pytest.raises(FileNotFoundError, match=r"no trial list of VoxCeleb1-H_cleaned \(list_test_hard2.txt or "):
+    with pytest.raises(
+        FileNotFoundError, match=r"no trial list of VoxCeleb1-H_cleaned \(list_test_hard2.txt or "
+    ):
         trials(tmp_path, protocol="H_cleaned")
     (tmp_path / "vox1_meta.csv").write_text("a,b\n1,2\n", encoding="utf-8")
     with pytest.raises(ValueError, match="expected VoxCeleb1 ID"):
         metadata(tmp_path)
-    (tmp_path / "vox1_meta.csv").write_text("VoxCeleb1 ID\tVGGFace1 ID\tGender\tNationality\tSet\nid10001\tA\tm\tIreland\tdev\nx\n", encoding="utf-8")
+    (tmp_path / "vox1_meta.csv").write_text(
+        "VoxCeleb1 ID\tVGGFace1 ID\tGender\tNationality\tSet\nid10001\tA\tm\tIreland\tdev\nx\n",
+        encoding="utf-8",
+    )
     with pytest.raises(ValueError, match=r"1 lines are malformed \('line 3'\)"):
         metadata(tmp_path)
 
 
 def test_the_number_of_trials_is_checked_and_a_list_of_ones_own_is_not(tmp_path: Path) -> None:
-    data = touch(tmp_path, "vox1/test/wav/id10270/v/1.flac", "vox1/test/wav/id10271/v/1.flac", "vox1/dev/wav/id10001/v/1.flac")
-    (data / "vox1" / "veri_test2.txt").write_text("1 id10270/v/1.wav id10270/v/1.wav\n0 id10270/v/1.m4a id10001/v/1\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="2 trials, 1 labelled target, but VoxCeleb1-O_cleaned has 37611 with 18802; fetch the list again"):
+    data = touch(
+        tmp_path,
+        "vox1/test/wav/id10270/v/1.flac",
+        "vox1/test/wav/id10271/v/1.flac",
+        "vox1/dev/wav/id10001/v/1.flac",
+    )
+    (data / "vox1" / "veri_test2.txt").write_text(
+        "1 id10270/v/1.wav id10270/v/1.wav\n0 id10270/v/1.m4a id10001/v/1\n", encoding="utf-8"
+    )
+    with pytest.raises(
+        ValueError,
+        match="2 trials, 1 labelled target, but VoxCeleb1-O_cleaned has 37611 with 18802; fetch "
+        "the list again",
+    ):
         trials(data)
-    chosen, made = trials(data, file="vox1/veri_test2.txt")  # suffixes differ from the files' and from each other
+    chosen, made = trials(
+        data, file="vox1/veri_test2.txt"
+    )  # suffixes differ from the files' and from each other
     assert [one.id for one in chosen] == ["id10001/v/1.wav", "id10270/v/1.wav"]
-    assert [(made.enrol_ids[i], made.probe_ids[j]) for i, j in zip(made.enrol, made.probe, strict=True)] == [
+    assert [
+        (made.enrol_ids[i], made.probe_ids[j]) for i, j in zip(made.enrol, made.probe, strict=True)
+    ] == [
         ("id10270/v/1.wav", "id10270/v/1.wav"),
         ("id10270/v/1.wav", "id10001/v/1.wav"),
     ]
     shutil.rmtree(data / "vox1" / "dev")
-    with pytest.raises(ValueError, match=r"1 of its ids are no items \('id10001/v/1'\); .*need the audio of both dev and test"):
+    with pytest.raises(
+        ValueError,
+        match=r"1 of its ids are no items \('id10001/v/1'\); .*need the audio of both dev and test",
+    ):
         trials(data, file="vox1/veri_test2.txt")
 
 
@@ -121,7 +201,9 @@ def real(shared: Path, tmp_path: Path) -> Path:
     shutil.copy(protocols / "voxceleb1_meta" / "vox1_meta.csv", tmp_path / "vox1" / "meta")
     shutil.copy(protocols / "voxceleb1_o" / "veri_test2_cleaned.txt.gz", tmp_path / "vox1" / "meta")
     with gzip.open(protocols / "voxceleb1_o" / "veri_test2_cleaned.txt.gz", "rt") as file:
-        return touch(tmp_path, *{f"vox1/test/wav/{one}" for line in file for one in line.split()[1:]})
+        return touch(
+            tmp_path, *{f"vox1/test/wav/{one}" for line in file for one in line.split()[1:]}
+        )
 
 
 def test_the_real_list_and_metadata(real: Path) -> None:
@@ -135,23 +217,35 @@ def test_the_real_list_and_metadata(real: Path) -> None:
     people = metadata(real)
     assert len(people) == 1_251
     test = {one for one, speaker in people.items() if speaker.split == "test"}
-    assert test == {one.label for one in chosen} == {f"id{number}" for number in voxceleb._VOX1_TEST}  # the rule by number is the metadata's
+    assert (
+        test == {one.label for one in chosen} == {f"id{number}" for number in voxceleb._VOX1_TEST}
+    )  # the rule by number is the metadata's
     sexes = np.array([people[one.split("/", 1)[0]].gender for one in made.enrol_ids])[made.enrol]
     others = np.array([people[one.split("/", 1)[0]].gender for one in made.probe_ids])[made.probe]
     assert {*sexes, *others} == {"f", "m"}
     assert not made.target[sexes != others].any()
     counts = {one.what: one.found for one in check1(real)}
-    assert counts["audio files of voxceleb1 test"] == 4_708  # of 4,874: the cleaned list does not name them all
+    assert (
+        counts["audio files of voxceleb1 test"] == 4_708
+    )  # of 4,874: the cleaned list does not name them all
     assert counts["speakers in vox1_meta.csv"] == 1_251
     assert counts["trials of VoxCeleb1-O_cleaned (veri_test2.txt)"] == 37_611
     next(real.rglob("id10309/*/*.wav")).unlink()
-    with pytest.raises(ValueError, match=r"1 of its ids are no items \('id10309/.*VoxCeleb1-O needs the audio of the test split"):
+    with pytest.raises(
+        ValueError,
+        match=r"1 of its ids are no items \('id10309/.*VoxCeleb1-O needs the audio of the test "
+        r"split",
+    ):
         trials(real)
 
 
-@pytest.mark.parametrize("variant", ["wespeaker_resnet34", "wespeaker_ecapa512", "wespeaker_ecapa1024"])
+@pytest.mark.parametrize(
+    "variant", ["wespeaker_resnet34", "wespeaker_ecapa512", "wespeaker_ecapa1024"]
+)
 def test_the_margin_moves_as_wespeakers_scheduler_moves_it(variant: str) -> None:
-    """MarginScheduler of wespeaker/utils/schedulers.py with increase_start_epoch 20 and fix_start_epoch 40 of conf/resnet.yaml; epochs count from 1."""
+    """MarginScheduler of wespeaker/utils/schedulers.py with increase_start_epoch 20 and
+    fix_start_epoch 40 of conf/resnet.yaml; epochs count from 1.
+    """
     per_epoch = 1_092_009 // 256  # drop_last
     start, fixed = (20 - 1) * per_epoch, (40 - 1) * per_epoch
     file = Path(__file__).parents[3] / "recipes" / "speaker" / "voxceleb.py"
@@ -161,8 +255,22 @@ def test_the_margin_moves_as_wespeakers_scheduler_moves_it(variant: str) -> None
         loss.at_step(step)
         return float(loss.moving.now(training=True))
 
-    for step in (0, start, start + 1, start + per_epoch, (start + fixed) // 2, fixed - 1, fixed, fixed + per_epoch, 150 * per_epoch):
+    for step in (
+        0,
+        start,
+        start + 1,
+        start + per_epoch,
+        (start + fixed) // 2,
+        fixed - 1,
+        fixed,
+        fixed + per_epoch,
+        150 * per_epoch,
+    ):
         share = 1.0 - math.exp((step - start) / (fixed - start) * math.log(1e-3))
-        assert margin(step) == pytest.approx(0.0 if step < start else 0.2 if step >= fixed else 0.2 * share, abs=1e-6)
-    loss = recipes.load(f"{file}:{variant}_lm")[0].loss(4, 3)  # conf/*_lm.yaml: .5 from the first step on
+        assert margin(step) == pytest.approx(
+            0.0 if step < start else 0.2 if step >= fixed else 0.2 * share, abs=1e-6
+        )
+    loss = recipes.load(f"{file}:{variant}_lm")[0].loss(
+        4, 3
+    )  # conf/*_lm.yaml: .5 from the first step on
     assert [margin(step) for step in (0, 1, 42_654)] == [0.5] * 3

@@ -1,4 +1,7 @@
-"""What every backbone over features promises: shapes, gradients, padding, precision. Backbones are found by themselves; images: test_image_contract.py."""
+"""What every backbone over features promises: shapes, gradients, padding, precision.
+
+Backbones are found by themselves; images: test_image_contract.py.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,12 @@ BACKBONES = sorted(
     {
         found
         for module in pkgutil.iter_modules(toolkit.backbones.__path__)
-        for name, found in inspect.getmembers(importlib.import_module(f"toolkit.backbones.{module.name}"), inspect.isclass)
-        if issubclass(found, nn.Module) and found.__module__ == f"toolkit.backbones.{module.name}" and not name.startswith("_")
+        for name, found in inspect.getmembers(
+            importlib.import_module(f"toolkit.backbones.{module.name}"), inspect.isclass
+        )
+        if issubclass(found, nn.Module)
+        and found.__module__ == f"toolkit.backbones.{module.name}"
+        and not name.startswith("_")
         if getattr(found, "takes", "features") == "features"
     },
     key=lambda found: found.__name__,
@@ -37,7 +44,9 @@ BACKBONES = sorted(
 
 
 def build(make: Any) -> Any:
-    """A small backbone in eval mode, its batch norms as after training: a fresh one hides errors of padding."""
+    """A small backbone in eval mode, its batch norms as after training: a fresh one hides errors of
+    padding.
+    """
     torch.manual_seed(0)
     backbone = make(20, **SMALL.get(make.__name__, {"dim": 16}))
     for module in backbone.modules():
@@ -55,8 +64,15 @@ class TestContract:
         backbone = build(make).train()
         z = backbone(torch.randn(4, 60, 20))
         assert z.shape == (4, 16) == (4, backbone.dim)
-        (z * torch.randn(4, 16)).sum().backward()  # a fixed direction: the sum of squares after a batch norm without weights has no gradient
-        lacking = [name for name, p in backbone.named_parameters() if p.grad is None or not torch.isfinite(p.grad).all() or not p.grad.any()]
+        (
+            z * torch.randn(4, 16)
+            # a fixed direction: the sum of squares after a batch norm without weights has no gradient
+        ).sum().backward()
+        lacking = [
+            name
+            for name, p in backbone.named_parameters()
+            if p.grad is None or not torch.isfinite(p.grad).all() or not p.grad.any()
+        ]
         assert not lacking
 
     def test_full_lengths_equal_no_lengths(self, make: Any) -> None:
@@ -64,17 +80,24 @@ class TestContract:
         torch.testing.assert_close(backbone(x, torch.ones(3)), backbone(x), rtol=1e-4, atol=1e-5)
 
     def test_padding_never_changes_an_embedding(self, make: Any) -> None:
-        """Whatever lies in the padding. 230 and 260 frames are more than one segment of CAM++, partial and full."""
+        """Whatever lies in the padding. 230 and 260 frames are more than one segment of CAM++,
+        partial and full.
+        """
         backbone = build(make).double()
         if not backbone.pads_exactly:
-            pytest.skip("this backbone says that it needs equal lengths; toolkit.models.embed gives it those")
+            pytest.skip(
+                "this backbone says that it needs equal lengths; toolkit.models.embed gives it "
+                "those"
+            )
         total = 260
         for frames in (31, 40, 57, 200, 201, 230):
             x = torch.randn(1, frames, 20, dtype=torch.float64)
             padded = torch.randn(2, total, 20, dtype=torch.float64) * 5
             padded[0, :frames] = x
             together = backbone(padded, torch.tensor([frames / total, 1.0]))
-            torch.testing.assert_close(together[:1], backbone(x), rtol=1e-6, atol=1e-7)  # OrderStatistics sorts in float32
+            torch.testing.assert_close(
+                together[:1], backbone(x), rtol=1e-6, atol=1e-7
+            )  # OrderStatistics sorts in float32
 
     def test_one_utterance_and_its_place_in_a_batch(self, make: Any) -> None:
         backbone, x = build(make), torch.randn(3, 47, 20)
@@ -93,4 +116,6 @@ class TestContract:
     def test_time_matters_only_through_the_frames(self, make: Any) -> None:
         """Another utterance gives another embedding: no network is blind to its input."""
         backbone = build(make)
-        assert (backbone(torch.randn(1, 60, 20)) - backbone(torch.randn(1, 60, 20))).abs().max() > 1e-4
+        assert (
+            backbone(torch.randn(1, 60, 20)) - backbone(torch.randn(1, 60, 20))
+        ).abs().max() > 1e-4

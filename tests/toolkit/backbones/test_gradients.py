@@ -1,4 +1,6 @@
-"""Histograms of oriented gradients against their definition pixel by pixel, what they do not see, and the whitening against numpy."""
+"""Histograms of oriented gradients against their definition pixel by pixel, what they do not see,
+and the whitening against numpy.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ from torch import Tensor
 
 from eval.verification import eer
 from modalities.face import images, orl
-from toolkit.backbones.gradients import GradientHistograms, oriented_gradients, within_class_whitening
+from toolkit.backbones.gradients import (
+    GradientHistograms,
+    oriented_gradients,
+    within_class_whitening,
+)
 
 Floats = NDArray[np.float64]
 
@@ -35,10 +41,15 @@ def by_pixels(grey: Floats, cells: int, bins: int, sigma: float) -> Floats:
             low = math.floor(place)
             for row in range(cells):
                 for column in range(cells):
-                    near = [max(0.0, 1 - abs((k + 0.5) * cells / side - (cell + 0.5))) for k, side, cell in ((i, height, row), (j, width, column))]
+                    near = [
+                        max(0.0, 1 - abs((k + 0.5) * cells / side - (cell + 0.5)))
+                        for k, side, cell in ((i, height, row), (j, width, column))
+                    ]
                     total[row, column] += near[0] * near[1]
                     for one, share in ((low, 1 - (place - low)), (low + 1, place - low)):
-                        found[row, column, one % bins] += near[0] * near[1] * share * math.hypot(dx, dy)
+                        found[row, column, one % bins] += (
+                            near[0] * near[1] * share * math.hypot(dx, dy)
+                        )
     found /= total[..., None]
     energy = np.zeros((cells, cells))
     for row in range(cells):
@@ -48,21 +59,34 @@ def by_pixels(grey: Floats, cells: int, bins: int, sigma: float) -> Floats:
     return np.asarray(np.sqrt(found / (energy + 1e-3 * energy.mean())[..., None]))
 
 
-@pytest.mark.parametrize(("height", "width", "cells", "bins", "sigma"), [(12, 12, 3, 8, 0.0), (13, 10, 4, 6, 0.8), (9, 16, 2, 12, 1.5)])
-def test_histograms_are_their_definition(height: int, width: int, cells: int, bins: int, sigma: float) -> None:
+@pytest.mark.parametrize(
+    ("height", "width", "cells", "bins", "sigma"),
+    [(12, 12, 3, 8, 0.0), (13, 10, 4, 6, 0.8), (9, 16, 2, 12, 1.5)],
+)
+def test_histograms_are_their_definition(
+    height: int, width: int, cells: int, bins: int, sigma: float
+) -> None:
     grey = np.random.default_rng(height).normal(size=(2, height, width))
     ours = oriented_gradients(torch.from_numpy(grey), cells=cells, bins=bins, sigma=sigma).numpy()
     for image, expected in zip(ours, grey, strict=True):
-        np.testing.assert_allclose(image, by_pixels(expected, cells, bins, sigma), rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(
+            image, by_pixels(expected, cells, bins, sigma), rtol=1e-9, atol=1e-9
+        )
 
 
 def test_a_ramp_fills_the_bins_of_its_direction() -> None:
-    """Grey levels that grow to the right, downwards and to the left: 0, pi / 2 and pi lie between bins 7 and 0, 1 and 2, 3 and 4 of eight."""
+    """Grey levels that grow to the right, downwards and to the left: 0, pi / 2 and pi lie between
+    bins 7 and 0, 1 and 2, 3 and 4 of eight.
+    """
     ramp = torch.arange(16.0, dtype=torch.float64).expand(16, 16)
-    found = oriented_gradients(torch.stack([ramp, ramp.T, ramp.flip(1)]), cells=2, bins=8, sigma=0.0)
+    found = oriented_gradients(
+        torch.stack([ramp, ramp.T, ramp.flip(1)]), cells=2, bins=8, sigma=0.0
+    )
     for image, bins in zip(found, ((7, 0), (1, 2), (3, 4)), strict=True):
         assert image[..., list(bins)].min() > 0.5
-        assert image.square().sum() == pytest.approx(float(image[..., list(bins)].square().sum()), rel=1e-9)
+        assert image.square().sum() == pytest.approx(
+            float(image[..., list(bins)].square().sum()), rel=1e-9
+        )
 
 
 @given(seed=st.integers(0, 1000), gain=st.floats(1e-3, 1e3), offset=st.floats(-10, 10))
@@ -75,7 +99,9 @@ def test_light_and_the_mirror_image_change_nothing(seed: int, gain: float, offse
     torch.testing.assert_close(network(gain * x + offset), z, rtol=1e-6, atol=1e-8)
     torch.testing.assert_close(network(x.flip(3)), z, rtol=1e-9, atol=1e-10)
     assert (network(x.flip(2)) - z).abs().max() > 1e-3  # upside down does
-    assert not oriented_gradients(torch.full((1, 12, 12), offset, dtype=torch.float64), cells=3, bins=6, sigma=0.0).any()
+    assert not oriented_gradients(
+        torch.full((1, 12, 12), offset, dtype=torch.float64), cells=3, bins=6, sigma=0.0
+    ).any()
 
 
 def test_flat_images_have_finite_embeddings_and_images_get_no_gradient() -> None:
@@ -102,12 +128,20 @@ def test_whitened_rows_vary_alike_within_classes(shrinkage: float) -> None:
 
 
 def faces(num: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Images of six classes, each a fixed pattern under noise and a nuisance pattern of any strength that all share."""
+    """Images of six classes, each a fixed pattern under noise and a nuisance pattern of any
+    strength that all share.
+    """
     rng = torch.Generator().manual_seed(seed)
-    patterns = torch.nn.functional.interpolate(torch.randn(7, 1, 6, 6, generator=torch.Generator().manual_seed(0)), (32, 32), mode="bicubic")
+    patterns = torch.nn.functional.interpolate(
+        torch.randn(7, 1, 6, 6, generator=torch.Generator().manual_seed(0)),
+        (32, 32),
+        mode="bicubic",
+    )
     y = torch.arange(num) % 6
     strength = torch.randn(num, 1, 1, 1, generator=rng)
-    return patterns[y] + 1.5 * strength * patterns[6:] + 0.1 * torch.randn(num, 1, 32, 32, generator=rng), y
+    return patterns[y] + 1.5 * strength * patterns[6:] + 0.1 * torch.randn(
+        num, 1, 32, 32, generator=rng
+    ), y
 
 
 def test_estimate_finds_what_varies_within_classes_and_scales_the_norm() -> None:
@@ -127,21 +161,32 @@ def test_estimate_finds_what_varies_within_classes_and_scales_the_norm() -> None
     assert apart(network) > before + 0.05
     with torch.no_grad():
         z = network(x)
-    assert z.square().sum(dim=1).mean().sqrt().item() == pytest.approx(5.0, rel=1e-3)  # dim 200 of 96 histograms: a rotation
+    assert z.square().sum(dim=1).mean().sqrt().item() == pytest.approx(
+        5.0, rel=1e-3
+    )  # dim 200 of 96 histograms: a rotation
     assert z.mean(dim=0).abs().max() < 1e-4
 
 
 @pytest.mark.slow
 def test_faces_of_new_subjects_are_told_apart_better_than_by_pixels(shared: Path) -> None:
-    """ORL, five folds: whitened by 16 subjects, tested on the other four; pixels have an EER of 17.6 %, less the mean of the 16 subjects 11.2 %."""
+    """ORL, five folds: whitened by 16 subjects, tested on the other four; pixels have an EER of
+    17.6 %, less the mean of the 16 subjects 11.2 %.
+    """
     data = shared / "data"
     items = orl.items(data, split="all")
-    x = torch.from_numpy(np.stack([images.read(item, size=(32, 32), fit="resize") for item in items]))
+    x = torch.from_numpy(
+        np.stack([images.read(item, size=(32, 32), fit="resize") for item in items])
+    )
     y = torch.tensor([int(str(item.label)[1:]) for item in items])
     network = GradientHistograms(3, image_size=32, sigma=0.5).eval()
     target, nontarget = [], []
     for fold in range(5):
-        tested = torch.tensor([item.id in {one.id for one in orl.items(data, split="test", fold=fold)} for item in items])
+        tested = torch.tensor(
+            [
+                item.id in {one.id for one in orl.items(data, split="test", fold=fold)}
+                for item in items
+            ]
+        )
         network.estimate([(x[~tested], None, y[~tested])])
         with torch.no_grad():
             z = torch.nn.functional.normalize(network(x[tested]))
@@ -154,7 +199,13 @@ def test_faces_of_new_subjects_are_told_apart_better_than_by_pixels(shared: Path
 
 
 def test_settings_that_fit_nothing_are_refused() -> None:
-    for given_settings in ({"bins": 7}, {"cells": 1}, {"cells": 65}, {"sigma": -1.0}, {"shrinkage": 1.5}):
+    for given_settings in (
+        {"bins": 7},
+        {"cells": 1},
+        {"cells": 65},
+        {"sigma": -1.0},
+        {"shrinkage": 1.5},
+    ):
         make: Any = GradientHistograms
         with pytest.raises(ValueError, match="GradientHistograms: cells="):
             make(3, **given_settings)
@@ -165,10 +216,24 @@ def test_exports_with_a_free_batch() -> None:
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")
     network = GradientHistograms(3, dim=8, image_size=24, cells=3).eval()
-    x = torch.nn.functional.interpolate(torch.randn(5, 3, 6, 6, generator=torch.Generator().manual_seed(0)), (24, 24), mode="bicubic")
-    program = torch.onnx.export(network, (x[:2],), dynamo=True, dynamic_shapes=({0: torch.export.Dim("batch")},), verbose=False)
+    x = torch.nn.functional.interpolate(
+        torch.randn(5, 3, 6, 6, generator=torch.Generator().manual_seed(0)),
+        (24, 24),
+        mode="bicubic",
+    )
+    program = torch.onnx.export(
+        network,
+        (x[:2],),
+        dynamo=True,
+        dynamic_shapes=({0: torch.export.Dim("batch")},),
+        verbose=False,
+    )
     assert program is not None
-    session = runtime.InferenceSession(program.model_proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = runtime.InferenceSession(
+        program.model_proto.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     for batch in (1, 5):
-        z = torch.from_numpy(session.run(None, {session.get_inputs()[0].name: x[:batch].numpy()})[0])
+        z = torch.from_numpy(
+            session.run(None, {session.get_inputs()[0].name: x[:batch].numpy()})[0]
+        )
         torch.testing.assert_close(z, network(x[:batch]).detach(), rtol=1e-4, atol=1e-5)

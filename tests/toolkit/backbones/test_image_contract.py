@@ -1,4 +1,6 @@
-"""What every face and image network promises: shapes, gradients, precision, memory layout, refusals; and what only some of them do."""
+"""What every face and image network promises: shapes, gradients, precision, memory layout,
+refusals; and what only some of them do.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +29,68 @@ from toolkit.backbones.vit import FaceViT, ViT
 
 TINY: dict[str, tuple[Any, int, int]] = {  # name -> (small network, channels, side)
     "SFNet": (partial(SFNet, dim=16, width=8, blocks=(1, 1, 0, 1), image_size=32), 3, 32),
-    "SFNet-BN": (partial(SFNet, dim=16, width=8, blocks=(1, 1, 0, 1), image_size=32, batch_norm=True), 3, 32),
-    "SFNet-deprecated": (partial(SFNet, dim=16, width=8, blocks=(1, 1, 0, 1), image_size=32, deprecated=True), 3, 32),
+    "SFNet-BN": (
+        partial(SFNet, dim=16, width=8, blocks=(1, 1, 0, 1), image_size=32, batch_norm=True),
+        3,
+        32,
+    ),
+    "SFNet-deprecated": (
+        partial(SFNet, dim=16, width=8, blocks=(1, 1, 0, 1), image_size=32, deprecated=True),
+        3,
+        32,
+    ),
     "IResNet": (partial(IResNet, dim=16, width=8, blocks=(1, 2, 1, 1), image_size=32), 3, 32),
-    "IResNet-OpenSphere": (partial(IResNet, dim=16, width=8, blocks=(1, 1, 1, 1), image_size=32, opensphere=True), 3, 32),
-    "MobileFaceNet": (partial(MobileFaceNet, dim=16, scale=1, blocks=(1, 1, 1, 1), image_size=48), 3, 48),
-    "FaceViT": (partial(FaceViT, dim=16, width=32, depth=2, heads=4, image_size=36, drop_path=0.0), 3, 36),
-    "ViT": (partial(ViT, dim=16, width=24, depth=2, heads=3, patch=8, image_size=32, layer_scale=True, registers=1), 3, 32),
+    "IResNet-OpenSphere": (
+        partial(IResNet, dim=16, width=8, blocks=(1, 1, 1, 1), image_size=32, opensphere=True),
+        3,
+        32,
+    ),
+    "MobileFaceNet": (
+        partial(MobileFaceNet, dim=16, scale=1, blocks=(1, 1, 1, 1), image_size=48),
+        3,
+        48,
+    ),
+    "FaceViT": (
+        partial(FaceViT, dim=16, width=32, depth=2, heads=4, image_size=36, drop_path=0.0),
+        3,
+        36,
+    ),
+    "ViT": (
+        partial(
+            ViT,
+            dim=16,
+            width=24,
+            depth=2,
+            heads=3,
+            patch=8,
+            image_size=32,
+            layer_scale=True,
+            registers=1,
+        ),
+        3,
+        32,
+    ),
     "ImageResNet": (partial(ImageResNet, dim=16, width=8, blocks=(1, 1, 1, 1)), 3, 64),
-    "ImageResNet-frozen": (partial(ImageResNet, dim=16, width=8, depth=18, blocks=(1, 1, 1, 1), batch_norm="frozen", pooling="both"), 3, 64),
+    "ImageResNet-frozen": (
+        partial(
+            ImageResNet,
+            dim=16,
+            width=8,
+            depth=18,
+            blocks=(1, 1, 1, 1),
+            batch_norm="frozen",
+            pooling="both",
+        ),
+        3,
+        64,
+    ),
     "BNInception": (partial(BNInception, dim=16), 3, 64),
     "SmallCNN": (partial(SmallCNN, dim=16), 1, 28),
-    "GradientHistograms": (partial(GradientHistograms, dim=16, image_size=32, cells=4, bins=8), 3, 32),
+    "GradientHistograms": (
+        partial(GradientHistograms, dim=16, image_size=32, cells=4, bins=8),
+        3,
+        32,
+    ),
 }
 
 
@@ -47,11 +99,15 @@ def build(name: str) -> tuple[Any, Tensor]:
     make, channels, side = TINY[name]
     torch.manual_seed(0)
     network = make(channels)
-    x = nn.functional.interpolate(torch.randn(4, channels, 5, 5), (side, side), mode="bicubic")  # four that differ as images do, not as noise does
+    x = nn.functional.interpolate(
+        torch.randn(4, channels, 5, 5), (side, side), mode="bicubic"
+    )  # four that differ as images do, not as noise does
     for module in network.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.momentum = None  # statistics of all that is seen: of this batch
-            nn.init.constant_(module.weight, 0.5)  # rectifiers mostly open: random deep networks without shortcuts magnify rounding, trained ones do not
+            nn.init.constant_(
+                module.weight, 0.5
+            )  # rectifiers mostly open: random deep networks without shortcuts magnify rounding, trained ones do not
             nn.init.constant_(module.bias, 1.0)
     with torch.no_grad():
         network.train()(x)
@@ -62,7 +118,9 @@ def test_no_image_network_is_left_out() -> None:
     found = {
         name
         for module in pkgutil.iter_modules(toolkit.backbones.__path__)
-        for name, cls in inspect.getmembers(importlib.import_module(f"toolkit.backbones.{module.name}"), inspect.isclass)
+        for name, cls in inspect.getmembers(
+            importlib.import_module(f"toolkit.backbones.{module.name}"), inspect.isclass
+        )
         if getattr(cls, "takes", "") == "images"
     }
     assert found == {name.partition("-")[0] for name in TINY}
@@ -76,19 +134,35 @@ class TestContract:
         assert z.shape == (4, 16) == (4, network.dim)
         (z * torch.randn(4, 16)).sum().backward()
         lacking = [
-            name for name, p in network.named_parameters() if p.requires_grad and (p.grad is None or not torch.isfinite(p.grad).all() or not p.grad.any())
+            name
+            for name, p in network.named_parameters()
+            if p.requires_grad
+            and (p.grad is None or not torch.isfinite(p.grad).all() or not p.grad.any())
         ]
         assert not lacking
         still = {name for name, p in network.named_parameters() if not p.requires_grad}
-        norms = {f"{path}.{part}" for path, m in network.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) for part in ("weight", "bias")}
-        assert still == (norms if name == "ImageResNet-frozen" else {"features.weight"} if name == "IResNet" else set())
+        norms = {
+            f"{path}.{part}"
+            for path, m in network.named_modules()
+            if isinstance(m, nn.modules.batchnorm._BatchNorm)
+            for part in ("weight", "bias")
+        }
+        assert still == (
+            norms
+            if name == "ImageResNet-frozen"
+            else {"features.weight"}
+            if name == "IResNet"
+            else set()
+        )
 
     def test_an_image_alone_and_in_a_batch_in_any_layout(self, name: str) -> None:
         network, x = build(name)
         with torch.no_grad():
             together = network(x)
             torch.testing.assert_close(network(x[2:3]), together[2:3], rtol=1e-4, atol=5e-5)
-            last = network.to(memory_format=torch.channels_last)(x.to(memory_format=torch.channels_last))
+            last = network.to(memory_format=torch.channels_last)(
+                x.to(memory_format=torch.channels_last)
+            )
             torch.testing.assert_close(last, together, rtol=1e-4, atol=5e-5)
             assert (together[0] - together[1]).abs().max() > 1e-4, "blind to its input"
 
@@ -113,13 +187,23 @@ class TestContract:
 
 
 def test_batch_norm_is_held_still() -> None:
-    """fixed: the statistics; frozen: weights and biases too. Through train() of whatever holds the network, and through a copy."""
-    for make in (partial(ImageResNet, depth=18, width=4, blocks=(1, 1, 1, 1), dim=8), partial(BNInception, dim=8)):
+    """fixed: the statistics; frozen: weights and biases too.
+
+    Through train() of whatever holds the network, and through a copy.
+    """
+    for make in (
+        partial(ImageResNet, depth=18, width=4, blocks=(1, 1, 1, 1), dim=8),
+        partial(BNInception, dim=8),
+    ):
         for batch_norm in ("trained", "fixed", "frozen"):
             torch.manual_seed(6)
             network = make(3, batch_norm=batch_norm)
             whole = nn.Sequential(copy.deepcopy(network)).train()
-            norms = [(name, module) for name, module in whole.named_modules() if isinstance(module, nn.BatchNorm2d)]
+            norms = [
+                (name, module)
+                for name, module in whole.named_modules()
+                if isinstance(module, nn.BatchNorm2d)
+            ]
             before = copy.deepcopy(whole.state_dict())
             assert norms
             assert whole[0].training
@@ -134,8 +218,17 @@ def test_batch_norm_is_held_still() -> None:
                 for part in ("running_mean", "running_var", "weight", "bias")
                 if not torch.equal(before[f"{name}.{part}"], after[f"{name}.{part}"])
             }
-            assert changed == {"trained": {"running_mean", "running_var", "weight", "bias"}, "fixed": {"weight", "bias"}, "frozen": set()}[batch_norm]
-            assert not any(module.training for _, module in nn.Sequential(network).eval()[0].named_modules())
+            assert (
+                changed
+                == {
+                    "trained": {"running_mean", "running_var", "weight", "bias"},
+                    "fixed": {"weight", "bias"},
+                    "frozen": set(),
+                }[batch_norm]
+            )
+            assert not any(
+                module.training for _, module in nn.Sequential(network).eval()[0].named_modules()
+            )
 
 
 def test_pooling_and_heads() -> None:
@@ -144,7 +237,12 @@ def test_pooling_and_heads() -> None:
     assert torch.equal(pool(x, "max"), rows.max(dim=2).values)
     torch.testing.assert_close(pool(x, "average"), rows.sum(dim=2) / 12)
     torch.testing.assert_close(pool(x, "both"), rows.max(dim=2).values + rows.sum(dim=2) / 12)
-    for make, dim in ((partial(ImageResNet, width=4), 128), (partial(ImageResNet, width=4, depth=18), 32), (BNInception, 1024), (partial(ViT, depth=0), 384)):
+    for make, dim in (
+        (partial(ImageResNet, width=4), 128),
+        (partial(ImageResNet, width=4, depth=18), 32),
+        (BNInception, 1024),
+        (partial(ViT, depth=0), 384),
+    ):
         with torch.device("meta"):
             network = make(3, dim=0)
             assert network.dim == dim
@@ -153,7 +251,9 @@ def test_pooling_and_heads() -> None:
 
 def test_zero_init_makes_every_block_its_shortcut() -> None:
     torch.manual_seed(7)
-    network: Any = ImageResNet(3, dim=8, width=4, blocks=(2, 1, 1, 1), stem="3x3", zero_init=True).eval()
+    network: Any = ImageResNet(
+        3, dim=8, width=4, blocks=(2, 1, 1, 1), stem="3x3", zero_init=True
+    ).eval()
     x = torch.randn(1, 4, 8, 8).relu()
     y = network.layer1[0](x)
     torch.testing.assert_close(y, torch.relu(network.layer1[0].downsample(x)))
@@ -162,10 +262,14 @@ def test_zero_init_makes_every_block_its_shortcut() -> None:
 
 def test_the_last_batch_norm_is_arcface_torch_s_or_opensphere_s() -> None:
     for opensphere, weight in ((False, 1.0), (True, 0.1)):
-        features = IResNet(3, dim=8, width=4, blocks=(1, 1, 1, 1), image_size=32, opensphere=opensphere).features
+        features = IResNet(
+            3, dim=8, width=4, blocks=(1, 1, 1, 1), image_size=32, opensphere=opensphere
+        ).features
         assert features.weight.tolist() == pytest.approx([weight] * 8)
         assert features.weight.requires_grad == opensphere
-    assert SFNet(3, dim=8, width=4, depth=4, image_size=32, batch_norm=True).state_dict()["features.weight"].tolist() == pytest.approx([0.1] * 8)
+    assert SFNet(3, dim=8, width=4, depth=4, image_size=32, batch_norm=True).state_dict()[
+        "features.weight"
+    ].tolist() == pytest.approx([0.1] * 8)
 
 
 def test_words_and_sizes_outside_the_field_are_refused() -> None:
@@ -174,22 +278,37 @@ def test_words_and_sizes_outside_the_field_are_refused() -> None:
     cases: list[tuple[Any, str]] = [
         (partial(SFNet, depth=21), "depth is 21; it must be one of 4, 10, 20, 36, 64"),
         (partial(SFNet, deprecated=True, batch_norm=True), "the deprecated form has no batch norm"),
-        (partial(SFNet, blocks=(1, 1, 1)), r"SFNet: blocks is \(1, 1, 1\); it must be four numbers"),
+        (
+            partial(SFNet, blocks=(1, 1, 1)),
+            r"SFNet: blocks is \(1, 1, 1\); it must be four numbers",
+        ),
         (partial(SFNet, blocks=()), r"SFNet: blocks is \(\)"),
         (partial(SFNet, blocks=(1, 1, -1, 1)), "none below 0"),
         (partial(IResNet, blocks=(1, 1, 1, 1, 1)), "IResNet: blocks is .* four numbers"),
         (partial(IResNet, blocks=(1, 0, 1, 1)), "none below 1"),
         (partial(MobileFaceNet, blocks=(1, 1, 1)), "MobileFaceNet: blocks is .* four numbers"),
-        (partial(FaceViT, masked=1.0), "masked is 1.0 of 144 tokens; it must be a share from 0 to below 1"),
+        (
+            partial(FaceViT, masked=1.0),
+            "masked is 1.0 of 144 tokens; it must be a share from 0 to below 1",
+        ),
         (partial(FaceViT, masked=-0.1), "masked is -0.1"),
         (partial(FaceViT, masked=0.99, image_size=18), "masked is 0.99 of 4 tokens"),
-        (partial(FaceViT, patch=9, image_size=8), "FaceViT: patch is 9 of images of 8 x 8; it must be from 1 to 8"),
+        (
+            partial(FaceViT, patch=9, image_size=8),
+            "FaceViT: patch is 9 of images of 8 x 8; it must be from 1 to 8",
+        ),
         (partial(ViT, patch=16, image_size=8), "ViT: patch is 16 of images of 8 x 8"),
         (partial(IResNet, depth=51), "depth is 51; it must be one of 18, 34, 50, 100, 200"),
         (partial(ImageResNet, depth=20), "depth is 20; it must be one of 18, 34, 50, 101, 152"),
         (partial(resnet, stem="5x5"), "stem is '5x5'; it must be one of 7x7, 3x3, 3x3 whole"),
-        (partial(resnet, width=4, pooling="gem"), "pooling is 'gem'; it must be one of average, max, both"),
-        (partial(resnet, width=4, batch_norm="still"), "batch_norm is 'still'; it must be one of trained, fixed, frozen"),
+        (
+            partial(resnet, width=4, pooling="gem"),
+            "pooling is 'gem'; it must be one of average, max, both",
+        ),
+        (
+            partial(resnet, width=4, batch_norm="still"),
+            "batch_norm is 'still'; it must be one of trained, fixed, frozen",
+        ),
         (partial(inception, pooling="gem"), "pooling is 'gem'"),
         (partial(FaceViT, width=100), "8 heads over a width of 100"),
     ]
@@ -206,8 +325,13 @@ def test_words_and_sizes_outside_the_field_are_refused() -> None:
 
 
 def test_bn_inception_refuses_exactly_the_sides_that_do_not_fit() -> None:
-    """Against torch's own sizes of the convolution and of the pooling with rounding up, where the branches of a block of stride 2 meet."""
-    halve, largest = nn.Conv2d(1, 1, 3, stride=2, padding=1, device="meta"), nn.MaxPool2d(3, stride=2, ceil_mode=True)
+    """Against torch's own sizes of the convolution and of the pooling with rounding up, where the
+    branches of a block of stride 2 meet.
+    """
+    halve, largest = (
+        nn.Conv2d(1, 1, 3, stride=2, padding=1, device="meta"),
+        nn.MaxPool2d(3, stride=2, ceil_mode=True),
+    )
     stem = nn.Conv2d(1, 1, 7, stride=2, padding=3, device="meta")
     for side in range(20, 260):
         x = largest(largest(stem(torch.empty(1, 1, side, side, device="meta"))))
@@ -224,13 +348,23 @@ def test_bn_inception_refuses_exactly_the_sides_that_do_not_fit() -> None:
 
 @pytest.mark.slow  # an export; test_export.py has others
 def test_exports_with_a_free_batch() -> None:
-    """The smallest by ONNX's newest exporter; the others but BNInception were tried by hand (they take longer)."""
+    """The smallest by ONNX's newest exporter; the others but BNInception were tried by hand (they
+    take longer).
+    """
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")
     network, _ = build("SmallCNN")
-    program = torch.onnx.export(network, (torch.randn(2, 1, 28, 28),), dynamo=True, dynamic_shapes=({0: torch.export.Dim("batch")},), verbose=False)
+    program = torch.onnx.export(
+        network,
+        (torch.randn(2, 1, 28, 28),),
+        dynamo=True,
+        dynamic_shapes=({0: torch.export.Dim("batch")},),
+        verbose=False,
+    )
     assert program is not None
-    session = runtime.InferenceSession(program.model_proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = runtime.InferenceSession(
+        program.model_proto.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     for batch in (1, 5):
         x = torch.randn(batch, 1, 28, 28)
         z = torch.from_numpy(session.run(None, {session.get_inputs()[0].name: x.numpy()})[0])
@@ -246,7 +380,9 @@ def cubic(t: float, a: float = -0.75) -> float:
 
 
 def test_positions_of_other_image_sizes_are_dino_s() -> None:
-    """Keys' bicubic interpolation written out, at the places that DINO's scale of (rows + 0.1) / grid gives, edges repeated."""
+    """Keys' bicubic interpolation written out, at the places that DINO's scale of (rows + 0.1) /
+    grid gives, edges repeated.
+    """
     torch.manual_seed(2)
     network = ViT(3, width=4, depth=0, heads=2, patch=4, image_size=20).double()
     given = network.pos_embed[0, 1:].detach().numpy().reshape(5, 5, 4)
@@ -267,21 +403,35 @@ def test_positions_of_other_image_sizes_are_dino_s() -> None:
 
 
 def test_registers_change_how_positions_are_sampled() -> None:
-    """dinov2_*_reg: no offset, but antialiasing: a constant stays constant, and columns that alternate are evened out where the grid is halved."""
+    """dinov2_*_reg: no offset, but antialiasing: a constant stays constant, and columns that
+    alternate are evened out where the grid is halved.
+    """
     network = ViT(3, width=2, depth=0, heads=1, patch=4, image_size=32, registers=1)
     with torch.no_grad():
         network.pos_embed[0, 1:] = 3.0
         torch.testing.assert_close(network._positions(4, 4)[0, 1:], torch.full((16, 2), 3.0))
-        network.pos_embed[0, 1:] = torch.tensor([1.0, -1.0]).repeat(32)[:, None]  # columns alternate: only antialiasing sees both
+        network.pos_embed[0, 1:] = torch.tensor([1.0, -1.0]).repeat(32)[
+            :, None
+        ]  # columns alternate: only antialiasing sees both
         assert network._positions(4, 4)[0, 1:].abs().max() < 0.2
 
 
 def test_masked_tokens_are_replaced_by_the_learned_one() -> None:
-    """With no blocks the tokens pass the layer norm alone: of 16 places int(16 * 0.75) = 12 keep theirs, the others hold the mask token."""
+    """With no blocks the tokens pass the layer norm alone: of 16 places int(16 * 0.75) = 12 keep
+    theirs, the others hold the mask token.
+    """
     torch.manual_seed(3)
-    network = FaceViT(3, dim=4, width=6, depth=0, heads=2, patch=4, image_size=16, masked=0.25, drop_path=0.0).double().train()
+    network = (
+        FaceViT(
+            3, dim=4, width=6, depth=0, heads=2, patch=4, image_size=16, masked=0.25, drop_path=0.0
+        )
+        .double()
+        .train()
+    )
     seen: list[Tensor] = []
-    network.feature.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach().view(-1, 16, 6)))
+    network.feature.register_forward_pre_hook(
+        lambda _, given: seen.append(given[0].detach().view(-1, 16, 6))
+    )
     x = torch.randn(5, 3, 16, 16, dtype=torch.float64)
     network(x)
     network.eval()(x)
@@ -305,9 +455,14 @@ def test_stochastic_depth_leaves_out_whole_images_and_keeps_the_mean() -> None:
 
 
 def test_the_deprecated_form_and_its_random_start() -> None:
-    """v0: xavier in the convolutions of stride 2, N(0, 0.01) in residual blocks, which so begin near the identity."""
+    """v0: xavier in the convolutions of stride 2, N(0, 0.01) in residual blocks, which so begin
+    near the identity.
+    """
     torch.manual_seed(5)
-    old, new = (SFNet(3, depth=10, deprecated=deprecated, dim=2).state_dict() for deprecated in (True, False))
+    old, new = (
+        SFNet(3, depth=10, deprecated=deprecated, dim=2).state_dict()
+        for deprecated in (True, False)
+    )
     for state, name, deviation in (
         (old, "layer3.0.conv.weight", math.sqrt(2 / (9 * (128 + 256)))),
         (old, "layer3.1.conv1.weight", 0.01),

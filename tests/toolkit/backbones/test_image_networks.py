@@ -1,7 +1,9 @@
-"""Every face and image network against a second writing of it: functions over a state dict that they make themselves from the releases' names and sizes.
+"""Every face and image network against a second writing of it: functions over a state dict that
+they make themselves from the releases' names and sizes.
 
-The second writing follows the sources (named at each function) line by line, without modules. Its state dicts load strictly into ours, with equal shapes at
-full size, and give equal embeddings in float64.
+The second writing follows the sources (named at each function) line by line, without modules. Its
+state dicts load strictly into ours, with equal shapes at full size, and give equal embeddings in
+float64.
 """
 
 from __future__ import annotations
@@ -27,43 +29,81 @@ from toolkit.backbones.weights import load_published
 
 
 class Layers:
-    """Layers that make their weights at their first call, under the names given to them, on the device of what they get."""
+    """Layers that make their weights at their first call, under the names given to them, on the
+    device of what they get.
+    """
 
     def __init__(self) -> None:
         self.state: dict[str, Tensor] = {}
 
-    def new(self, name: str, like: Tensor, *shape: int, scale: float = 0.3, centre: float = 0.0) -> Tensor:
+    def new(
+        self, name: str, like: Tensor, *shape: int, scale: float = 0.3, centre: float = 0.0
+    ) -> Tensor:
         self.state[name] = torch.randn(shape, dtype=like.dtype, device=like.device) * scale + centre
         return self.state[name]
 
-    def conv(self, name: str, x: Tensor, out: int, size: int, *, bias: bool = False, groups: int = 1, **how: Any) -> Tensor:
+    def conv(
+        self,
+        name: str,
+        x: Tensor,
+        out: int,
+        size: int,
+        *,
+        bias: bool = False,
+        groups: int = 1,
+        **how: Any,
+    ) -> Tensor:
         fan = x.shape[1] // groups * size**2
-        weight = self.new(f"{name}.weight", x, out, x.shape[1] // groups, size, size, scale=1.4 / fan**0.5)
-        return F.conv2d(x, weight, self.new(f"{name}.bias", x, out) if bias else None, groups=groups, **how)
+        weight = self.new(
+            f"{name}.weight", x, out, x.shape[1] // groups, size, size, scale=1.4 / fan**0.5
+        )
+        return F.conv2d(
+            x, weight, self.new(f"{name}.bias", x, out) if bias else None, groups=groups, **how
+        )
 
     def norm(self, name: str, x: Tensor, eps: float = 1e-5) -> Tensor:
         size = x.shape[1]
         self.state[f"{name}.num_batches_tracked"] = torch.tensor(7, device=x.device)
-        mean, variance = self.new(f"{name}.running_mean", x, size), self.new(f"{name}.running_var", x, size).square() + 0.5
+        mean, variance = (
+            self.new(f"{name}.running_mean", x, size),
+            self.new(f"{name}.running_var", x, size).square() + 0.5,
+        )
         self.state[f"{name}.running_var"] = variance
-        weight, bias = self.new(f"{name}.weight", x, size, centre=1.0), self.new(f"{name}.bias", x, size)
+        weight, bias = (
+            self.new(f"{name}.weight", x, size, centre=1.0),
+            self.new(f"{name}.bias", x, size),
+        )
         shape = (1, size, *[1] * (x.ndim - 2))
-        return (x - mean.view(shape)) / (variance.view(shape) + eps).sqrt() * weight.view(shape) + bias.view(shape)
+        return (x - mean.view(shape)) / (variance.view(shape) + eps).sqrt() * weight.view(
+            shape
+        ) + bias.view(shape)
 
     def layer_norm(self, name: str, x: Tensor, eps: float) -> Tensor:
         centred = x - x.mean(dim=-1, keepdim=True)
         x = centred / (centred.square().mean(dim=-1, keepdim=True) + eps).sqrt()
-        return x * self.new(f"{name}.weight", x, x.shape[-1], centre=1.0) + self.new(f"{name}.bias", x, x.shape[-1])
+        return x * self.new(f"{name}.weight", x, x.shape[-1], centre=1.0) + self.new(
+            f"{name}.bias", x, x.shape[-1]
+        )
 
     def prelu(self, name: str, x: Tensor) -> Tensor:
-        return torch.where(x > 0, x, x * self.new(f"{name}.weight", x, x.shape[1]).view(1, -1, 1, 1))
+        return torch.where(
+            x > 0, x, x * self.new(f"{name}.weight", x, x.shape[1]).view(1, -1, 1, 1)
+        )
 
     def linear(self, name: str, x: Tensor, out: int, *, bias: bool = True) -> Tensor:
         y = x @ self.new(f"{name}.weight", x, out, x.shape[-1], scale=x.shape[-1] ** -0.5).T
         return y + self.new(f"{name}.bias", x, out) if bias else y
 
 
-def sfnet(m: Layers, x: Tensor, *, blocks: tuple[int, ...], width: int = 64, dim: int = 512, bn: bool = False) -> Tensor:
+def sfnet(
+    m: Layers,
+    x: Tensor,
+    *,
+    blocks: tuple[int, ...],
+    width: int = 64,
+    dim: int = 512,
+    bn: bool = False,
+) -> Tensor:
     """opensphere/module/backbone/sfnet.py."""
 
     def conv(name: str, x: Tensor, out: int, stride: int = 1) -> Tensor:
@@ -79,37 +119,69 @@ def sfnet(m: Layers, x: Tensor, *, blocks: tuple[int, ...], width: int = 64, dim
     return m.norm("features", x) if bn else x
 
 
-def sfnet_deprecated(m: Layers, x: Tensor, *, blocks: tuple[int, ...], width: int = 64, dim: int = 512) -> Tensor:
+def sfnet_deprecated(
+    m: Layers, x: Tensor, *, blocks: tuple[int, ...], width: int = 64, dim: int = 512
+) -> Tensor:
     """OpenSphere's model/backbone/sfnet_deprecated.py."""
     for stage, count in enumerate(blocks):
-        x = m.conv(f"layer{stage + 1}.0.conv", x, width * 2**stage, 3, bias=True, stride=2, padding=1).relu()
+        x = m.conv(
+            f"layer{stage + 1}.0.conv", x, width * 2**stage, 3, bias=True, stride=2, padding=1
+        ).relu()
         for i in range(1, count + 1):
             y = m.conv(f"layer{stage + 1}.{i}.conv1", x, x.shape[1], 3, bias=True, padding=1).relu()
-            x = m.conv(f"layer{stage + 1}.{i}.conv2", y, x.shape[1], 3, bias=True, padding=1).relu() + x
+            x = (
+                m.conv(f"layer{stage + 1}.{i}.conv2", y, x.shape[1], 3, bias=True, padding=1).relu()
+                + x
+            )
     return m.linear("fc", x.flatten(1), dim)
 
 
-def iresnet(m: Layers, x: Tensor, *, blocks: tuple[int, ...], width: int = 64, dim: int = 512) -> Tensor:
+def iresnet(
+    m: Layers, x: Tensor, *, blocks: tuple[int, ...], width: int = 64, dim: int = 512
+) -> Tensor:
     """arcface_torch/backbones/iresnet.py."""
     x = m.prelu("prelu", m.norm("bn1", m.conv("conv1", x, width, 3, padding=1)))
     for stage, count in enumerate(blocks):
         for i in range(count):
             name, out, stride = f"layer{stage + 1}.{i}", width * 2**stage, 2 if i == 0 else 1
-            y = m.norm(f"{name}.bn2", m.conv(f"{name}.conv1", m.norm(f"{name}.bn1", x), out, 3, padding=1))
-            y = m.norm(f"{name}.bn3", m.conv(f"{name}.conv2", m.prelu(f"{name}.prelu", y), out, 3, stride=stride, padding=1))
-            x = y + (m.norm(f"{name}.downsample.1", m.conv(f"{name}.downsample.0", x, out, 1, stride=2)) if i == 0 else x)
+            y = m.norm(
+                f"{name}.bn2", m.conv(f"{name}.conv1", m.norm(f"{name}.bn1", x), out, 3, padding=1)
+            )
+            y = m.norm(
+                f"{name}.bn3",
+                m.conv(
+                    f"{name}.conv2", m.prelu(f"{name}.prelu", y), out, 3, stride=stride, padding=1
+                ),
+            )
+            x = y + (
+                m.norm(f"{name}.downsample.1", m.conv(f"{name}.downsample.0", x, out, 1, stride=2))
+                if i == 0
+                else x
+            )
     return m.norm("features", m.linear("fc", m.norm("bn2", x).flatten(1), dim))
 
 
-def mobileface(m: Layers, x: Tensor, *, blocks: tuple[int, int, int, int], scale: int, dim: int = 512) -> Tensor:
+def mobileface(
+    m: Layers, x: Tensor, *, blocks: tuple[int, int, int, int], scale: int, dim: int = 512
+) -> Tensor:
     """arcface_torch/backbones/mobilefacenet.py."""
 
-    def conv(name: str, x: Tensor, out: int, size: int, *, active: bool = True, **how: Any) -> Tensor:
+    def conv(
+        name: str, x: Tensor, out: int, size: int, *, active: bool = True, **how: Any
+    ) -> Tensor:
         x = m.norm(f"{name}.layers.1", m.conv(f"{name}.layers.0", x, out, size, **how))
         return m.prelu(f"{name}.layers.2", x) if active else x
 
     def depthwise(name: str, x: Tensor, out: int, groups: int, stride: int) -> Tensor:
-        x = conv(f"{name}.layers.1", conv(f"{name}.layers.0", x, groups, 1), groups, 3, groups=groups, stride=stride, padding=1)
+        x = conv(
+            f"{name}.layers.1",
+            conv(f"{name}.layers.0", x, groups, 1),
+            groups,
+            3,
+            groups=groups,
+            stride=stride,
+            padding=1,
+        )
         return conv(f"{name}.layers.2", x, out, 1, active=False)
 
     def residual(name: str, x: Tensor, groups: int, count: int) -> Tensor:
@@ -118,15 +190,31 @@ def mobileface(m: Layers, x: Tensor, *, blocks: tuple[int, int, int, int], scale
         return x
 
     x = conv("layers.0", x, 64 * scale, 3, stride=2, padding=1)
-    x = conv("layers.1", x, 64 * scale, 3, padding=1, groups=64) if blocks[0] == 1 else residual("layers.1", x, 128, blocks[0])
+    x = (
+        conv("layers.1", x, 64 * scale, 3, padding=1, groups=64)
+        if blocks[0] == 1
+        else residual("layers.1", x, 128, blocks[0])
+    )
     x = residual("layers.3", depthwise("layers.2", x, 64 * scale, 128, 2), 128, blocks[1])
     x = residual("layers.5", depthwise("layers.4", x, 128 * scale, 256, 2), 256, blocks[2])
     x = residual("layers.7", depthwise("layers.6", x, 128 * scale, 512, 2), 256, blocks[3])
-    x = conv("features.layers.0", conv("conv_sep", x, 512, 1), 512, x.shape[2], active=False, groups=512)
+    x = conv(
+        "features.layers.0", conv("conv_sep", x, 512, 1), 512, x.shape[2], active=False, groups=512
+    )
     return m.norm("features.layers.3", m.linear("features.layers.2", x.flatten(1), dim, bias=False))
 
 
-def transform(m: Layers, x: Tensor, name: str, heads: int, *, bias: bool, eps: float, act: Callable[[Tensor], Tensor], scaled: bool = False) -> Tensor:
+def transform(
+    m: Layers,
+    x: Tensor,
+    name: str,
+    heads: int,
+    *,
+    bias: bool,
+    eps: float,
+    act: Callable[[Tensor], Tensor],
+    scaled: bool = False,
+) -> Tensor:
     """One block with attention written out."""
 
     def gamma(part: str, y: Tensor) -> Tensor:
@@ -136,71 +224,160 @@ def transform(m: Layers, x: Tensor, name: str, heads: int, *, bias: bool, eps: f
     qkv = m.linear(f"{name}.attn.qkv", m.layer_norm(f"{name}.norm1", x, eps), 3 * width, bias=bias)
     q, k, v = (part.view(batch, tokens, heads, -1).transpose(1, 2) for part in qkv.chunk(3, dim=2))
     weight = (q @ k.transpose(2, 3) / math.sqrt(width // heads)).exp()
-    y = ((weight / weight.sum(dim=3, keepdim=True)) @ v).transpose(1, 2).reshape(batch, tokens, width)
+    y = (
+        ((weight / weight.sum(dim=3, keepdim=True)) @ v)
+        .transpose(1, 2)
+        .reshape(batch, tokens, width)
+    )
     x = x + gamma("ls1", m.linear(f"{name}.attn.proj", y, width))
-    return x + gamma("ls2", m.linear(f"{name}.mlp.fc2", act(m.linear(f"{name}.mlp.fc1", m.layer_norm(f"{name}.norm2", x, eps), 4 * width)), width))
+    return x + gamma(
+        "ls2",
+        m.linear(
+            f"{name}.mlp.fc2",
+            act(m.linear(f"{name}.mlp.fc1", m.layer_norm(f"{name}.norm2", x, eps), 4 * width)),
+            width,
+        ),
+    )
 
 
-def face_vit(m: Layers, x: Tensor, *, width: int, depth: int, heads: int = 8, patch: int = 9, dim: int = 512) -> Tensor:
+def face_vit(
+    m: Layers, x: Tensor, *, width: int, depth: int, heads: int = 8, patch: int = 9, dim: int = 512
+) -> Tensor:
     """arcface_torch/backbones/vit.py in eval mode."""
-    x = m.conv("patch_embed.proj", x, width, patch, bias=True, stride=patch).flatten(2).transpose(1, 2)
+    x = (
+        m.conv("patch_embed.proj", x, width, patch, bias=True, stride=patch)
+        .flatten(2)
+        .transpose(1, 2)
+    )
     m.new("mask_token", x, 1, 1, width)
     x = x + m.new("pos_embed", x, 1, x.shape[1], width)
     for i in range(depth):
         x = transform(m, x, f"blocks.{i}", heads, bias=False, eps=1e-5, act=F.relu6)
-    x = m.norm("feature.1", m.linear("feature.0", m.layer_norm("norm", x, 1e-5).flatten(1), width, bias=False), 2e-5)
+    x = m.norm(
+        "feature.1",
+        m.linear("feature.0", m.layer_norm("norm", x, 1e-5).flatten(1), width, bias=False),
+        2e-5,
+    )
     return m.norm("feature.3", m.linear("feature.2", x, dim, bias=False), 2e-5)
 
 
-def vit(m: Layers, x: Tensor, *, width: int, heads: int, depth: int = 12, patch: int = 16, scaled: bool = False, registers: int = 0) -> Tensor:
-    """facebookresearch/dino vision_transformer.py; with scaled and registers dinov2/models/vision_transformer.py."""
-    x = m.conv("patch_embed.proj", x, width, patch, bias=True, stride=patch).flatten(2).transpose(1, 2)
+def vit(
+    m: Layers,
+    x: Tensor,
+    *,
+    width: int,
+    heads: int,
+    depth: int = 12,
+    patch: int = 16,
+    scaled: bool = False,
+    registers: int = 0,
+) -> Tensor:
+    """facebookresearch/dino vision_transformer.py; with scaled and registers
+    dinov2/models/vision_transformer.py.
+    """
+    x = (
+        m.conv("patch_embed.proj", x, width, patch, bias=True, stride=patch)
+        .flatten(2)
+        .transpose(1, 2)
+    )
     x = torch.cat([m.new("cls_token", x, 1, 1, width).expand(x.shape[0], -1, -1), x], dim=1)
     x = x + m.new("pos_embed", x, 1, x.shape[1], width)
     if registers:
-        x = torch.cat([x[:, :1], m.new("register_tokens", x, 1, registers, width).expand(x.shape[0], -1, -1), x[:, 1:]], dim=1)
+        x = torch.cat(
+            [
+                x[:, :1],
+                m.new("register_tokens", x, 1, registers, width).expand(x.shape[0], -1, -1),
+                x[:, 1:],
+            ],
+            dim=1,
+        )
     for i in range(depth):
         x = transform(m, x, f"blocks.{i}", heads, bias=True, eps=1e-6, act=F.gelu, scaled=scaled)
     return m.layer_norm("norm", x, 1e-6)[:, 0]
 
 
-def resnet(m: Layers, x: Tensor, *, blocks: tuple[int, ...], bottleneck: bool, width: int = 64, dim: int = 1000, stem: str = "7x7") -> Tensor:
-    """torchvision/models/resnet.py; the other stems: vmf_embeddings (3x3) and its variant without max pooling. The linear layer is made here too."""
-    x = m.conv("conv1", x, width, 7, stride=2, padding=3) if stem == "7x7" else m.conv("conv1", x, width, 3, padding=1)
+def resnet(
+    m: Layers,
+    x: Tensor,
+    *,
+    blocks: tuple[int, ...],
+    bottleneck: bool,
+    width: int = 64,
+    dim: int = 1000,
+    stem: str = "7x7",
+) -> Tensor:
+    """torchvision/models/resnet.py; the other stems: vmf_embeddings (3x3) and its variant without
+    max pooling. The linear layer is made here too.
+    """
+    x = (
+        m.conv("conv1", x, width, 7, stride=2, padding=3)
+        if stem == "7x7"
+        else m.conv("conv1", x, width, 3, padding=1)
+    )
     x = m.norm("bn1", x).relu()
     x = x if stem == "3x3 whole" else F.max_pool2d(x, 3, 2, 1)
     for stage, count in enumerate(blocks):
         for i in range(count):
-            name, planes, stride = f"layer{stage + 1}.{i}", width * 2**stage, 2 if stage and i == 0 else 1
+            name, planes, stride = (
+                f"layer{stage + 1}.{i}",
+                width * 2**stage,
+                2 if stage and i == 0 else 1,
+            )
             if bottleneck:
                 y = m.norm(f"{name}.bn1", m.conv(f"{name}.conv1", x, planes, 1)).relu()
-                y = m.norm(f"{name}.bn2", m.conv(f"{name}.conv2", y, planes, 3, stride=stride, padding=1)).relu()
+                y = m.norm(
+                    f"{name}.bn2", m.conv(f"{name}.conv2", y, planes, 3, stride=stride, padding=1)
+                ).relu()
                 y = m.norm(f"{name}.bn3", m.conv(f"{name}.conv3", y, 4 * planes, 1))
             else:
-                y = m.norm(f"{name}.bn1", m.conv(f"{name}.conv1", x, planes, 3, stride=stride, padding=1)).relu()
+                y = m.norm(
+                    f"{name}.bn1", m.conv(f"{name}.conv1", x, planes, 3, stride=stride, padding=1)
+                ).relu()
                 y = m.norm(f"{name}.bn2", m.conv(f"{name}.conv2", y, planes, 3, padding=1))
             if stride == 2 or x.shape[1] != y.shape[1]:
-                x = m.norm(f"{name}.downsample.1", m.conv(f"{name}.downsample.0", x, y.shape[1], 1, stride=stride))
+                x = m.norm(
+                    f"{name}.downsample.1",
+                    m.conv(f"{name}.downsample.0", x, y.shape[1], 1, stride=stride),
+                )
             x = (x + y).relu()
     return m.linear("fc", x.mean(dim=(2, 3)), dim)
 
 
 def bninception(m: Layers, x: Tensor, *, dim: int = 1000) -> Tensor:
-    """Cadene's pretrainedmodels/models/bninception.py. Its ReLUs work in place, so that the batch norms' outputs that it passes on are rectified."""
+    """Cadene's pretrainedmodels/models/bninception.py.
+
+    Its ReLUs work in place, so that the batch norms' outputs that it passes on are rectified.
+    """
 
     def conv(name: str, x: Tensor, out: int, size: int = 1, stride: int = 1) -> Tensor:
-        return m.norm(f"{name}_bn", m.conv(name, x, out, size, bias=True, stride=stride, padding=size // 2)).relu()
+        return m.norm(
+            f"{name}_bn", m.conv(name, x, out, size, bias=True, stride=stride, padding=size // 2)
+        ).relu()
 
     def down(x: Tensor) -> Tensor:
         return F.max_pool2d(x, 3, 2, ceil_mode=True)
 
-    def inception(name: str, x: Tensor, one: int, *sizes: int, proj: int = 0, largest: bool = False) -> Tensor:
+    def inception(
+        name: str, x: Tensor, one: int, *sizes: int, proj: int = 0, largest: bool = False
+    ) -> Tensor:
         r3, c3, rd, cd = sizes
         stride = 1 if one else 2
         y = [conv(f"{name}_1x1", x, one)] if one else []
         y += [conv(f"{name}_3x3", conv(f"{name}_3x3_reduce", x, r3), c3, 3, stride)]
-        y += [conv(f"{name}_double_3x3_2", conv(f"{name}_double_3x3_1", conv(f"{name}_double_3x3_reduce", x, rd), cd, 3), cd, 3, stride)]
-        around = F.max_pool2d(x, 3, 1, 1, ceil_mode=True) if largest else F.avg_pool2d(x, 3, 1, 1, ceil_mode=True, count_include_pad=True)
+        y += [
+            conv(
+                f"{name}_double_3x3_2",
+                conv(f"{name}_double_3x3_1", conv(f"{name}_double_3x3_reduce", x, rd), cd, 3),
+                cd,
+                3,
+                stride,
+            )
+        ]
+        around = (
+            F.max_pool2d(x, 3, 1, 1, ceil_mode=True)
+            if largest
+            else F.avg_pool2d(x, 3, 1, 1, ceil_mode=True, count_include_pad=True)
+        )
         return torch.cat([*y, conv(f"{name}_pool_proj", around, proj) if one else down(x)], dim=1)
 
     x = down(conv("conv1_7x7_s2", x, 64, 7, 2))
@@ -220,9 +397,15 @@ def bninception(m: Layers, x: Tensor, *, dim: int = 1000) -> Tensor:
 
 def small(m: Layers, x: Tensor, *, dim: int = 3) -> Tensor:
     """vMF paper, D.1, and vmf_embeddings/archs/n_digit_mnist_arch.py."""
-    x = F.max_pool2d(m.norm("encoder.1", m.conv("encoder.0", x, 6, 5, bias=True, padding=2)).relu(), 2)
-    x = F.max_pool2d(m.norm("encoder.5", m.conv("encoder.4", x, 16, 5, bias=True, padding=2)).relu(), 2)
-    return m.linear("encoder.12", m.norm("encoder.10", m.linear("encoder.9", x.flatten(1), 120)).relu(), dim)
+    x = F.max_pool2d(
+        m.norm("encoder.1", m.conv("encoder.0", x, 6, 5, bias=True, padding=2)).relu(), 2
+    )
+    x = F.max_pool2d(
+        m.norm("encoder.5", m.conv("encoder.4", x, 16, 5, bias=True, padding=2)).relu(), 2
+    )
+    return m.linear(
+        "encoder.12", m.norm("encoder.10", m.linear("encoder.9", x.flatten(1), 120)).relu(), dim
+    )
 
 
 class Case(NamedTuple):
@@ -234,7 +417,12 @@ class Case(NamedTuple):
 
 ONES = (1, 2, 0, 1)
 SMALL = [
-    Case("SFNet", partial(SFNet, dim=8, width=4, blocks=ONES, image_size=30), partial(sfnet, blocks=ONES, width=4, dim=8), (3, 30, 30)),
+    Case(
+        "SFNet",
+        partial(SFNet, dim=8, width=4, blocks=ONES, image_size=30),
+        partial(sfnet, blocks=ONES, width=4, dim=8),
+        (3, 30, 30),
+    ),
     Case(
         "SFNet BN",
         partial(SFNet, dim=8, width=4, blocks=ONES, image_size=32, batch_norm=True),
@@ -247,9 +435,17 @@ SMALL = [
         partial(sfnet_deprecated, blocks=ONES, width=4, dim=8),
         (3, 32, 32),
     ),
-    Case("IResNet", partial(IResNet, dim=8, width=4, blocks=(1, 2, 1, 1), image_size=33), partial(iresnet, blocks=(1, 2, 1, 1), width=4, dim=8), (3, 33, 33)),
     Case(
-        "mbf", partial(MobileFaceNet, dim=8, scale=1, blocks=(1, 1, 2, 1), image_size=32), partial(mobileface, blocks=(1, 1, 2, 1), scale=1, dim=8), (3, 32, 32)
+        "IResNet",
+        partial(IResNet, dim=8, width=4, blocks=(1, 2, 1, 1), image_size=33),
+        partial(iresnet, blocks=(1, 2, 1, 1), width=4, dim=8),
+        (3, 33, 33),
+    ),
+    Case(
+        "mbf",
+        partial(MobileFaceNet, dim=8, scale=1, blocks=(1, 1, 2, 1), image_size=32),
+        partial(mobileface, blocks=(1, 1, 2, 1), scale=1, dim=8),
+        (3, 32, 32),
     ),
     Case(
         "mbf large",
@@ -263,10 +459,17 @@ SMALL = [
         partial(face_vit, width=16, depth=2, heads=4, dim=8),
         (3, 32, 32),
     ),
-    Case("DINO", partial(ViT, width=12, depth=2, heads=3, patch=8, image_size=32), partial(vit, width=12, depth=2, heads=3, patch=8), (3, 32, 32)),
+    Case(
+        "DINO",
+        partial(ViT, width=12, depth=2, heads=3, patch=8, image_size=32),
+        partial(vit, width=12, depth=2, heads=3, patch=8),
+        (3, 32, 32),
+    ),
     Case(
         "DINOv2 reg",
-        partial(ViT, width=12, depth=2, heads=3, patch=7, image_size=28, layer_scale=True, registers=2),
+        partial(
+            ViT, width=12, depth=2, heads=3, patch=7, image_size=28, layer_scale=True, registers=2
+        ),
         partial(vit, width=12, depth=2, heads=3, patch=7, scaled=True, registers=2),
         (3, 28, 28),
     ),
@@ -300,53 +503,137 @@ def test_embeddings_are_the_second_writing_s(case: Case) -> None:
     z = case.written(theirs, x)
     ours = case.make(case.shape[0]).double().eval()
     load_published(ours, theirs.state)
-    for name in ("fc", "last_linear"):  # where a classifier was dropped, the linear layer takes its place by hand
+    for name in (
+        "fc",
+        "last_linear",
+    ):  # where a classifier was dropped, the linear layer takes its place by hand
         if getattr(ours, "left_out", ()) and f"{name}.weight" in theirs.state:
-            getattr(ours, name).load_state_dict({part: theirs.state[f"{name}.{part}"] for part in ("weight", "bias")})
+            getattr(ours, name).load_state_dict(
+                {part: theirs.state[f"{name}.{part}"] for part in ("weight", "bias")}
+            )
     with torch.no_grad():
         torch.testing.assert_close(ours(x), z, rtol=1e-9, atol=1e-10)
     assert z.std() > 1e-3, "the comparison would say nothing"
 
 
-FACE, SF = (3, 112, 112), {4: (0, 0, 0, 0), 10: (0, 1, 2, 0), 20: (1, 2, 4, 1), 36: (2, 4, 8, 2), 64: (3, 8, 16, 3)}
-IR = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 14, 3), 100: (3, 13, 30, 3), 200: (6, 26, 60, 6)}
+FACE, SF = (
+    (3, 112, 112),
+    {4: (0, 0, 0, 0), 10: (0, 1, 2, 0), 20: (1, 2, 4, 1), 36: (2, 4, 8, 2), 64: (3, 8, 16, 3)},
+)
+IR = {
+    18: (2, 2, 2, 2),
+    34: (3, 4, 6, 3),
+    50: (3, 4, 14, 3),
+    100: (3, 13, 30, 3),
+    200: (6, 26, 60, 6),
+}
 V2 = partial(ViT, patch=14, image_size=518, layer_scale=True)
-COUNTS = {  # field-face.md 1.10 (measured there on the releases' code) and torchvision's, DINO's and Cadene's public counts
-    "SFNet-4": 14.40, "SFNet-10": 17.05, "SFNet-20": 24.50, "SFNet-36": 34.61, "SFNet-64": 50.02, "IResNet-18": 24.03, "IResNet-34": 34.14, "IResNet-50": 43.59,
-    "IResNet-100": 65.16, "IResNet-200": 118.83, "mbf": 2.06, "mbf_large": 6.31, "ViT-t": 19.14, "ViT-s": 76.02, "ViT-b": 113.83, "ViT-l": 255.68,
-    "ResNet18": 11.689512, "ResNet34": 21.797672, "ResNet50": 25.557032, "ResNet101": 44.549160, "ResNet152": 60.192808, "BN-Inception": 11.295240,
-    "DINO ViT-S/16": 21.665664, "DINO ViT-B/16": 85.798656, "DINOv2 ViT-S/14": 22.056576 - 384e-6, "DINOv2 ViT-B/14": 86.580480 - 768e-6,
+# field-face.md 1.10 (measured there on the releases' code) and torchvision's, DINO's and Cadene's
+# public counts
+COUNTS = {
+    "SFNet-4": 14.40,
+        "SFNet-10": 17.05,
+            "SFNet-20": 24.50,
+                "SFNet-36": 34.61,
+                    "SFNet-64": 50.02,
+                        "IResNet-18": 24.03, "IResNet-34": 34.14, "IResNet-50": 43.59,
+    "IResNet-100": 65.16,
+        "IResNet-200": 118.83,
+            "mbf": 2.06,
+                "mbf_large": 6.31, "ViT-t": 19.14, "ViT-s": 76.02, "ViT-b": 113.83, "ViT-l": 255.68,
+    "ResNet18": 11.689512,
+        "ResNet34": 21.797672,
+            "ResNet50": 25.557032,
+                "ResNet101": 44.549160, "ResNet152": 60.192808, "BN-Inception": 11.295240,
+    "DINO "
+    "ViT-S/16": 21.665664, "DINO "
+                           "ViT-B/16": 85.798656,
+                               "DINOv2 "
+                               "ViT-S/14": 22.056576 - 384e-6,
+                                   "DINOv2 ViT-B/14": 86.580480 - 768e-6,
 }  # fmt: skip  # DINOv2's without its mask_token
 FULL = [
-    *(Case(f"SFNet-{depth}", partial(SFNet, depth=depth), partial(sfnet, blocks=blocks), FACE) for depth, blocks in SF.items()),
-    *(Case(f"IResNet-{depth}", partial(IResNet, depth=depth), partial(iresnet, blocks=blocks), FACE) for depth, blocks in IR.items()),
-    Case("mbf", MobileFaceNet, partial(mobileface, blocks=(1, 4, 6, 2), scale=2), FACE),
-    Case("mbf_large", partial(MobileFaceNet, blocks=(2, 8, 12, 4), scale=4), partial(mobileface, blocks=(2, 8, 12, 4), scale=4), FACE),
     *(
-        Case(f"ViT-{letter}", partial(FaceViT, width=width, depth=depth), partial(face_vit, width=width, depth=depth), FACE)
+        Case(f"SFNet-{depth}", partial(SFNet, depth=depth), partial(sfnet, blocks=blocks), FACE)
+        for depth, blocks in SF.items()
+    ),
+    *(
+        Case(
+            f"IResNet-{depth}", partial(IResNet, depth=depth), partial(iresnet, blocks=blocks), FACE
+        )
+        for depth, blocks in IR.items()
+    ),
+    Case("mbf", MobileFaceNet, partial(mobileface, blocks=(1, 4, 6, 2), scale=2), FACE),
+    Case(
+        "mbf_large",
+        partial(MobileFaceNet, blocks=(2, 8, 12, 4), scale=4),
+        partial(mobileface, blocks=(2, 8, 12, 4), scale=4),
+        FACE,
+    ),
+    *(
+        Case(
+            f"ViT-{letter}",
+            partial(FaceViT, width=width, depth=depth),
+            partial(face_vit, width=width, depth=depth),
+            FACE,
+        )
         for letter, width, depth in (("t", 256, 12), ("s", 512, 12), ("b", 512, 24), ("l", 768, 24))
     ),
     *(
-        Case(f"ResNet{depth}", partial(ImageResNet, depth=depth, dim=1000), partial(resnet, blocks=blocks, bottleneck=depth > 34), (3, 224, 224))
-        for depth, blocks in ((18, (2, 2, 2, 2)), (34, (3, 4, 6, 3)), (50, (3, 4, 6, 3)), (101, (3, 4, 23, 3)), (152, (3, 8, 36, 3)))
+        Case(
+            f"ResNet{depth}",
+            partial(ImageResNet, depth=depth, dim=1000),
+            partial(resnet, blocks=blocks, bottleneck=depth > 34),
+            (3, 224, 224),
+        )
+        for depth, blocks in (
+            (18, (2, 2, 2, 2)),
+            (34, (3, 4, 6, 3)),
+            (50, (3, 4, 6, 3)),
+            (101, (3, 4, 23, 3)),
+            (152, (3, 8, 36, 3)),
+        )
     ),
     Case("BN-Inception", partial(BNInception, dim=1000), bninception, (3, 224, 224)),
     Case("DINO ViT-S/16", ViT, partial(vit, width=384, heads=6), (3, 224, 224)),
-    Case("DINO ViT-B/16", partial(ViT, width=768, heads=12), partial(vit, width=768, heads=12), (3, 224, 224)),
-    Case("DINOv2 ViT-S/14", V2, partial(vit, width=384, heads=6, patch=14, scaled=True), (3, 518, 518)),
-    Case("DINOv2 ViT-B/14", partial(V2, width=768, heads=12), partial(vit, width=768, heads=12, patch=14, scaled=True), (3, 518, 518)),
+    Case(
+        "DINO ViT-B/16",
+        partial(ViT, width=768, heads=12),
+        partial(vit, width=768, heads=12),
+        (3, 224, 224),
+    ),
+    Case(
+        "DINOv2 ViT-S/14",
+        V2,
+        partial(vit, width=384, heads=6, patch=14, scaled=True),
+        (3, 518, 518),
+    ),
+    Case(
+        "DINOv2 ViT-B/14",
+        partial(V2, width=768, heads=12),
+        partial(vit, width=768, heads=12, patch=14, scaled=True),
+        (3, 518, 518),
+    ),
 ]
 
 
 DEEPEST = ("IResNet-100", "IResNet-200", "ResNet101", "ResNet152")  # more of the same blocks
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=case.name, marks=[pytest.mark.slow] if case.name in DEEPEST else []) for case in FULL])
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.name, marks=[pytest.mark.slow] if case.name in DEEPEST else [])
+        for case in FULL
+    ],
+)
 def test_full_size_has_the_field_s_names_shapes_and_count(case: Case) -> None:
     with torch.device("meta"):
         theirs, ours = Layers(), case.make(3)
         case.written(theirs, torch.empty(2, *case.shape))
-    assert {name: tuple(value.shape) for name, value in ours.state_dict().items()} == {name: tuple(value.shape) for name, value in theirs.state.items()}
+    assert {name: tuple(value.shape) for name, value in ours.state_dict().items()} == {
+        name: tuple(value.shape) for name, value in theirs.state.items()
+    }
     count = sum(parameter.numel() for parameter in ours.parameters()) / 1e6
     public = COUNTS[case.name]
     assert round(count, 2 if round(public, 2) == public else 6) == pytest.approx(public, abs=1e-9)

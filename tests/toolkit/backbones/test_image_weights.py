@@ -31,11 +31,18 @@ IRESNET: Any = partial(IResNet, dim=8, width=4, blocks=(1, 1, 1, 1), image_size=
 def trained(network: Any) -> dict[str, Tensor]:
     """The network's state with other numbers in it."""
     torch.manual_seed(1)
-    return {name: torch.randn_like(value) if value.is_floating_point() else value for name, value in network.state_dict().items()}
+    return {
+        name: torch.randn_like(value) if value.is_floating_point() else value
+        for name, value in network.state_dict().items()
+    }
 
 
 def equal(network: nn.Module, state: dict[str, Tensor], *, but: str = " ") -> bool:
-    return all(torch.equal(value, state[name]) for name, value in network.state_dict().items() if not name.startswith(but))
+    return all(
+        torch.equal(value, state[name])
+        for name, value in network.state_dict().items()
+        if not name.startswith(but)
+    )
 
 
 def test_face_networks_load_whole() -> None:
@@ -47,7 +54,9 @@ def test_face_networks_load_whole() -> None:
         partial(FaceViT, dim=8, width=8, depth=1, image_size=18),
     ):
         state, fresh = trained(make(3)), make(3)
-        assert load_published(fresh, {f"module.{name}": value for name, value in state.items()}) == ()
+        assert (
+            load_published(fresh, {f"module.{name}": value for name, value in state.items()}) == ()
+        )
         assert equal(fresh, state)
 
 
@@ -65,34 +74,57 @@ def test_torchvision_s_classifier_is_left_out_and_said() -> None:
     assert load_published(fresh, state) == ("fc.weight", "fc.bias")
     assert equal(fresh, state, but="fc.")
     assert torch.equal(fresh.fc.weight, head)
-    assert load_published(RESNET(3, dim=0), {name: value for name, value in state.items() if not name.startswith("fc.")}) == ()
+    assert (
+        load_published(
+            RESNET(3, dim=0),
+            {name: value for name, value in state.items() if not name.startswith("fc.")},
+        )
+        == ()
+    )
 
 
 def test_bn_inception_s_old_vectors_of_one_row_are_understood() -> None:
-    """bn_inception-9f5701afb96c8044.pth (torch 0.2) has batch norms of shape (1, C), and no counters of batches."""
+    """bn_inception-9f5701afb96c8044.pth (torch 0.2) has batch norms of shape (1, C), and no
+    counters of batches.
+    """
     fresh = BNInception(3, dim=8)
-    state = {name: value for name, value in trained(fresh).items() if not name.startswith("last_linear") and "num_batches" not in name}
-    old = {name: value[None] if "_bn." in name else value for name, value in state.items()} | {"last_linear.weight": torch.zeros(1000, 1024)}
+    state = {
+        name: value
+        for name, value in trained(fresh).items()
+        if not name.startswith("last_linear") and "num_batches" not in name
+    }
+    old = {name: value[None] if "_bn." in name else value for name, value in state.items()} | {
+        "last_linear.weight": torch.zeros(1000, 1024)
+    }
     assert load_published(fresh, old) == ("last_linear.weight",)
     found = fresh.state_dict()
     assert all(torch.equal(found[name], value) for name, value in state.items())
 
 
 def test_dino_s_forms_are_understood() -> None:
-    """A teacher beside its head, DINOv2's blocks in chunks with their mask token, a classifier of timm."""
+    """A teacher beside its head, DINOv2's blocks in chunks with their mask token, a classifier of
+    timm.
+    """
     state = trained(VIT(3))
     teacher = {f"backbone.{name}": value for name, value in state.items()} | {
         "head.mlp.0.weight": torch.zeros(2, 2),
         "head.last_layer.weight_g": torch.zeros(2, 1),
     }
-    chunks = {name.replace("blocks.", "blocks.1.") if name.startswith("blocks.") else name: value for name, value in state.items()} | {
-        "mask_token": torch.zeros(1, 8)
-    }
+    chunks = {
+        name.replace("blocks.", "blocks.1.") if name.startswith("blocks.") else name: value
+        for name, value in state.items()
+    } | {"mask_token": torch.zeros(1, 8)}
     for given, left_out in (
         (teacher, ("head.mlp.0.weight", "head.last_layer.weight_g")),
-        ({f"module.{name}": value for name, value in teacher.items()}, ("head.mlp.0.weight", "head.last_layer.weight_g")),
+        (
+            {f"module.{name}": value for name, value in teacher.items()},
+            ("head.mlp.0.weight", "head.last_layer.weight_g"),
+        ),
         (chunks, ("mask_token",)),
-        (state | {"head.weight": torch.zeros(10, 8), "head.bias": torch.zeros(10)}, ("head.weight", "head.bias")),
+        (
+            state | {"head.weight": torch.zeros(10, 8), "head.bias": torch.zeros(10)},
+            ("head.weight", "head.bias"),
+        ),
     ):
         for dim in (0, 5):
             fresh = VIT(3, dim=dim)
@@ -105,26 +137,45 @@ def test_another_architecture_is_refused_with_its_names_and_nothing_changes() ->
     before = {name: value.clone() for name, value in fresh.state_dict().items()}
     other = trained(SFNet(3, dim=8, width=4, depth=10, image_size=32))
     with pytest.raises(
-        ValueError, match=r"for a IResNet of \d+: \d+ unknown \(layer1.0.conv1.bias, .*\), \d+ missing \(conv1.weight, .*\), \d+ of another shape"
+        ValueError,
+        match=r"for a IResNet of \d+: \d+ unknown \(layer1.0.conv1.bias, .*\), \d+ missing "
+        r"\(conv1.weight, .*\), \d+ of another shape",
     ) as caught:
         load_published(fresh, other)
     assert "layer1.0.conv1.weight (4, 3, 3, 3) for (4, 4, 3, 3)" in str(caught.value)
     assert equal(fresh, before)
-    with pytest.raises(ValueError, match=r"1 of another shape \(fc.weight \(8, 32\) for \(16, 32\)|2 of another shape \(fc.weight"):
-        load_published(partial(IRESNET, dim=16)(3), {name: value for name, value in before.items() if not name.startswith("features")} | trained_features(16))
+    with pytest.raises(
+        ValueError,
+        match=r"1 of another shape \(fc.weight \(8, 32\) for \(16, 32\)|2 of another shape "
+        r"\(fc.weight",
+    ):
+        load_published(
+            partial(IRESNET, dim=16)(3),
+            {name: value for name, value in before.items() if not name.startswith("features")}
+            | trained_features(16),
+        )
     with pytest.raises(ValueError, match=r"1 of another shape \(pos_embed"):
         load_published(VIT(3, image_size=12), trained(VIT(3)))
 
 
-@pytest.mark.parametrize("network", [partial(BNInception, dim=8), partial(SmallCNN, dim=8)], ids=["BNInception", "SmallCNN"])
+@pytest.mark.parametrize(
+    "network",
+    [partial(BNInception, dim=8), partial(SmallCNN, dim=8)],
+    ids=["BNInception", "SmallCNN"],
+)
 def test_another_network_s_weights_are_refused_with_what_to_do(network: Any) -> None:
     fresh = network(3)
     before = {name: value.clone() for name, value in fresh.state_dict().items()}
     with pytest.raises(ValueError) as caught:  # noqa: PT011 (the sentence is taken apart below)
         load_published(fresh, trained(RESNET(3)))
     said = str(caught.value)
-    assert re.search(rf"for a {type(fresh).__name__} of {len(before)}: \d+ unknown \(.+\), \d+ missing \(.+\)", said)
-    assert said.endswith("; build the backbone with the sizes and the pooling that the weights were trained with")
+    assert re.search(
+        rf"for a {type(fresh).__name__} of {len(before)}: \d+ unknown \(.+\), \d+ missing \(.+\)",
+        said,
+    )
+    assert said.endswith(
+        "; build the backbone with the sizes and the pooling that the weights were trained with"
+    )
     assert equal(fresh, before)
 
 
@@ -141,7 +192,11 @@ def test_a_constructor_starts_from_a_local_file_and_says_so(tmp_path: Path, suff
     assert equal(network, state, but="fc.")
     assert network.started_from.startswith(f"{len(state) - 2} tensors of {path}, 2 left out (fc.")
     assert RESNET(3).started_from == ""
-    with pytest.raises(ValueError, match=r"resnet.*: state dict of \d+ tensors for a ImageResNet of \d+: .*1 of another shape \(conv1.weight"):
+    with pytest.raises(
+        ValueError,
+        match=r"resnet.*: state dict of \d+ tensors for a ImageResNet of \d+: .*1 of another shape "
+        r"\(conv1.weight",
+    ):
         RESNET(1, weights=str(path))
 
 
@@ -152,7 +207,10 @@ def test_checkpoints_of_the_releases_are_unwrapped(tmp_path: Path) -> None:
         found = read_weights(tmp_path / "a.pt")
         assert found.keys() == state.keys()
     parts = {"backbone": state, "head": {"w": torch.zeros(2)}}
-    for held in (parts, {"step": 7, "model": parts, "optimizer": {"state": {}, "param_groups": []}}):  # OpenSphere's model_STEP.pth and ckpt_STEP.pth
+    for held in (
+        parts,
+        {"step": 7, "model": parts, "optimizer": {"state": {}, "param_groups": []}},
+    ):  # OpenSphere's model_STEP.pth and ckpt_STEP.pth
         torch.save(held, tmp_path / "a.pt")
         assert equal(IRESNET(3), state) is False
         fresh = IRESNET(3)
@@ -172,7 +230,9 @@ class Opener:
         return Path.write_text, (self.path, "executed")
 
 
-def test_files_of_other_kinds_are_refused_and_nothing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_other_kinds_are_refused_and_nothing_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.save({"a": Opener(tmp_path / "proof")}, tmp_path / "code.pth")
     torch.save([torch.zeros(2)], tmp_path / "list.pth")
     torch.save({"a": 1.0}, tmp_path / "number.pth")
@@ -185,11 +245,22 @@ def test_files_of_other_kinds_are_refused_and_nothing_runs(tmp_path: Path, monke
     (tmp_path / "cut.safetensors").write_bytes((100).to_bytes(8, "little") + b'{"a":')
     with zipfile.ZipFile(tmp_path / "other.pth", "w") as archive:
         archive.writestr("a.txt", "x")
-    for name in ("code.pth", "cut.pth", "noise.pth", "nothing.pth", "long.safetensors", "cut.safetensors", "other.pth"):
+    for name in (
+        "code.pth",
+        "cut.pth",
+        "noise.pth",
+        "nothing.pth",
+        "long.safetensors",
+        "cut.safetensors",
+        "other.pth",
+    ):
         with pytest.raises(ValueError, match=f"{name}' cannot be read without running code"):
             read_weights(tmp_path / name)
     for name in ("list.pth", "number.pth", "empty.pth"):
-        with pytest.raises(ValueError, match=f"{name}': it holds a (list|dict) that is no mapping of names to tensors"):
+        with pytest.raises(
+            ValueError,
+            match=f"{name}': it holds a (list|dict) that is no mapping of names to tensors",
+        ):
             read_weights(tmp_path / name)
     with pytest.raises(ValueError, match=r"absent.pth': there is no such file"):
         BNInception(3, weights=str(tmp_path / "absent.pth"))
@@ -198,5 +269,7 @@ def test_files_of_other_kinds_are_refused_and_nothing_runs(tmp_path: Path, monke
         archive.writestr("a/data.pkl", b"0" * 2**20)
     monkeypatch.setattr("toolkit.backbones.weights._LARGEST", 2**19)
     assert (tmp_path / "bomb.pth").stat().st_size < 2**19
-    with pytest.raises(ValueError, match="it holds 1048576 bytes, more than the 524288 that are read"):
+    with pytest.raises(
+        ValueError, match="it holds 1048576 bytes, more than the 524288 that are read"
+    ):
         read_weights(tmp_path / "bomb.pth")

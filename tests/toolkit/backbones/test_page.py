@@ -15,7 +15,9 @@ ROOT = Path(__file__).parents[3]
 
 @cache
 def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_backbones", ROOT / "docs" / "make_backbones.py")
+    spec = importlib.util.spec_from_file_location(
+        "make_backbones", ROOT / "docs" / "make_backbones.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -25,14 +27,18 @@ def generator() -> ModuleType:
 
 def test_backbones_page_is_what_the_classes_say() -> None:
     written = (ROOT / "docs" / "backbones.md").read_text(encoding="utf-8")
-    assert written == generator().page(), "docs/backbones.md is out of date; run: python docs/make_backbones.py"
+    assert written == generator().page(), (
+        "docs/backbones.md is out of date; run: python docs/make_backbones.py"
+    )
 
 
 def test_counts_are_the_field_s_and_no_backbone_is_left_out() -> None:
     module = generator()
     for row in module.ROWS:
         if found := re.match(r"[\d.]+", row.field):
-            assert abs(module.size(row.make) / 1e6 - float(found[0])) < 0.0101, row.name  # the field rounds down as often as to the nearest
+            assert abs(module.size(row.make) / 1e6 - float(found[0])) < 0.0101, (
+                row.name
+            )  # the field rounds down as often as to the nearest
     named = {row.make.func if isinstance(row.make, partial) else row.make for row in module.ROWS}
     files = {path.stem for path in Path(next(iter(toolkit.backbones.__path__))).glob("*.py")} - {
         "__init__",

@@ -1,4 +1,6 @@
-"""Files by torch.save without torch.load: the same tensors bit for bit, and nothing that is larger than the file."""
+"""Files by torch.save without torch.load: the same tensors bit for bit, and nothing that is larger
+than the file.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,18 @@ import torch
 from likeness.models import load
 from toolkit.backbones.weights import read_weights
 
-KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
+KINDS = [
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+]
 
 
 @pytest.mark.parametrize("new", [True, False])
@@ -22,12 +35,26 @@ def test_what_torch_saves_is_read_bit_for_bit(new: bool, tmp_path: Path) -> None
     torch.manual_seed(0)
     whole = torch.randn(4, 6)
     state: Any = OrderedDict((str(kind), (torch.randn(3, 2) * 9).to(kind)) for kind in KINDS)
-    state |= {"view": whole[1:, ::2], "turned": whole.T, "tied": whole, "number": torch.tensor(3), "none": torch.zeros(0, 5)}
+    state |= {
+        "view": whole[1:, ::2],
+        "turned": whole.T,
+        "tied": whole,
+        "number": torch.tensor(3),
+        "none": torch.zeros(0, 5),
+    }
     state["parameter"] = torch.nn.Parameter(torch.ones(2))
     state._metadata = {"": {"version": 1}}
-    torch.save({"state_dict": state, "epoch": 3, "options": {"lr": [0.1, None, True]}, "optimizer": {"state": {0: {"step": whole}}}}, tmp_path / "a.pt",
+    torch.save({
+        "state_dict": state,
+            "epoch": 3,
+                "options": {
+                    "lr": [0.1, None, True]},
+                        "optimizer": {"state": {0: {"step": whole}}}}, tmp_path / "a.pt",
                _use_new_zipfile_serialization=new)  # fmt: skip
-    found, loaded = read_weights(tmp_path / "a.pt"), torch.load(tmp_path / "a.pt", weights_only=True)["state_dict"]
+    found, loaded = (
+        read_weights(tmp_path / "a.pt"),
+        torch.load(tmp_path / "a.pt", weights_only=True)["state_dict"],
+    )
     assert list(found) == list(state)
     for name, value in loaded.items():
         assert found[name].dtype == value.dtype
@@ -37,7 +64,9 @@ def test_what_torch_saves_is_read_bit_for_bit(new: bool, tmp_path: Path) -> None
 class Rebuilt:
     """A tensor as torch.save describes it, but of other sizes."""
 
-    def __init__(self, size: tuple[int, ...], stride: tuple[int, ...], offset: int = 0, numel: int = 1):
+    def __init__(
+        self, size: tuple[int, ...], stride: tuple[int, ...], offset: int = 0, numel: int = 1
+    ):
         self.arguments, self.numel = (offset, size, stride, False, OrderedDict()), numel
 
     def __reduce__(self) -> Any:
@@ -53,7 +82,9 @@ class Kept(tuple[int]):
 
 class Pickler(pickle.Pickler):
     def persistent_id(self, obj: Any) -> Any:
-        return ("storage", torch.FloatStorage, "0", "cpu", obj[0]) if isinstance(obj, Kept) else None
+        return (
+            ("storage", torch.FloatStorage, "0", "cpu", obj[0]) if isinstance(obj, Kept) else None
+        )
 
 
 def write(path: Path, state: Any, numel: int = 1) -> None:
@@ -84,7 +115,11 @@ def test_no_tensor_is_larger_than_what_is_there(tensor: Rebuilt, tmp_path: Path)
 
 
 def test_one_storage_under_many_names_is_no_large_network(tmp_path: Path) -> None:
-    write(tmp_path / "a.pt", {f"w{i}": Rebuilt((1 << 14,), (1,), numel=1 << 14) for i in range(64)}, numel=1 << 14)
+    write(
+        tmp_path / "a.pt",
+        {f"w{i}": Rebuilt((1 << 14,), (1,), numel=1 << 14) for i in range(64)},
+        numel=1 << 14,
+    )
     with pytest.raises(ValueError, match="64 tensors"):
         read_weights(tmp_path / "a.pt")
 
@@ -92,13 +127,29 @@ def test_one_storage_under_many_names_is_no_large_network(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "shapes",
     [
-        {"frame_1.conv_1d.weight": (4, 8, 5), "frame_5.conv_1d.weight": (60_000, 1, 1), "seg_1.weight": (60_000, 1)},  # 7e9 weights in what is given
-        {"layer1.conv.weight": (50_000, 1, 1), "conv.weight": (1, 1, 1), "pool.linear1.weight": (1, 1), "layer2.se_res2block.1.convs.0.weight": (1, 1)},
-        {"layer1.conv.weight": (4, 4, 1), "conv.weight": (1, 1, 1), "pool.linear1.weight": (1, 1), "layer2.se_res2block.1.convs.0.weight": (0, 1)},
+        {
+            "frame_1.conv_1d.weight": (4, 8, 5),
+            "frame_5.conv_1d.weight": (60_000, 1, 1),
+            "seg_1.weight": (60_000, 1),
+        },  # 7e9 weights in what is given
+        {
+            "layer1.conv.weight": (50_000, 1, 1),
+            "conv.weight": (1, 1, 1),
+            "pool.linear1.weight": (1, 1),
+            "layer2.se_res2block.1.convs.0.weight": (1, 1),
+        },
+        {
+            "layer1.conv.weight": (4, 4, 1),
+            "conv.weight": (1, 1, 1),
+            "pool.linear1.weight": (1, 1),
+            "layer2.se_res2block.1.convs.0.weight": (0, 1),
+        },
         {"conv1.weight": (1, 1), "seg_1.weight": (1, 60_000)},
     ],
 )
-def test_a_network_larger_than_its_weights_is_not_made(shapes: dict[str, tuple[int, ...]], tmp_path: Path) -> None:
+def test_a_network_larger_than_its_weights_is_not_made(
+    shapes: dict[str, tuple[int, ...]], tmp_path: Path
+) -> None:
     torch.save({name: torch.zeros(shape) for name, shape in shapes.items()}, tmp_path / "a.pt")
     with pytest.raises(ValueError, match=r"a\.pt"):
         load.load(f"wespeaker:{tmp_path / 'a.pt'}")

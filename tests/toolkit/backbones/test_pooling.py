@@ -19,7 +19,12 @@ NAMES: tuple[Any, ...] = get_args(Pooling)
 
 
 def test_frame_mask_counts_frames() -> None:
-    assert frame_mask(torch.tensor([0.0, 0.29, 0.5, 1.0]), 7).sum(dim=1).tolist() == [1, 2, 4, 7]  # never none
+    assert frame_mask(torch.tensor([0.0, 0.29, 0.5, 1.0]), 7).sum(dim=1).tolist() == [
+        1,
+        2,
+        4,
+        7,
+    ]  # never none
 
 
 def test_keep_zeroes_whatever_lies_in_the_padding() -> None:
@@ -33,7 +38,9 @@ def test_statistics_count_valid_frames_only() -> None:
     masked = statistics(x, frame_mask(torch.tensor([5 / 9, 1.0]), 9))
     for row, frames in enumerate((5, 9)):
         part = x[row, :, :frames]
-        torch.testing.assert_close(masked[row], torch.cat([part.mean(dim=1), (part.var(dim=1) + 1e-7).sqrt()]))
+        torch.testing.assert_close(
+            masked[row], torch.cat([part.mean(dim=1), (part.var(dim=1) + 1e-7).sqrt()])
+        )
     torch.testing.assert_close(statistics(x)[1], masked[1])
 
 
@@ -58,12 +65,18 @@ def expected(name: str, p: dict[str, Tensor], x: Tensor, global_context: bool) -
     if name == "TSTP":
         return torch.cat([mean, deviation])
     if name == "ASTP":
-        seen = torch.cat([x, mean[:, None].expand_as(x), deviation[:, None].expand_as(x)]) if global_context else x
+        seen = (
+            torch.cat([x, mean[:, None].expand_as(x), deviation[:, None].expand_as(x)])
+            if global_context
+            else x
+        )
         return torch.cat(weighted(x, conv(p, "linear2", conv(p, "linear1", seen).tanh()), 1e-7))
     if name == "ASP":
         hidden = conv(p, "attention.0", x).relu()
         scale = p["attention.2.weight"] / (p["attention.2.running_var"] + 1e-5).sqrt()
-        hidden = (hidden - p["attention.2.running_mean"][:, None]) * scale[:, None] + p["attention.2.bias"][:, None]
+        hidden = (hidden - p["attention.2.running_mean"][:, None]) * scale[:, None] + p[
+            "attention.2.bias"
+        ][:, None]
         return torch.cat(weighted(x, conv(p, "attention.3", hidden), 1e-5))
     rows: list[Tensor] = []
     prefixes, heads = (("",), 2) if name == "MHASTP" else (("n_query.0.", "n_query.1."), 8)
@@ -77,10 +90,18 @@ def expected(name: str, p: dict[str, Tensor], x: Tensor, global_context: bool) -
     return torch.cat(rows)
 
 
-@pytest.mark.parametrize(("name", "global_context"), [*((name, False) for name in NAMES), ("ASTP", True)])
+@pytest.mark.parametrize(
+    ("name", "global_context"), [*((name, False) for name in NAMES), ("ASTP", True)]
+)
 @settings(max_examples=25)
-@given(frames=st.lists(st.integers(2, 12), min_size=1, max_size=3), seed=st.integers(0, 2**32 - 1), same=st.booleans())
-def test_poolings_are_those_of_the_release(name: Any, global_context: bool, frames: list[int], seed: int, same: bool) -> None:
+@given(
+    frames=st.lists(st.integers(2, 12), min_size=1, max_size=3),
+    seed=st.integers(0, 2**32 - 1),
+    same=st.booleans(),
+)
+def test_poolings_are_those_of_the_release(
+    name: Any, global_context: bool, frames: list[int], seed: int, same: bool
+) -> None:
     torch.manual_seed(seed)
     module, size = pool(name, 16, global_context=global_context)
     module.double().eval()
@@ -88,18 +109,32 @@ def test_poolings_are_those_of_the_release(name: Any, global_context: bool, fram
     total = max(frames)
     x = torch.randn(len(frames), 16, total, dtype=torch.float64)
     if same:
-        x = x[..., :1].expand(-1, -1, total)  # an utterance that never changes: its deviation is the floor
+        x = x[..., :1].expand(
+            -1, -1, total
+        )  # an utterance that never changes: its deviation is the floor
     pooled = module(x, frame_mask(torch.tensor(frames, dtype=torch.float64) / total, total))
     assert pooled.shape == (len(frames), size)
     for row, num in enumerate(frames):
-        torch.testing.assert_close(pooled[row], expected(name, state, x[row, :, :num], global_context), rtol=1e-6, atol=2e-7)
+        torch.testing.assert_close(
+            pooled[row],
+            expected(name, state, x[row, :, :num], global_context),
+            rtol=1e-6,
+            atol=2e-7,
+        )
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_poolings_serve_every_network_and_train(name: Any) -> None:
-    for backbone in (ResNet(16, dim=4, width=2, depth=18, pooling=name), WeSpeakerECAPA(16, dim=4, channels=16, pooled=16, global_context=False, pooling=name)):
-        backbone(torch.randn(4, 30, 16), torch.tensor([1.0, 0.5, 0.7, 1.0])).mul(torch.randn(4, 4)).sum().backward()
-        assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in backbone.parameters())
+    for backbone in (
+        ResNet(16, dim=4, width=2, depth=18, pooling=name),
+        WeSpeakerECAPA(16, dim=4, channels=16, pooled=16, global_context=False, pooling=name),
+    ):
+        backbone(torch.randn(4, 30, 16), torch.tensor([1.0, 0.5, 0.7, 1.0])).mul(
+            torch.randn(4, 4)
+        ).sum().backward()
+        assert all(
+            p.grad is not None and torch.isfinite(p.grad).all() for p in backbone.parameters()
+        )
 
 
 def test_attention_survives_large_offsets_where_the_release_s_formula_does_not() -> None:

@@ -1,4 +1,6 @@
-"""Each check runs in an interpreter of its own: what an earlier import left behind would hide the failure."""
+"""Each check runs in an interpreter of its own: what an earlier import left behind would hide the
+failure.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ ROOT = Path(__file__).parents[3]
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
+    )
 
 
 def test_torchaudio_and_speechbrain_import() -> None:

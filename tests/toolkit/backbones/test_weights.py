@@ -17,37 +17,67 @@ def make() -> ResNet:
 
 def state(**more: Tensor) -> dict[str, Tensor]:
     torch.manual_seed(1)
-    return {name: torch.randn_like(value) if value.is_floating_point() else value for name, value in make().state_dict().items()} | more
+    return {
+        name: torch.randn_like(value) if value.is_floating_point() else value
+        for name, value in make().state_dict().items()
+    } | more
 
 
 def test_classifiers_are_dropped_and_said() -> None:
     backbone = make()
     given = state() | {"projection.weight": torch.zeros(9, 4), "projection.bias": torch.zeros(9)}
-    assert load_wespeaker(backbone, {f"module.{name}": value for name, value in given.items()}) == ("projection.weight", "projection.bias")
+    assert load_wespeaker(backbone, {f"module.{name}": value for name, value in given.items()}) == (
+        "projection.weight",
+        "projection.bias",
+    )
     for name, value in backbone.state_dict().items():
         assert torch.equal(value, given[name]), name
 
 
 def test_old_states_without_counters_of_batches_load() -> None:
     backbone = make()
-    load_wespeaker(backbone, {name: value for name, value in state().items() if not name.endswith("num_batches_tracked")})
+    load_wespeaker(
+        backbone,
+        {
+            name: value
+            for name, value in state().items()
+            if not name.endswith("num_batches_tracked")
+        },
+    )
     assert torch.equal(backbone.state_dict()["seg_1.bias"], state()["seg_1.bias"])
 
 
 def test_averaged_counters_of_batches_load() -> None:
     """WeSpeaker's average_model.py divides every tensor, so that counters become floats."""
     backbone = make()
-    load_wespeaker(backbone, {name: value + 0.5 if name.endswith("num_batches_tracked") else value for name, value in state().items()})
+    load_wespeaker(
+        backbone,
+        {
+            name: value + 0.5 if name.endswith("num_batches_tracked") else value
+            for name, value in state().items()
+        },
+    )
     assert backbone.state_dict()["bn1.num_batches_tracked"].dtype == torch.int64
 
 
 def test_faults_are_counted_and_named_and_nothing_changes() -> None:
     backbone = make()
     before = {name: value.clone() for name, value in backbone.state_dict().items()}
-    given = state(**{"frontend.a": torch.zeros(1), "frontend.b": torch.zeros(1), "frontend.c": torch.zeros(1), "frontend.d": torch.zeros(1)})
+    given = state(
+        **{
+            "frontend.a": torch.zeros(1),
+            "frontend.b": torch.zeros(1),
+            "frontend.c": torch.zeros(1),
+            "frontend.d": torch.zeros(1),
+        }
+    )
     del given["bn1.weight"]
     given["seg_1.weight"] = torch.zeros(3, 3)
-    with pytest.raises(ValueError, match=r"4 unknown \(frontend.a, frontend.b, frontend.c, ...\), 1 missing \(bn1.weight\), 1 of another shape") as caught:
+    with pytest.raises(
+        ValueError,
+        match=r"4 unknown \(frontend.a, frontend.b, frontend.c, ...\), 1 missing \(bn1.weight\), 1 "
+        r"of another shape",
+    ) as caught:
         load_wespeaker(backbone, given)
     assert "seg_1.weight (3, 3) for (4, 64)" in str(caught.value)
     assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items())

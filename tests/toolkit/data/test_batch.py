@@ -11,7 +11,9 @@ from toolkit.data.batch import MAX_SPAN, Item, read_items, write_items
 
 
 @given(st.binary(min_size=1, max_size=100), st.data())
-def test_a_span_opens_as_its_bytes(tmp_path_factory: pytest.TempPathFactory, content: bytes, data: st.DataObject) -> None:
+def test_a_span_opens_as_its_bytes(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes, data: st.DataObject
+) -> None:
     path = tmp_path_factory.mktemp("span") / "shard.tar"
     path.write_bytes(content)
     offset = data.draw(st.integers(0, len(content)))
@@ -25,7 +27,12 @@ def test_a_span_opens_as_its_bytes(tmp_path_factory: pytest.TempPathFactory, con
 def test_spans_outside_the_shard_are_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "shard.tar"
     path.write_bytes(bytes(1000))
-    for span, says in [((990, 20), "only 10 of its 20 bytes"), ((5000, 1), "only 0 of its 1 bytes"), ((-1, 5), "from byte -1"), ((0, MAX_SPAN + 1), "at most")]:
+    for span, says in [
+        ((990, 20), "only 10 of its 20 bytes"),
+        ((5000, 1), "only 0 of its 1 bytes"),
+        ((-1, 5), "from byte -1"),
+        ((0, MAX_SPAN + 1), "at most"),
+    ]:
         with pytest.raises(ValueError, match=says) as caught:
             Item("spk/a", path, span=span).open()
         assert str(caught.value).startswith(f"{path}[spk/a]: ")
@@ -45,14 +52,21 @@ def test_items_of_shards_are_not_written_as_their_shard(tmp_path: Path) -> None:
     inside = [Item(f"s/{i}", tmp_path / "0.tar", span=(i, 1), ending=".wav") for i in range(2)]
     write_items(tmp_path / "list.txt", files, tmp_path)
     assert read_items(tmp_path / "list.txt") == files
-    with pytest.raises(ValueError, match=r"list.txt: 2 of 4 items lie inside tar shards \('s/0', 's/1'\), and a list names files only; unpack the shards"):
+    with pytest.raises(
+        ValueError,
+        match=r"list.txt: 2 of 4 items lie inside tar shards \('s/0', 's/1'\), and a list names "
+        r"files only; unpack the shards",
+    ):
         write_items(tmp_path / "list.txt", files + inside, tmp_path)
     assert read_items(tmp_path / "list.txt") == files
 
 
 @pytest.mark.parametrize("name", ["#a", '"a"', "a\tb", "a\nb", "a\rb", " a", "a ", ""])
 def test_a_list_holds_no_name_that_would_be_read_back_as_another(name: str, tmp_path: Path) -> None:
-    files = [Item("good", tmp_path / "good.wav"), Item(f"{name}/1.wav", tmp_path / name / "1.wav") if name else Item("", tmp_path / "1.wav")]
+    files = [
+        Item("good", tmp_path / "good.wav"),
+        Item(f"{name}/1.wav", tmp_path / name / "1.wav") if name else Item("", tmp_path / "1.wav"),
+    ]
     if name == "a ":  # a blank before the suffix or a slash stays
         write_items(tmp_path / "list.txt", files, tmp_path)
         assert read_items(tmp_path / "list.txt") == files
@@ -63,7 +77,9 @@ def test_a_list_holds_no_name_that_would_be_read_back_as_another(name: str, tmp_
 
 
 @given(st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=5, unique_by=nfc))
-def test_what_a_list_takes_it_gives_back(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> None:
+def test_what_a_list_takes_it_gives_back(
+    tmp_path_factory: pytest.TempPathFactory, names: list[str]
+) -> None:
     folder = tmp_path_factory.mktemp("list")
     try:
         items = [Item(name, Path(f"{number}.wav")) for number, name in enumerate(names)]

@@ -1,4 +1,6 @@
-"""Decoding images: every format and mode, orientation and depth against Pillow's levels and OpenCV's, and what is refused."""
+"""Decoding images: every format and mode, orientation and depth against Pillow's levels and
+OpenCV's, and what is refused.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,10 @@ def test_16_bit_grey_is_rounded_to_8() -> None:
     assert np.array_equal(decode(file_of(Image.fromarray(deep), "PNG"))[..., 1], wanted)
     pgm = b"P5 30 20 65535\n" + deep.astype(">u2").tobytes()
     assert np.array_equal(decode(pgm)[..., 1], wanted)
-    for levels, reason in ((deep.astype(np.float32), "floating-point"), (deep.astype(np.int32) * 2, "32-bit")):
+    for levels, reason in (
+        (deep.astype(np.float32), "floating-point"),
+        (deep.astype(np.int32) * 2, "32-bit"),
+    ):
         with pytest.raises(BadImage, match=f"x: .*{reason}.*convert it to 8 bits"):
             decode(file_of(Image.fromarray(levels), "TIFF"))
 
@@ -92,7 +97,9 @@ def test_damaged_exif_says_nothing_about_the_pixels() -> None:
     assert decode(held[:place] + b"\xff" * 8 + held[place + 8 :]).shape == (40, 56, 3)
 
 
-def test_damaged_files_are_refused_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_files_are_refused_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     jpeg = file_of(Image.fromarray(SMOOTH), "JPEG", quality=95)
     for name, held, reason in [
         ("cut.jpg", jpeg[: len(jpeg) // 2], "[Tt]runcated"),
@@ -100,7 +107,9 @@ def test_damaged_files_are_refused_with_the_reason(tmp_path: Path, monkeypatch: 
         ("empty.jpg", b"", "none of the formats"),
         ("a.eps", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "none of the formats"),
     ]:
-        with pytest.raises(BadImage, match=f"{name}: .*{reason}.*; fetch or write the file again, or remove it"):
+        with pytest.raises(
+            BadImage, match=f"{name}: .*{reason}.*; fetch or write the file again, or remove it"
+        ):
             decode_bytes(held, name)
     with pytest.raises(BadImage, match=r"missing.jpg: no such file"):
         file_bytes(Item("m", tmp_path / "missing.jpg"))
@@ -112,11 +121,18 @@ def test_damaged_files_are_refused_with_the_reason(tmp_path: Path, monkeypatch: 
 
 def test_bombs_are_refused_before_decoding() -> None:
     def chunk(kind: bytes, held: bytes) -> bytes:
-        return struct.pack(">I", len(held)) + kind + held + struct.pack(">I", zlib.crc32(kind + held))
+        return (
+            struct.pack(">I", len(held)) + kind + held + struct.pack(">I", zlib.crc32(kind + held))
+        )
 
     for side in (9_000, 60_000):  # the second is over Pillow's own limit too
         head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
-        png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
+        png = (
+            b"\x89PNG\r\n\x1a\n"
+            + chunk(b"IHDR", head)
+            + chunk(b"IDAT", zlib.compress(bytes(1000)))
+            + chunk(b"IEND", b"")
+        )
         with pytest.raises(BadImage, match="pixels"):
             decode(png)
 
@@ -124,7 +140,9 @@ def test_bombs_are_refused_before_decoding() -> None:
 @settings(max_examples=100)
 @given(st.data())
 def test_any_bytes_are_an_image_or_bad(data: st.DataObject) -> None:
-    held = bytearray(file_of(Image.fromarray(SMOOTH[:12, :12]), data.draw(st.sampled_from(FORMATS))))
+    held = bytearray(
+        file_of(Image.fromarray(SMOOTH[:12, :12]), data.draw(st.sampled_from(FORMATS)))
+    )
     for place in data.draw(st.lists(st.integers(0, len(held) - 1), max_size=4)):
         held[place] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(0, len(held)) | st.just(len(held)))
@@ -136,7 +154,9 @@ def test_any_bytes_are_an_image_or_bad(data: st.DataObject) -> None:
 def test_images_are_read_from_tar_shards(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.png").write_bytes(encode(SMOOTH))
-    shards.write([Item(name, tmp_path / f"{name}.png", name) for name in ("a", "b")], tmp_path / "tar")
+    shards.write(
+        [Item(name, tmp_path / f"{name}.png", name) for name in ("a", "b")], tmp_path / "tar"
+    )
     packed = shards.items(tmp_path / "tar", suffixes=images.SUFFIXES)
     assert sorted(one.id for one in packed) == ["a", "b"]
     assert np.array_equal(decode(file_bytes(packed[0])), SMOOTH)
@@ -176,7 +196,9 @@ def test_sizes_are_seen_before_decoding() -> None:
 
 
 def test_32_bits_of_unknown_range_are_refused_like_floats() -> None:
-    with pytest.raises(BadImage, match="32-bit"):  # levels of 0 to 255 were taken for 16 bits, and all became black
+    with pytest.raises(
+        BadImage, match="32-bit"
+    ):  # levels of 0 to 255 were taken for 16 bits, and all became black
         decode(file_of(Image.fromarray(SMOOTH[..., 0].astype(np.int32)), "TIFF"))
     grey = Image.fromarray(SMOOTH[..., 0].astype(np.uint16) * 257)
     assert np.array_equal(decode(file_of(grey, "TIFF"))[..., 0], SMOOTH[..., 0])

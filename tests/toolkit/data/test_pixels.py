@@ -1,4 +1,6 @@
-"""What networks see of images: the field's scales by hand and by OpenCV's blobs, and what is refused."""
+"""What networks see of images: the field's scales by hand and by OpenCV's blobs, and what is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ BATCH = torch.from_numpy(LEVELS.transpose(2, 0, 1).copy()).float().unsqueeze(0)
 
 
 def test_faces_as_the_field_feeds_them() -> None:
-    blob = cv2.dnn.blobFromImage(LEVELS, 1 / 127.5, None, (127.5, 127.5, 127.5), swapRB=True)  # as insightface's ArcFaceONNX, from BGR
+    blob = cv2.dnn.blobFromImage(
+        LEVELS, 1 / 127.5, None, (127.5, 127.5, 127.5), swapRB=True
+    )  # as insightface's ArcFaceONNX, from BGR
     assert_close(pixels.ADAFACE()(BATCH)[0], torch.from_numpy(blob), atol=1e-6, rtol=0)
     assert torch.equal(pixels.INSIGHTFACE()(BATCH)[0], (BATCH - 127.5) / 127.5)
     assert torch.equal(pixels.IJB_EVALS()(BATCH)[0], (BATCH - 127.5) / 128)
@@ -31,7 +35,9 @@ def test_images_as_the_field_feeds_them() -> None:
     image = BATCH.double()
     scaled, lengths = pixels.BN_INCEPTION().double()(image)
     assert lengths is None
-    expected = image.flip(1) - torch.tensor([104.0, 117.0, 128.0], dtype=torch.float64).view(3, 1, 1)  # Caffe's: BGR less its means
+    expected = image.flip(1) - torch.tensor([104.0, 117.0, 128.0], dtype=torch.float64).view(
+        3, 1, 1
+    )  # Caffe's: BGR less its means
     assert_close(scaled, expected, atol=2e-4, rtol=0)
     each = PixelScale((1.0, 2.0, 3.0), (1.0, 2.0, 4.0), scale=1.0, bgr=True)(BATCH)[0]
     assert torch.equal(each[0, 0], (BATCH[0, 2] - 3) / 4)
@@ -43,13 +49,26 @@ def test_images_as_the_field_feeds_them() -> None:
 
 def test_a_checkpoint_can_describe_and_restore_it() -> None:
     assert restore(describe(pixels.ADAFACE, "frontend"), "frontend", kind="module")().bgr is True
-    assert restore(describe(partial(PixelScale, mean=pixels.CIFAR10_MEAN, std=(1.0, 1.0, 1.0)), "frontend"), "frontend", kind="module")().dim == 3
+    assert (
+        restore(
+            describe(
+                partial(PixelScale, mean=pixels.CIFAR10_MEAN, std=(1.0, 1.0, 1.0)), "frontend"
+            ),
+            "frontend",
+            kind="module",
+        )().dim
+        == 3
+    )
     assert not pixels.IMAGENET().state_dict()  # its numbers are in the description
 
 
 def test_refusals() -> None:
     scale = pixels.IMAGENET()
-    for wrong, lengths, reason in ((BATCH[:, :1], None, "as many means"), (BATCH[0], None, r"\(B, 3, H, W\)"), (BATCH, torch.ones(1), "different widths")):
+    for wrong, lengths, reason in (
+        (BATCH[:, :1], None, "as many means"),
+        (BATCH[0], None, r"\(B, 3, H, W\)"),
+        (BATCH, torch.ones(1), "different widths"),
+    ):
         with pytest.raises(ValueError, match=reason):
             scale(wrong, lengths)
     with pytest.raises(ValueError, match="a crop of 41 needs edges as long"):

@@ -9,7 +9,9 @@ from toolkit.data.sampling import Index, Sampling, check, draws, epoch_batches
 
 
 @given(st.integers(2, 12), st.integers(1, 5), st.integers(1, 4), st.integers(0, 3))
-def test_class_balanced_batches_hold_n_distinct_classes_of_k(classes: int, sizes: int, each: int, epoch: int) -> None:
+def test_class_balanced_batches_hold_n_distinct_classes_of_k(
+    classes: int, sizes: int, each: int, epoch: int
+) -> None:
     labels = np.repeat(np.arange(classes), np.arange(classes) % sizes + 1)
     per_batch = max(1, classes // 2)
     batches = epoch_batches(labels, Sampling(per_batch * each, each), seed=3, epoch=epoch)
@@ -23,7 +25,9 @@ def test_class_balanced_uses_every_item_of_a_class_before_repeating_one() -> Non
     labels = np.repeat(np.arange(4), 6)
     batches = epoch_batches(labels, Sampling(8, 2), seed=0, epoch=0)
     counts = np.bincount(batches.reshape(-1), minlength=24)
-    assert counts.max() == 1  # three batches of 4 classes x 2 items: 24 draws over 24 items, each once
+    assert (
+        counts.max() == 1
+    )  # three batches of 4 classes x 2 items: 24 draws over 24 items, each once
 
 
 def test_shuffled_is_a_pass_without_repeats() -> None:
@@ -37,13 +41,17 @@ def one_by_one(labels: Index, sampling: Sampling, seed: int, epoch: int) -> Inde
     rng, each = np.random.default_rng((seed, epoch)), sampling.items_per_class
     members = [np.flatnonzero(labels == one) for one in np.unique(labels)]
     per_batch, num_batches = sampling.batch_size // each, max(1, labels.size // sampling.batch_size)
-    rounds = [rng.permutation(len(members)) for _ in range(-(-num_batches * per_batch // len(members)))]
+    rounds = [
+        rng.permutation(len(members)) for _ in range(-(-num_batches * per_batch // len(members)))
+    ]
     batches = np.concatenate(rounds)[: num_batches * per_batch].reshape(num_batches, per_batch)
     for row in batches:
         values, first = np.unique(row, return_index=True)
         if values.size < row.size:
             second = np.setdiff1d(np.arange(row.size), first)
-            row[second] = rng.permutation(np.setdiff1d(np.arange(len(members)), values))[: second.size]
+            row[second] = rng.permutation(np.setdiff1d(np.arange(len(members)), values))[
+                : second.size
+            ]
     lines: list[list[int]] = [[] for _ in members]
     drawn: list[int] = []
     for number in batches.reshape(-1):
@@ -54,24 +62,42 @@ def one_by_one(labels: Index, sampling: Sampling, seed: int, epoch: int) -> Inde
     return np.array(drawn).reshape(num_batches, -1)
 
 
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=12).filter(any), st.integers(1, 5), st.integers(0, 2**31), st.data())
-def test_class_balanced_batches_of_a_seed_never_change(sizes: list[int], each: int, seed: int, data: st.DataObject) -> None:
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=12).filter(any),
+    st.integers(1, 5),
+    st.integers(0, 2**31),
+    st.data(),
+)
+def test_class_balanced_batches_of_a_seed_never_change(
+    sizes: list[int], each: int, seed: int, data: st.DataObject
+) -> None:
     labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
     sampling = Sampling(each * data.draw(st.integers(1, np.unique(labels).size)), each)
-    np.testing.assert_array_equal(epoch_batches(labels, sampling, seed=seed, epoch=2), one_by_one(labels, sampling, seed, 2))
+    np.testing.assert_array_equal(
+        epoch_batches(labels, sampling, seed=seed, epoch=2), one_by_one(labels, sampling, seed, 2)
+    )
 
 
-@pytest.mark.parametrize("sampling", [Sampling(4), Sampling(4, 2), Sampling(4, weighting="sqrt"), Sampling(4, open_shards=2)])
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(4), Sampling(4, 2), Sampling(4, weighting="sqrt"), Sampling(4, open_shards=2)],
+)
 @given(st.integers(0, 20))
 def test_any_sampling_can_be_resumed(sampling: Sampling, start: int) -> None:
     labels, shards = np.repeat(np.arange(5), 5), np.arange(25) % 6
     whole = list(draws(labels, sampling, seed=7, start=0, stop=25, shards=shards))
-    assert list(draws(labels, sampling, seed=7, start=start, stop=25, shards=shards)) == whole[start:]
-    assert whole[:6] != [[one._replace(step=one.step - 6) for one in batch] for batch in whole[6:12]]  # an epoch has 6 batches; the next one differs
+    assert (
+        list(draws(labels, sampling, seed=7, start=start, stop=25, shards=shards)) == whole[start:]
+    )
+    assert whole[:6] != [
+        [one._replace(step=one.step - 6) for one in batch] for batch in whole[6:12]
+    ]  # an epoch has 6 batches; the next one differs
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=10), st.integers(0, 2**31))
-def test_sqrt_weighting_draws_the_items_of_a_class_equally_often(sizes: list[int], seed: int) -> None:
+def test_sqrt_weighting_draws_the_items_of_a_class_equally_often(
+    sizes: list[int], seed: int
+) -> None:
     labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
     batches = epoch_batches(labels, Sampling(1, weighting="sqrt"), seed=seed, epoch=0)
     assert batches.shape == (labels.size, 1)
@@ -83,20 +109,36 @@ def test_sqrt_weighting_draws_the_items_of_a_class_equally_often(sizes: list[int
 def test_sqrt_weighting_gives_classes_the_square_root_of_their_share() -> None:
     sizes = np.array([1, 0, 100, 400, 2500, 6999])
     labels = np.repeat(np.arange(6), sizes)
-    batches = [epoch_batches(labels, Sampling(50, weighting="sqrt"), seed=0, epoch=epoch) for epoch in range(5)]
+    batches = [
+        epoch_batches(labels, Sampling(50, weighting="sqrt"), seed=0, epoch=epoch)
+        for epoch in range(5)
+    ]
     counts = np.bincount(labels[np.concatenate(batches).reshape(-1)], minlength=6)
     share = np.sqrt(sizes) / np.sqrt(sizes).sum()
     assert (np.abs(counts - 50_000 * share) <= 5 * np.sqrt(50_000 * share * (1 - share))).all()
-    per_batch = (labels[batches[0]] == 5).mean(axis=1)  # the places of a class are spread over the epoch
+    per_batch = (labels[batches[0]] == 5).mean(
+        axis=1
+    )  # the places of a class are spread over the epoch
     assert per_batch.std() == pytest.approx(np.sqrt(share[5] * (1 - share[5]) / 50), rel=0.25)
 
 
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(1, 14), st.integers(0, 2**31))
-def test_open_shards_reads_every_item_once_from_few_shards_at_a_time(sizes: list[int], window: int, seed: int) -> None:
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(1, 14), st.integers(0, 2**31)
+)
+def test_open_shards_reads_every_item_once_from_few_shards_at_a_time(
+    sizes: list[int], window: int, seed: int
+) -> None:
     shards = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
-    order = epoch_batches(np.zeros(shards.size, dtype=np.int64), Sampling(1, open_shards=window), seed=seed, epoch=0, shards=shards).reshape(-1)
+    order = epoch_batches(
+        np.zeros(shards.size, dtype=np.int64),
+        Sampling(1, open_shards=window),
+        seed=seed,
+        epoch=0,
+        shards=shards,
+    ).reshape(-1)
     np.testing.assert_array_equal(np.sort(order), np.arange(shards.size))
-    # The window slides over the shards in shuffled order, by one at a time and once around: with the places moved only when a draw demands it, that suffices.
+    # The window slides over the shards in shuffled order, by one at a time and once around: with
+    # the places moved only when a draw demands it, that suffices.
     place = np.random.default_rng((seed, 0)).permutation(len(sizes))
     newest = 0
     for at in place[shards[order]].tolist():
@@ -109,28 +151,52 @@ def test_open_shards_mixes_evenly_within_its_window() -> None:
     num_shards, each, window = 60, 200, 6
     shards = np.repeat(np.arange(num_shards), each)
     orders = [
-        epoch_batches(np.zeros(shards.size, dtype=np.int64), Sampling(1, open_shards=window), seed=1, epoch=epoch, shards=shards).reshape(-1)
+        epoch_batches(
+            np.zeros(shards.size, dtype=np.int64),
+            Sampling(1, open_shards=window),
+            seed=1,
+            epoch=epoch,
+            shards=shards,
+        ).reshape(-1)
         for epoch in range(4)
     ]
     for order in orders:
         drawn = shards[order]
         pairs = shards.size - 1
-        assert (drawn[1:] == drawn[:-1]).mean() == pytest.approx(1 / window, abs=4 * np.sqrt(1 / window / pairs))
+        assert (drawn[1:] == drawn[:-1]).mean() == pytest.approx(
+            1 / window, abs=4 * np.sqrt(1 / window / pairs)
+        )
         batches = drawn.reshape(-1, 100)
-        assert np.mean([np.unique(one).size for one in batches]) > window - 0.1  # 100 draws meet every open shard
+        assert (
+            np.mean([np.unique(one).size for one in batches]) > window - 0.1
+        )  # 100 draws meet every open shard
         assert max(np.unique(one).size for one in batches) <= window + 2
         position = np.empty(shards.size)
         position[order] = np.arange(shards.size)
-        inside = position.reshape(num_shards, each).argsort(axis=1).argsort(axis=1)  # each shard's own order of reading
-        assert abs(np.corrcoef(inside.reshape(-1), np.tile(np.arange(each), num_shards))[0, 1]) < 4 / np.sqrt(shards.size)
-    opened = [shards[order][np.sort(np.unique(shards[order], return_index=True)[1])] for order in orders]
+        inside = (
+            position.reshape(num_shards, each).argsort(axis=1).argsort(axis=1)
+        )  # each shard's own order of reading
+        assert abs(
+            np.corrcoef(inside.reshape(-1), np.tile(np.arange(each), num_shards))[0, 1]
+        ) < 4 / np.sqrt(shards.size)
+    opened = [
+        shards[order][np.sort(np.unique(shards[order], return_index=True)[1])] for order in orders
+    ]
     assert all((one != opened[0]).any() for one in opened[1:])
 
 
 def test_a_window_of_all_shards_is_the_plain_shuffle() -> None:
     """Neighbours share a shard as often as in a random permutation."""
     shards = np.repeat(np.arange(20), 500)
-    drawn = shards[epoch_batches(np.zeros(shards.size, dtype=np.int64), Sampling(1, open_shards=99), seed=0, epoch=0, shards=shards).reshape(-1)]
+    drawn = shards[
+        epoch_batches(
+            np.zeros(shards.size, dtype=np.int64),
+            Sampling(1, open_shards=99),
+            seed=0,
+            epoch=0,
+            shards=shards,
+        ).reshape(-1)
+    ]
     assert (drawn[1:] == drawn[:-1]).mean() == pytest.approx(1 / 20, abs=0.01)
     halves = np.bincount(drawn[:5000], minlength=20)
     assert halves.std() == pytest.approx(np.sqrt(500 * 0.5 * 0.5), rel=0.5)
@@ -138,7 +204,11 @@ def test_a_window_of_all_shards_is_the_plain_shuffle() -> None:
 
 def test_settings_that_contradict_each_other_are_refused() -> None:
     labels, shards = np.repeat(np.arange(5), 4), np.zeros(20, dtype=np.int64)
-    for sampling in (Sampling(4, 2, "sqrt"), Sampling(4, 2, open_shards=2), Sampling(4, weighting="sqrt", open_shards=2)):
+    for sampling in (
+        Sampling(4, 2, "sqrt"),
+        Sampling(4, 2, open_shards=2),
+        Sampling(4, weighting="sqrt", open_shards=2),
+    ):
         with pytest.raises(ValueError, match="exclude each other"):
             check(labels, sampling, shards)
     for given_shards in (None, shards[:-1]):
@@ -166,7 +236,12 @@ def test_epochs_and_seeds_differ() -> None:
 
 @pytest.mark.parametrize(
     ("sampling", "says"),
-    [(Sampling(10, 4), "no multiple"), (Sampling(12, 2), "6 classes a batch"), (Sampling(99), "only 20 items"), (Sampling(0), "at least 1")],
+    [
+        (Sampling(10, 4), "no multiple"),
+        (Sampling(12, 2), "6 classes a batch"),
+        (Sampling(99), "only 20 items"),
+        (Sampling(0), "at least 1"),
+    ],
 )
 def test_impossible_batches_are_refused(sampling: Sampling, says: str) -> None:
     with pytest.raises(ValueError, match=says):

@@ -57,7 +57,11 @@ def test_packed_items_are_the_items(voices: Path, packed: Path) -> None:
     assert {one.id for one in found} == originals.keys()
     assert [one.id for one in found] != sorted(originals)  # shuffled
     for one in found:
-        assert (one.label, one.suffix, content(one)) == (originals[one.id].label, ".flac", originals[one.id].path.read_bytes())
+        assert (one.label, one.suffix, content(one)) == (
+            originals[one.id].label,
+            ".flac",
+            originals[one.id].path.read_bytes(),
+        )
         np.testing.assert_array_equal(audio.read(one), audio.read(originals[one.id]))
     numbers = shards.shard_numbers(found)
     assert [one.path.name for one in found] == [f"train-{number:06d}.tar" for number in numbers]
@@ -70,12 +74,20 @@ def test_the_index_says_what_a_scan_finds(packed: Path, tmp_path: Path) -> None:
         shutil.copy(path, tmp_path)
     scanned = shards.items(tmp_path)
     assert [one._replace(path=packed / one.path.name) for one in scanned] == with_index
-    assert {one.name: one.read_bytes() for one in tmp_path.glob("*.index")} == {one.name: one.read_bytes() for one in packed.glob("*.index")}
-    assert shards.items(str(tmp_path / "train-00000[01].tar")) == [one for one in scanned if one.path.stem in ("train-000000", "train-000001")]
-    assert shards.items(tmp_path / "train-000001.tar") == [one for one in scanned if one.path.stem == "train-000001"]
+    assert {one.name: one.read_bytes() for one in tmp_path.glob("*.index")} == {
+        one.name: one.read_bytes() for one in packed.glob("*.index")
+    }
+    assert shards.items(str(tmp_path / "train-00000[01].tar")) == [
+        one for one in scanned if one.path.stem in ("train-000000", "train-000001")
+    ]
+    assert shards.items(tmp_path / "train-000001.tar") == [
+        one for one in scanned if one.path.stem == "train-000001"
+    ]
 
 
-def test_shards_are_on_the_disk_before_what_they_were_made_in_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_are_on_the_disk_before_what_they_were_made_in_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each comes after its index: a shard that is there has one."""
     for name in "ab":
         (tmp_path / f"{name}.wav").write_bytes(bytes(600))
@@ -83,11 +95,18 @@ def test_shards_are_on_the_disk_before_what_they_were_made_in_goes(tmp_path: Pat
     calls = recorded(monkeypatch, tmp_path / "packed")
     made = [one.name for one in shards.write(items, tmp_path / "packed", shard_bytes=4_000)]
     assert len(made) == 2
-    whole = [call for name in made for one in (f"{name}.index", name) for call in (f"fsync new {one}", f"replace {one}", "fsync .")]
+    whole = [
+        call
+        for name in made
+        for one in (f"{name}.index", name)
+        for call in (f"fsync new {one}", f"replace {one}", "fsync .")
+    ]
     assert come_in_order([*whole, "rmtree .shard.unfinished"], calls)
 
 
-def test_packing_is_a_pure_function_and_goes_on_after_an_interruption(voices: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packing_is_a_pure_function_and_goes_on_after_an_interruption(
+    voices: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     originals = folders.scan(voices)
     whole, calls = shards._pack, list[str]()
 
@@ -106,10 +125,14 @@ def test_packing_is_a_pure_function_and_goes_on_after_an_interruption(voices: Pa
     shards.write(originals, tmp_path, name="train", shard_bytes=100_000)
     assert calls[2:4] == ["train-000002.tar"] * 2
     assert len(calls) == len(set(calls)) + 1  # the first two were kept
-    assert {one.name: one.read_bytes() for one in tmp_path.iterdir()} == {one.name: one.read_bytes() for one in packed.iterdir()}
+    assert {one.name: one.read_bytes() for one in tmp_path.iterdir()} == {
+        one.name: one.read_bytes() for one in packed.iterdir()
+    }
     (tmp_path / ".train.unfinished").mkdir()  # as if it had been killed between the last renamings
     (tmp_path / "train-000003.tar").rename(tmp_path / ".train.unfinished/train-000003.tar")
-    (tmp_path / "train-000003.tar.index").rename(tmp_path / ".train.unfinished/train-000003.tar.index")
+    (tmp_path / "train-000003.tar.index").rename(
+        tmp_path / ".train.unfinished/train-000003.tar.index"
+    )
     with pytest.raises(ValueError, match="part of a packing that was interrupted"):
         shards.items(tmp_path)
     before = len(calls)
@@ -118,16 +141,25 @@ def test_packing_is_a_pure_function_and_goes_on_after_an_interruption(voices: Pa
     assert len(shards.items(tmp_path)) == len(originals)
     with pytest.raises(ValueError, match="other shards"):
         shards.write(originals, tmp_path, name="train", shard_bytes=100_000, seed=1)
-    again = shards.write(shards.items(tmp_path), tmp_path, name="again")  # from spans, into one shard
-    assert {one.id: content(one) for one in shards.items(again[0])} == {one.id: one.path.read_bytes() for one in originals}
+    again = shards.write(
+        shards.items(tmp_path), tmp_path, name="again"
+    )  # from spans, into one shard
+    assert {one.id: content(one) for one in shards.items(again[0])} == {
+        one.id: one.path.read_bytes() for one in originals
+    }
 
 
 def test_what_cannot_be_packed_is_counted_and_named(tmp_path: Path) -> None:
     for name in ("a.wav", "b.json", "c"):
         (tmp_path / name).write_bytes(b"12")
     (tmp_path / "empty.wav").touch()
-    bad = [Item(name, tmp_path / name, "x") for name in ("a.wav", "b.json", "c", "empty.wav", "none.wav")]
-    with pytest.raises(ValueError, match=r"4 of 5 items cannot be packed \('.*b.json'.*: the suffix '.json'"):
+    bad = [
+        Item(name, tmp_path / name, "x")
+        for name in ("a.wav", "b.json", "c", "empty.wav", "none.wav")
+    ]
+    with pytest.raises(
+        ValueError, match=r"4 of 5 items cannot be packed \('.*b.json'.*: the suffix '.json'"
+    ):
         shards.write(bad, tmp_path / "out")
     with pytest.raises(ValueError, match="1 of 1 items have an id or label that is no line"):
         shards.write([Item("a\nb", tmp_path / "a.wav", "x")], tmp_path / "out")
@@ -139,16 +171,30 @@ def test_what_cannot_be_packed_is_counted_and_named(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_webdataset_reads_what_we_write_and_we_read_what_it_writes(packed: Path, tmp_path: Path) -> None:
+def test_webdataset_reads_what_we_write_and_we_read_what_it_writes(
+    packed: Path, tmp_path: Path
+) -> None:
     wds = pytest.importorskip("webdataset")
     ours = shards.items(packed)
-    read = list(wds.WebDataset([str(one) for one in sorted(packed.glob("*.tar"))], shardshuffle=False))
-    assert [(json.loads(one["json"]), one["flac"]) for one in read] == [({"id": one.id, "label": one.label}, content(one)) for one in ours]
+    read = list(
+        wds.WebDataset([str(one) for one in sorted(packed.glob("*.tar"))], shardshuffle=False)
+    )
+    assert [(json.loads(one["json"]), one["flac"]) for one in read] == [
+        ({"id": one.id, "label": one.label}, content(one)) for one in ours
+    ]
     with wds.TarWriter(str(tmp_path / "theirs.tar")) as writer:
         for number, one in enumerate(ours[:9]):
-            writer.write({"__key__": f"clip/{number}", "flac": content(one), ("cls", "txt", "json")[number % 3]: {"label": "7"} if number % 3 == 2 else "7"})
+            writer.write(
+                {
+                    "__key__": f"clip/{number}",
+                    "flac": content(one),
+                    ("cls", "txt", "json")[number % 3]: {"label": "7"} if number % 3 == 2 else "7",
+                }
+            )
     theirs = shards.items(tmp_path)
-    assert [(one.id, one.label, one.suffix, content(one)) for one in theirs] == [(f"clip/{n}", "7", ".flac", content(one)) for n, one in enumerate(ours[:9])]
+    assert [(one.id, one.label, one.suffix, content(one)) for one in theirs] == [
+        (f"clip/{n}", "7", ".flac", content(one)) for n, one in enumerate(ours[:9])
+    ]
 
 
 @pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
@@ -183,20 +229,42 @@ def test_shards_by_others(tmp_path: Path, format: int) -> None:
         (f"{long}/pair.right", "12", ".jpg", b"right"),
         ("the cap", "3", ".jpg", b"cap"),
     ]
-    assert [one.id for one in shards.items(tmp_path, suffixes=(".wav",))] == ["id1/x/01.wav", "id1/x/02.wav"]
+    assert [one.id for one in shards.items(tmp_path, suffixes=(".wav",))] == [
+        "id1/x/01.wav",
+        "id1/x/02.wav",
+    ]
 
 
 def test_missing_labels_and_repeated_ids_are_counted(tmp_path: Path) -> None:
-    tar(tmp_path / "a.tar", [("1.jpg", b"a"), ("1.cls", b"0"), ("1.npy", b"b"), ("2.jpg", b"c"), ("2.txt", b"\xff"), ("3.jpg", b"d")])
-    with pytest.raises(ValueError, match=r"2 of 4 items in shards have no label \('.*a\.tar\[2\]', '.*a\.tar\[3\]'\)"):
+    tar(
+        tmp_path / "a.tar",
+        [
+            ("1.jpg", b"a"),
+            ("1.cls", b"0"),
+            ("1.npy", b"b"),
+            ("2.jpg", b"c"),
+            ("2.txt", b"\xff"),
+            ("3.jpg", b"d"),
+        ],
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"2 of 4 items in shards have no label \('.*a\.tar\[2\]', '.*a\.tar\[3\]'\)",
+    ):
         shards.items(tmp_path)
     with pytest.raises(ValueError, match=r"1 repeated ids \('1'\).*name the `suffixes`"):
         shards.items(tmp_path, labelled=False)
-    assert [one.label for one in shards.items(tmp_path, labelled=False, suffixes=(".jpg",))] == ["0", None, None]
+    assert [one.label for one in shards.items(tmp_path, labelled=False, suffixes=(".jpg",))] == [
+        "0",
+        None,
+        None,
+    ]
     shutil.copy(tmp_path / "a.tar", tmp_path / "b.tar")
     with pytest.raises(ValueError, match=r"3 repeated ids .*prefix=True"):
         shards.items(tmp_path, labelled=False, suffixes=(".jpg",))
-    assert [one.id for one in shards.items(tmp_path, labelled=False, suffixes=(".jpg",), prefix=True)] == ["a/1", "a/2", "a/3", "b/1", "b/2", "b/3"]
+    assert [
+        one.id for one in shards.items(tmp_path, labelled=False, suffixes=(".jpg",), prefix=True)
+    ] == ["a/1", "a/2", "a/3", "b/1", "b/2", "b/3"]
     with pytest.raises(ValueError, match=r"without .wav members"):
         shards.items(tmp_path, suffixes=(".wav",))
 
@@ -210,11 +278,17 @@ def test_truncated_shards_and_wrong_indices_are_all_counted(packed: Path, tmp_pa
     (folder / f"{second.name}.index").unlink()  # and without one
     lines = (folder / f"{third.name}.index").read_text().splitlines()
     (folder / f"{third.name}.index").write_text("\n".join(lines[:-1]))
-    with pytest.raises(ValueError, match=r"3 of \d+ shards cannot be used \('train-000000.tar', 'train-000001.tar', 'train-000002.tar'\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"3 of \d+ shards cannot be used \('train-000000.tar', 'train-000001.tar', "
+        r"'train-000002.tar'\)",
+    ):
         shards.items(folder)
     with pytest.raises(ValueError, match="damaged or truncated"):
         shards.items(second)
-    with pytest.raises(ValueError, match="items are listed; fetch the shard again, or delete the index"):
+    with pytest.raises(
+        ValueError, match="items are listed; fetch the shard again, or delete the index"
+    ):
         shards.items(third)
 
 
@@ -255,9 +329,15 @@ LABELLED = header_of(name="x.cls", size=1) + b"0".ljust(512, b"\0")
 @pytest.mark.parametrize(
     ("archive", "says"),
     [
-        (header_of(type=tarfile.SYMTYPE, linkname="/etc/passwd") + END, "1 members are refused.*link, device or sparse"),
+        (
+            header_of(type=tarfile.SYMTYPE, linkname="/etc/passwd") + END,
+            "1 members are refused.*link, device or sparse",
+        ),
         (header_of(type=tarfile.LNKTYPE, linkname="a") + END, "link, device or sparse"),
-        (header_of(type=tarfile.FIFOTYPE) + header_of(type=tarfile.CHRTYPE) + END, "2 members are refused"),
+        (
+            header_of(type=tarfile.FIFOTYPE) + header_of(type=tarfile.CHRTYPE) + END,
+            "2 members are refused",
+        ),
         (header_of(type=tarfile.GNUTYPE_SPARSE) + END, "link, device or sparse"),
         (header_of(name="/x.wav") + END, "absolute"),
         (header_of(name="a/../../x.wav") + END, "leaves its folder"),
@@ -265,11 +345,29 @@ LABELLED = header_of(name="x.cls", size=1) + b"0".ljust(512, b"\0")
         (header_of(name="\udcff.wav") + END, "not printable"),
         (header_of(size=10**9) + bytes(512) + END, "claims 1000000000 bytes|unexpected end"),
         (header_of(size=-512) + bytes(512) + END, "damaged or truncated"),
-        (header_of(type=tarfile.GNUTYPE_LONGNAME, size=2**33) + bytes(2048), "header of 8589934592 bytes"),
+        (
+            header_of(type=tarfile.GNUTYPE_LONGNAME, size=2**33) + bytes(2048),
+            "header of 8589934592 bytes",
+        ),
         (header_of(type=tarfile.XHDTYPE, size=2**33) + bytes(2048), "header of 8589934592 bytes"),
-        (header_of(type=tarfile.XHDTYPE, size=14) + b"14 size=-5120\n".ljust(512, b"\0") + header_of() + END, "damaged|claims -5120"),
-        (header_of(type=tarfile.XGLTYPE, size=10) + b"10 path=a\n".ljust(512, b"\0") + header_of() + END, "global header"),
-        (b"".join(header_of(type=tarfile.GNUTYPE_LONGNAME, size=0) for _ in range(3000)), "damaged or truncated"),
+        (
+            header_of(type=tarfile.XHDTYPE, size=14)
+            + b"14 size=-5120\n".ljust(512, b"\0")
+            + header_of()
+            + END,
+            "damaged|claims -5120",
+        ),
+        (
+            header_of(type=tarfile.XGLTYPE, size=10)
+            + b"10 path=a\n".ljust(512, b"\0")
+            + header_of()
+            + END,
+            "global header",
+        ),
+        (
+            b"".join(header_of(type=tarfile.GNUTYPE_LONGNAME, size=0) for _ in range(3000)),
+            "damaged or truncated",
+        ),
         (header_of() + LABELLED, "no end of archive"),
         (header_of() + LABELLED + END + header_of() + END, "joined"),
         (header_of() + b"\1" * 512 + END, "no end of archive"),
@@ -286,7 +384,11 @@ def test_hostile_archives_are_refused(tmp_path: Path, archive: bytes, says: str)
 
 
 def test_every_bit_flip_and_cut_is_read_or_refused(tmp_path: Path) -> None:
-    whole = tar(tmp_path / "whole", [(f"{n}.{kind}", bytes(100)) for n in range(3) for kind in ("wav", "cls")], format=tarfile.PAX_FORMAT).read_bytes()
+    whole = tar(
+        tmp_path / "whole",
+        [(f"{n}.{kind}", bytes(100)) for n in range(3) for kind in ("wav", "cls")],
+        format=tarfile.PAX_FORMAT,
+    ).read_bytes()
     rng = random.Random(0)
     refused = 0
     for trial in range(300):
@@ -309,13 +411,17 @@ def test_compressed_and_missing_shards_say_what_to_do(tmp_path: Path) -> None:
         shards.items(tmp_path)
     (tmp_path / "a.tar.gz").touch()
     for data in (tmp_path, tmp_path / "a.tar.gz"):
-        with pytest.raises(ValueError, match=r"1 compressed shards \('a.tar.gz'\).*unpack them to .tar"):
+        with pytest.raises(
+            ValueError, match=r"1 compressed shards \('a.tar.gz'\).*unpack them to .tar"
+        ):
             shards.items(data)
     with pytest.raises(ValueError, match="1 of 1 items are files, in no tar shard"):
         shards.shard_numbers([Item("a", tmp_path / "a.wav", "x")])
 
 
-def test_an_index_that_cannot_be_written_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_that_cannot_be_written_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tar(tmp_path / "a.tar", [("1.jpg", b"a"), ("1.cls", b"0")])
 
     def refuse(*_: object) -> None:
@@ -349,16 +455,26 @@ def test_a_damaged_span_is_named_and_skipped_up_to_a_share(packed: Path, tmp_pat
     with pytest.raises(ValueError, match=r"1 of 32 items drawn so far cannot be read"):
         BadItems(0.0).count(bad, len(found))
     broken.path.unlink()  # a shard that vanishes during training: all of its items
-    lost = [one for one in (views[Draw(i, 0, i)] for i in range(len(found))) if isinstance(one, Bad)]
+    lost = [
+        one for one in (views[Draw(i, 0, i)] for i in range(len(found))) if isinstance(one, Bad)
+    ]
     assert {one.id for one in lost} == {one.id for one in found if one.path == broken.path}
     assert all("no such file" in one.reason for one in lost)
 
 
-def test_a_recipe_trains_on_shards_and_names_the_damaged_item(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recipe_trains_on_shards_and_names_the_damaged_item(
+    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "data"
     shutil.copytree(packed, folder)
     broken = damage(folder, 5)
-    recipe = replace(tiny.BASE, items=partial(shards.items, pattern="train-*.tar"), trials=None, metrics={}, max_bad_share=0.2)
+    recipe = replace(
+        tiny.BASE,
+        items=partial(shards.items, pattern="train-*.tar"),
+        trials=None,
+        metrics={},
+        max_bad_share=0.2,
+    )
     fit(recipe, data=folder, out=tmp_path / "run")
     told = "".join(capsys.readouterr().err.split())
     assert f"skipped{broken.id}" in told
@@ -366,7 +482,9 @@ def test_a_recipe_trains_on_shards_and_names_the_damaged_item(packed: Path, tmp_
         fit(replace(recipe, max_bad_share=0.0), data=folder, out=tmp_path / "strict")
 
 
-@pytest.mark.parametrize("sampling", [Sampling(8, 2), Sampling(8, weighting="sqrt"), Sampling(8, open_shards=2)])
+@pytest.mark.parametrize(
+    "sampling", [Sampling(8, 2), Sampling(8, weighting="sqrt"), Sampling(8, open_shards=2)]
+)
 def test_workers_read_the_same_batches(packed: Path, sampling: Sampling) -> None:
     found = shards.items(packed)
     labels, numbers = label_numbers(found)[1], shards.shard_numbers(found)
@@ -374,7 +492,11 @@ def test_workers_read_the_same_batches(packed: Path, sampling: Sampling) -> None
 
     def read(workers: int) -> list[list[tuple[np.ndarray, int]]]:
         order = draws(labels, sampling, seed=3, start=2, stop=8, shards=numbers)
-        return list(torch.utils.data.DataLoader(views, batch_sampler=order, collate_fn=list, num_workers=workers))
+        return list(
+            torch.utils.data.DataLoader(
+                views, batch_sampler=order, collate_fn=list, num_workers=workers
+            )
+        )
 
     alone, shared = read(0), read(2)
     assert len(alone) == 6

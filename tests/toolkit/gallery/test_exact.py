@@ -1,4 +1,6 @@
-"""Galleries: every store gives what a plain loop gives, changes are kept or undone whole, strangers and other models are refused."""
+"""Galleries: every store gives what a plain loop gives, changes are kept or undone whole, strangers
+and other models are refused.
+"""
 
 from __future__ import annotations
 
@@ -58,27 +60,42 @@ stores = pytest.mark.parametrize("store", [exact, faiss, lance])
 @stores
 @pytest.mark.parametrize("similarity", ["cosine", "dot", "simple:0.4"])
 @pytest.mark.parametrize("pooling", ["mean", "norm_weighted"])
-def test_a_store_finds_what_a_loop_finds(store: Callable[..., Any], similarity: str, pooling: str, tmp_path: Path) -> None:
+def test_a_store_finds_what_a_loop_finds(
+    store: Callable[..., Any], similarity: str, pooling: str, tmp_path: Path
+) -> None:
     rng = np.random.default_rng(0)
-    rows, subjects = rng.normal(size=(60, 7)) * rng.uniform(0.5, 3, size=(60, 1)), [f"s{i % 23}" for i in range(60)]
+    rows, subjects = (
+        rng.normal(size=(60, 7)) * rng.uniform(0.5, 3, size=(60, 1)),
+        [f"s{i % 23}" for i in range(60)],
+    )
     gallery = store(tmp_path, similarity=similarity, pooling=pooling)
     gallery.enrol(embeddings(rows[:40]), subjects[:40])
     gallery.enrol(embeddings(rows[40:]), subjects[40:])  # more of the same subjects
     gallery.update(embeddings(rows[:2] * 2), ["s5", "s5"])
     gallery.remove(["s7", "s0"])
-    mine = {one: [rows[i] for i in range(60) if subjects[i] == one] for one in subjects if one not in ("s7", "s0")} | {"s5": [rows[0] * 2, rows[1] * 2]}
-    templates = {one: sum(some) / (len(some) if pooling == "mean" else 1) for one, some in mine.items()}
+    mine = {
+        one: [rows[i] for i in range(60) if subjects[i] == one]
+        for one in subjects
+        if one not in ("s7", "s0")
+    } | {"s5": [rows[0] * 2, rows[1] * 2]}
+    templates = {
+        one: sum(some) / (len(some) if pooling == "mean" else 1) for one, some in mine.items()
+    }
     probes = rng.normal(size=(9, 7))
     for probe, found in zip(probes, gallery.search(embeddings(probes), k=4), strict=True):
         norms = {one: float(np.linalg.norm(row)) for one, row in templates.items()}
         size = float(np.linalg.norm(probe))
         scores = {
-            one: row @ probe / (norms[one] * size) if similarity == "cosine" else row @ probe - (0.4 * norms[one] * size if "simple" in similarity else 0)
+            one: row @ probe / (norms[one] * size)
+            if similarity == "cosine"
+            else row @ probe - (0.4 * norms[one] * size if "simple" in similarity else 0)
             for one, row in templates.items()
         }
         best = sorted(scores, key=lambda one: -scores[one])[:4]
         assert [one.subject for one in found] == best
-        assert [one.score for one in found] == pytest.approx([scores[one] for one in best], rel=1e-5, abs=1e-5)
+        assert [one.score for one in found] == pytest.approx(
+            [scores[one] for one in best], rel=1e-5, abs=1e-5
+        )
         assert [one.norm for one in found] == pytest.approx([norms[one] for one in best], rel=1e-5)
     counts = {one.subject: one.enrolments for one in gallery.entries()}
     assert counts == {one: len(some) for one, some in mine.items()}
@@ -107,7 +124,9 @@ def test_what_is_on_disk_comes_back(store: Callable[..., Any], tmp_path: Path) -
         again.remove(["ann", "eve", "o'neil"])
     assert {one.subject for one in again.entries()} == {"ann", "bob", "日本 x"}
     again.close()
-    assert type(open_gallery(tmp_path / "g")).__name__ == ("LanceGallery" if store is lance else "ExactGallery")
+    assert type(open_gallery(tmp_path / "g")).__name__ == (
+        "LanceGallery" if store is lance else "ExactGallery"
+    )
 
 
 @stores
@@ -115,10 +134,19 @@ def test_strangers_and_other_models_are_refused(store: Callable[..., Any], tmp_p
     gallery = store(tmp_path)
     gallery.enrol(embeddings([[1, 0], [0, 1]]), ["ann", "bob"])
     probes = embeddings([[1, 0.1], [-1, -1]])
-    assert [[one.subject for one in found] for found in gallery.search(probes, threshold=0.5)] == [["ann"], []]
+    assert [[one.subject for one in found] for found in gallery.search(probes, threshold=0.5)] == [
+        ["ann"],
+        [],
+    ]
     score = gallery.search(probes)[0][0].score
     assert len(gallery.search(probes, threshold=score)[0]) == 1  # accept if score >= threshold
-    for other, said in ((META | {"model": "b" * 64}, "are of model bbbbbbbbbbbbbbbb, but the gallery is of model aaaaaaaaaaaaaaaa"), ({}, "do not say which")):
+    for other, said in (
+        (
+            META | {"model": "b" * 64},
+            "are of model bbbbbbbbbbbbbbbb, but the gallery is of model aaaaaaaaaaaaaaaa",
+        ),
+        ({}, "do not say which"),
+    ):
         for name, arguments in (("search", ()), ("enrol", (["eve"],)), ("update", (["ann"],))):
             with pytest.raises(ValueError, match=said):
                 getattr(gallery, name)(embeddings([[1, 0]], other), *arguments)
@@ -142,15 +170,24 @@ def test_strangers_and_other_models_are_refused(store: Callable[..., Any], tmp_p
 
 
 @stores
-def test_the_same_model_with_other_settings_is_refused_both_ways(store: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_same_model_with_other_settings_is_refused_both_ways(
+    store: Callable[..., Any], tmp_path: Path
+) -> None:
     """Crops, flips and detectors change what a model gives, whether gallery or probe had them."""
     crops = META | {"crops": "3 x 4 s, mean"}
-    plain, cropped = store(tmp_path / "plain"), type(store(tmp_path / "other"))(tmp_path / "cropped", crops)
+    plain, cropped = (
+        store(tmp_path / "plain"),
+        type(store(tmp_path / "other"))(tmp_path / "cropped", crops),
+    )
     for gallery, mine, other in ((plain, META, crops), (cropped, crops, META)):
         gallery.enrol(embeddings([[1, 0]], mine), ["ann"])
         assert gallery.search(embeddings([[1, 0]], mine))[0][0].subject == "ann"
         for name, arguments in (("search", ()), ("enrol", (["eve"],)), ("update", (["ann"],))):
-            with pytest.raises(ValueError, match=r"the gallery was made with crops .* and not .*make both with the same settings"):
+            with pytest.raises(
+                ValueError,
+                match=r"the gallery was made with crops .* and not .*make both with the same "
+                r"settings",
+            ):
                 getattr(gallery, name)(embeddings([[1, 0]], other), *arguments)
         gallery.close()
     for folder, meta in (("plain", crops), ("cropped", META)):
@@ -171,11 +208,20 @@ def test_a_table_that_was_begun_and_never_finished_is_no_obstacle(tmp_path: Path
 
 
 def test_a_reader_that_was_there_first_sees_the_first_enrolment(tmp_path: Path) -> None:
-    reader, counter, stranger = lance(tmp_path), lance(tmp_path), type(lance(tmp_path))(tmp_path, META | {"model": "b" * 64})
+    reader, counter, stranger = (
+        lance(tmp_path),
+        lance(tmp_path),
+        type(lance(tmp_path))(tmp_path, META | {"model": "b" * 64}),
+    )
     assert (len(reader), reader.entries(), reader.search(embeddings([[1, 0]]))) == (0, [], [()])
-    lance(tmp_path, pooling="norm_weighted").enrol(embeddings([[1, 0], [2, 0], [0, 1]]), ["ann", "ann", "bob"])
+    lance(tmp_path, pooling="norm_weighted").enrol(
+        embeddings([[1, 0], [2, 0], [0, 1]]), ["ann", "ann", "bob"]
+    )
     assert reader.search(embeddings([[0, 1]]), k=1)[0][0].subject == "bob"
-    assert {(one.subject, one.norm) for one in reader.entries()} == {("ann", 3.0), ("bob", 1.0)}  # pooled as the table says: by the norms, a sum
+    assert {(one.subject, one.norm) for one in reader.entries()} == {
+        ("ann", 3.0),
+        ("bob", 1.0),
+    }  # pooled as the table says: by the norms, a sum
     assert (len(counter), counter.dim, counter.meta) == (2, 2, META)
     for _ in range(2):  # also when it is asked again
         with pytest.raises(ValueError, match=r"was made with model 'a.*and not 'b"):
@@ -186,13 +232,21 @@ def test_a_reader_that_was_there_first_sees_the_first_enrolment(tmp_path: Path) 
 
 @settings(max_examples=60)
 @given(
-    st.integers(1, 4).flatmap(lambda queries: st.tuples(st.just(queries), st.lists(st.integers(-3, 3), min_size=queries, max_size=queries * 40))),
+    st.integers(1, 4).flatmap(
+        lambda queries: st.tuples(
+            st.just(queries), st.lists(st.integers(-3, 3), min_size=queries, max_size=queries * 40)
+        )
+    ),
     st.integers(1, 12),
     st.integers(1, 9),
 )
-def test_partial_selection_is_a_stable_sort(drawn: tuple[int, list[int]], k: int, width: int) -> None:
+def test_partial_selection_is_a_stable_sort(
+    drawn: tuple[int, list[int]], k: int, width: int
+) -> None:
     queries, numbers = drawn
-    scores = np.array(numbers[: len(numbers) // queries * queries], dtype=np.float32).reshape(queries, -1)
+    scores = np.array(numbers[: len(numbers) // queries * queries], dtype=np.float32).reshape(
+        queries, -1
+    )
     k = min(k, scores.shape[1])
     values, places = top(lambda begin, end: scores[:, begin:end], scores.shape[1], max(width, k), k)
     wanted = np.argsort(-scores, axis=1, kind="stable")[:, :k]
@@ -203,14 +257,19 @@ def test_partial_selection_is_a_stable_sort(drawn: tuple[int, list[int]], k: int
 @pytest.mark.parametrize("similarity", ["cosine", "simple", "euclidean", "vmf_kl"])
 def test_many_blocks_against_all_pairs(similarity: str) -> None:
     rng = np.random.default_rng(2)
-    rows, probes = rng.normal(size=(9_000, 5)).astype(np.float32), rng.normal(size=(300, 5)).astype(np.float32)
+    rows, probes = (
+        rng.normal(size=(9_000, 5)).astype(np.float32),
+        rng.normal(size=(300, 5)).astype(np.float32),
+    )
     rows[5_000:5_010] = rows[17]  # ties
     gallery = ExactGallery(None, META, similarity=similarity)
     gallery.enrol(embeddings(rows), [f"{i}" for i in range(9_000)])
     found = gallery.search(embeddings(probes), k=12)
     for query in range(0, 300, 60):
         scores = pairs(rows, probes, np.arange(9_000), np.full(9_000, query), similarity)
-        assert [one.score for one in found[query]] == pytest.approx(np.sort(scores)[::-1][:12].tolist(), rel=1e-5, abs=1e-6)
+        assert [one.score for one in found[query]] == pytest.approx(
+            np.sort(scores)[::-1][:12].tolist(), rel=1e-5, abs=1e-6
+        )
     if similarity == "cosine":
         tied = gallery.search(embeddings(rows[17:18]), k=5)[0]
         assert [one.subject for one in tied] == ["17", "5000", "5001", "5002", "5003"]
@@ -235,11 +294,18 @@ def test_what_is_enrolled_is_on_the_disk_before_the_answer(tmp_path: Path) -> No
     """SQLite synchronises inside of its library, so that its settings are all that a test sees."""
     gallery = exact(tmp_path / "g")
     names = ("synchronous", "secure_delete", "journal_mode", "locking_mode")
-    assert [gallery._store._db.execute(f"PRAGMA {name}").fetchone()[0] for name in names] == [2, 1, "truncate", "exclusive"]
+    assert [gallery._store._db.execute(f"PRAGMA {name}").fetchone()[0] for name in names] == [
+        2,
+        1,
+        "truncate",
+        "exclusive",
+    ]
     gallery.close()
 
 
-def test_what_lancedb_writes_is_on_the_disk_before_older_versions_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_lancedb_writes_is_on_the_disk_before_older_versions_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = np.random.default_rng(3).normal(size=(4, 8)).astype(np.float32)
     gallery = lance(tmp_path)
     calls = recorded(monkeypatch, tmp_path)
@@ -252,9 +318,18 @@ def test_what_lancedb_writes_is_on_the_disk_before_older_versions_go(tmp_path: P
     left: set[str] = set()
     for change in changes:
         change()
-        before, left = left, {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*") if path.suffix in (".lance", ".manifest", ".arrow")}
+        before, left = (
+            left,
+            {
+                path.relative_to(tmp_path).as_posix()
+                for path in tmp_path.rglob("*.*")
+                if path.suffix in (".lance", ".manifest", ".arrow")
+            },
+        )
         assert left - before
-        assert {f"fsync {name}" for name in left - before} <= {call.replace("new ", "") for call in calls}
+        assert {f"fsync {name}" for name in left - before} <= {
+            call.replace("new ", "") for call in calls
+        }
     assert sum(name.endswith(".manifest") for name in left) == 1
 
 
@@ -276,7 +351,9 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         broken = bytearray(whole)
         for place in rng.integers(0, len(whole), size=40):
             broken[place] = rng.integers(256)
-        (tmp_path / FILE).write_bytes(bytes(broken[: rng.integers(1, len(whole))] if rng.random() < 0.3 else broken))
+        (tmp_path / FILE).write_bytes(
+            bytes(broken[: rng.integers(1, len(whole))] if rng.random() < 0.3 else broken)
+        )
         with suppress(ValueError, OSError):
             ExactGallery(tmp_path).close()
     (tmp_path / FILE).unlink()
@@ -301,7 +378,9 @@ def test_a_damaged_lance_table_is_refused(part: str, cut: bool, tmp_path: Path) 
 
 @pytest.mark.parametrize("kind", ["ExactGallery", "LanceGallery"])
 def test_a_kill_leaves_old_or_new(kind: str, tmp_path: Path) -> None:
-    """A process that enrols 500 subjects at a time is killed at some moment: every batch is there whole or not at all."""
+    """A process that enrols 500 subjects at a time is killed at some moment: every batch is there
+    whole or not at all.
+    """
     if kind == "LanceGallery":
         pytest.importorskip("lancedb")
     module = "toolkit.gallery.exact" if kind == "ExactGallery" else "toolkit.gallery.lance"
@@ -320,7 +399,9 @@ for batch in range(100_000):
     folder = tmp_path / "g"
     for delay in (0.02, 0.11) if kind == "ExactGallery" else (0.05,):
         shutil.rmtree(folder, ignore_errors=True)
-        worker = subprocess.Popen([sys.executable, "-c", script, str(folder)], stdout=subprocess.PIPE, cwd=ROOT, text=True)
+        worker = subprocess.Popen(
+            [sys.executable, "-c", script, str(folder)], stdout=subprocess.PIPE, cwd=ROOT, text=True
+        )
         assert worker.stdout is not None
         for _ in range(3):
             worker.stdout.readline()
@@ -344,7 +425,10 @@ def test_approximate_search_states_its_recall() -> None:
     rng = np.random.default_rng(5)
     rows = rng.normal(size=(4_000, 16)).astype(np.float32)
     probes = embeddings(rows[:50] + 0.3 * rng.normal(size=(50, 16)))
-    coarse, flat = FaissGallery(None, META, index="IVF32,Flat", effort=1), FaissGallery(None, META, index="Flat")
+    coarse, flat = (
+        FaissGallery(None, META, index="IVF32,Flat", effort=1),
+        FaissGallery(None, META, index="Flat"),
+    )
     for gallery in (coarse, flat):
         gallery.enrol(embeddings(rows), [str(i) for i in range(4_000)])
     assert recall(flat, flat.exact, probes) == 1.0
@@ -368,7 +452,10 @@ def test_approximate_search_states_its_recall() -> None:
         recall(flat, ExactGallery(None, META), probes)
 
 
-@pytest.mark.parametrize("index", ["PCA8,IVF32,Flat", "IVF32,SQ8,RFlat", "OPQ4_16,IVF32,PQ4x4", "PCA8,HNSW8", "HNSW8,RFlat"])
+@pytest.mark.parametrize(
+    "index",
+    ["PCA8,IVF32,Flat", "IVF32,SQ8,RFlat", "OPQ4_16,IVF32,PQ4x4", "PCA8,HNSW8", "HNSW8,RFlat"],
+)
 def test_effort_reaches_an_index_behind_a_transform(index: str) -> None:
     faiss_package = pytest.importorskip("faiss")
     rows = np.random.default_rng(6).normal(size=(1_500, 16)).astype(np.float32)
@@ -377,16 +464,25 @@ def test_effort_reaches_an_index_behind_a_transform(index: str) -> None:
     gallery.search(embeddings(rows[:1]))
     inner = faiss_package.downcast_index(gallery._index)
     while hasattr(inner, "base_index") or isinstance(inner, faiss_package.IndexPreTransform):
-        inner = faiss_package.downcast_index(inner.base_index if hasattr(inner, "base_index") else inner.index)
+        inner = faiss_package.downcast_index(
+            inner.base_index if hasattr(inner, "base_index") else inner.index
+        )
     assert (inner.hnsw.efSearch if "HNSW" in index else inner.nprobe) == 29
 
 
 @pytest.mark.parametrize("index", ["PQ7", "PCA32,Flat", "LSH", "IVF700,Flat", "IDMap,Flat"])
 def test_an_index_that_does_not_fit_is_a_sentence(index: str) -> None:
-    """Of other dimensions, of more lists than templates, or one that wants numbers of its own; and it is no better when asked again."""
+    """Of other dimensions, of more lists than templates, or one that wants numbers of its own; and
+    it is no better when asked again.
+    """
     pytest.importorskip("faiss")
     gallery = FaissGallery(None, META, index=index)
-    gallery.enrol(embeddings(np.random.default_rng(7).normal(size=(60, 16))), [str(i) for i in range(60)])
+    gallery.enrol(
+        embeddings(np.random.default_rng(7).normal(size=(60, 16))), [str(i) for i in range(60)]
+    )
     for _ in range(2):
-        with pytest.raises(ValueError, match=rf"index '{index}': FAISS cannot make it of 60 templates of 16 dimensions"):
+        with pytest.raises(
+            ValueError,
+            match=rf"index '{index}': FAISS cannot make it of 60 templates of 16 dimensions",
+        ):
             gallery.search(embeddings(np.ones((1, 16))))

@@ -1,4 +1,6 @@
-"""Classification losses against their formulas written out sample by sample, their states and schedules, and the properties that all share."""
+"""Classification losses against their formulas written out sample by sample, their states and
+schedules, and the properties that all share.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,36 @@ from toolkit.losses.adaptive import AdaFace, CircleSoftmax, CurricularFace, MagF
 from toolkit.losses.broadface import BroadFace
 from toolkit.losses.hyperbolic import Hyperbolic, exp_map, project
 from toolkit.losses.margin import ArcFace, CosFace, SubCenterArcFace, angle
-from toolkit.losses.proxy import HUG, CenterLoss, ProxyAnchor, ProxyNCA, ProxyNCAPlusPlus, SoftTriple
+from toolkit.losses.proxy import (
+    HUG,
+    CenterLoss,
+    ProxyAnchor,
+    ProxyNCA,
+    ProxyNCAPlusPlus,
+    SoftTriple,
+)
 from toolkit.losses.softmax import Cosine, NormFace, Softmax
 from toolkit.losses.sphereface import LSoftmax, SphereFace, SphereFace2, SphereFaceR, psi
 from toolkit.training.recipe import Optim
 
-CLASSIFICATION = [Softmax, Cosine, NormFace, Hyperbolic, ArcFace, CosFace, SubCenterArcFace, LSoftmax, SphereFace, SphereFaceR, SphereFace2]
+CLASSIFICATION = [
+    Softmax,
+    Cosine,
+    NormFace,
+    Hyperbolic,
+    ArcFace,
+    CosFace,
+    SubCenterArcFace,
+    LSoftmax,
+    SphereFace,
+    SphereFaceR,
+    SphereFace2,
+]
 CLASSIFICATION += [CircleSoftmax, CurricularFace, MagFace, AdaFace, BroadFace]
 PROXY = [CenterLoss, ProxyNCA, ProxyNCAPlusPlus, ProxyAnchor, SoftTriple, HUG]
-Row = Callable[[list[float], int, float, list[float]], list[float]]  # (cosines, label, |z|, |w_j|) -> logits
+Row = Callable[
+    [list[float], int, float, list[float]], list[float]
+]  # (cosines, label, |z|, |w_j|) -> logits
 
 
 @pytest.fixture(autouse=True)
@@ -33,9 +56,13 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
-def batch(size: int = 12, dim: int = 5, classes: int = 4, seed: int = 0, length: float = 1.0) -> tuple[Tensor, Tensor]:
+def batch(
+    size: int = 12, dim: int = 5, classes: int = 4, seed: int = 0, length: float = 1.0
+) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    return length * torch.randn(size, dim, generator=generator, dtype=torch.float64), torch.arange(size) % classes
+    return length * torch.randn(size, dim, generator=generator, dtype=torch.float64), torch.arange(
+        size
+    ) % classes
 
 
 def cross_entropy(logits: list[float], label: int) -> float:
@@ -50,7 +77,10 @@ def by_loops(loss: Any, z: Tensor, y: Tensor, row: Row) -> float:
     total = 0.0
     for x, label in zip(z.detach().numpy(), y.tolist(), strict=True):
         length = float(np.linalg.norm(x))
-        cosines = [float(np.dot(x, proxy)) / length / own for proxy, own in zip(proxies, lengths, strict=True)]
+        cosines = [
+            float(np.dot(x, proxy)) / length / own
+            for proxy, own in zip(proxies, lengths, strict=True)
+        ]
         total += cross_entropy(row(cosines, label, length, lengths), label)
     return total / len(y)
 
@@ -58,56 +88,84 @@ def by_loops(loss: Any, z: Tensor, y: Tensor, row: Row) -> float:
 def fall(cosine: float, m: float) -> float:
     """psi by its definition: the sign and the step of every m-th part of the half turn."""
     theta = math.acos(cosine)
-    k = next(k for k in range(math.ceil(m)) if theta <= (k + 1) * math.pi / m or k == math.ceil(m) - 1)
+    k = next(
+        k for k in range(math.ceil(m)) if theta <= (k + 1) * math.pi / m or k == math.ceil(m) - 1
+    )
     return (-1) ** k * math.cos(m * theta) - 2 * k
 
 
 def own(change: Callable[[float], float], scale: float = 1.0) -> Row:
     """The target's cosine changed, all times scale."""
-    return lambda cosines, label, length, lengths: [scale * (change(c) if j == label else c) for j, c in enumerate(cosines)]
+    return lambda cosines, label, length, lengths: [
+        scale * (change(c) if j == label else c) for j, c in enumerate(cosines)
+    ]
 
 
 def circle(cosines: list[float], label: int, length: float, lengths: list[float]) -> list[float]:
     m = 0.3
-    return [20 * (max(1 + m - c, 0) * (c - 1 + m) if j == label else max(c + m, 0) * (c - m)) for j, c in enumerate(cosines)]
+    return [
+        20 * (max(1 + m - c, 0) * (c - 1 + m) if j == label else max(c + m, 0) * (c - m))
+        for j, c in enumerate(cosines)
+    ]
 
 
 def mag(cosines: list[float], label: int, length: float, lengths: list[float]) -> list[float]:
     margin = 0.45 + 0.35 * (min(max(length, 10.0), 110.0) - 10) / 100
     theta = math.acos(cosines[label])
-    target = math.cos(theta + margin) if theta + margin < math.pi else cosines[label] - margin * math.sin(margin)
+    target = (
+        math.cos(theta + margin)
+        if theta + margin < math.pi
+        else cosines[label] - margin * math.sin(margin)
+    )
     return [8 * (target if j == label else c) for j, c in enumerate(cosines)]
 
 
 FORMULAS: dict[str, tuple[Any, Row]] = {
-    "Softmax": (Softmax(5, 4), lambda cosines, label, length, lengths: [c * length * w for c, w in zip(cosines, lengths, strict=True)]),
+    "Softmax": (
+        Softmax(5, 4),
+        lambda cosines, label, length, lengths: [
+            c * length * w for c, w in zip(cosines, lengths, strict=True)
+        ],
+    ),
     "CE*": (
         Softmax(5, 4, product="generalised", b_theta=0.4),
-        lambda cosines, label, length, lengths: [length * w * (c - 0.4) for c, w in zip(cosines, lengths, strict=True)],
+        lambda cosines, label, length, lengths: [
+            length * w * (c - 0.4) for c, w in zip(cosines, lengths, strict=True)
+        ],
     ),
     "Cosine": (Cosine(5, 4, tau=1.5), own(lambda c: c, math.exp(1.5))),
     "NormFace": (NormFace(5, 4, scale=7.0), own(lambda c: c, 7.0)),
     "CosFace": (CosFace(5, 4, margin=0.25, scale=9.0), own(lambda c: c - 0.25, 9.0)),
     "CosFace*": (
         CosFace(5, 4, product="generalised", margin=0.1, b_theta=0.2),
-        lambda cosines, label, length, lengths: [length * lengths[j] * (c - 0.2 - 0.1 * (j == label)) for j, c in enumerate(cosines)],
+        lambda cosines, label, length, lengths: [
+            length * lengths[j] * (c - 0.2 - 0.1 * (j == label)) for j, c in enumerate(cosines)
+        ],
     ),
     "CosFace, inner product": (
         CosFace(5, 4, product="inner product", margin=0.1),
-        lambda cosines, label, length, lengths: [length * lengths[j] * (c - 0.1 * (j == label)) for j, c in enumerate(cosines)],
+        lambda cosines, label, length, lengths: [
+            length * lengths[j] * (c - 0.1 * (j == label)) for j, c in enumerate(cosines)
+        ],
     ),
     "LSoftmax": (
         LSoftmax(5, 4, margin=3),
-        lambda cosines, label, length, lengths: [length * lengths[j] * (fall(c, 3) if j == label else c) for j, c in enumerate(cosines)],
+        lambda cosines, label, length, lengths: [
+            length * lengths[j] * (fall(c, 3) if j == label else c) for j, c in enumerate(cosines)
+        ],
     ),
     "SphereFace": (
         SphereFace(5, 4, lam_min=2.0),
-        lambda cosines, label, length, lengths: [length * ((2 * c + fall(c, 4)) / 3 if j == label else c) for j, c in enumerate(cosines)],
+        lambda cosines, label, length, lengths: [
+            length * ((2 * c + fall(c, 4)) / 3 if j == label else c) for j, c in enumerate(cosines)
+        ],
     ),
     "SphereFaceR v1": (SphereFaceR(5, 4, margin=2.6, scale=6.0), own(lambda c: fall(c, 2.6), 6.0)),
     "SphereFaceR v2": (
         SphereFaceR(5, 4, version=2, margin=1.4, scale=6.0),
-        lambda cosines, label, length, lengths: [6 * (c if j == label else math.cos(math.acos(c) / 1.4)) for j, c in enumerate(cosines)],
+        lambda cosines, label, length, lengths: [
+            6 * (c if j == label else math.cos(math.acos(c) / 1.4)) for j, c in enumerate(cosines)
+        ],
     ),
     "CircleSoftmax": (CircleSoftmax(5, 4, margin=0.3, scale=20.0), circle),
     "MagFace": (MagFace(5, 4, scale=8.0, weight=0.0), mag),
@@ -130,7 +188,18 @@ def test_losses_are_their_formulas_by_loops(name: str) -> None:
     assert loss(z, y).item() == pytest.approx(by_loops(loss, z, y, row), rel=1e-9)
 
 
-@pytest.mark.parametrize("name", ["CE*", "CosFace*", "CosFace, inner product", "SphereFaceR v2", "LSoftmax", "SphereFace", "MagFace"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CE*",
+        "CosFace*",
+        "CosFace, inner product",
+        "SphereFaceR v2",
+        "LSoftmax",
+        "SphereFace",
+        "MagFace",
+    ],
+)
 def test_gradients_are_the_loss_s(name: str) -> None:
     loss = fresh(name)
     loss.grad = "exact"
@@ -149,7 +218,9 @@ def test_magface_s_price_of_the_norm_and_its_gradient() -> None:
     loss, free = MagFace(5, 4).double(), MagFace(5, 4, weight=0.0).double()
     free.load_state_dict(loss.state_dict())
     a = [min(max(float(np.linalg.norm(x)), 10.0), 110.0) for x in z.numpy()]
-    assert float(loss(z, y) - free(z, y)) == pytest.approx(35 * np.mean([one / 110**2 + 1 / one for one in a]), rel=1e-9)
+    assert float(loss(z, y) - free(z, y)) == pytest.approx(
+        35 * np.mean([one / 110**2 + 1 / one for one in a]), rel=1e-9
+    )
 
 
 def moebius(u: Any, v: Any, c: float) -> Any:
@@ -171,7 +242,9 @@ def test_hyperbolic_is_eq_2_by_moebius_addition(c: float) -> None:
     total = 0.0
     for x, label in zip(z.numpy(), y.tolist(), strict=True):
         logits = []
-        for tangent, normal in zip(loss.proxies.detach().numpy(), loss.normals.detach().numpy(), strict=True):
+        for tangent, normal in zip(
+            loss.proxies.detach().numpy(), loss.normals.detach().numpy(), strict=True
+        ):
             p = ball(tangent)
             a = (1 - c * float(p @ p)) * normal
             q = moebius(-p, ball(x), c)
@@ -184,7 +257,9 @@ def test_hyperbolic_is_eq_2_by_moebius_addition(c: float) -> None:
 
 
 def test_hyperbolic_tends_to_a_linear_classifier_and_its_distance_to_twice_the_euclidean() -> None:
-    """The distance is the one by which its similarity scores the tangent vectors: between the points that exp_map and project make of them."""
+    """The distance is the one by which its similarity scores the tangent vectors: between the
+    points that exp_map and project make of them.
+    """
     z, _ = batch()
     loss = Hyperbolic(5, 4, c=1e-8).double()
     linear = 4 * ((z[:, None] - loss.proxies) * loss.normals).sum(dim=2)
@@ -193,10 +268,25 @@ def test_hyperbolic_tends_to_a_linear_classifier_and_its_distance_to_twice_the_e
     apart = -pairs(z.numpy(), z.numpy(), i, j, loss.similarity).reshape(12, 12)
     np.testing.assert_allclose(apart, 2 * torch.cdist(z, z).numpy(), rtol=1e-6, atol=1e-6)
     x = project(exp_map(0.3 * z, 0.7), 0.7)
-    expected = [[2 / math.sqrt(0.7) * math.atanh(math.sqrt(0.7) * float(np.linalg.norm(moebius(-a, b, 0.7)))) for b in x.numpy()] for a in x.numpy()]
-    apart = -pairs(0.3 * z.numpy(), 0.3 * z.numpy(), i, j, Hyperbolic(5, 4, c=0.7).similarity).reshape(12, 12)
-    np.testing.assert_allclose(apart, expected, rtol=1e-9, atol=1e-6)  # of equal rows it is the root of what cancels
-    plain, scaled = Hyperbolic(5, 4, c=1e-5).double(), Hyperbolic(5, 4, c=1e-5, riemannian=True).double()
+    expected = [
+        [
+            2
+            / math.sqrt(0.7)
+            * math.atanh(math.sqrt(0.7) * float(np.linalg.norm(moebius(-a, b, 0.7))))
+            for b in x.numpy()
+        ]
+        for a in x.numpy()
+    ]
+    apart = -pairs(
+        0.3 * z.numpy(), 0.3 * z.numpy(), i, j, Hyperbolic(5, 4, c=0.7).similarity
+    ).reshape(12, 12)
+    np.testing.assert_allclose(
+        apart, expected, rtol=1e-9, atol=1e-6
+    )  # of equal rows it is the root of what cancels
+    plain, scaled = (
+        Hyperbolic(5, 4, c=1e-5).double(),
+        Hyperbolic(5, 4, c=1e-5, riemannian=True).double(),
+    )
     scaled.load_state_dict(plain.state_dict())
     x, y = batch()
     gradients = [torch.autograd.grad(one(x.requires_grad_(), y), x)[0] for one in (plain, scaled)]
@@ -210,7 +300,11 @@ def test_psi_falls_without_a_break(m: float) -> None:
     assert bool((values.diff() <= 1e-12).all())
     assert float(values.diff().abs().max()) < 2 * m * math.pi / 2000
     assert float(values[0]) == pytest.approx(1.0)
-    np.testing.assert_allclose(values.numpy(), [fall(max(-1.0, min(1.0, math.cos(one))), m) for one in theta.tolist()], atol=1e-7)
+    np.testing.assert_allclose(
+        values.numpy(),
+        [fall(max(-1.0, min(1.0, math.cos(one))), m) for one in theta.tolist()],
+        atol=1e-7,
+    )
     torch.testing.assert_close(angle(theta.cos()), theta, atol=1e-7, rtol=0)
 
 
@@ -224,7 +318,14 @@ def test_sphereface_lambda_falls_with_the_steps() -> None:
         seen.append(loss.lam)
         expected = max(5.0, 1000 / (1 + 0.12 * (step + 1)))
         change = own(lambda c, lam=expected: (lam * c + fall(c, 4)) / (1 + lam))  # type: ignore[misc]
-        times = by_loops(loss, z, y, lambda cosines, label, length, lengths, change=change: [length * one for one in change(cosines, label, length, lengths)])  # type: ignore[misc]
+        times = by_loops(
+            loss,
+            z,
+            y,
+            lambda cosines, label, length, lengths, change=change: [
+                length * one for one in change(cosines, label, length, lengths)
+            ],
+        )  # type: ignore[misc]
         assert loss(z, y).item() == pytest.approx(times, rel=1e-9)
     assert seen == sorted(seen, reverse=True)
 
@@ -232,7 +333,9 @@ def test_sphereface_lambda_falls_with_the_steps() -> None:
 @pytest.mark.parametrize("kind", ["C", "A"])
 def test_sphereface2_is_its_formula_and_its_bias_the_minimum(kind: Any) -> None:
     z, y = batch()
-    loss = SphereFace2(5, 4, kind=kind, scale=6.0, margin=0.3, t=2.0, alpha=0.6, weight=3.0).double()
+    loss = SphereFace2(
+        5, 4, kind=kind, scale=6.0, margin=0.3, t=2.0, alpha=0.6, weight=3.0
+    ).double()
     b = float(loss.bias)
 
     def g(c: float) -> float:
@@ -246,8 +349,15 @@ def test_sphereface2_is_its_formula_and_its_bias_the_minimum(kind: Any) -> None:
             if kind == "C":
                 positive, negative = g(math.cos(theta)) - 0.3, g(math.cos(theta)) + 0.3
             else:
-                positive, negative = g(math.cos(min(theta + 0.3, math.pi))), g(math.cos(max(theta - 0.3, 0.0)))
-            total += 0.6 * math.log1p(math.exp(-(6 * positive + b))) if j == label else 0.4 * math.log1p(math.exp(6 * negative + b))
+                positive, negative = (
+                    g(math.cos(min(theta + 0.3, math.pi))),
+                    g(math.cos(max(theta - 0.3, 0.0))),
+                )
+            total += (
+                0.6 * math.log1p(math.exp(-(6 * positive + b)))
+                if j == label
+                else 0.4 * math.log1p(math.exp(6 * negative + b))
+            )
     assert loss(z, y).item() == pytest.approx(3 * total / len(y), rel=1e-9)
     assert torch.autograd.gradcheck(lambda x: loss(x, y), (z.requires_grad_(),))
 
@@ -259,7 +369,9 @@ def test_sphereface2_is_its_formula_and_its_bias_the_minimum(kind: Any) -> None:
         at_zero = torch.zeros(1, classes + 1, dtype=torch.float64)
         at_zero[0, -1] = 1.0
         loss(at_zero, torch.zeros(1, dtype=torch.int64)).backward()
-        scale = loss.alpha * float(torch.sigmoid(-loss._bent(at_zero[:, 0], at_zero[:, 0])[0] - loss.bias))
+        scale = loss.alpha * float(
+            torch.sigmoid(-loss._bent(at_zero[:, 0], at_zero[:, 0])[0] - loss.bias)
+        )
         assert abs(float(loss.bias.grad)) < 1e-6 * scale
 
 
@@ -269,14 +381,26 @@ def test_curricularface_by_loops_and_its_running_mean() -> None:
     for step in range(1, 4):
         z, y = batch(seed=step)
         rows = [proxy / np.linalg.norm(proxy) for proxy in loss.proxies.detach().numpy()]
-        targets = [float(x @ rows[label]) / float(np.linalg.norm(x)) for x, label in zip(z.numpy(), y.tolist(), strict=True)]
+        targets = [
+            float(x @ rows[label]) / float(np.linalg.norm(x))
+            for x, label in zip(z.numpy(), y.tolist(), strict=True)
+        ]
         ema = 0.99 * ema + 0.01 * float(np.mean(targets))
         t = ema / (1 - 0.99**step)
 
-        def row(cosines: list[float], label: int, length: float, lengths: list[float], t: float = t) -> list[float]:
+        def row(
+            cosines: list[float], label: int, length: float, lengths: list[float], t: float = t
+        ) -> list[float]:
             theta = math.acos(cosines[label])
-            target = math.cos(theta + 0.4) if theta + 0.4 < math.pi else cosines[label] - 0.4 * math.sin(0.4)
-            return [5 * (target if j == label else c * (t + c) if c > math.cos(theta + 0.4) else c) for j, c in enumerate(cosines)]
+            target = (
+                math.cos(theta + 0.4)
+                if theta + 0.4 < math.pi
+                else cosines[label] - 0.4 * math.sin(0.4)
+            )
+            return [
+                5 * (target if j == label else c * (t + c) if c > math.cos(theta + 0.4) else c)
+                for j, c in enumerate(cosines)
+            ]
 
         assert loss(z, y).item() == pytest.approx(by_loops(loss, z, y, row), rel=1e-9)
         assert float(loss.t) == pytest.approx(t, rel=1e-9)
@@ -288,13 +412,26 @@ def test_adaface_by_loops_and_its_running_norms() -> None:
     for step in range(1, 4):
         z, y = batch(seed=step, length=3.0)
         lengths = [min(max(float(np.linalg.norm(x)), 1e-3), 100.0) for x in z.numpy()]
-        mean, std = 0.99 * mean + 0.01 * np.mean(lengths), 0.99 * std + 0.01 * np.std(lengths, ddof=1)
+        mean, std = (
+            0.99 * mean + 0.01 * np.mean(lengths),
+            0.99 * std + 0.01 * np.std(lengths, ddof=1),
+        )
         share = 1 - 0.99**step
 
-        def row(cosines: list[float], label: int, length: float, own: list[float], mean: float = mean / share, std: float = std / share) -> list[float]:
+        def row(
+            cosines: list[float],
+            label: int,
+            length: float,
+            own: list[float],
+            mean: float = mean / share,
+            std: float = std / share,
+        ) -> list[float]:
             k = min(max(0.333 * (length - mean) / (std + 1e-3), -1.0), 1.0)
             theta = min(max(math.acos(cosines[label]) - 0.4 * k, 1e-3), math.pi - 1e-3)
-            return [6 * (math.cos(theta) - 0.4 - 0.4 * k if j == label else c) for j, c in enumerate(cosines)]
+            return [
+                6 * (math.cos(theta) - 0.4 - 0.4 * k if j == label else c)
+                for j, c in enumerate(cosines)
+            ]
 
         assert loss(z, y).item() == pytest.approx(by_loops(loss, z, y, row), rel=1e-9)
 
@@ -310,7 +447,9 @@ def test_adaface_with_one_sample_is_defined() -> None:
 
 
 def test_broadface_by_loops_over_batch_and_queue() -> None:
-    """The queue wraps and the proxies move between the steps; past embeddings follow their proxies and take no gradient."""
+    """The queue wraps and the proxies move between the steps; past embeddings follow their proxies
+    and take no gradient.
+    """
     loss = BroadFace(5, 4, margin=0.3, scale=4.0, queue_size=20).double()
     queue: list[tuple[Any, Any, int]] = []  # embedding, its proxy then, label
     for step in range(4):
@@ -318,34 +457,66 @@ def test_broadface_by_loops_over_batch_and_queue() -> None:
         z.requires_grad_()
         proxies = loss.proxies.detach().numpy().copy()
         rows = [(x, label) for x, label in zip(z.detach().numpy(), y.tolist(), strict=True)]
-        rows += [(e + np.linalg.norm(e) / np.linalg.norm(old) * (proxies[label] - old), label) for e, old, label in queue]
+        rows += [
+            (e + np.linalg.norm(e) / np.linalg.norm(old) * (proxies[label] - old), label)
+            for e, old, label in queue
+        ]
         total = 0.0
         for x, label in rows:
-            cosines = [float(x @ proxy) / float(np.linalg.norm(x) * np.linalg.norm(proxy)) for proxy in proxies]
+            cosines = [
+                float(x @ proxy) / float(np.linalg.norm(x) * np.linalg.norm(proxy))
+                for proxy in proxies
+            ]
             theta = math.acos(cosines[label])
-            target = math.cos(theta + 0.3) if theta + 0.3 < math.pi else cosines[label] - 0.3 * math.sin(0.3)
-            total += cross_entropy([4 * (target if j == label else c) for j, c in enumerate(cosines)], label)
+            target = (
+                math.cos(theta + 0.3)
+                if theta + 0.3 < math.pi
+                else cosines[label] - 0.3 * math.sin(0.3)
+            )
+            total += cross_entropy(
+                [4 * (target if j == label else c) for j, c in enumerate(cosines)], label
+            )
         value = loss(z, y)
         assert value.item() == pytest.approx(total / len(rows), rel=1e-9)
         value.backward()
-        queue = [*queue, *((x, proxies[label], label) for x, label in zip(z.detach().numpy(), y.tolist(), strict=True))][-20:]
+        queue = [
+            *queue,
+            *(
+                (x, proxies[label], label)
+                for x, label in zip(z.detach().numpy(), y.tolist(), strict=True)
+            ),
+        ][-20:]
         with torch.no_grad():
-            loss.proxies.add_(0.1 * torch.randn(4, 5, generator=torch.Generator().manual_seed(step), dtype=torch.float64))
+            loss.proxies.add_(
+                0.1
+                * torch.randn(
+                    4, 5, generator=torch.Generator().manual_seed(step), dtype=torch.float64
+                )
+            )
 
     alone = ArcFace(5, 4, margin=0.3, scale=4.0).double()
     alone.load_state_dict({"proxies": loss.proxies})
-    torch.testing.assert_close(*(torch.autograd.grad(one(z, y), z)[0] for one in (copy.deepcopy(loss), alone)))
-    e, labels = loss.compensated()  # nothing but constants: the proxies' gradient is ArcFace's on batch and queue
+    torch.testing.assert_close(
+        *(torch.autograd.grad(one(z, y), z)[0] for one in (copy.deepcopy(loss), alone))
+    )
+    e, labels = (
+        loss.compensated()
+    )  # nothing but constants: the proxies' gradient is ArcFace's on batch and queue
     every = alone(torch.cat([z, e]), torch.cat([y, labels]))
     copied = copy.deepcopy(loss)
-    torch.testing.assert_close(torch.autograd.grad(copied(z, y), copied.proxies)[0], torch.autograd.grad(every, alone.proxies)[0])
+    torch.testing.assert_close(
+        torch.autograd.grad(copied(z, y), copied.proxies)[0],
+        torch.autograd.grad(every, alone.proxies)[0],
+    )
     assert float(loss.eval()(z, y)) == pytest.approx(float(alone(z, y)), rel=1e-12)
     large = BroadFace(5, 4, queue_size=5).double()
     large(*batch())
     torch.testing.assert_close(large.past, batch()[0][-5:])
 
 
-@pytest.mark.parametrize("make", [CurricularFace, AdaFace, BroadFace], ids=lambda made: made.__name__)
+@pytest.mark.parametrize(
+    "make", [CurricularFace, AdaFace, BroadFace], ids=lambda made: made.__name__
+)
 def test_states_are_saved_move_in_training_only_and_repeat(make: Any) -> None:
     z, y = batch()
     loss = make(5, 4).double()
@@ -353,7 +524,11 @@ def test_states_are_saved_move_in_training_only_and_repeat(make: Any) -> None:
     first = [float(loss(*batch(seed=step)).detach()) for step in range(3)]
     assert [float(start(*batch(seed=step)).detach()) for step in range(3)] == first
     state = {name: value.clone() for name, value in loss.state_dict().items()}
-    assert any(not torch.equal(value, make(5, 4).double().state_dict()[name]) for name, value in state.items() if name != "proxies")
+    assert any(
+        not torch.equal(value, make(5, 4).double().state_dict()[name])
+        for name, value in state.items()
+        if name != "proxies"
+    )
     loss.eval()
     value = float(loss(z, y).detach())
     assert all(torch.equal(one, state[name]) for name, one in loss.state_dict().items())
@@ -378,7 +553,12 @@ def test_arcface_warm_up() -> None:
     assert value(0, warmup_steps=10) == value(9, warmup_steps=10) == plain
     assert value(10, warmup_steps=10) == float(full(z, y).detach())
     ramp = {"warmup_steps": (10, 30)}
-    assert (value(0, **ramp), value(10, **ramp), value(20, **ramp), value(30, **ramp)) == (plain, plain, half, value(None))
+    assert (value(0, **ramp), value(10, **ramp), value(20, **ramp), value(30, **ramp)) == (
+        plain,
+        plain,
+        half,
+        value(None),
+    )
     assert value(5) == value(None)
     with pytest.raises(RuntimeError, match=r"call loss.at_step\(step\) before every training step"):
         value(None, warmup_steps=10)
@@ -393,7 +573,13 @@ def test_subcentres_take_the_nearest() -> None:
     z, y = batch()
     loss, plain = SubCenterArcFace(5, 4).double(), ArcFace(5, 4).double()
     every = torch.cat([loss.proxies[None], loss.subcentres]).detach().numpy()
-    expected = [[max(float(x @ w) / float(np.linalg.norm(x) * np.linalg.norm(w)) for w in every[:, j]) for j in range(4)] for x in z.numpy()]
+    expected = [
+        [
+            max(float(x @ w) / float(np.linalg.norm(x) * np.linalg.norm(w)) for w in every[:, j])
+            for j in range(4)
+        ]
+        for x in z.numpy()
+    ]
     np.testing.assert_allclose(loss.logits(z).detach().numpy() / 64, expected, rtol=1e-9)
     single = SubCenterArcFace(5, 4, num_subcentres=1).double()
     single.proxies = plain.proxies
@@ -402,27 +588,49 @@ def test_subcentres_take_the_nearest() -> None:
 
 def test_learned_scales_have_their_own_rate() -> None:
     for loss in (Cosine(5, 4, tau_lr=0.02), ArcFace(5, 4, learn_scale=True, tau_lr=0.02)):
-        group = next(group for group in loss.param_groups(Optim()) if any(one is loss.tau for one in group["params"]))
-        assert (group["lr"], group["weight_decay"], group["momentum"], group["nesterov"]) == (0.02, 0.0, 0.0, False)
-        optimizer = torch.optim.SGD(loss.param_groups(Optim(nesterov=True)), lr=0.1, momentum=0.9, nesterov=True)
+        group = next(
+            group
+            for group in loss.param_groups(Optim())
+            if any(one is loss.tau for one in group["params"])
+        )
+        assert (group["lr"], group["weight_decay"], group["momentum"], group["nesterov"]) == (
+            0.02,
+            0.0,
+            0.0,
+            False,
+        )
+        optimizer = torch.optim.SGD(
+            loss.param_groups(Optim(nesterov=True)), lr=0.1, momentum=0.9, nesterov=True
+        )
         loss(*batch()).backward()
         optimizer.step()
-    assert ArcFace(5, 4, learn_scale=True, scale=20.0).tau.exp().item() == pytest.approx(20.0, rel=1e-6)  # type: ignore[union-attr]
+    assert ArcFace(5, 4, learn_scale=True, scale=20.0).tau.exp().item() == pytest.approx(
+        20.0, rel=1e-6
+    )  # type: ignore[union-attr]
 
 
 def test_hyperbolic_class_vectors_take_no_decay() -> None:
-    """vmf_embeddings, utils.get_parameter_list: mlr.p_vals and mlr.a_vals are without it; of the other losses the class vectors have it."""
+    """vmf_embeddings, utils.get_parameter_list: mlr.p_vals and mlr.a_vals are without it; of the
+    other losses the class vectors have it.
+    """
     optim = Optim(lr=0.1, weight_decay=0.3, proxy_lr_scale=2.0)
     loss = Hyperbolic(5, 4)
     (group,) = loss.param_groups(optim)
     assert (group["lr"], group["weight_decay"]) == (0.2, 0.0)
     assert {id(one) for one in group["params"]} == {id(loss.proxies), id(loss.normals)}
-    assert [make(5, 4).param_groups(optim)[0]["weight_decay"] for make in (Softmax, Cosine, ArcFace)] == [0.3] * 3
+    assert [
+        make(5, 4).param_groups(optim)[0]["weight_decay"] for make in (Softmax, Cosine, ArcFace)
+    ] == [0.3] * 3
 
 
-@pytest.mark.parametrize(("make", "deviation"), [(Softmax, 128**-0.5), (Cosine, (2 / 528) ** 0.5), (ArcFace, (2 / 528) ** 0.5)])
+@pytest.mark.parametrize(
+    ("make", "deviation"),
+    [(Softmax, 128**-0.5), (Cosine, (2 / 528) ** 0.5), (ArcFace, (2 / 528) ** 0.5)],
+)
 def test_class_vectors_start_uniform_or_as_before(make: Any, deviation: float) -> None:
-    """start: uniform on all of +-start, whose mean |w| is half of it (within 5 standard errors) and whose mean square a third; 0: normal, as without it."""
+    """start: uniform on all of +-start, whose mean |w| is half of it (within 5 standard errors) and
+    whose mean square a third; 0: normal, as without it.
+    """
     start, num = 0.3, 128 * 400
     w = make(128, 400, start=start).proxies.detach().double()
     assert float(w.abs().max()) <= start
@@ -493,7 +701,9 @@ class TestEveryProxyLoss:
         expected = float(loss.double()(z, y).detach())
         assert float(single(z.float(), y).detach()) == pytest.approx(expected, rel=2e-5)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            assert float(copy.deepcopy(single)(z.float(), y).detach()) == pytest.approx(expected, rel=1e-2)
+            assert float(copy.deepcopy(single)(z.float(), y).detach()) == pytest.approx(
+                expected, rel=1e-2
+            )
 
     def test_one_class_one_sample_and_a_proxy_hit_exactly_are_defined(self, make: Any) -> None:
         z, y = batch()
@@ -505,7 +715,9 @@ class TestEveryProxyLoss:
         for rows in (slice(None), slice(0, 1), slice(0, 12, 4)):
             value = loss(z[rows], y[rows])
             assert bool(torch.isfinite(value))
-            gradient = torch.autograd.grad(value, [z, *(one for one in loss.parameters() if one.requires_grad)])
+            gradient = torch.autograd.grad(
+                value, [z, *(one for one in loss.parameters() if one.requires_grad)]
+            )
             assert all(bool(torch.isfinite(one).all()) for one in gradient)
 
     @pytest.mark.slow  # a second each, as in the next
@@ -519,21 +731,29 @@ class TestEveryProxyLoss:
             ours, theirs = z.clone().requires_grad_(), z.clone().requires_grad_()
             value, plain = compiled(ours, y), expected(theirs, y)
             torch.testing.assert_close(value, plain)
-            torch.testing.assert_close(*(torch.autograd.grad(one, x)[0] for one, x in ((value, ours), (plain, theirs))))
+            torch.testing.assert_close(
+                *(torch.autograd.grad(one, x)[0] for one, x in ((value, ours), (plain, theirs)))
+            )
 
     @pytest.mark.slow
     def test_axis_of_classes_does_not_break_the_compiled_graph(self, make: Any) -> None:
-        """The functions of losses.common that stand for indexing by y are traced, not called: the graph is whole where the formula's is."""
+        """The functions of losses.common that stand for indexing by y are traced, not called: the
+        graph is whole where the formula's is.
+        """
         if make in (CurricularFace, BroadFace, ProxyAnchor):
             pytest.skip("its buffers, queue or set of present classes are data-dependent")
         z, y = batch()
         torch.compiler.reset()
         loss = make(5, 4).double()
         expected = loss(z, y)
-        torch.testing.assert_close(torch.compile(loss, backend="eager", fullgraph=True)(z, y), expected)
+        torch.testing.assert_close(
+            torch.compile(loss, backend="eager", fullgraph=True)(z, y), expected
+        )
 
     def test_learns_free_embeddings(self, make: Any) -> None:
-        """What it is for: after gradient steps on embeddings and proxies, the prediction without margins is the label for every sample."""
+        """What it is for: after gradient steps on embeddings and proxies, the prediction without
+        margins is the label for every sample.
+        """
         z, y = batch()
         z.requires_grad_()
         loss = make(5, 4).double()
@@ -553,7 +773,9 @@ def test_the_exponential_ramp_is_wespeaker_s(kind: Any) -> None:
     for step in (0, 19, 20, 25, 30, 39, 40, 1000):
         loss.at_step(step)
         found.append(loss.moving.now(True))
-    wanted = [0.2 * (1 - math.exp(p * math.log(1e-3 / (1 + 1e-6)))) for p in (0, 0, 0, 0.25, 0.5, 0.95)]
+    wanted = [
+        0.2 * (1 - math.exp(p * math.log(1e-3 / (1 + 1e-6)))) for p in (0, 0, 0, 0.25, 0.5, 0.95)
+    ]
     assert found == pytest.approx([*wanted, 0.2, 0.2], abs=1e-6)
     z, y = torch.randn(8, 5, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 4
     values = []

@@ -22,15 +22,21 @@ GOLDEN = Path(__file__).parents[2] / "golden"
 def batch(seed: int = 0, size: int = 10, dim: int = 5) -> tuple[Tensor, Tensor]:
     """Classes of 3, 2, 2, 2 rows and one of a single row."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(size, dim, generator=generator, dtype=torch.float64), torch.tensor([0, 1, 2, 3, 0, 1, 2, 3, 0, 4])[:size]
+    return torch.randn(size, dim, generator=generator, dtype=torch.float64), torch.tensor(
+        [0, 1, 2, 3, 0, 1, 2, 3, 0, 4]
+    )[:size]
 
 
-def test_n_pair_counts_the_keys_of_each_class_once_for_all_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_n_pair_counts_the_keys_of_each_class_once_for_all_blocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     z, y = batch(1)
     expected = NPair(5)(z, y).item()
     monkeypatch.setattr("toolkit.losses.pairing.BLOCK", 2)
     counted, unique = [], torch.unique
-    monkeypatch.setattr(torch, "unique", lambda *args, **kwargs: counted.append(1) or unique(*args, **kwargs))
+    monkeypatch.setattr(
+        torch, "unique", lambda *args, **kwargs: counted.append(1) or unique(*args, **kwargs)
+    )
     x = z.clone().requires_grad_()
     value = NPair(5)(x, y)
     value.backward()  # blocks are computed again in it
@@ -40,12 +46,18 @@ def test_n_pair_counts_the_keys_of_each_class_once_for_all_blocks(monkeypatch: p
 
 def golden(name: str, case: str) -> dict[str, Tensor]:
     with np.load(GOLDEN / f"{name}.npz", allow_pickle=False) as file:
-        return {key.split("/")[1]: torch.from_numpy(file[key]) for key in file.files if key.startswith(case)}
+        return {
+            key.split("/")[1]: torch.from_numpy(file[key])
+            for key in file.files
+            if key.startswith(case)
+        }
 
 
 def sides(y: Any, i: int) -> tuple[list[int], list[int]]:
     """Columns of row i's positives and negatives, its own left out."""
-    return [j for j in range(len(y)) if j != i and y[j] == y[i]], [j for j in range(len(y)) if y[j] != y[i]]
+    return [j for j in range(len(y)) if j != i and y[j] == y[i]], [
+        j for j in range(len(y)) if y[j] != y[i]
+    ]
 
 
 def lse(values: Any) -> float:
@@ -73,18 +85,38 @@ def test_tuples_are_their_formulas(crossed: bool) -> None:
     everyone = [(i, *sides(y, i)) for i in range(10)]
 
     angle = np.arccos(np.clip(c, -1, 1))
-    expected = mean(softplus(lse(16 * c[i, n] for n in negative) - 16 * math.cos(angle[i, p] - 0.2)) for i, positive, negative in everyone for p in positive)
-    assert float(TupletMargin(5, margin=0.2, scale=16.0)(z, y, z_key)) == pytest.approx(expected, rel=1e-12)
+    expected = mean(
+        softplus(lse(16 * c[i, n] for n in negative) - 16 * math.cos(angle[i, p] - 0.2))
+        for i, positive, negative in everyone
+        for p in positive
+    )
+    assert float(TupletMargin(5, margin=0.2, scale=16.0)(z, y, z_key)) == pytest.approx(
+        expected, rel=1e-12
+    )
 
-    expected = mean(softplus(lse(c[i, n] / 0.2 for n in negative) - c[i, p] / 0.2) for i, positive, negative in everyone for p in positive)
+    expected = mean(
+        softplus(lse(c[i, n] / 0.2 for n in negative) - c[i, p] / 0.2)
+        for i, positive, negative in everyone
+        for p in positive
+    )
     assert float(NTXent(5, temperature=0.2)(z, y, z_key)) == pytest.approx(expected, rel=1e-12)
 
-    terms = [lse(c[i, j] / 0.2 for j in positive + negative) - mean(c[i, p] / 0.2 for p in positive) for i, positive, negative in everyone if positive]
+    terms = [
+        lse(c[i, j] / 0.2 for j in positive + negative) - mean(c[i, p] / 0.2 for p in positive)
+        for i, positive, negative in everyone
+        if positive
+    ]
     assert float(SupCon(5, temperature=0.2)(z, y, z_key)) == pytest.approx(mean(terms), rel=1e-12)
-    assert float(SupCon(5, temperature=0.2, without_positives="zero")(z, y, z_key)) == pytest.approx(sum(terms) / 10, rel=1e-12)
+    assert float(
+        SupCon(5, temperature=0.2, without_positives="zero")(z, y, z_key)
+    ) == pytest.approx(sum(terms) / 10, rel=1e-12)
 
     size = np.bincount(y.numpy())
-    terms = [math.log1p(sum(math.exp(raw[i, n] - raw[i, p]) / size[y[n]] for n in negative)) for i, positive, negative in everyone for p in positive]
+    terms = [
+        math.log1p(sum(math.exp(raw[i, n] - raw[i, p]) / size[y[n]] for n in negative))
+        for i, positive, negative in everyone
+        for p in positive
+    ]
     expected = mean(terms) + 0.02 * float(z.square().sum(1).mean())
     assert float(NPair(5, l2=0.02)(z, y, z_key)) == pytest.approx(expected, rel=1e-12)
     a, p = [0, 1, 2, 3], [4, 5, 6, 7]
@@ -92,21 +124,38 @@ def test_tuples_are_their_formulas(crossed: bool) -> None:
     if not crossed:
         assert float(NPair(5, pairs="one")(z, y)) == pytest.approx(expected, rel=1e-12)
 
-    def push(i: int, p: int) -> float:  # of the anchor's negatives among the keys, and of the key's among the anchors
-        return lse([0.8 - d[i, n] for n in range(10) if y[n] != y[i]] + [0.8 - d[n, p] for n in range(10) if y[n] != y[p]])
+    def push(
+        i: int, p: int
+    ) -> float:  # of the anchor's negatives among the keys, and of the key's among the anchors
+        return lse(
+            [0.8 - d[i, n] for n in range(10) if y[n] != y[i]]
+            + [0.8 - d[n, p] for n in range(10) if y[n] != y[p]]
+        )
 
-    expected = mean(max(d[i, p] + push(i, p), 0.0) ** 2 / 2 for i, positive, _ in everyone for p in positive)
+    expected = mean(
+        max(d[i, p] + push(i, p), 0.0) ** 2 / 2 for i, positive, _ in everyone for p in positive
+    )
     assert float(LiftedStructure(5, margin=0.8)(z, y, z_key)) == pytest.approx(expected, rel=1e-12)
 
-    terms = [max(lse(d[i, p] for p in positive) + lse(0.8 - d[i, n] for n in negative), 0.0) for i, positive, negative in everyone]
-    made = [float(LiftedStructure(5, margin=0.8, generalised=True, without_positives=one)(z, y, z_key)) for one in ("drop", "zero", "negatives")]  # type: ignore[arg-type]
+    terms = [
+        max(lse(d[i, p] for p in positive) + lse(0.8 - d[i, n] for n in negative), 0.0)
+        for i, positive, negative in everyone
+    ]
+    made = [
+        float(LiftedStructure(5, margin=0.8, generalised=True, without_positives=one)(z, y, z_key))
+        for one in ("drop", "zero", "negatives")
+    ]  # type: ignore[arg-type]
     alone = max(lse(0.8 - d[9, n] for n in range(9)), 0.0)
-    assert made == pytest.approx([sum(terms) / 9, sum(terms) / 10, (sum(terms) + alone) / 10], rel=1e-12)
+    assert made == pytest.approx(
+        [sum(terms) / 9, sum(terms) / 10, (sum(terms) + alone) / 10], rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("crossed", [False, True])
 @pytest.mark.parametrize("epsilon", [None, 0.1, 0.5])
-def test_multi_similarity_is_its_formula_over_the_mined_pairs(epsilon: float | None, crossed: bool) -> None:
+def test_multi_similarity_is_its_formula_over_the_mined_pairs(
+    epsilon: float | None, crossed: bool
+) -> None:
     z, y = batch(3)
     z_key = batch(4)[0] if crossed else None
     c = (unit(z) @ unit(z if z_key is None else z_key).T).numpy()
@@ -114,10 +163,21 @@ def test_multi_similarity_is_its_formula_over_the_mined_pairs(epsilon: float | N
     for i in range(10):
         positive, negative = sides(y, i)
         if epsilon is not None:
-            farthest, nearest = min([c[i, p] for p in positive], default=math.inf), max(c[i, n] for n in negative)
-            positive, negative = [p for p in positive if c[i, p] - epsilon < nearest], [n for n in negative if c[i, n] + epsilon > farthest]
-        found.append(softplus(lse(-2 * (c[i, p] - 0.4) for p in positive)) / 2 + softplus(lse(20 * (c[i, n] - 0.4) for n in negative)) / 20)
-    assert float(MultiSimilarity(5, beta=20.0, base=0.4, epsilon=epsilon)(z, y, z_key)) == pytest.approx(mean(found), rel=1e-12)
+            farthest, nearest = (
+                min([c[i, p] for p in positive], default=math.inf),
+                max(c[i, n] for n in negative),
+            )
+            positive, negative = (
+                [p for p in positive if c[i, p] - epsilon < nearest],
+                [n for n in negative if c[i, n] + epsilon > farthest],
+            )
+        found.append(
+            softplus(lse(-2 * (c[i, p] - 0.4) for p in positive)) / 2
+            + softplus(lse(20 * (c[i, n] - 0.4) for n in negative)) / 20
+        )
+    assert float(
+        MultiSimilarity(5, beta=20.0, base=0.4, epsilon=epsilon)(z, y, z_key)
+    ) == pytest.approx(mean(found), rel=1e-12)
 
 
 @pytest.mark.parametrize("case", ["small0", "hard0"])
@@ -126,8 +186,12 @@ def test_multi_similarity_mines_the_reference_pairs(case: str) -> None:
     rows, y = unit(arrays["embeddings"]), arrays["labels"]
     same = (y[:, None] == y) & ~torch.eye(len(y), dtype=torch.bool)
     positive, negative = mine_multi_similarity(rows @ rows.T, same, y[:, None] != y, 0.1)
-    assert set(map(tuple, positive.nonzero().tolist())) == set(zip(arrays["idx_a1"].tolist(), arrays["idx_p"].tolist(), strict=True))
-    assert set(map(tuple, negative.nonzero().tolist())) == set(zip(arrays["idx_a2"].tolist(), arrays["idx_n"].tolist(), strict=True))
+    assert set(map(tuple, positive.nonzero().tolist())) == set(
+        zip(arrays["idx_a1"].tolist(), arrays["idx_p"].tolist(), strict=True)
+    )
+    assert set(map(tuple, negative.nonzero().tolist())) == set(
+        zip(arrays["idx_a2"].tolist(), arrays["idx_n"].tolist(), strict=True)
+    )
 
 
 @pytest.mark.parametrize("crossed", [False, True])
@@ -142,24 +206,44 @@ def test_circle_is_its_formula_and_holds_its_weights_fixed(crossed: bool) -> Non
         for i in range(10):
             positive, negative = sides(y, i)
             pulls.append(
-                torch.stack([-8 * max(1.3 - weights[i, p], 0) * (c[i, p] - 0.7) for p in positive]) if positive else torch.empty(0, dtype=torch.float64)
+                torch.stack([-8 * max(1.3 - weights[i, p], 0) * (c[i, p] - 0.7) for p in positive])
+                if positive
+                else torch.empty(0, dtype=torch.float64)
             )
-            pushes.append(torch.stack([8 * max(weights[i, n] + 0.3, 0) * (c[i, n] - 0.3) for n in negative]))
+            pushes.append(
+                torch.stack([8 * max(weights[i, n] + 0.3, 0) * (c[i, n] - 0.3) for n in negative])
+            )
         if whole:
             return torch.log1p(torch.cat(pulls).exp().sum() * torch.cat(pushes).exp().sum())
-        return torch.stack([torch.log1p(pull.exp().sum() * push.exp().sum()) for pull, push in zip(pulls, pushes, strict=True) if len(pull)]).mean()
+        return torch.stack(
+            [
+                torch.log1p(pull.exp().sum() * push.exp().sum())
+                for pull, push in zip(pulls, pushes, strict=True)
+                if len(pull)
+            ]
+        ).mean()
 
     weights = (unit(z) @ unit(keys).T).numpy()
     for over in ("anchor", "batch"):
         x, theirs = z.clone().requires_grad_(), z.clone().requires_grad_()
-        value, expected = CirclePair(5, margin=0.3, scale=8.0, over=over)(x, y, z_key), by_hand(theirs, weights, over == "batch")  # type: ignore[arg-type]
+        value, expected = (
+            CirclePair(5, margin=0.3, scale=8.0, over=over)(x, y, z_key),
+            by_hand(theirs, weights, over == "batch"),
+        )  # type: ignore[arg-type]
         assert value.item() == pytest.approx(expected.item(), rel=1e-12)
-        torch.testing.assert_close(torch.autograd.grad(value, x), torch.autograd.grad(expected, theirs), rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(
+            torch.autograd.grad(value, x),
+            torch.autograd.grad(expected, theirs),
+            rtol=1e-10,
+            atol=1e-12,
+        )
 
 
 @pytest.mark.parametrize("case", ["small0", "hard0"])
 def test_one_pair_per_class_of_unit_rows_gives_the_reference_n_pair_loss(case: str) -> None:
-    """pytorch-metric-learning's inner product normalises by default; its "random" pairs are each class's first, the order of rows given."""
+    """pytorch-metric-learning's inner product normalises by default; its "random" pairs are each
+    class's first, the order of rows given.
+    """
     arrays = golden("npairs__pml", case)
     z = arrays["embeddings"].requires_grad_()
     value = NPair(z.shape[1], pairs="one")(unit(z), arrays["labels"])

@@ -1,4 +1,7 @@
-"""Every loss against its formula written out in loops, and the properties that all share. Losses are found by themselves."""
+"""Every loss against its formula written out in loops, and the properties that all share.
+
+Losses are found by themselves.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,9 @@ LOSSES = sorted(
     {
         found
         for module in pkgutil.iter_modules(toolkit.losses.__path__)
-        for _, found in inspect.getmembers(importlib.import_module(f"toolkit.losses.{module.name}"), inspect.isclass)
+        for _, found in inspect.getmembers(
+            importlib.import_module(f"toolkit.losses.{module.name}"), inspect.isclass
+        )
         if issubclass(found, nn.Module) and found.__module__ == f"toolkit.losses.{module.name}"
     },
     key=lambda found: found.__name__,
@@ -47,44 +52,94 @@ def softplus(x: float) -> float:
     return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
 
 
-def simple_by_loops(z: Any, y: Any, keys: Any, key_labels: Any, own: Any, *, b_theta: float, r: float, alpha: float, b: float, joint: bool) -> float:
+def simple_by_loops(
+    z: Any,
+    y: Any,
+    keys: Any,
+    key_labels: Any,
+    own: Any,
+    *,
+    b_theta: float,
+    r: float,
+    alpha: float,
+    b: float,
+    joint: bool,
+) -> float:
     """Eq 8, one pair at a time."""
     positive, negative = [], []
     for i in range(len(z)):
         for j in range(len(keys)):
             if key_labels[j] < 0 or own[i] == j:
                 continue
-            s = float(np.dot(z[i], keys[j]) - b_theta * np.linalg.norm(z[i]) * np.linalg.norm(keys[j]))
+            s = float(
+                np.dot(z[i], keys[j]) - b_theta * np.linalg.norm(z[i]) * np.linalg.norm(keys[j])
+            )
             if y[i] == key_labels[j]:
                 positive.append(softplus(-(s + b) / r))
             else:
                 negative.append(softplus(r * (s + b)))
     if joint:
-        return (alpha * sum(positive) + (1 - alpha) * sum(negative)) / (len(positive) + len(negative))
-    return alpha * (sum(positive) / max(len(positive), 1)) + (1 - alpha) * (sum(negative) / max(len(negative), 1))
+        return (alpha * sum(positive) + (1 - alpha) * sum(negative)) / (
+            len(positive) + len(negative)
+        )
+    return alpha * (sum(positive) / max(len(positive), 1)) + (1 - alpha) * (
+        sum(negative) / max(len(negative), 1)
+    )
 
 
 @pytest.mark.parametrize("reduction", ["separate", "joint"])
-@given(seed=st.integers(0, 100), b_theta=st.floats(0, 0.9), r=st.floats(0.5, 4), alpha=st.floats(0.01, 0.9), b=st.floats(-5, 2))
+@given(
+    seed=st.integers(0, 100),
+    b_theta=st.floats(0, 0.9),
+    r=st.floats(0.5, 4),
+    alpha=st.floats(0.01, 0.9),
+    b=st.floats(-5, 2),
+)
 @settings(max_examples=15)
-def test_simple_is_eq_8_over_the_batch(reduction: Any, seed: int, b_theta: float, r: float, alpha: float, b: float) -> None:
+def test_simple_is_eq_8_over_the_batch(
+    reduction: Any, seed: int, b_theta: float, r: float, alpha: float, b: float
+) -> None:
     z, y = batch(seed)
     loss = SimPLE(5, b_theta=b_theta, r=r, alpha=alpha, b=b, reduction=reduction).double()
     with torch.no_grad():  # float64 exactly, not through the float32 of the constructor
         loss.b.fill_(b)
-    expected = simple_by_loops(z.numpy(), y, z.numpy(), y, range(len(y)), b_theta=b_theta, r=r, alpha=alpha, b=b, joint=reduction == "joint")
+    expected = simple_by_loops(
+        z.numpy(),
+        y,
+        z.numpy(),
+        y,
+        range(len(y)),
+        b_theta=b_theta,
+        r=r,
+        alpha=alpha,
+        b=b,
+        joint=reduction == "joint",
+    )
     assert loss(z, y).item() == pytest.approx(expected, rel=1e-9)
 
 
-@given(seed=st.integers(0, 100), scale=st.floats(0.5, 40), lengths=st.floats(0.01, 100), features=st.sampled_from(["raw", "polarlike"]))
+@given(
+    seed=st.integers(0, 100),
+    scale=st.floats(0.5, 40),
+    lengths=st.floats(0.01, 100),
+    features=st.sampled_from(["raw", "polarlike"]),
+)
 @settings(max_examples=15, deadline=None)
-def test_simple_of_cosines_is_eq_8_of_unit_rows(seed: int, scale: float, lengths: float, features: Any) -> None:
-    """SimPLE (cosine): scale * cos in place of the generalised product, whatever the lengths and b_theta; with r = 1, cross-entropy of the pairs."""
+def test_simple_of_cosines_is_eq_8_of_unit_rows(
+    seed: int, scale: float, lengths: float, features: Any
+) -> None:
+    """SimPLE (cosine): scale * cos in place of the generalised product, whatever the lengths and
+    b_theta; with r = 1, cross-entropy of the pairs.
+    """
     z, y = batch(seed)
     made = polarlike(z) if features == "polarlike" else z
     rows = np.array([row / np.linalg.norm(row) for row in made.numpy()]) * math.sqrt(scale)
-    loss = SimPLE(5, r=2.0, alpha=0.2, b=-1.5, b_theta=0.7, product="cosine", scale=scale, features=features).double()
-    expected = simple_by_loops(rows, y, rows, y, range(len(y)), b_theta=0.0, r=2.0, alpha=0.2, b=-1.5, joint=False)
+    loss = SimPLE(
+        5, r=2.0, alpha=0.2, b=-1.5, b_theta=0.7, product="cosine", scale=scale, features=features
+    ).double()
+    expected = simple_by_loops(
+        rows, y, rows, y, range(len(y)), b_theta=0.0, r=2.0, alpha=0.2, b=-1.5, joint=False
+    )
     assert loss(z, y).item() == pytest.approx(expected, rel=1e-9)
     if features == "raw":
         longer = (z * lengths).requires_grad_()
@@ -92,7 +147,9 @@ def test_simple_of_cosines_is_eq_8_of_unit_rows(seed: int, scale: float, lengths
         assert value.item() == pytest.approx(expected, rel=1e-9)
         value.backward()
         assert longer.grad is not None
-        radial = (longer.grad * longer.detach()).sum(dim=1)  # the length of an embedding says nothing
+        radial = (longer.grad * longer.detach()).sum(
+            dim=1
+        )  # the length of an embedding says nothing
         torch.testing.assert_close(radial, torch.zeros_like(radial), atol=1e-9, rtol=0)
     assert loss.similarity == "cosine"
     with pytest.raises(ValueError, match="no b_theta to learn"):
@@ -106,9 +163,14 @@ def test_simple_of_cosines_against_a_bank() -> None:
         z, y = batch(step)
         z.requires_grad_()
         value = loss(z, y, z.detach() + 0.1)
-        rows, keys = (torch.nn.functional.normalize(one).detach().numpy() * math.sqrt(6.0) for one in (z, loss.bank.keys))
+        rows, keys = (
+            torch.nn.functional.normalize(one).detach().numpy() * math.sqrt(6.0)
+            for one in (z, loss.bank.keys)
+        )
         own = [(8 * step + i) % 20 for i in range(8)]
-        expected = simple_by_loops(rows, y, keys, loss.bank.labels, own, b_theta=0.0, r=2.0, alpha=0.2, b=-2.0, joint=False)
+        expected = simple_by_loops(
+            rows, y, keys, loss.bank.labels, own, b_theta=0.0, r=2.0, alpha=0.2, b=-2.0, joint=False
+        )
         assert value.item() == pytest.approx(expected, rel=1e-9)
     assert torch.autograd.gradcheck(lambda one: loss(one, y), (z,))
 
@@ -122,7 +184,18 @@ def test_simple_against_a_bank_that_fills_and_wraps() -> None:
         value = loss(z, y, keys)
         first = 8 * step % 20
         own = [(first + i) % 20 for i in range(8)]
-        expected = simple_by_loops(z.numpy(), y, loss.bank.keys.numpy(), loss.bank.labels, own, b_theta=0.3, r=2.0, alpha=0.2, b=-2.0, joint=False)
+        expected = simple_by_loops(
+            z.numpy(),
+            y,
+            loss.bank.keys.numpy(),
+            loss.bank.labels,
+            own,
+            b_theta=0.3,
+            r=2.0,
+            alpha=0.2,
+            b=-2.0,
+            joint=False,
+        )
         assert value.item() == pytest.approx(expected, rel=1e-9)
         assert int((loss.bank.labels >= 0).sum()) == min(20, 8 * (step + 1))
 
@@ -139,12 +212,16 @@ def test_simple_with_r_1_alpha_half_is_binary_cross_entropy() -> None:
     z, y = batch()
     loss = SimPLE(5, b_theta=0.0, r=1.0, alpha=0.5, b=0.0, reduction="joint").double()
     pairs = ~torch.eye(8, dtype=torch.bool)
-    expected = nn.functional.binary_cross_entropy_with_logits((z @ z.T)[pairs], (y[:, None] == y)[pairs].double())
+    expected = nn.functional.binary_cross_entropy_with_logits(
+        (z @ z.T)[pairs], (y[:, None] == y)[pairs].double()
+    )
     assert loss(z, y).item() == pytest.approx(0.5 * float(expected), rel=1e-12)
 
 
 def test_simple_separates_pairs_of_free_embeddings() -> None:
-    """What it is for: gradient steps on the embeddings themselves bring every positive pair above every negative one, and above the threshold -b."""
+    """What it is for: gradient steps on the embeddings themselves bring every positive pair above
+    every negative one, and above the threshold -b.
+    """
     z, y = batch(size=12)
     z.requires_grad_()
     loss = SimPLE(5, r=1.5, alpha=0.3, b=-1.0).double()
@@ -160,7 +237,9 @@ def test_simple_separates_pairs_of_free_embeddings() -> None:
 
 @pytest.mark.parametrize("start", [1.0, -1.0])
 def test_a_learned_angular_bias_stays_a_cosine_and_can_return(start: float) -> None:
-    """Where a step leaves it beyond -1 or 1, the next loss is that of the bound, with its gradient; what is written for scoring is never beyond."""
+    """Where a step leaves it beyond -1 or 1, the next loss is that of the bound, with its gradient;
+    what is written for scoring is never beyond.
+    """
     z, y = batch()
     loss = SimPLE(5, b_theta=start, learn_b_theta=True).double()
     assert isinstance(loss.b_theta, nn.Parameter)
@@ -168,7 +247,9 @@ def test_a_learned_angular_bias_stays_a_cosine_and_can_return(start: float) -> N
         loss.b_theta.mul_(1.7)
     assert loss.similarity == f"simple:{start:g}"
     value = loss(z, y)
-    assert value.item() == pytest.approx(float(SimPLE(5, b_theta=start).double()(z, y).detach()), rel=1e-12)
+    assert value.item() == pytest.approx(
+        float(SimPLE(5, b_theta=start).double()(z, y).detach()), rel=1e-12
+    )
     value.backward()
     assert loss.b_theta.grad is not None
     assert float(loss.b_theta.grad) != 0
@@ -179,7 +260,9 @@ def test_a_learned_angular_bias_stays_a_cosine_and_can_return(start: float) -> N
 @pytest.mark.parametrize("make", [SimPLE, Softmax, CosFace], ids=lambda made: made.__name__)
 def test_an_angular_bias_that_is_no_cosine_is_refused(make: Any) -> None:
     for b_theta in (1.01, -2.0, math.nan):
-        with pytest.raises(ValueError, match=rf"{make.__name__}: b_theta={b_theta} .* must lie in \[-1, 1\]"):
+        with pytest.raises(
+            ValueError, match=rf"{make.__name__}: b_theta={b_theta} .* must lie in \[-1, 1\]"
+        ):
             make(5, 4, b_theta=b_theta)
     for b_theta in (-1, 1):
         make(5, 4, b_theta=b_theta)
@@ -189,7 +272,9 @@ def test_polarlike_separates_magnitude_and_direction() -> None:
     z, _ = batch()
     made = polarlike(z)
     torch.testing.assert_close(made.norm(dim=1), nn.functional.softplus(z[:, 0]))
-    torch.testing.assert_close(nn.functional.cosine_similarity(made, z[:, 1:]), torch.ones(8, dtype=torch.float64))
+    torch.testing.assert_close(
+        nn.functional.cosine_similarity(made, z[:, 1:]), torch.ones(8, dtype=torch.float64)
+    )
     loss = SimPLE(5, features="polarlike").double()
     expected = SimPLE(4).double()(made, torch.arange(8) % 4)
     assert float(loss(z, torch.arange(8) % 4)) == pytest.approx(float(expected), rel=1e-12)
@@ -215,7 +300,9 @@ def test_arcface_is_its_formula_by_angles(wrap: Any) -> None:
         }[wrap]
         logits = [3.0 * (target if j == int(y[i]) else cosine[j]) for j in range(4)]
         total += math.log(sum(math.exp(one - logits[int(y[i])]) for one in logits))
-    assert loss(z, y).item() == pytest.approx(total / 12, rel=1e-7)  # acos at pi loses half the digits
+    assert loss(z, y).item() == pytest.approx(
+        total / 12, rel=1e-7
+    )  # acos at pi loses half the digits
 
 
 def test_arcface_gradient_is_the_loss_s_or_the_detached_one() -> None:
@@ -236,7 +323,9 @@ def test_softmax_is_cross_entropy_of_the_product() -> None:
     with torch.no_grad():
         loss.bias.copy_(torch.arange(4.0))  # type: ignore[union-attr]
     logits = z.numpy() @ loss.proxies.detach().numpy().T + np.arange(4.0)
-    expected = np.mean([np.log(np.exp(row - row[int(one)]).sum()) for row, one in zip(logits, y, strict=True)])
+    expected = np.mean(
+        [np.log(np.exp(row - row[int(one)]).sum()) for row, one in zip(logits, y, strict=True)]
+    )
     assert loss(z, y).item() == pytest.approx(expected, rel=1e-12)
 
 
@@ -260,12 +349,17 @@ class TestContract:
         loss(z, torch.arange(10) % 4).backward()
         assert z.grad is not None
         assert bool(torch.isfinite(z.grad).all())
-        assert all(bool(torch.isfinite(p.grad).all()) for p in loss.parameters() if p.grad is not None)
+        assert all(
+            bool(torch.isfinite(p.grad).all()) for p in loss.parameters() if p.grad is not None
+        )
 
     @pytest.mark.parametrize("zero", [slice(2, 5), slice(None)], ids=["three rows", "all rows"])
     @pytest.mark.parametrize("half", [torch.float16, torch.bfloat16], ids=str)
-    def test_zero_rows_in_half_precision_get_gradients_of_the_usual_size(self, make: Any, half: torch.dtype, zero: slice) -> None:
-        """A direction that does not exist has no gradient: 1e12 times the usual is infinite in float16.
+    def test_zero_rows_in_half_precision_get_gradients_of_the_usual_size(
+        self, make: Any, half: torch.dtype, zero: slice
+    ) -> None:
+        """A direction that does not exist has no gradient: 1e12 times the usual is infinite in
+        float16.
 
         Once for embeddings that a layer makes under autocast, with the backward pass outside and
         inside of it, and once for embeddings that come in half outright, with keys.
@@ -288,7 +382,9 @@ class TestContract:
 
     @staticmethod
     def assert_usual(*modules: nn.Module) -> None:
-        for gradient in (p.grad for module in modules for p in module.parameters() if p.grad is not None):
+        for gradient in (
+            p.grad for module in modules for p in module.parameters() if p.grad is not None
+        ):
             assert bool(torch.isfinite(gradient).all())
             assert float(gradient.abs().max()) < 1e4
 
@@ -299,7 +395,9 @@ class TestContract:
             if (method := getattr(loss, name, None)) is None:
                 continue
             torch.manual_seed(0)
-            loss.load_state_dict(state := {key: value.clone() for key, value in loss.state_dict().items()})
+            loss.load_state_dict(
+                state := {key: value.clone() for key, value in loss.state_dict().items()}
+            )
             expected = method(z)
             torch.manual_seed(0)
             loss.load_state_dict(state)  # a draw moves the stored noise on
@@ -336,8 +434,16 @@ class TestContract:
 
     def test_a_setting_that_its_type_does_not_list_is_refused(self, make: Any) -> None:
         hints = typing.get_type_hints(inspect.unwrap(make.__init__))
-        for name, allowed in ((name, typing.get_args(hint)) for name, hint in hints.items() if typing.get_origin(hint) is typing.Literal):
-            with pytest.raises(ValueError, match=f"{make.__name__}: {name}='nonsense' must be one of {', '.join(map(str, allowed))}"):
+        for name, allowed in (
+            (name, typing.get_args(hint))
+            for name, hint in hints.items()
+            if typing.get_origin(hint) is typing.Literal
+        ):
+            with pytest.raises(
+                ValueError,
+                match=f"{make.__name__}: {name}='nonsense' must be one of "
+                f"{', '.join(map(str, allowed))}",
+            ):
                 make(5, 4, **{name: "nonsense"})
 
     def test_states_its_parameter_groups(self, make: Any) -> None:
@@ -348,12 +454,16 @@ class TestContract:
         if hasattr(loss, "proxies"):
             assert loss.proxies.shape == (4, 5)
             assert loss.logits(batch()[0].float()).shape == (8, 4)
-            assert next(group["lr"] for group in groups if any(p is loss.proxies for p in group["params"])) == pytest.approx(0.2)
+            assert next(
+                group["lr"] for group in groups if any(p is loss.proxies for p in group["params"])
+            ) == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-9, 0.99e-12, 0.0])
 def test_unit_rows_of_short_vectors(scale: float) -> None:
-    """Shorter than 1e-12 there is no direction and no gradient; above, what normalize gives, bit for bit."""
+    """Shorter than 1e-12 there is no direction and no gradient; above, what normalize gives, bit
+    for bit.
+    """
     z = (scale * nn.functional.normalize(torch.randn(4, 5, dtype=torch.float64))).requires_grad_()
     made = unit(z)
     (made * torch.randn(4, 5, dtype=torch.float64)).sum().backward()  # type: ignore[no-untyped-call]
@@ -377,7 +487,9 @@ def test_a_constant_anchor_has_no_signal_and_its_pairs_are_left_out() -> None:
         for j in range(8):
             if i != j and bool(anchors[i]):
                 ratio = float((z[i] - z[j]).var() / z[i].var())
-                (positive if y[i] == y[j] else negative).append(max(ratio - 0.1 if y[i] == y[j] else 3.0 - ratio, 0.0))
+                (positive if y[i] == y[j] else negative).append(
+                    max(ratio - 0.1 if y[i] == y[j] else 3.0 - ratio, 0.0)
+                )
     assert float(loss(z, y)) == pytest.approx(np.mean(positive) + np.mean(negative), rel=1e-9)
 
 
@@ -385,8 +497,8 @@ def test_losses_are_found() -> None:
     assert {found.__name__ for found in LOSSES} >= {"Softmax", "ArcFace", "SimPLE"}
 
 
-# No loss hides an embedding that is NaN or infinite: its value is NaN, or it refuses. A loss that mined such rows away would let
-# a run go on with NaN.
+# No loss hides an embedding that is NaN or infinite: its value is NaN, or it refuses. A loss that
+# mined such rows away would let a run go on with NaN.
 
 
 @pytest.mark.parametrize("make", LOSSES, ids=lambda found: found.__name__)
@@ -404,7 +516,11 @@ def test_what_is_not_finite_is_not_hidden(make: Any) -> None:
             assert not bool(torch.isfinite(value)), (number, rows)
 
 
-@pytest.mark.parametrize("make", [one for one in LOSSES if "bank" in getattr(one, "__annotations__", {})], ids=lambda found: found.__name__)
+@pytest.mark.parametrize(
+    "make",
+    [one for one in LOSSES if "bank" in getattr(one, "__annotations__", {})],
+    ids=lambda found: found.__name__,
+)
 def test_what_is_not_finite_is_not_hidden_among_keys(make: Any) -> None:
     torch.manual_seed(0)
     loss = make(5, 4)
@@ -419,6 +535,8 @@ def test_what_is_not_finite_is_not_hidden_among_keys(make: Any) -> None:
 
 @pytest.mark.parametrize("make", LOSSES, ids=lambda found: found.__name__)
 def test_a_loss_starts_from_finite_numbers(make: Any) -> None:
-    """A run is not saved while a number of its state is NaN or infinite, so that no loss may keep such a number on purpose."""
+    """A run is not saved while a number of its state is NaN or infinite, so that no loss may keep
+    such a number on purpose.
+    """
     torch.manual_seed(0)
     assert all(bool(torch.isfinite(value).all()) for value in make(5, 4).state_dict().values())

@@ -1,4 +1,6 @@
-"""Pair losses: reference values of them all, what they share (keys, empty sets, distances), and those against a threshold in loops."""
+"""Pair losses: reference values of them all, what they share (keys, empty sets, distances), and
+those against a threshold in loops.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,15 @@ import torch
 from torch import Tensor, nn
 
 from eval.similarity import pairs
-from toolkit.losses.contrast import CirclePair, LiftedStructure, MultiSimilarity, NPair, NTXent, SupCon, TupletMargin
+from toolkit.losses.contrast import (
+    CirclePair,
+    LiftedStructure,
+    MultiSimilarity,
+    NPair,
+    NTXent,
+    SupCon,
+    TupletMargin,
+)
 from toolkit.losses.pair import AMC, Contrastive, LogRatio, PairBCE, SNRContrastive, log_ratio
 from toolkit.losses.pairing import distance
 from toolkit.losses.rank import FastAP, RankedList, SmoothAP
@@ -25,18 +35,31 @@ from toolkit.losses.triplet import Angular, MarginLoss, Triplet
 from toolkit.training.memory import Bank
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-SMOOTH_ROWS = [2, 6, 7, 9, 11]  # rows of the hard case without duplicates or antipodes, where gradients are comparable
+SMOOTH_ROWS = [
+    2,
+    6,
+    7,
+    9,
+    11,
+]  # rows of the hard case without duplicates or antipodes, where gradients are comparable
 
 LOSSES: dict[str, Callable[[], nn.Module]] = {
     "PairBCE": lambda: PairBCE(5),
     "Contrastive": lambda: Contrastive(5),
-    "Contrastive squared mean": lambda: Contrastive(5, squared=True, reduction="mean", positive_margin=0.1),
+    "Contrastive squared mean": lambda: Contrastive(
+        5, squared=True, reduction="mean", positive_margin=0.1
+    ),
     "AMC": lambda: AMC(5),
     "SNRContrastive": lambda: SNRContrastive(5),
     "SNRContrastive normalised": lambda: SNRContrastive(5, normalise=True, zero_mean=0.1),
     "LogRatio": lambda: LogRatio(5),
-    "LogRatio targets": lambda: LogRatio(5, targets=[[0.1, 0.5], [0.7, 0.2], [1.5, 0.1], [3.0, 1.0]]),
-    **{f"Triplet {mining}": lambda mining=mining: Triplet(5, mining=mining) for mining in ("all", "hard", "semihard", "facenet", "batch_hard")},  # type: ignore[misc]
+    "LogRatio targets": lambda: LogRatio(
+        5, targets=[[0.1, 0.5], [0.7, 0.2], [1.5, 0.1], [3.0, 1.0]]
+    ),
+    **{
+        f"Triplet {mining}": lambda mining=mining: Triplet(5, mining=mining)
+        for mining in ("all", "hard", "semihard", "facenet", "batch_hard")
+    },  # type: ignore[misc]
     "Triplet smooth squared": lambda: Triplet(5, smooth=True, squared=True, reduction="mean"),
     "MarginLoss": lambda: MarginLoss(5, nu=0.1),
     "MarginLoss per class": lambda: MarginLoss(5, 4, per_class=True),
@@ -56,28 +79,72 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
     "SimPLE": lambda: SimPLE(5, learn_b_theta=True),
 }
 
-CASES: dict[str, tuple[Callable[[dict[str, Any], int], nn.Module], float]] = {  # file -> (loss from hparams and dim, relative tolerance)
-    "bce_pair__own": (lambda h, d: PairBCE(d, scale=h["scale"], bias=h["bias"], learn_bias=False), 1e-9),
+CASES: dict[
+    str, tuple[Callable[[dict[str, Any], int], nn.Module], float]
+] = {  # file -> (loss from hparams and dim, relative tolerance)
+    "bce_pair__own": (
+        lambda h, d: PairBCE(d, scale=h["scale"], bias=h["bias"], learn_bias=False),
+        1e-9,
+    ),
     "amc_pair__own": (lambda h, d: AMC(d, margin=h["m"]), 1e-9),
-    "contrastive__pml": (lambda h, d: Contrastive(d, positive_margin=h["pos_margin"], negative_margin=h["neg_margin"]), 1e-10),
-    "snr_contrastive__pml": (lambda h, d: SNRContrastive(d, positive_margin=h["pos_margin"], negative_margin=h["neg_margin"], normalise=True), 1e-10),
+    "contrastive__pml": (
+        lambda h, d: Contrastive(
+            d, positive_margin=h["pos_margin"], negative_margin=h["neg_margin"]
+        ),
+        1e-10,
+    ),
+    "snr_contrastive__pml": (
+        lambda h, d: SNRContrastive(
+            d, positive_margin=h["pos_margin"], negative_margin=h["neg_margin"], normalise=True
+        ),
+        1e-10,
+    ),
     "triplet_all__pml": (lambda h, d: Triplet(d, margin=h["margin"]), 1e-10),
     "triplet_soft__pml": (lambda h, d: Triplet(d, margin=h["margin"], smooth=True), 1e-10),
     "triplet_hard__pml": (lambda h, d: Triplet(d, margin=h["margin"], mining="hard"), 1e-10),
-    "triplet_semihard__pml": (lambda h, d: Triplet(d, margin=h["margin"], mining="semihard"), 1e-10),
-    "triplet_batchhard__pml": (lambda h, d: Triplet(d, margin=h["margin"], mining="batch_hard"), 1e-10),
-    "margin__pml": (lambda h, d: MarginLoss(d, margin=h["margin"], beta=h["beta"], learn_beta=False), 1e-10),
+    "triplet_semihard__pml": (
+        lambda h, d: Triplet(d, margin=h["margin"], mining="semihard"),
+        1e-10,
+    ),
+    "triplet_batchhard__pml": (
+        lambda h, d: Triplet(d, margin=h["margin"], mining="batch_hard"),
+        1e-10,
+    ),
+    "margin__pml": (
+        lambda h, d: MarginLoss(d, margin=h["margin"], beta=h["beta"], learn_beta=False),
+        1e-10,
+    ),
     "angular__pml": (lambda h, d: Angular(d, alpha=h["alpha"], negatives="raw"), 1e-10),
-    # The hard case has equal rows: the cosine 1 of D products is off by D u = 2^-53 D, and so the sine by sqrt(2 D u), which is
-    # multiplied by scale sin(margin) = 6.4: 4e-7 for D = 16, 1e-8 of the loss.
-    "tuplet_margin__pml": (lambda h, d: TupletMargin(d, margin=h["margin"], scale=h["scale"]), 2e-8),
+    # The hard case has equal rows: the cosine 1 of D products is off by D u = 2^-53 D, and so the
+    # sine by sqrt(2 D u), which is multiplied by scale sin(margin) = 6.4: 4e-7 for D = 16, 1e-8 of
+    # the loss.
+    "tuplet_margin__pml": (
+        lambda h, d: TupletMargin(d, margin=h["margin"], scale=h["scale"]),
+        2e-8,
+    ),
     "ntxent__pml": (lambda h, d: NTXent(d, temperature=h["temperature"]), 1e-10),
     "supcon__pml": (lambda h, d: SupCon(d, temperature=h["temperature"]), 1e-10),
-    "supcon__supcontrast": (lambda h, d: SupCon(d, temperature=h["temperature"], without_positives="zero"), 1e-6),
+    "supcon__supcontrast": (
+        lambda h, d: SupCon(d, temperature=h["temperature"], without_positives="zero"),
+        1e-6,
+    ),
     "lifted_structure__pml": (lambda h, d: LiftedStructure(d, margin=h["neg_margin"]), 1e-10),
-    "gen_lifted__pml": (lambda h, d: LiftedStructure(d, margin=h["neg_margin"], generalised=True, without_positives="negatives"), 1e-10),
-    "multi_similarity__pml": (lambda h, d: MultiSimilarity(d, alpha=h["alpha"], beta=h["beta"], base=h["base"], epsilon=None), 1e-10),
-    "multi_similarity_miner__pml": (lambda h, d: MultiSimilarity(d, alpha=h["alpha"], beta=h["beta"], base=h["base"]), 1e-10),
+    "gen_lifted__pml": (
+        lambda h, d: LiftedStructure(
+            d, margin=h["neg_margin"], generalised=True, without_positives="negatives"
+        ),
+        1e-10,
+    ),
+    "multi_similarity__pml": (
+        lambda h, d: MultiSimilarity(
+            d, alpha=h["alpha"], beta=h["beta"], base=h["base"], epsilon=None
+        ),
+        1e-10,
+    ),
+    "multi_similarity_miner__pml": (
+        lambda h, d: MultiSimilarity(d, alpha=h["alpha"], beta=h["beta"], base=h["base"]),
+        1e-10,
+    ),
     "circle_pair__pml": (lambda h, d: CirclePair(d, margin=h["m"], scale=h["gamma"]), 1e-10),
     "ranked_list__pml": (
         lambda h, d: RankedList(
@@ -92,7 +159,10 @@ CASES: dict[str, tuple[Callable[[dict[str, Any], int], nn.Module], float]] = {  
         1e-10,
     ),
     "fastap__pml": (lambda h, d: FastAP(d, num_bins=h["num_bins"]), 1e-10),
-    "smooth_ap__smoothap": (lambda h, d: SmoothAP(d, temperature=h["tau"], include_query=True), 1e-9),
+    "smooth_ap__smoothap": (
+        lambda h, d: SmoothAP(d, temperature=h["tau"], include_query=True),
+        1e-9,
+    ),
 }
 
 
@@ -102,8 +172,17 @@ def read(name: str, case: str) -> tuple[dict[str, Any], dict[str, Any]]:
         return arrays, json.loads(str(file["hparams"]))
 
 
-def equal_golden(value: Tensor, z: Tensor, arrays: dict[str, Any], tolerance: float, case: str, batch_hard_ties: bool = False) -> None:
-    """The value, and the gradient where the reference has one: everywhere on the small case, on rows away from kinks on the hard one."""
+def equal_golden(
+    value: Tensor,
+    z: Tensor,
+    arrays: dict[str, Any],
+    tolerance: float,
+    case: str,
+    batch_hard_ties: bool = False,
+) -> None:
+    """The value, and the gradient where the reference has one: everywhere on the small case, on
+    rows away from kinks on the hard one.
+    """
     assert value.item() == pytest.approx(float(arrays["loss"]), rel=tolerance)
     (grad,) = torch.autograd.grad(value, z)
     assert bool(torch.isfinite(grad).all())
@@ -113,7 +192,9 @@ def equal_golden(value: Tensor, z: Tensor, arrays: dict[str, Any], tolerance: fl
     theirs = torch.from_numpy(arrays["grad_embeddings"])[rows]
     if bool(torch.isfinite(theirs).all()):
         scale = max(float(theirs.abs().max()), 1.0)
-        torch.testing.assert_close(grad[rows] / scale, theirs / scale, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(
+            grad[rows] / scale, theirs / scale, rtol=tolerance, atol=tolerance
+        )
 
 
 @pytest.mark.parametrize("case", ["small0", "hard0"])
@@ -125,7 +206,9 @@ def test_equal_their_reference(name: str, case: str) -> None:
     arrays, hparams = read(name, case)
     z = torch.from_numpy(arrays["embeddings"]).requires_grad_()
     value = make(hparams, z.shape[1]).double()(z, torch.from_numpy(arrays["labels"]))
-    ties = name == "triplet_batchhard__pml" and case == "hard0"  # which of two equally far rows is taken is free: test_triplet takes the reference's
+    ties = (
+        name == "triplet_batchhard__pml" and case == "hard0"
+    )  # which of two equally far rows is taken is free: test_triplet takes the reference's
     equal_golden(value, z, arrays, tolerance, case, ties)
 
 
@@ -134,7 +217,9 @@ def test_log_ratio_of_one_anchor_equals_its_reference(case: str) -> None:
     arrays, _ = read("log_ratio__own", case)
     z = torch.from_numpy(arrays["embeddings"]).requires_grad_()
     target = torch.from_numpy(arrays["gt_dist"])[None]
-    value, _ = log_ratio(distance(z[:1], z[1:], squared=True), target, torch.ones_like(target, dtype=torch.bool))
+    value, _ = log_ratio(
+        distance(z[:1], z[1:], squared=True), target, torch.ones_like(target, dtype=torch.bool)
+    )
     equal_golden(value.sum(), z, arrays, 1e-9, case)
 
 
@@ -152,16 +237,28 @@ class GivenBank(nn.Module):
 def batch(seed: int = 0, size: int = 9, dim: int = 5, classes: int = 4) -> tuple[Tensor, Tensor]:
     """Classes of unequal sizes (for size 9: 3, 2, 2, 2)."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(size, dim, generator=generator, dtype=torch.float64), torch.arange(size) % classes
+    return torch.randn(size, dim, generator=generator, dtype=torch.float64), torch.arange(
+        size
+    ) % classes
 
 
 def test_distances_that_a_loss_trains_are_what_its_embeddings_are_scored_by() -> None:
-    """Ages on one ray at distances in proportion have no log-ratio loss: the scores order them so, where cosine would hold them all equal."""
+    """Ages on one ray at distances in proportion have no log-ratio loss: the scores order them so,
+    where cosine would hold them all equal.
+    """
     ages = [1.0, 2.0, 4.0, 8.0]
-    loss, z = LogRatio(2, targets=ages).double(), torch.tensor([[3.0, 4.0]], dtype=torch.float64) * torch.tensor(ages, dtype=torch.float64)[:, None]
+    loss, z = (
+        LogRatio(2, targets=ages).double(),
+        torch.tensor([[3.0, 4.0]], dtype=torch.float64)
+        * torch.tensor(ages, dtype=torch.float64)[:, None],
+    )
     assert float(loss(z, torch.arange(4))) == pytest.approx(0.0, abs=1e-6)
     i, j = np.indices((4, 4)).reshape(2, -1)
-    np.testing.assert_allclose(pairs(z.numpy(), z.numpy(), i, j, loss.similarity), [-5 * abs(ages[a] - ages[b]) for a, b in zip(i, j, strict=True)], atol=1e-6)
+    np.testing.assert_allclose(
+        pairs(z.numpy(), z.numpy(), i, j, loss.similarity),
+        [-5 * abs(ages[a] - ages[b]) for a, b in zip(i, j, strict=True)],
+        atol=1e-6,
+    )
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -170,15 +267,21 @@ class TestShared:
         z = batch(size=1)[0].requires_grad_()
         loss = LOSSES[name]().double()
         value = loss(z, torch.tensor([2]))
-        expected = {"MarginLoss": 0.1 * 1.2, "SNRContrastive normalised": 0.1 * float(z.detach().div(z.detach().norm()).sum().abs())}.get(
-            name, 0.0
-        )  # regularisers
+        expected = {
+            "MarginLoss": 0.1 * 1.2,
+            "SNRContrastive normalised": 0.1 * float(z.detach().div(z.detach().norm()).sum().abs()),
+        }.get(name, 0.0)  # regularisers
         assert value.item() == pytest.approx(expected, rel=1e-6)
         (grad,) = torch.autograd.grad(value, z)
         assert bool(torch.isfinite(grad).all())
 
     def test_only_positives_or_only_negatives_is_defined(self, name: str) -> None:
-        for y in (torch.arange(4), torch.zeros(4, dtype=torch.int64), torch.tensor([0, 0, 1, 2]), torch.tensor([3, 3])):
+        for y in (
+            torch.arange(4),
+            torch.zeros(4, dtype=torch.int64),
+            torch.tensor([0, 0, 1, 2]),
+            torch.tensor([3, 3]),
+        ):
             z = batch(size=len(y))[0].requires_grad_()
             value = LOSSES[name]().double()(z, y)
             (grad,) = torch.autograd.grad(value, z)
@@ -187,7 +290,10 @@ class TestShared:
 
     def test_the_gradient_is_the_value_s(self, name: str) -> None:
         if name.startswith("CirclePair"):
-            pytest.skip("its weights take no gradient by definition: test_contrast compares with them held fixed")
+            pytest.skip(
+                "its weights take no gradient by definition: test_contrast compares with them held "
+                "fixed"
+            )
         z, y = batch(3)
         loss = LOSSES[name]().double()
         learned = [parameter for parameter in loss.parameters() if parameter.requires_grad]
@@ -196,7 +302,9 @@ class TestShared:
     def test_keys_equal_to_the_batch_change_no_value(self, name: str) -> None:
         z, y = batch(4)
         loss = LOSSES[name]().double()
-        assert float(loss(z, y, z.clone()).detach()) == pytest.approx(float(loss(z, y).detach()), rel=1e-12)
+        assert float(loss(z, y, z.clone()).detach()) == pytest.approx(
+            float(loss(z, y).detach()), rel=1e-12
+        )
 
     def test_a_bank_that_fills_ignores_its_empty_slots_and_its_order(self, name: str) -> None:
         loss = LOSSES[name]().double()
@@ -209,14 +317,26 @@ class TestShared:
             (grad,) = torch.autograd.grad(value, z)
             assert bool(torch.isfinite(grad).all())
             full = (bank.labels >= 0).nonzero()[:, 0].flip(0)  # the same keys in another order
-            own = torch.stack([(full == slot).nonzero()[0, 0] for slot in (9 * step + torch.arange(9)) % 25])
+            own = torch.stack(
+                [(full == slot).nonzero()[0, 0] for slot in (9 * step + torch.arange(9)) % 25]
+            )
             other = LOSSES[name]().double()
             other.bank = GivenBank(bank.keys[full], bank.labels[full], own)  # type: ignore[assignment]
-            assert float(other(z, y, z.detach()).detach()) == pytest.approx(float(value.detach()), rel=1e-9)
+            assert float(other(z, y, z.detach()).detach()) == pytest.approx(
+                float(value.detach()), rel=1e-9
+            )
 
-    def test_blocks_of_anchors_change_nothing(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The batch with itself and against a bank: value and gradients from blocks of 9, 2 and 1 anchors."""
-        keys, labels, own = torch.randn(21, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64), torch.arange(21) % 5 - 1, torch.arange(9) + 6
+    def test_blocks_of_anchors_change_nothing(
+        self, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The batch with itself and against a bank: value and gradients from blocks of 9, 2 and 1
+        anchors.
+        """
+        keys, labels, own = (
+            torch.randn(21, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64),
+            torch.arange(21) % 5 - 1,
+            torch.arange(9) + 6,
+        )
         z, y = batch(8)
         labels[own] = y
         for banked in (False, True):
@@ -227,17 +347,30 @@ class TestShared:
                 loss.bank = GivenBank(keys, labels, own) if banked else None  # type: ignore[assignment]
                 x = z.clone().requires_grad_()
                 value = loss(x, y, z if banked else None)
-                grads = torch.autograd.grad(value, [x, *(parameter for parameter in loss.parameters() if parameter.requires_grad)])
-                found.append(torch.cat([value.detach()[None], *(grad.reshape(-1) for grad in grads)]))
+                grads = torch.autograd.grad(
+                    value,
+                    [x, *(parameter for parameter in loss.parameters() if parameter.requires_grad)],
+                )
+                found.append(
+                    torch.cat([value.detach()[None], *(grad.reshape(-1) for grad in grads)])
+                )
             torch.testing.assert_close(found[1], found[0], rtol=1e-11, atol=1e-12)
             torch.testing.assert_close(found[2], found[0], rtol=1e-11, atol=1e-12)
 
-    def test_what_a_bank_leaves_for_the_backward_pass_is_small(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """In copies of the (B, Q) block, the keys themselves among them: losses that keep their Functions' gradients hold two, the others none."""
+    def test_what_a_bank_leaves_for_the_backward_pass_is_small(
+        self, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """In copies of the (B, Q) block, the keys themselves among them: losses that keep their
+        Functions' gradients hold two, the others none.
+        """
         monkeypatch.setattr("toolkit.losses.pairing.BLOCK", 64)
         loss = LOSSES[name]().double()
-        classes = 4 if name in ("LogRatio targets", "MarginLoss per class") else 40  # what is held of each positive pair shall not matter
-        loss.bank = GivenBank(torch.randn(400, 5, dtype=torch.float64), torch.arange(400) % classes, torch.arange(48))  # type: ignore[assignment]
+        classes = (
+            4 if name in ("LogRatio targets", "MarginLoss per class") else 40
+        )  # what is held of each positive pair shall not matter
+        loss.bank = GivenBank(
+            torch.randn(400, 5, dtype=torch.float64), torch.arange(400) % classes, torch.arange(48)
+        )  # type: ignore[assignment]
         z = batch(size=48)[0].requires_grad_()
         held: dict[int, int] = {}
 
@@ -256,7 +389,9 @@ class TestShared:
             pytest.skip("its labels are rows of a table")
         z, y = batch(5)
         loss = LOSSES[name]().double()
-        assert float(loss(z, torch.tensor([2, 0, 3, 1])[y]).detach()) == pytest.approx(float(loss(z, y).detach()), rel=1e-12)
+        assert float(loss(z, torch.tensor([2, 0, 3, 1])[y]).detach()) == pytest.approx(
+            float(loss(z, y).detach()), rel=1e-12
+        )
 
     def test_single_precision_is_close(self, name: str) -> None:
         z, y = batch(6)
@@ -266,26 +401,41 @@ class TestShared:
 
     def test_hard_inputs_have_finite_gradients(self, name: str) -> None:
         z = batch(7, size=10)[0].float()
-        z[4], z[5], z[8] = z[0], -z[1], z[0]  # duplicates of the same and of another class, antipodes
+        z[4], z[5], z[8] = (
+            z[0],
+            -z[1],
+            z[0],
+        )  # duplicates of the same and of another class, antipodes
         z[2], z[3], z[6] = 0.0, 1e6 * z[3], 1e-9 * z[6]
         for y in (torch.arange(10) % 4, torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 3, 3])):
             for key in (None, z.clone()):
                 x = z.clone().requires_grad_()
                 loss = LOSSES[name]()
                 value = loss(x, y, key)
-                grads = torch.autograd.grad(value, [x, *(parameter for parameter in loss.parameters() if parameter.requires_grad)])
+                grads = torch.autograd.grad(
+                    value,
+                    [x, *(parameter for parameter in loss.parameters() if parameter.requires_grad)],
+                )
                 assert bool(torch.isfinite(value))
                 assert all(bool(torch.isfinite(grad).all()) for grad in grads)
 
     def test_a_negative_label_is_refused(self, name: str) -> None:
-        with pytest.raises(ValueError, match=r"(2 of 9 are negative|2 of 9 labels are outside).*first: -1"):
+        with pytest.raises(
+            ValueError, match=r"(2 of 9 are negative|2 of 9 labels are outside).*first: -1"
+        ):
             LOSSES[name]().double()(batch()[0], torch.tensor([0, -1, 1, 1, -2, 0, 0, 0, 0]))
 
 
 def test_distance_is_exact_for_close_rows_and_its_gradient_finite() -> None:
     generator = torch.Generator().manual_seed(0)
     a = torch.randn(6, 7, generator=generator, dtype=torch.float64)
-    b = torch.cat([a[:3], a[3:5] + 1e-7 * torch.randn(2, 7, generator=generator, dtype=torch.float64), 100 * a[5:]])
+    b = torch.cat(
+        [
+            a[:3],
+            a[3:5] + 1e-7 * torch.randn(2, 7, generator=generator, dtype=torch.float64),
+            100 * a[5:],
+        ]
+    )
     expected = (a[:, None] - b[None]).square().sum(2)
     torch.testing.assert_close(distance(a, b), expected.sqrt(), rtol=1e-12, atol=0)
     torch.testing.assert_close(distance(a, b, squared=True), expected, rtol=1e-12, atol=0)
@@ -300,8 +450,12 @@ def test_distance_is_exact_for_close_rows_and_its_gradient_finite() -> None:
         torch.testing.assert_close(ours_b.grad, theirs_b.grad, rtol=1e-9, atol=1e-9)
 
 
-def in_loops(term: Callable[[Any, Any, bool], float | None], z: Any, keys: Any, y: Any) -> tuple[list[float], list[float]]:
-    """term(z_i, k_j, same class) of every pair but the own ones: those of positive and those of negative pairs."""
+def in_loops(
+    term: Callable[[Any, Any, bool], float | None], z: Any, keys: Any, y: Any
+) -> tuple[list[float], list[float]]:
+    """term(z_i, k_j, same class) of every pair but the own ones: those of positive and those of
+    negative pairs.
+    """
     found: tuple[list[float], list[float]] = [], []
     for i in range(len(z)):
         for j in range(len(keys)):
@@ -328,11 +482,16 @@ def test_losses_against_a_threshold_are_their_formulas(crossed: bool) -> None:
 
     positive, negative = in_loops(contrastive, z.numpy(), keys, y)
     loss = Contrastive(5, positive_margin=0.3, negative_margin=1.1)
-    assert float(loss(z, y, z_key)) == pytest.approx(np.mean(positive) + np.mean(negative), rel=1e-12)
+    assert float(loss(z, y, z_key)) == pytest.approx(
+        np.mean(positive) + np.mean(negative), rel=1e-12
+    )
     number = len(in_loops(lambda a, k, same: 0.0, z.numpy(), keys, y)[1])
     loss = Contrastive(5, positive_margin=0.3, negative_margin=1.1, squared=True, reduction="mean")
     number_positive = 81 - 9 - number
-    expected = 0.5 * sum(one**2 for one in positive) / number_positive + 0.5 * sum(one**2 for one in negative) / number
+    expected = (
+        0.5 * sum(one**2 for one in positive) / number_positive
+        + 0.5 * sum(one**2 for one in negative) / number
+    )
     assert float(loss(z, y, z_key)) == pytest.approx(expected, rel=1e-12)
 
     def snr(a: Any, k: Any, same: bool) -> float | None:
@@ -341,16 +500,27 @@ def test_losses_against_a_threshold_are_their_formulas(crossed: bool) -> None:
 
     positive, negative = in_loops(snr, z.numpy(), keys, y)
     expected = np.mean(positive) + np.mean(negative) + 0.2 * np.mean(np.abs(z.numpy().sum(1)))
-    assert float(SNRContrastive(5, positive_margin=0.1, negative_margin=3.0, zero_mean=0.2)(z, y, z_key)) == pytest.approx(expected, rel=1e-12)
+    assert float(
+        SNRContrastive(5, positive_margin=0.1, negative_margin=3.0, zero_mean=0.2)(z, y, z_key)
+    ) == pytest.approx(expected, rel=1e-12)
 
     def amc(a: Any, k: Any, same: bool) -> float:
         theta = math.acos(float(unit(a) @ unit(k)))
         return theta**2 if same else max(1.4 - theta, 0.0) ** 2
 
     positive, negative = in_loops(amc, z.numpy(), keys, y)
-    assert float(AMC(5, margin=1.4)(z, y, z_key)) == pytest.approx(np.mean(positive + negative), rel=1e-12)
-    positive, negative = in_loops(lambda a, k, same: math.log1p(math.exp((-1 if same else 1) * (0.7 * float(a @ k) + 0.2))), z.numpy(), keys, y)
-    assert float(PairBCE(5, scale=0.7, bias=0.2, learn_bias=False)(z, y, z_key)) == pytest.approx(np.mean(positive + negative), rel=1e-12)
+    assert float(AMC(5, margin=1.4)(z, y, z_key)) == pytest.approx(
+        np.mean(positive + negative), rel=1e-12
+    )
+    positive, negative = in_loops(
+        lambda a, k, same: math.log1p(math.exp((-1 if same else 1) * (0.7 * float(a @ k) + 0.2))),
+        z.numpy(),
+        keys,
+        y,
+    )
+    assert float(PairBCE(5, scale=0.7, bias=0.2, learn_bias=False)(z, y, z_key)) == pytest.approx(
+        np.mean(positive + negative), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("targets", [None, [0.1, 0.5, 2.0, 2.5]])
@@ -361,17 +531,44 @@ def test_log_ratio_is_its_triplets(targets: Any) -> None:
     for a in range(9):
         others = [i for i in range(9) if i != a]
         d = {i: float((z[a] - z[i]).square().sum()) + 1e-6 for i in others}
-        g = {i: (float(y[a] != y[i]) if targets is None else (targets[int(y[a])] - targets[int(y[i])]) ** 2) + 0.01 for i in others}
-        found.append(np.mean([(math.log(d[i] / d[j]) - math.log(g[i] / g[j])) ** 2 for i in others for j in others if i < j]))
+        g = {
+            i: (
+                float(y[a] != y[i])
+                if targets is None
+                else (targets[int(y[a])] - targets[int(y[i])]) ** 2
+            )
+            + 0.01
+            for i in others
+        }
+        found.append(
+            np.mean(
+                [
+                    (math.log(d[i] / d[j]) - math.log(g[i] / g[j])) ** 2
+                    for i in others
+                    for j in others
+                    if i < j
+                ]
+            )
+        )
     assert value == pytest.approx(np.mean(found), rel=1e-6)  # the table of targets is float32
 
 
-def test_pair_bce_and_simple_against_a_bank_hold_one_block_of_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pair_bce_and_simple_against_a_bank_hold_one_block_of_scores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The same value and gradients whatever the size of the blocks."""
     z, y = batch(10)
-    keys, labels, own = torch.randn(50, 5, dtype=torch.float64), torch.arange(50) % 5 - 1, torch.arange(9) + 20
+    keys, labels, own = (
+        torch.randn(50, 5, dtype=torch.float64),
+        torch.arange(50) % 5 - 1,
+        torch.arange(9) + 20,
+    )
     labels[own] = y
-    for make in (lambda: PairBCE(5), lambda: SimPLE(5, b=-1.0, learn_b_theta=True), lambda: SimPLE(5, reduction="joint", features="raw", margin=0.2)):
+    for make in (
+        lambda: PairBCE(5),
+        lambda: SimPLE(5, b=-1.0, learn_b_theta=True),
+        lambda: SimPLE(5, reduction="joint", features="raw", margin=0.2),
+    ):
         found = []
         for block in (1, 63, 1 << 20):
             monkeypatch.setattr("toolkit.losses.simple.BLOCK", block)
@@ -379,7 +576,17 @@ def test_pair_bce_and_simple_against_a_bank_hold_one_block_of_scores(monkeypatch
             loss.bank = GivenBank(keys, labels, own)  # type: ignore[assignment]
             x = z.clone().requires_grad_()
             value = loss(x, y, z)
-            found.append(torch.cat([value[None], *(grad.reshape(-1) for grad in torch.autograd.grad(value, [x, *loss.parameters()]))]))
+            found.append(
+                torch.cat(
+                    [
+                        value[None],
+                        *(
+                            grad.reshape(-1)
+                            for grad in torch.autograd.grad(value, [x, *loss.parameters()])
+                        ),
+                    ]
+                )
+            )
         torch.testing.assert_close(found[0], found[2], rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(found[1], found[2], rtol=1e-12, atol=1e-12)
 
@@ -404,5 +611,11 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / (4 
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in KiB on Linux only")
 def test_simple_against_a_large_bank_needs_less_than_one_copy_of_the_scores() -> None:
     """Measured .5 to .6 copies of the (128, 65536) block, where autograd's own graph held 5."""
-    made = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3])
+    made = subprocess.run(
+        [sys.executable, "-c", PEAK],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[3],
+    )
     assert float(made.stdout) < 1.0

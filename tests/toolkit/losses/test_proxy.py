@@ -10,7 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from toolkit.losses.proxy import HUG, CenterLoss, ProxyAnchor, ProxyNCA, ProxyNCAPlusPlus, SoftTriple
+from toolkit.losses.proxy import (
+    HUG,
+    CenterLoss,
+    ProxyAnchor,
+    ProxyNCA,
+    ProxyNCAPlusPlus,
+    SoftTriple,
+)
 from toolkit.training.recipe import Optim
 
 
@@ -22,7 +29,9 @@ def seeded() -> None:
 def batch(size: int = 11, dim: int = 5, classes: int = 4) -> tuple[Tensor, Tensor]:
     """Unequal classes; the last class is absent."""
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(size, dim, generator=generator, dtype=torch.float64), torch.arange(size) % (classes - 1)
+    return torch.randn(size, dim, generator=generator, dtype=torch.float64), torch.arange(size) % (
+        classes - 1
+    )
 
 
 def rows(x: Tensor) -> Any:
@@ -34,7 +43,9 @@ def gradcheck(loss: Any, names: tuple[str, ...]) -> bool:
     parameters = [getattr(loss, name).detach().clone().requires_grad_() for name in names]
 
     def value(x: Tensor, *given: Tensor) -> Tensor:
-        made: Tensor = torch.func.functional_call(loss, dict(zip(names, given, strict=True)), (x, y))
+        made: Tensor = torch.func.functional_call(
+            loss, dict(zip(names, given, strict=True)), (x, y)
+        )
         return made
 
     return torch.autograd.gradcheck(value, (z.requires_grad_(), *parameters))
@@ -49,7 +60,9 @@ def test_center_loss_is_softmax_and_the_distance_to_centres() -> None:
     for x, label in zip(z.numpy(), y.tolist(), strict=True):
         logits = [float(x @ w) for w in loss.proxies.detach().numpy()]
         total += math.log(sum(math.exp(one) for one in logits)) - logits[label]
-        total += 0.15 * sum((a - b) ** 2 for a, b in zip(x, loss.centres.detach().numpy()[label], strict=True))
+        total += 0.15 * sum(
+            (a - b) ** 2 for a, b in zip(x, loss.centres.detach().numpy()[label], strict=True)
+        )
     assert loss(z, y).item() == pytest.approx(total / len(y), rel=1e-12)
     assert gradcheck(loss, ("proxies", "centres"))
 
@@ -64,12 +77,19 @@ def test_centres_move_as_in_the_paper() -> None:
     z.requires_grad_()
     value, same = loss(z, y), other(z, y)
     assert value.item() == same.item()
-    torch.testing.assert_close(torch.autograd.grad(value, z, retain_graph=True)[0], torch.autograd.grad(same, z)[0])
+    torch.testing.assert_close(
+        torch.autograd.grad(value, z, retain_graph=True)[0], torch.autograd.grad(same, z)[0]
+    )
     value.backward()
     for j in range(4):
         mine = z.detach()[y == j]
-        torch.testing.assert_close(loss.centres.grad[j], (loss.centres[j] - mine).sum(dim=0).detach() / (1 + len(mine)))
-    assert [group["weight_decay"] for group in loss.param_groups(Optim(weight_decay=0.1))] == [0.1, 0.0]
+        torch.testing.assert_close(
+            loss.centres.grad[j], (loss.centres[j] - mine).sum(dim=0).detach() / (1 + len(mine))
+        )
+    assert [group["weight_decay"] for group in loss.param_groups(Optim(weight_decay=0.1))] == [
+        0.1,
+        0.0,
+    ]
     alone = CenterLoss(5, 4, classify=False).double()
     alone.centres.data = loss.centres.data
     nearest = torch.cdist(z, loss.centres).argmin(dim=1)
@@ -82,7 +102,9 @@ def test_proxy_nca_and_its_successor_by_distances() -> None:
     totals = [0.0, 0.0]
     for x, label in zip(rows(z), y.tolist(), strict=True):
         d = [sum((a - b) ** 2 for a, b in zip(x, p, strict=True)) for p in rows(nca.proxies)]
-        totals[0] += 2.25 * d[label] + math.log(sum(math.exp(-2.25 * one) for j, one in enumerate(d) if j != label))
+        totals[0] += 2.25 * d[label] + math.log(
+            sum(math.exp(-2.25 * one) for j, one in enumerate(d) if j != label)
+        )
         d = [sum((a - b) ** 2 for a, b in zip(x, p, strict=True)) for p in rows(plus.proxies)]
         totals[1] += d[label] / 0.4 + math.log(sum(math.exp(-one / 0.4) for one in d))
     assert nca(z, y).item() == pytest.approx(totals[0] / len(y), rel=1e-12)
@@ -95,13 +117,23 @@ def test_proxy_anchor_by_loops() -> None:
     loss = ProxyAnchor(5, 4, margin=0.2, scale=3.0).double()
     positive, negative = [], []
     for j, p in enumerate(rows(loss.proxies)):
-        own = [math.exp(-3 * (float(x @ p) - 0.2)) for x, label in zip(rows(z), y.tolist(), strict=True) if label == j]
-        other = [math.exp(3 * (float(x @ p) + 0.2)) for x, label in zip(rows(z), y.tolist(), strict=True) if label != j]
+        own = [
+            math.exp(-3 * (float(x @ p) - 0.2))
+            for x, label in zip(rows(z), y.tolist(), strict=True)
+            if label == j
+        ]
+        other = [
+            math.exp(3 * (float(x @ p) + 0.2))
+            for x, label in zip(rows(z), y.tolist(), strict=True)
+            if label != j
+        ]
         positive += [math.log1p(sum(own))] if own else []
         negative.append(math.log1p(sum(other)))
     assert loss(z, y).item() == pytest.approx(np.mean(positive) + np.mean(negative), rel=1e-12)
     assert gradcheck(loss, ("proxies",))
-    one = torch.zeros(11, dtype=torch.int64)  # every sample of one class: its proxy has no negatives
+    one = torch.zeros(
+        11, dtype=torch.int64
+    )  # every sample of one class: its proxy has no negatives
     z.requires_grad_()
     gradient = torch.autograd.grad(loss(z, one), [z, loss.proxies])
     assert all(bool(torch.isfinite(part).all()) for part in gradient)
@@ -117,10 +149,23 @@ def test_soft_triple_by_loops() -> None:
         for j in range(4):
             c = [float(x @ part[j]) for part in every]
             weights = [math.exp(one / 0.3) for one in c]
-            logits.append(4 * (sum(w * one for w, one in zip(weights, c, strict=True)) / sum(weights) - (0.1 if j == label else 0.0)))
+            logits.append(
+                4
+                * (
+                    sum(w * one for w, one in zip(weights, c, strict=True)) / sum(weights)
+                    - (0.1 if j == label else 0.0)
+                )
+            )
         total += math.log(sum(math.exp(one) for one in logits)) - logits[label]
-    spread = sum(math.sqrt(2 + 1e-5 - 2 * float(every[s][j] @ every[t][j])) for j in range(4) for s in range(3) for t in range(s + 1, 3))
-    assert loss(z, y).item() == pytest.approx(total / len(y) + 0.5 * spread / (4 * 3 * 2), rel=1e-12)
+    spread = sum(
+        math.sqrt(2 + 1e-5 - 2 * float(every[s][j] @ every[t][j]))
+        for j in range(4)
+        for s in range(3)
+        for t in range(s + 1, 3)
+    )
+    assert loss(z, y).item() == pytest.approx(
+        total / len(y) + 0.5 * spread / (4 * 3 * 2), rel=1e-12
+    )
     assert gradcheck(loss, ("proxies", "centres"))
 
 
@@ -128,11 +173,17 @@ def test_hug_by_loops_and_on_the_simplex() -> None:
     z, y = batch()
     loss = HUG(5, 4, s=1.5, alpha=0.7, beta=0.4).double()
     p = rows(loss.proxies)
-    energy = np.mean([float(np.linalg.norm(p[j] - p[k])) ** -1.5 for j in range(4) for k in range(4) if j != k])
-    gap = np.mean([float(np.linalg.norm(x - p[label])) for x, label in zip(rows(z), y.tolist(), strict=True)])
+    energy = np.mean(
+        [float(np.linalg.norm(p[j] - p[k])) ** -1.5 for j in range(4) for k in range(4) if j != k]
+    )
+    gap = np.mean(
+        [float(np.linalg.norm(x - p[label])) for x, label in zip(rows(z), y.tolist(), strict=True)]
+    )
     assert loss(z, y).item() == pytest.approx(0.7 * energy + 0.4 * gap, rel=1e-12)
     assert gradcheck(loss, ("proxies",))
-    simplex = HUG(4, 4).double()  # four points of the regular simplex are sqrt(8 / 3) apart, the least energy of four points
+    simplex = (
+        HUG(4, 4).double()
+    )  # four points of the regular simplex are sqrt(8 / 3) apart, the least energy of four points
     with torch.no_grad():
         simplex.proxies.copy_(torch.eye(4, dtype=torch.float64) - 0.25)
     assert float(simplex.energy()) == pytest.approx(3 / 8, rel=1e-9)

@@ -17,11 +17,15 @@ from toolkit.vmf.precision import unit
 def batch(seed: int = 0, dim: int = 5) -> tuple[Tensor, Tensor]:
     """Classes of 3, 2, 2, 2 rows and one of a single row."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(10, dim, generator=generator, dtype=torch.float64), torch.tensor([0, 1, 2, 3, 0, 1, 2, 3, 0, 4])
+    return torch.randn(10, dim, generator=generator, dtype=torch.float64), torch.tensor(
+        [0, 1, 2, 3, 0, 1, 2, 3, 0, 4]
+    )
 
 
 def sides(y: Any, i: int) -> tuple[list[int], list[int]]:
-    return [j for j in range(len(y)) if j != i and y[j] == y[i]], [j for j in range(len(y)) if y[j] != y[i]]
+    return [j for j in range(len(y)) if j != i and y[j] == y[i]], [
+        j for j in range(len(y)) if y[j] != y[i]
+    ]
 
 
 @pytest.mark.parametrize("crossed", [False, True])
@@ -34,10 +38,20 @@ def test_smooth_ap_is_its_definition(include_query: bool, crossed: bool) -> None
     for i in range(10):
         positive, negative = sides(y, i)
         positive += [i] if include_query else []
-        ahead = 1 / (1 + np.exp(-(c[i][None, :] - c[i][:, None]) / 0.1))  # [j, k]: how far k is ahead of j
-        ranks = [(1 + sum(ahead[j, k] for k in positive if k != j), 1 + sum(ahead[j, k] for k in positive + negative if k != j)) for j in positive]
+        ahead = 1 / (
+            1 + np.exp(-(c[i][None, :] - c[i][:, None]) / 0.1)
+        )  # [j, k]: how far k is ahead of j
+        ranks = [
+            (
+                1 + sum(ahead[j, k] for k in positive if k != j),
+                1 + sum(ahead[j, k] for k in positive + negative if k != j),
+            )
+            for j in positive
+        ]
         found += [np.mean([among / overall for among, overall in ranks])] if positive else []
-    assert float(SmoothAP(5, temperature=0.1, include_query=include_query)(z, y, z_key)) == pytest.approx(1 - np.mean(found), rel=1e-12)
+    assert float(
+        SmoothAP(5, temperature=0.1, include_query=include_query)(z, y, z_key)
+    ) == pytest.approx(1 - np.mean(found), rel=1e-12)
 
 
 def test_smooth_ap_tends_to_average_precision() -> None:
@@ -76,31 +90,56 @@ def test_fast_ap_is_its_histograms(num_bins: int, crossed: bool) -> None:
 
         def histogram(columns: list[int], i: int = i) -> Any:
             square = [float(((rows[i] - keys[j]) ** 2).sum()) for j in columns]
-            return np.array([sum(max(1 - abs(one - 4 * b / num_bins) * num_bins / 4, 0) for one in square) for b in range(num_bins + 1)])
+            return np.array(
+                [
+                    sum(max(1 - abs(one - 4 * b / num_bins) * num_bins / 4, 0) for one in square)
+                    for b in range(num_bins + 1)
+                ]
+            )
 
         own, everyone = histogram(positive), histogram(positive + negative)
         above = own > 0
         if positive:
-            found.append(1 - (own * own.cumsum())[above] @ (1 / everyone.cumsum()[above]) / len(positive))
-    assert float(FastAP(5, num_bins=num_bins)(z, y, z_key)) == pytest.approx(np.mean(found), rel=1e-12)
+            found.append(
+                1 - (own * own.cumsum())[above] @ (1 / everyone.cumsum()[above]) / len(positive)
+            )
+    assert float(FastAP(5, num_bins=num_bins)(z, y, z_key)) == pytest.approx(
+        np.mean(found), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("crossed", [False, True])
 @pytest.mark.parametrize("weights", ["exact", "pml"])
 @pytest.mark.parametrize("temperatures", [(0.0, 10.0), (2.0, 300.0)])
-def test_ranked_list_is_its_formula(temperatures: tuple[float, float], weights: Any, crossed: bool) -> None:
+def test_ranked_list_is_its_formula(
+    temperatures: tuple[float, float], weights: Any, crossed: bool
+) -> None:
     z, y = batch(7)
     z_key = batch(8)[0] if crossed else None
     rows, keys = unit(z).numpy(), unit(z if z_key is None else z_key).numpy()
     total = 0.0
     for i in range(10):
-        for columns, sign, edge, temperature, share in zip(sides(y, i), (1, -1), (0.7, 1.3), temperatures, (0.7, 0.3), strict=True):
+        for columns, sign, edge, temperature, share in zip(
+            sides(y, i), (1, -1), (0.7, 1.3), temperatures, (0.7, 0.3), strict=True
+        ):
             violation = [sign * (float(np.linalg.norm(rows[i] - keys[j])) - edge) for j in columns]
             violation = [one for one in violation if one > 0]
             w = [math.exp(temperature * one) for one in violation]
             divisor = sum(w) + (10 * 1e-5 if weights == "pml" else 0.0)
-            total += share * sum(one * of for one, of in zip(violation, w, strict=True)) / divisor if violation else 0.0
-    loss = RankedList(5, alpha=1.3, margin=0.6, positive_temperature=temperatures[0], negative_temperature=temperatures[1], imbalance=0.3, weights=weights)
+            total += (
+                share * sum(one * of for one, of in zip(violation, w, strict=True)) / divisor
+                if violation
+                else 0.0
+            )
+    loss = RankedList(
+        5,
+        alpha=1.3,
+        margin=0.6,
+        positive_temperature=temperatures[0],
+        negative_temperature=temperatures[1],
+        imbalance=0.3,
+        weights=weights,
+    )
     assert float(loss(z, y, z_key)) == pytest.approx(total / 10, rel=1e-10)
 
 

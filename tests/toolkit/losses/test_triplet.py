@@ -22,7 +22,9 @@ SMOOTH_ROWS = [2, 6, 7, 9, 11]
 
 def batch(seed: int = 0, size: int = 9, dim: int = 5, classes: int = 4) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(size, dim, generator=generator, dtype=torch.float64), torch.arange(size) % classes
+    return torch.randn(size, dim, generator=generator, dtype=torch.float64), torch.arange(
+        size
+    ) % classes
 
 
 def masks(y: Tensor) -> tuple[Tensor, Tensor]:
@@ -32,10 +34,18 @@ def masks(y: Tensor) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("case", ["small0", "hard0"])
 @pytest.mark.parametrize("name", ["hard", "semihard", "batchhard", "distance_weighted"])
-def test_reference_triplets_give_the_reference_value(name: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loss of the triplets that the reference mined: which of several equally far rows it takes, and what it draws, is its own."""
+def test_reference_triplets_give_the_reference_value(
+    name: str, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss of the triplets that the reference mined: which of several equally far rows it
+    takes, and what it draws, is its own.
+    """
     with np.load(GOLDEN / f"triplet_{name}__pml.npz") as file:
-        arrays = {key.split("/")[1]: torch.from_numpy(file[key]) for key in file.files if key.startswith(case)}
+        arrays = {
+            key.split("/")[1]: torch.from_numpy(file[key])
+            for key in file.files
+            if key.startswith(case)
+        }
     z = arrays["embeddings"].requires_grad_()
     mined = arrays["idx_a"], arrays["idx_p"], arrays["idx_n"]
     monkeypatch.setattr("toolkit.losses.triplet.mine_distance_weighted", lambda *_: mined)
@@ -51,11 +61,15 @@ def test_reference_triplets_give_the_reference_value(name: str, case: str, monke
 @pytest.mark.parametrize("squared", [False, True])
 @pytest.mark.parametrize("smooth", [False, True])
 @pytest.mark.parametrize("mining", ["all", "hard", "semihard", "facenet", "batch_hard"])
-def test_triplet_is_its_formula_over_the_mined_triplets(mining: Any, smooth: bool, squared: bool, crossed: bool) -> None:
+def test_triplet_is_its_formula_over_the_mined_triplets(
+    mining: Any, smooth: bool, squared: bool, crossed: bool
+) -> None:
     z, y = batch(1)
     z_key = batch(2)[0] if crossed else None
     rows, keys = unit(z).numpy(), unit(z if z_key is None else z_key).numpy()
-    d = np.array([[float(((a - k) ** 2).sum()) ** (1.0 if squared else 0.5) for k in keys] for a in rows])
+    d = np.array(
+        [[float(((a - k) ** 2).sum()) ** (1.0 if squared else 0.5) for k in keys] for a in rows]
+    )
     found = []
     for a in range(9):
         positives = [p for p in range(9) if p != a and y[p] == y[a]]
@@ -67,18 +81,35 @@ def test_triplet_is_its_formula_over_the_mined_triplets(mining: Any, smooth: boo
             if mining == "facenet":
                 found += [max(gap for gap in gaps if gap < 0)] if min(gaps) < 0 else []
             else:
-                found += [gap for gap in gaps if mining == "all" or (mining == "hard" and gap >= 0) or (mining == "semihard" and -0.3 <= gap < 0)]
+                found += [
+                    gap
+                    for gap in gaps
+                    if mining == "all"
+                    or (mining == "hard" and gap >= 0)
+                    or (mining == "semihard" and -0.3 <= gap < 0)
+                ]
     terms = [math.log1p(math.exp(gap + 0.3)) if smooth else max(gap + 0.3, 0.0) for gap in found]
-    expected = {"nonzero": sum(terms) / max(sum(one > 0 for one in terms), 1), "mean": sum(terms) / max(len(terms), 1), "sum": sum(terms)}
+    expected = {
+        "nonzero": sum(terms) / max(sum(one > 0 for one in terms), 1),
+        "mean": sum(terms) / max(len(terms), 1),
+        "sum": sum(terms),
+    }
     for reduction in ("nonzero", "mean", "sum"):
-        loss = Triplet(5, margin=0.3, mining=mining, smooth=smooth, squared=squared, reduction=reduction)
+        loss = Triplet(
+            5, margin=0.3, mining=mining, smooth=smooth, squared=squared, reduction=reduction
+        )
         assert float(loss(z, y, z_key)) == pytest.approx(expected[reduction], rel=1e-10)
 
 
 def test_blocks_of_pairs_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     z, y = batch(3)
     z.requires_grad_()
-    for loss in (Triplet(5), Triplet(5, mining="semihard", smooth=True), Triplet(5, mining="facenet"), Angular(5)):
+    for loss in (
+        Triplet(5),
+        Triplet(5, mining="semihard", smooth=True),
+        Triplet(5, mining="facenet"),
+        Angular(5),
+    ):
         values = []
         for block in (1 << 22, 9, 30):
             monkeypatch.setattr("toolkit.losses.pairing.BLOCK", block)
@@ -106,8 +137,15 @@ def test_margin_loss_is_its_triplets(per_class: bool, crossed: bool) -> None:
             for n in range(9):
                 if p != a and y[p] == y[a] and y[n] != y[a]:
                     b = beta[int(y[a])]
-                    terms = max(float((rows[a] - keys[p]).norm()) - b + 0.2, 0.0), max(b - float((rows[a] - keys[n]).norm()) + 0.2, 0.0)
-                    total, above, boundaries = total + sum(terms), above + (terms[0] > 0) + (terms[1] > 0), boundaries + b
+                    terms = (
+                        max(float((rows[a] - keys[p]).norm()) - b + 0.2, 0.0),
+                        max(b - float((rows[a] - keys[n]).norm()) + 0.2, 0.0),
+                    )
+                    total, above, boundaries = (
+                        total + sum(terms),
+                        above + (terms[0] > 0) + (terms[1] > 0),
+                        boundaries + b,
+                    )
     expected = total / above + 0.3 * (boundaries / above if per_class else 1.1)
     assert float(loss(z, y, z_key).detach()) == pytest.approx(expected, rel=1e-12)
 
@@ -123,15 +161,27 @@ def test_angular_is_its_formula(alpha: float, crossed: bool) -> None:
         for p in range(9):
             if p != a and y[p] == y[a]:
                 pull = 2 * (1 + square) * rows[a] @ keys[p]
-                found.append(math.log1p(sum(math.exp(4 * square * (rows[a] + keys[p]) @ keys[n] - pull) for n in range(9) if y[n] != y[a])))
+                found.append(
+                    math.log1p(
+                        sum(
+                            math.exp(4 * square * (rows[a] + keys[p]) @ keys[n] - pull)
+                            for n in range(9)
+                            if y[n] != y[a]
+                        )
+                    )
+                )
     assert float(Angular(5, alpha=alpha)(z, y, z_key)) == pytest.approx(np.mean(found), rel=1e-12)
 
 
 @pytest.mark.parametrize("banked", [False, True])
 @pytest.mark.parametrize("negatives", ["unit", "raw"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("alpha", [0.7, 1.1, 1.5, 1.57])  # of 1.5 and 1.57 the products of exponentials underflow, for some pairs or for all
-def test_angular_is_its_formula_and_gradient_where_exponentials_underflow(alpha: float, dtype: torch.dtype, negatives: Any, banked: bool) -> None:
+@pytest.mark.parametrize(
+    "alpha", [0.7, 1.1, 1.5, 1.57]
+)  # of 1.5 and 1.57 the products of exponentials underflow, for some pairs or for all
+def test_angular_is_its_formula_and_gradient_where_exponentials_underflow(
+    alpha: float, dtype: torch.dtype, negatives: Any, banked: bool
+) -> None:
     z, y = (one.to(dtype) if one.is_floating_point() else one for one in batch(11, size=12))
     z_key = (3.0 * batch(12, size=12)[0]).to(dtype) if banked else None
 
@@ -139,7 +189,10 @@ def test_angular_is_its_formula_and_gradient_where_exponentials_underflow(alpha:
         other = x if z_key is None else z_key.double()
         a, p, n = unit(x), unit(other), unit(other) if negatives == "unit" else other
         square = math.tan(alpha) ** 2
-        exponent = 4 * square * (a[:, None, None] + p[None, :, None]).mul(n).sum(3) - 2 * (1 + square) * (a @ p.T)[:, :, None]
+        exponent = (
+            4 * square * (a[:, None, None] + p[None, :, None]).mul(n).sum(3)
+            - 2 * (1 + square) * (a @ p.T)[:, :, None]
+        )
         exponent = exponent.masked_fill((y[:, None] == y)[:, None], -torch.inf)  # (a, p, n)
         together = exponent.logsumexp(2)[masks(y)[0]]
         return torch.logaddexp(together, torch.zeros_like(together)).mean()
@@ -148,8 +201,13 @@ def test_angular_is_its_formula_and_gradient_where_exponentials_underflow(alpha:
     value, expected = Angular(5, alpha=alpha, negatives=negatives)(ours, y, z_key), by_hand(theirs)
     tolerance = 1e-10 if dtype == torch.float64 else 3e-5
     assert value.item() == pytest.approx(expected.item(), rel=tolerance)
-    grad, wanted = torch.autograd.grad(value, ours)[0].double(), torch.autograd.grad(expected, theirs)[0]
-    assert float((grad - wanted).norm() / wanted.norm()) < (1e-9 if dtype == torch.float64 else 2e-3)
+    grad, wanted = (
+        torch.autograd.grad(value, ours)[0].double(),
+        torch.autograd.grad(expected, theirs)[0],
+    )
+    assert float((grad - wanted).norm() / wanted.norm()) < (
+        1e-9 if dtype == torch.float64 else 2e-3
+    )
 
 
 def test_distance_weighted_draws_with_the_stated_probabilities() -> None:
@@ -161,13 +219,19 @@ def test_distance_weighted_draws_with_the_stated_probabilities() -> None:
     count = torch.zeros(12, 12)
     for _ in range(4000):
         a, p, n = mine_distance_weighted(d, same, other, 4)
-        count[a[p == same[a].to(torch.uint8).argmax(1)], n[p == same[a].to(torch.uint8).argmax(1)]] += 1  # each anchor's first positive
+        count[
+            a[p == same[a].to(torch.uint8).argmax(1)], n[p == same[a].to(torch.uint8).argmax(1)]
+        ] += 1  # each anchor's first positive
     assert len(a) == int(same[(other & (d < 1.4)).any(1)].sum())
     near = d.clamp(min=0.5)
-    weight = 1 / (near**2 * (1 - near.square() / 4).clamp(min=1e-300).sqrt()) * (other & (near < 1.4))
+    weight = (
+        1 / (near**2 * (1 - near.square() / 4).clamp(min=1e-300).sqrt()) * (other & (near < 1.4))
+    )
     for row in a.unique():
         expected = weight[row] / weight[row].sum()
-        assert float((count[row] / count[row].sum() - expected).abs().max()) < 4 * 0.5 / math.sqrt(4000)
+        assert float((count[row] / count[row].sum() - expected).abs().max()) < 4 * 0.5 / math.sqrt(
+            4000
+        )
 
 
 def test_distance_weighted_repeats_with_the_default_generator_and_survives_none_near() -> None:
@@ -177,7 +241,11 @@ def test_distance_weighted_repeats_with_the_default_generator_and_survives_none_
         first = float(loss.double()(z, y).detach())
         torch.manual_seed(1)
         assert float(loss(z, y).detach()) == first
-        opposite = torch.tensor([[1.0, 0], [1, 0], [-1, 0]], dtype=torch.float64).repeat(1, 3)[:, :5].requires_grad_()
+        opposite = (
+            torch.tensor([[1.0, 0], [1, 0], [-1, 0]], dtype=torch.float64)
+            .repeat(1, 3)[:, :5]
+            .requires_grad_()
+        )
         value = loss(opposite, torch.tensor([0, 0, 1]))
         assert value.item() == 0.0
         assert bool(torch.isfinite(torch.autograd.grad(value, opposite)[0]).all())

@@ -1,4 +1,6 @@
-"""vMF, SCF and the probabilistic proxy losses against references, loops, and the properties of their noise."""
+"""vMF, SCF and the probabilistic proxy losses against references, loops, and the properties of
+their noise.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,11 @@ def _one_thread() -> Iterator[None]:
 
 def read(name: str, case: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     with np.load(GOLDEN / f"{name}.npz", allow_pickle=False) as file:
-        arrays = {key.split("/")[1]: torch.from_numpy(file[key]) for key in file.files if key.startswith(f"{case}/")}
+        arrays = {
+            key.split("/")[1]: torch.from_numpy(file[key])
+            for key in file.files
+            if key.startswith(f"{case}/")
+        }
         return arrays, json.loads(str(file["hparams"]))
 
 
@@ -50,12 +56,19 @@ def close(ours: Tensor | None, theirs: Tensor, tolerance: float, rows: Any = sli
     assert ours is not None
     assert bool(torch.isfinite(ours).all())
     scale = max(1.0, float(theirs[rows].abs().max()))
-    torch.testing.assert_close(ours.reshape(theirs.shape)[rows] / scale, theirs[rows] / scale, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(
+        ours.reshape(theirs.shape)[rows] / scale,
+        theirs[rows] / scale,
+        rtol=tolerance,
+        atol=tolerance,
+    )
 
 
 def batch(seed: int = 0, size: int = 8, dim: int = 5, classes: int = 4) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    return 2 * torch.randn(size, dim, generator=generator, dtype=torch.float64), torch.arange(size) % classes
+    return 2 * torch.randn(size, dim, generator=generator, dtype=torch.float64), torch.arange(
+        size
+    ) % classes
 
 
 def set_(parameter: Any, value: Tensor) -> None:
@@ -97,7 +110,11 @@ def test_vmf_is_eq_13_by_loops() -> None:
     beta, w, x, total = math.exp(0.5), loss.proxies.detach().numpy(), 1.5 * z.numpy(), 0.0
     for i in range(8):
         for s in range(3):
-            logits = [log_c(float(np.linalg.norm(one)), 5) - log_c(float(np.linalg.norm(one + beta * samples[s, i].numpy())), 5) for one in w]
+            logits = [
+                log_c(float(np.linalg.norm(one)), 5)
+                - log_c(float(np.linalg.norm(one + beta * samples[s, i].numpy())), 5)
+                for one in w
+            ]
             total += math.log(sum(math.exp(one) for one in logits)) / 3
         own, kz, kw = w[int(y[i])], float(np.linalg.norm(x[i])), float(np.linalg.norm(w[int(y[i])]))
         total -= beta * ratio(kz, 5) * ratio(kw, 5) * float(own @ x[i]) / kz / kw
@@ -105,7 +122,9 @@ def test_vmf_is_eq_13_by_loops() -> None:
 
 
 def test_power_spherical_embeddings_have_their_own_mean() -> None:
-    """kappa / (n - 1 + kappa) for the embeddings, drawn from that density; A for the class vectors, which stay vMF."""
+    """kappa / (n - 1 + kappa) for the embeddings, drawn from that density; A for the class vectors,
+    which stay vMF.
+    """
     z, y = batch()
     of_vmf, loss = VMF(5, 4).double(), VMF(5, 4, family="power_spherical").double()
     loss.proxies = of_vmf.proxies
@@ -115,8 +134,17 @@ def test_power_spherical_embeddings_have_their_own_mean() -> None:
         kappa, kw = float(np.linalg.norm(x)), float(np.linalg.norm(w[label]))
         along = ratio(kw, 5) * float(w[label] @ x) / kappa / kw
         own, changed = own + ratio(kappa, 5) * along / 8, changed + kappa / (4 + kappa) * along / 8
-    assert loss(z, y, samples=samples).item() - of_vmf(z, y, samples=samples).item() == pytest.approx(own - changed, rel=1e-9)
-    expected = [[ratio(kw, 5) / kw * float(one @ x) / (4 + float(np.linalg.norm(x))) for one in w for kw in [float(np.linalg.norm(one))]] for x in z.numpy()]
+    assert loss(z, y, samples=samples).item() - of_vmf(
+        z, y, samples=samples
+    ).item() == pytest.approx(own - changed, rel=1e-9)
+    expected = [
+        [
+            ratio(kw, 5) / kw * float(one @ x) / (4 + float(np.linalg.norm(x)))
+            for one in w
+            for kw in [float(np.linalg.norm(one))]
+        ]
+        for x in z.numpy()
+    ]
     np.testing.assert_allclose(loss.logits(z).detach().numpy(), expected, rtol=1e-9)
     z[0] = 0.0
     (grad,) = torch.autograd.grad(loss(z.requires_grad_(), y), z)
@@ -125,14 +153,19 @@ def test_power_spherical_embeddings_have_their_own_mean() -> None:
 
 @pytest.mark.parametrize("family", ["vmf", "power_spherical"])
 def test_posterior_draws_from_the_family(family: Any) -> None:
-    """Two certain and opposite class vectors: the first one's probability is E[1 / (1 + e^-2c)], c the draw's cosine, here by a sum over its density."""
+    """Two certain and opposite class vectors: the first one's probability is E[1 / (1 + e^-2c)], c
+    the draw's cosine, here by a sum over its density.
+    """
     loss = VMF(16, 2, family=family, num_samples=1).double()
     set_(loss.proxies, torch.stack([torch.eye(16)[0], -torch.eye(16)[0]]) * 1e9)
     c = np.linspace(-1, 1, 20001)[1:-1]
     log_density = 6.5 * np.log(1 - c * c) + (20 * c if family == "vmf" else 20 * np.log1p(c))
     density = np.exp(log_density - log_density.max())
     expected = float((density / (1 + np.exp(-2 * c))).sum() / density.sum())
-    found = loss.posterior(20 * torch.eye(16, dtype=torch.float64)[:1].expand(4000, 16), generator=torch.Generator().manual_seed(0))[:, 0]
+    found = loss.posterior(
+        20 * torch.eye(16, dtype=torch.float64)[:1].expand(4000, 16),
+        generator=torch.Generator().manual_seed(0),
+    )[:, 0]
     assert float(found.mean()) == pytest.approx(expected, abs=5 * float(found.std()) / 4000**0.5)
 
 
@@ -145,9 +178,22 @@ def test_vmf_bounds_the_expected_cross_entropy() -> None:
     assert float(loss(z, y).detach()) > float(nn.functional.nll_loss(probabilities.log(), y))
 
 
-@pytest.mark.parametrize(("dim", "classes", "tau"), [(2, 5, 1.0), (3, 4, 3.0), (16, 7, 1.0), (64, 200, 2.7), (64, 30, 4.0), (512, 40, 2.0), (16, 30_000, 1.0)])
+@pytest.mark.parametrize(
+    ("dim", "classes", "tau"),
+    [
+        (2, 5, 1.0),
+        (3, 4, 3.0),
+        (16, 7, 1.0),
+        (64, 200, 2.7),
+        (64, 30, 4.0),
+        (512, 40, 2.0),
+        (16, 30_000, 1.0),
+    ],
+)
 def test_vmf_blockwise_float32_equals_float64(dim: int, classes: int, tau: float) -> None:
-    """With and without polynomials (3 dimensions, beta 20), with logits above 40, with a class vector of 0, in more than one block."""
+    """With and without polynomials (3 dimensions, beta 20), with logits above 40, with a class
+    vector of 0, in more than one block.
+    """
     torch.manual_seed(dim)
     single = VMF(dim, classes, num_samples=3, tau=tau)
     with torch.no_grad():
@@ -157,13 +203,20 @@ def test_vmf_blockwise_float32_equals_float64(dim: int, classes: int, tau: float
     double.load_state_dict(single.state_dict())
     found = []
     for loss, dtype in ((single, torch.float32), (double, torch.float64)):
-        z = (torch.randn(20, dim, generator=torch.Generator().manual_seed(0)) * 3).to(dtype).requires_grad_()
+        z = (
+            (torch.randn(20, dim, generator=torch.Generator().manual_seed(0)) * 3)
+            .to(dtype)
+            .requires_grad_()
+        )
         value = loss(z, torch.arange(20) % classes)
         value.backward()
         found.append([value.detach(), z.grad, loss.proxies.grad, loss.tau.grad])
     for ours, expected in zip(*found, strict=True):
         torch.testing.assert_close(
-            ours.double() / expected.abs().max(), expected / expected.abs().max(), rtol=0, atol=1e-4 if dim > 2 else 2e-3
+            ours.double() / expected.abs().max(),
+            expected / expected.abs().max(),
+            rtol=0,
+            atol=1e-4 if dim > 2 else 2e-3,
         )  # on the circle a tangent may come from noise along mu
 
 
@@ -192,16 +245,25 @@ def test_vmf_gradients_by_finite_differences() -> None:
     samples = normalize(torch.randn(2, 3, 5, dtype=torch.float64), dim=-1)
 
     def value(x: Tensor, w: Tensor, tau: Tensor) -> Tensor:
-        result: Tensor = torch.func.functional_call(loss, {"proxies": w, "tau": tau}, (x, y), {"samples": samples})
+        result: Tensor = torch.func.functional_call(
+            loss, {"proxies": w, "tau": tau}, (x, y), {"samples": samples}
+        )
         return result
 
-    given = (z.requires_grad_(), loss.proxies.detach().clone().requires_grad_(), torch.tensor(0.3, dtype=torch.float64, requires_grad=True))
+    given = (
+        z.requires_grad_(),
+        loss.proxies.detach().clone().requires_grad_(),
+        torch.tensor(0.3, dtype=torch.float64, requires_grad=True),
+    )
     assert torch.autograd.gradcheck(value, given)
 
 
 def test_shared_and_independent_noise_have_the_same_mean() -> None:
     z, y = batch(dim=20, size=6)
-    shared, independent = (VMF(20, 4, num_samples=2, tau=2.0, noise=noise).double() for noise in ("shared", "independent"))  # type: ignore[arg-type]
+    shared, independent = (
+        VMF(20, 4, num_samples=2, tau=2.0, noise=noise).double()
+        for noise in ("shared", "independent")
+    )  # type: ignore[arg-type]
     independent.proxies = shared.proxies
     values = []
     for loss in (shared, independent):
@@ -214,7 +276,11 @@ def test_shared_and_independent_noise_have_the_same_mean() -> None:
     assert abs(float(difference)) < 4 * float((values[0].var() + values[1].var()).sqrt()) / 60**0.5
 
 
-@pytest.mark.parametrize("make", [VMF, partial(VMF, noise="independent"), ProbabilisticNCA], ids=["shared", "independent", "el_nivmf"])
+@pytest.mark.parametrize(
+    "make",
+    [VMF, partial(VMF, noise="independent"), ProbabilisticNCA],
+    ids=["shared", "independent", "el_nivmf"],
+)
 def test_noise_repeats_until_a_backward_pass_and_is_part_of_the_state(make: Any) -> None:
     z, y = batch(dim=20)
     loss = make(20, 4).double()
@@ -237,7 +303,9 @@ def test_vmf_starts_at_the_concentration_of_eq_14() -> None:
     z = torch.randn(500, 128, generator=torch.Generator().manual_seed(0)) * 7
     alpha = loss.estimate(z)
     assert float((alpha * z).norm(dim=1).mean()) == pytest.approx(kappa, rel=1e-5)
-    assert VMF(loss.dim, 10, alpha_from="absolute").estimate(z) == pytest.approx(1.25 * alpha, rel=0.01)
+    assert VMF(loss.dim, 10, alpha_from="absolute").estimate(z) == pytest.approx(
+        1.25 * alpha, rel=0.01
+    )
     assert "alpha" in loss.state_dict()
     assert "alpha" not in dict(loss.named_parameters())
     with pytest.raises(ValueError, match="not all 0"):
@@ -251,14 +319,22 @@ def test_vmf_logits_are_expected_cosines_and_posterior_agrees_when_certain() -> 
     z, _ = batch()
     loss = VMF(5, 4).double()
     w = loss.proxies.detach()
-    expected = mean_resultant(z.norm(dim=1), 5)[:, None] * mean_resultant(w.norm(dim=1), 5) * (normalize(z, dim=1) @ normalize(w, dim=1).T)
+    expected = (
+        mean_resultant(z.norm(dim=1), 5)[:, None]
+        * mean_resultant(w.norm(dim=1), 5)
+        * (normalize(z, dim=1) @ normalize(w, dim=1).T)
+    )
     torch.testing.assert_close(loss.logits(z).detach(), expected)
     set_(loss.proxies, loss.proxies * 1e5)
-    torch.testing.assert_close(loss.posterior(z * 1e5), loss.logits(z * 1e5).softmax(1).detach(), rtol=0.02, atol=0.01)
+    torch.testing.assert_close(
+        loss.posterior(z * 1e5), loss.logits(z * 1e5).softmax(1).detach(), rtol=0.02, atol=0.01
+    )
 
 
 def vmf_draws(rng: np.random.Generator, nu: np.ndarray, num: int) -> np.ndarray:
-    """(num, D) draws of vMF(nu/|nu|, |nu|): cosines by the distribution function summed on a grid, directions by Gaussians less what lies along nu."""
+    """(num, D) draws of vMF(nu/|nu|, |nu|): cosines by the distribution function summed on a grid,
+    directions by Gaussians less what lies along nu.
+    """
     dim, kappa = nu.size, float(np.linalg.norm(nu))
     grid = np.linspace(-1, 1, 20_001)
     density = (1 - grid**2) ** ((dim - 3) / 2) * np.exp(kappa * (grid - 1))
@@ -271,26 +347,35 @@ def vmf_draws(rng: np.random.Generator, nu: np.ndarray, num: int) -> np.ndarray:
 
 
 def test_vmf_posterior_draws_class_vectors_for_each_row() -> None:
-    """One embedding in 40,000 rows (two blocks): one draw each, so that their mean is that of 40,000 draws of z and of the class vectors together."""
+    """One embedding in 40,000 rows (two blocks): one draw each, so that their mean is that of
+    40,000 draws of z and of the class vectors together.
+    """
     torch.manual_seed(0)
     loss = VMF(16, 8, tau=2.0).double()
     z = 4 * torch.randn(16, dtype=torch.float64)
     num = 40_000
     assert 2**22 // loss.proxies.numel() < num  # rows that posterior takes at a time
-    found = loss.posterior(z.expand(num, 16), num_samples=1, generator=torch.Generator().manual_seed(1))
+    found = loss.posterior(
+        z.expand(num, 16), num_samples=1, generator=torch.Generator().manual_seed(1)
+    )
     assert found.shape == (num, 8)
     assert found.dtype == torch.float64
     torch.testing.assert_close(found.sum(1), torch.ones(num, dtype=torch.float64))
     assert len(set(found[:, 0].tolist())) > 0.999 * num
     rng = np.random.default_rng(0)
     embeddings = vmf_draws(rng, z.numpy(), num)
-    logits = math.exp(2.0) * np.stack([(embeddings * vmf_draws(rng, w, num)).sum(1) for w in loss.proxies.detach().numpy()], axis=1)
+    logits = math.exp(2.0) * np.stack(
+        [(embeddings * vmf_draws(rng, w, num)).sum(1) for w in loss.proxies.detach().numpy()],
+        axis=1,
+    )
     expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     error = 5 * expected.std(axis=0) * (2 / num) ** 0.5
     assert error.max() < 0.01
     assert (np.abs(found.mean(0).numpy() - expected.mean(axis=0)) < error).all()
     np.testing.assert_allclose(found.std(0).numpy(), expected.std(axis=0), rtol=0.05)
-    certain = loss.posterior(1e9 * z.expand(2, 16), num_samples=3)  # z is drawn at its mean, so that only the class vectors can differ
+    certain = loss.posterior(
+        1e9 * z.expand(2, 16), num_samples=3
+    )  # z is drawn at its mean, so that only the class vectors can differ
     assert float((certain[0] - certain[1]).abs().max()) > 1e-3
 
 
@@ -303,7 +388,10 @@ def test_scf_is_its_closed_form() -> None:
     total, slopes = 0.0, []
     for i in range(8):
         row, w = z[i].detach().numpy(), loss.proxies[y[i]].detach().numpy()
-        kappa, cosine = float(np.linalg.norm(row)), float(row @ w / np.linalg.norm(row) / np.linalg.norm(w))
+        kappa, cosine = (
+            float(np.linalg.norm(row)),
+            float(row @ w / np.linalg.norm(row) / np.linalg.norm(w)),
+        )
         total += -kappa * cosine - log_c(kappa, 5) + 5 * math.log(64)
         slopes.append((ratio(kappa, 5) - cosine) / 8)
     assert value.item() == pytest.approx(total / 8, rel=1e-8)
@@ -319,7 +407,9 @@ def test_scf_is_its_closed_form() -> None:
 
 
 def test_a_network_that_scf_trains_whole_lets_its_directions_drift() -> None:
-    """No gradient turns an embedding, and yet a step that lengthens one of two inputs turns both, since they share the weights."""
+    """No gradient turns an embedding, and yet a step that lengthens one of two inputs turns both,
+    since they share the weights.
+    """
     torch.manual_seed(0)
     network, loss = torch.nn.Linear(3, 5, bias=False).double(), SCF(5, 2).double()
     z = network(torch.tensor([[1.0, 0.5, 0.0], [0.5, 1.0, 1.0]]).double())
@@ -329,7 +419,9 @@ def test_a_network_that_scf_trains_whole_lets_its_directions_drift() -> None:
     torch.testing.assert_close(torch.cosine_similarity(z.grad, z).abs(), torch.ones(2).double())
     before = normalize(z.detach(), dim=1)
     torch.optim.SGD(network.parameters(), lr=0.1).step()
-    after = normalize(network(torch.tensor([[1.0, 0.5, 0.0], [0.5, 1.0, 1.0]]).double()).detach(), dim=1)
+    after = normalize(
+        network(torch.tensor([[1.0, 0.5, 0.0], [0.5, 1.0, 1.0]]).double()).detach(), dim=1
+    )
     assert float((before * after).sum(dim=1).max()) < 1 - 1e-6
     for said in (SCF.NOTES, SCF.__doc__ or ""):
         assert "drift" in said
@@ -372,10 +464,17 @@ def test_probabilistic_nca_equals_its_release(name: str, case: str) -> None:
         close(loss.kappas.grad, a["grad_kappa"] if "grad_kappa" in a else a["grad_weight_g"], 1e-8)
 
 
-def counted_per_sample(z: Tensor, proxies: Tensor, y: Tensor, margin: float, scale: float) -> Tensor:
-    """The release's ProxyAnchor less Kim et al.'s: its positive term is a mean over samples, so that a class counts as often as it has samples."""
+def counted_per_sample(
+    z: Tensor, proxies: Tensor, y: Tensor, margin: float, scale: float
+) -> Tensor:
+    """The release's ProxyAnchor less Kim et al.'s: its positive term is a mean over samples, so
+    that a class counts as often as it has samples.
+    """
     cosine = normalize(z, dim=1) @ normalize(proxies, dim=1).T
-    terms = {int(c): torch.log1p(torch.exp(scale * (margin - cosine[y == c, c])).sum()) for c in set(y.tolist())}
+    terms = {
+        int(c): torch.log1p(torch.exp(scale * (margin - cosine[y == c, c])).sum())
+        for c in set(y.tolist())
+    }
     return torch.stack([terms[int(c)] for c in y]).mean() - torch.stack(list(terms.values())).mean()
 
 
@@ -383,7 +482,9 @@ def counted_per_sample(z: Tensor, proxies: Tensor, y: Tensor, margin: float, sca
 def test_joint_equals_the_release_up_to_how_often_a_class_counts(case: str) -> None:
     a, _ = read("joint_panc_el_nivmf__prob_dml", case)
     first = partial(ProbabilisticNCA, temperature=0.5, method="quadratic", normalizer="released")
-    loss = Joint(16, 5, first=first, second=partial(ProxyAnchor, margin=0.1, scale=32.0), weight=3.0).double()
+    loss = Joint(
+        16, 5, first=first, second=partial(ProxyAnchor, margin=0.1, scale=32.0), weight=3.0
+    ).double()
     set_(loss.proxies, a["weight_v"])
     inner: Any = loss.first
     set_(inner.kappas, a["kappa"])
@@ -391,7 +492,9 @@ def test_joint_equals_the_release_up_to_how_often_a_class_counts(case: str) -> N
     z = a["embeddings"].clone().requires_grad_()
     value = loss(z, a["labels"])
     more = counted_per_sample(z, inner.proxies, a["labels"], 0.1, 32.0)
-    assert (abs(float(more.detach())) > 1e-3) == (case == "hard0")  # two of each class in small0, one to three in hard0
+    assert (abs(float(more.detach())) > 1e-3) == (
+        case == "hard0"
+    )  # two of each class in small0, one to three in hard0
     value = value + 3.0 * more
     value.backward()
     assert value.item() == pytest.approx(float(a["loss"]), rel=1e-8)
@@ -403,45 +506,87 @@ def test_joint_equals_the_release_up_to_how_often_a_class_counts(case: str) -> N
 
 @pytest.mark.parametrize("distance", ["el_nivmf", "el_vmf", "cos"])
 def test_the_longer_proxies_start_the_slower_they_turn(distance: Any) -> None:
-    """weight_v of the release starts at the norm `concentration` and has no decay: Adam turns a row by about rate x sqrt(dim) / norm, whatever the gradient."""
+    """weight_v of the release starts at the norm `concentration` and has no decay: Adam turns a row
+    by about rate x sqrt(dim) / norm, whatever the gradient.
+    """
     turned = {}
     for concentration in (2.0, 20.0):
         torch.manual_seed(0)
         loss = ProbabilisticNCA(16, 6, distance=distance, concentration=concentration)
-        assert loss.proxies.detach().norm(dim=1).tolist() == pytest.approx(6 * [concentration], rel=1e-5)
+        assert loss.proxies.detach().norm(dim=1).tolist() == pytest.approx(
+            6 * [concentration], rel=1e-5
+        )
         start = normalize(loss.proxies.detach(), dim=1)
         optim = Optim(name="adam", lr=1e-3, weight_decay=0.1, proxy_lr_scale=5.0)
         groups = loss.param_groups(optim)
-        assert [(group["lr"], group["weight_decay"]) for group in groups if any(one is loss.proxies for one in group["params"])] == [(0.005, 0.0)]
+        assert [
+            (group["lr"], group["weight_decay"])
+            for group in groups
+            if any(one is loss.proxies for one in group["params"])
+        ] == [(0.005, 0.0)]
         stepper = torch.optim.Adam(groups)
         loss(3 * torch.randn(12, 16), torch.arange(12) % 6).backward()
         stepper.step()
-        turned[concentration] = torch.linalg.vector_norm(normalize(loss.proxies.detach(), dim=1) - start, dim=1).mean().item()
+        turned[concentration] = (
+            torch.linalg.vector_norm(normalize(loss.proxies.detach(), dim=1) - start, dim=1)
+            .mean()
+            .item()
+        )
     assert turned[2.0] == pytest.approx(0.005 * 16**0.5 / 2.0, rel=0.2)
     assert turned[20.0] == pytest.approx(0.005 * 16**0.5 / 20.0, rel=0.2)
 
 
 @pytest.mark.parametrize("inside", [True, False])
 @pytest.mark.parametrize("normalizer", ["exact", "paper", "released"])
-def test_el_nivmf_in_blocks_equals_the_cross_entropy_of_its_logits(normalizer: Any, inside: bool) -> None:
-    """Value and every gradient, in more than one block (30,000 classes x 3 draws: 93 rows per product, 2 per block of the rest) and in both precisions."""
-    for classes, size, dtype, tolerance in ((4, 6, torch.float64, 1e-12), (30_000, 100, torch.float32, 2e-5)):
+def test_el_nivmf_in_blocks_equals_the_cross_entropy_of_its_logits(
+    normalizer: Any, inside: bool
+) -> None:
+    """Value and every gradient, in more than one block (30,000 classes x 3 draws: 93 rows per
+    product, 2 per block of the rest) and in both precisions.
+    """
+    for classes, size, dtype, tolerance in (
+        (4, 6, torch.float64, 1e-12),
+        (30_000, 100, torch.float32, 2e-5),
+    ):
         torch.manual_seed(classes)
-        loss = ProbabilisticNCA(6, classes, temperature=0.7, temperature_inside=inside, normalizer=normalizer, num_samples=3).to(dtype)
+        loss = ProbabilisticNCA(
+            6,
+            classes,
+            temperature=0.7,
+            temperature_inside=inside,
+            normalizer=normalizer,
+            num_samples=3,
+        ).to(dtype)
         assert loss.kappas is not None
         set_(loss.kappas, 2 + 6 * torch.rand(classes, 6))
         y, found = torch.arange(size) % classes, []
         for whole in (False, True):
-            z = (4 * torch.randn(size, 6, generator=torch.Generator().manual_seed(1))).to(dtype).requires_grad_()
+            z = (
+                (4 * torch.randn(size, 6, generator=torch.Generator().manual_seed(1)))
+                .to(dtype)
+                .requires_grad_()
+            )
             loss.noise.fill_(0)  # the same draws for both
             samples = loss._draw(z)
-            value = nn.functional.cross_entropy(loss.logits(z, samples=samples), y) if whole else loss(z, y, samples=samples)
+            value = (
+                nn.functional.cross_entropy(loss.logits(z, samples=samples), y)
+                if whole
+                else loss(z, y, samples=samples)
+            )
             loss.zero_grad()
             (2 * value).backward()
-            found.append([value.detach(), z.grad, *(parameter.grad.clone() for parameter in loss.parameters())])  # type: ignore[union-attr]
+            found.append(
+                [
+                    value.detach(),
+                    z.grad,
+                    *(parameter.grad.clone() for parameter in loss.parameters()),
+                ]
+            )  # type: ignore[union-attr]
             if not whole:
                 with torch.no_grad():
-                    assert loss(z, y, samples=samples).item() == pytest.approx(value.item(), rel=1e-12)
+                    assert loss(z, y, samples=samples).item() == pytest.approx(
+                        value.item(), rel=1e-12
+                    )
         for ours, expected in zip(*found, strict=True):
             close(ours, expected.reshape(-1) if expected.ndim == 0 else expected, tolerance)
 
@@ -450,7 +595,9 @@ def test_joint_is_the_sum_of_its_parts_and_shares_proxies_by_choice() -> None:
     z, y = batch()
     loss = Joint(5, 4, weight=0.5).double()
     assert loss.second.proxies is loss.first.proxies
-    assert loss(z, y).item() == pytest.approx(float(loss.first(z, y).detach()) + 0.5 * float(loss.second(z, y).detach()), rel=1e-12)
+    assert loss(z, y).item() == pytest.approx(
+        float(loss.first(z, y).detach()) + 0.5 * float(loss.second(z, y).detach()), rel=1e-12
+    )
     groups = loss.param_groups(Optim(lr=0.1))
     assert sum(len(group["params"]) for group in groups) == len(list(loss.parameters())) == 3
     apart = Joint(5, 4, share=False)
@@ -460,7 +607,9 @@ def test_joint_is_the_sum_of_its_parts_and_shares_proxies_by_choice() -> None:
 
 
 def test_joint_hands_on_what_a_loss_says_of_itself() -> None:
-    """The step to both parts, the first part's similarity; a part that needs a constant or features of its own is refused."""
+    """The step to both parts, the first part's similarity; a part that needs a constant or features
+    of its own is refused.
+    """
     z, y = batch()
     moving = partial(ArcFace, margin=0.4, scale=4.0, warmup_steps=(0, 10))
     for first, second in ((moving, ProxyAnchor), (ProxyAnchor, moving)):
@@ -470,7 +619,9 @@ def test_joint_hands_on_what_a_loss_says_of_itself() -> None:
         still = ArcFace(5, 4, margin=0.2, scale=4.0).double()
         still.load_state_dict(arc.state_dict())
         other = loss.second if first is moving else loss.first
-        assert loss(z, y).item() == pytest.approx(still(z, y).item() + other(z, y).item(), rel=1e-12)
+        assert loss(z, y).item() == pytest.approx(
+            still(z, y).item() + other(z, y).item(), rel=1e-12
+        )
     generalised = partial(Softmax, product="generalised", b_theta=0.2)
     assert Joint(5, 4, first=generalised).similarity == "simple:0.2"
     assert Joint(5, 4, second=generalised).similarity == "cosine"
@@ -495,12 +646,16 @@ def test_a_temperature_below_its_floor_returns(distance: Any, dtype: torch.dtype
     assert float(loss.temperature.grad) != 0  # type: ignore[union-attr, arg-type]
 
 
-@pytest.mark.parametrize("distance", ["el_nivmf", "nivmf", "el_vmf", "b_vmf", "kl_vmf", "l2", "cos"])
+@pytest.mark.parametrize(
+    "distance", ["el_nivmf", "nivmf", "el_vmf", "b_vmf", "kl_vmf", "l2", "cos"]
+)
 def test_probabilistic_nca_gradients_and_label_permutation(distance: Any) -> None:
     z, y = batch(size=4)
     loss = ProbabilisticNCA(5, 4, distance=distance, concentration=3.0, temperature=2.0).double()
     samples = normalize(torch.randn(3, 4, 5, dtype=torch.float64), dim=-1)
-    assert torch.autograd.gradcheck(lambda x: loss(x, y, samples=samples) + 0 * x.sum(), (z.requires_grad_(),))
+    assert torch.autograd.gradcheck(
+        lambda x: loss(x, y, samples=samples) + 0 * x.sum(), (z.requires_grad_(),)
+    )
     expected = loss(z, y, samples=samples).item()
     order = torch.tensor([2, 0, 3, 1])
     set_(loss.proxies, loss.proxies[order].clone())
@@ -508,7 +663,9 @@ def test_probabilistic_nca_gradients_and_label_permutation(distance: Any) -> Non
 
 
 def test_el_nivmf_of_isotropic_proxies_tends_to_the_closed_form() -> None:
-    """With K = c I the nivMF is a vMF, so that many samples approach d_EL-vMF; and the gradient in the embedding passes through the draws."""
+    """With K = c I the nivMF is a vMF, so that many samples approach d_EL-vMF; and the gradient in
+    the embedding passes through the draws.
+    """
     z, _ = batch(size=4)
     drawn = ProbabilisticNCA(5, 4, concentration=4.0, num_samples=5000).double()
     nu = 4 * normalize(drawn.proxies.detach(), dim=1)

@@ -36,7 +36,14 @@ def embedder() -> TorchEmbedder:
 
 def test_a_checkpoint_needs_no_recipe(tmp_path: Path) -> None:
     model = embedder()
-    checkpoint.save_model(tmp_path / "last.safetensors", model, RECIPE, similarity="simple:0.3", step=7, metrics={"eer": 0.1})
+    checkpoint.save_model(
+        tmp_path / "last.safetensors",
+        model,
+        RECIPE,
+        similarity="simple:0.3",
+        step=7,
+        metrics={"eer": 0.1},
+    )
     loaded = load_model(tmp_path)
     wave = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 16000)).astype(np.float32))
     with torch.no_grad():
@@ -48,7 +55,9 @@ def test_a_checkpoint_needs_no_recipe(tmp_path: Path) -> None:
 
 def test_best_goes_before_last(tmp_path: Path) -> None:
     for name in (checkpoint.LAST, checkpoint.BEST):
-        checkpoint.save_model(tmp_path / name, embedder(), RECIPE, similarity="cosine", step=1, metrics={})
+        checkpoint.save_model(
+            tmp_path / name, embedder(), RECIPE, similarity="cosine", step=1, metrics={}
+        )
         assert checkpoint.find_model(tmp_path).name == name
 
 
@@ -60,7 +69,9 @@ def test_files_of_another_kind_get_a_sentence(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(1)}, path)
     with pytest.raises(ValueError, match="without a description by Likeness"):
         load_model(path)
-    save_file({"a": torch.zeros(1)}, path, metadata={"format": "likeness.checkpoint/99", "state": "{}"})
+    save_file(
+        {"a": torch.zeros(1)}, path, metadata={"format": "likeness.checkpoint/99", "state": "{}"}
+    )
     with pytest.raises(ValueError, match=r"of version 'likeness\.checkpoint/99'"):
         load_model(path)
     checkpoint.save(path, {"a": torch.zeros(1)}, {}, "likeness.other/1")
@@ -84,19 +95,28 @@ def test_truncated_and_foreign_weights_are_refused(tmp_path: Path) -> None:
     tensors.pop("backbone.conv1.weight")
     tensors["backbone.seg_1.bias"] = torch.zeros(9)
     checkpoint.save(path, tensors, description, checkpoint.FORMAT)
-    with pytest.raises(ValueError, match=r"1 missing \(backbone.conv1.weight\), 1 of another shape \(backbone.seg_1.bias \(9,\) for \(8,\)\); .*copy or train"):
+    with pytest.raises(
+        ValueError,
+        match=r"1 missing \(backbone.conv1.weight\), 1 of another shape \(backbone.seg_1.bias "
+        r"\(9,\) for \(8,\)\); .*copy or train",
+    ):
         load_model(path)
 
 
 def test_weights_of_another_architecture_are_counted_and_named_with_what_to_do() -> None:
     wanted = torch.nn.ModuleDict({name: torch.nn.Linear(2, 3) for name in "abcde"})
     before = {name: value.clone() for name, value in wanted.state_dict().items()}
-    other = {f"{name}.weight": torch.zeros(3, 2) for name in "ab"} | {f"{name}.bias": torch.zeros(4) for name in "abcde"} | {"z": torch.zeros(1)}
+    other = (
+        {f"{name}.weight": torch.zeros(3, 2) for name in "ab"}
+        | {f"{name}.bias": torch.zeros(4) for name in "abcde"}
+        | {"z": torch.zeros(1)}
+    )
     with pytest.raises(ValueError, match="weights do not fit") as caught:
         checkpoint.put(wanted, other, "runs/x")
     assert str(caught.value) == (
         "runs/x: weights do not fit: 3 missing (c.weight, d.weight, e.weight), 1 unknown (z), "
-        "5 of another shape (a.bias (4,) for (3,), b.bias (4,) for (3,), c.bias (4,) for (3,), ...); "
+        "5 of another shape (a.bias (4,) for (3,), b.bias (4,) for (3,), c.bias (4,) for (3,), "
+        "...); "
         "take the recipe and settings that the weights were trained with"
     )
     assert all(torch.equal(value, before[name]) for name, value in wanted.state_dict().items())
@@ -110,13 +130,19 @@ def test_weights_of_another_architecture_are_counted_and_named_with_what_to_do()
         ("resnet50.safetensors", None, "without a description by Likeness"),
     ],
 )
-def test_weights_of_other_projects_are_told_where_they_go(name: str, metadata: dict[str, str] | None, said: str, tmp_path: Path) -> None:
+def test_weights_of_other_projects_are_told_where_they_go(
+    name: str, metadata: dict[str, str] | None, said: str, tmp_path: Path
+) -> None:
     state = torch.nn.Linear(2, 3).state_dict()
     if name.endswith(".pth"):
         torch.save(state, tmp_path / name)
     else:
         save_file(state, tmp_path / name, metadata=metadata)
-    with pytest.raises(ValueError, match=rf"{said}.*; weights of another project start an image network by backbone.weights=FILE$"):
+    with pytest.raises(
+        ValueError,
+        match=rf"{said}.*; weights of another project start an image network by "
+        r"backbone.weights=FILE$",
+    ):
         load_model(tmp_path / name)
 
 
@@ -130,18 +156,27 @@ def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
         load_model(path)
 
 
-@pytest.mark.parametrize(("call", "name"), [("modalities.face.align.read", "detector"), ("modalities.face.ijb.read", "landmarks")])
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [("modalities.face.align.read", "detector"), ("modalities.face.ijb.read", "landmarks")],
+)
 def test_a_checkpoint_chooses_no_file_to_be_opened(call: str, name: str, tmp_path: Path) -> None:
     path = tmp_path / "last.safetensors"
     checkpoint.save_model(path, embedder(), RECIPE, similarity="cosine", step=1, metrics={})
     tensors, description = checkpoint.load(path, checkpoint.FORMAT)
     description["read"] = {"call": call, "args": {name: "/etc/passwd"}}
     checkpoint.save(path, tensors, description, checkpoint.FORMAT)
-    with pytest.raises(ValueError, match=rf"last\.safetensors: read: it names {name} files, and no model chooses a file to be opened"):
+    with pytest.raises(
+        ValueError,
+        match=rf"last\.safetensors: read: it names {name} files, and no model chooses a file to be "
+        r"opened",
+    ):
         load_model(path)
 
 
-def test_a_failed_write_leaves_the_file_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_file_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "last.safetensors"
     checkpoint.save(path, {"a": torch.zeros(3)}, {"n": 1}, "t/1")
 
@@ -169,7 +204,9 @@ def test_equal_models_have_equal_bytes_and_one_digest(tmp_path: Path) -> None:
 
 
 def test_the_digest_of_a_file_of_version_0_1_stays(tmp_path: Path) -> None:
-    """It is that of the file's bytes, whatever the order of its header: galleries and embeddings that name it keep matching."""
+    """It is that of the file's bytes, whatever the order of its header: galleries and embeddings
+    that name it keep matching.
+    """
     path = tmp_path / "m.safetensors"
     header = b'{"__metadata__":{"state":"{}","format":"t/1"},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
     path.write_bytes(len(header).to_bytes(8, "little") + header + b"\0\0\x80\x3f")

@@ -1,4 +1,6 @@
-"""What a description from elsewhere may say: every part with its own defaults is allowed, other types and sizes are not."""
+"""What a description from elsewhere may say: every part with its own defaults is allowed, other
+types and sizes are not.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +27,49 @@ def parts() -> Iterator[Any]:
         for info in pkgutil.iter_modules(package.__path__):
             module = importlib.import_module(f"{package.__name__}.{info.name}")
             for name, value in vars(module).items():
-                own = getattr(value, "__module__", "") == module.__name__ and not name.startswith("_")
-                if own and (name == "read" or (inspect.isclass(value) and issubclass(value, nn.Module))):
+                own = getattr(value, "__module__", "") == module.__name__ and not name.startswith(
+                    "_"
+                )
+                if own and (
+                    name == "read" or (inspect.isclass(value) and issubclass(value, nn.Module))
+                ):
                     yield value
 
 
 def test_the_defaults_of_every_part_are_allowed() -> None:
     count = 0
     for part in parts():
-        defaults = {key: one.default for key, one in inspect.signature(part).parameters.items() if one.default is not one.empty}
-        check_arguments(part, {key: partial(value) if callable(value) else value for key, value in defaults.items()}, "part")
+        defaults = {
+            key: one.default
+            for key, one in inspect.signature(part).parameters.items()
+            if one.default is not one.empty
+        }
+        check_arguments(
+            part,
+            {key: partial(value) if callable(value) else value for key, value in defaults.items()},
+            "part",
+        )
         count += len(defaults)
     assert count > 100
 
 
-@pytest.mark.parametrize("rate", [1e-300, 1e9, 10**9, "16000", None, True, 0, -16_000, float("nan"), 16_000.0, [16_000], {"a": 1}])
+@pytest.mark.parametrize(
+    "rate",
+    [
+        1e-300,
+        1e9,
+        10**9,
+        "16000",
+        None,
+        True,
+        0,
+        -16_000,
+        float("nan"),
+        16_000.0,
+        [16_000],
+        {"a": 1},
+    ],
+)
 @pytest.mark.parametrize("call", ["modalities.speaker.audio.read", "modalities.speaker.long.read"])
 def test_a_sampling_rate_is_a_whole_number_that_exists(call: str, rate: object) -> None:
     with pytest.raises(ValueError, match="rate_hz"):

@@ -23,10 +23,16 @@ from toolkit.models.embed import TorchEmbedder, embed
 
 def make(kind: str) -> TorchEmbedder:
     torch.manual_seed(0)
-    backbone = ResNet34(20, dim=12, width=4) if kind == "resnet" else ECAPA(20, dim=12, channels=16, attention_channels=8, se_channels=8)
+    backbone = (
+        ResNet34(20, dim=12, width=4)
+        if kind == "resnet"
+        else ECAPA(20, dim=12, channels=16, attention_channels=8, se_channels=8)
+    )
     for module in backbone.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            nn.init.uniform_(module.running_mean, -1, 1)  # as after training: padded frames are no longer zero behind it
+            nn.init.uniform_(
+                module.running_mean, -1, 1
+            )  # as after training: padded frames are no longer zero behind it
     return TorchEmbedder(KaldiFbank(num_mels=20), backbone).eval()
 
 
@@ -45,7 +51,9 @@ def test_embeddings_do_not_depend_on_the_batch(kind: str, voices: Path) -> None:
 
 
 @pytest.mark.timeout(300)  # both sides would wait for ever
-def test_reading_processes_work_beside_a_long_temporary_path(voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_processes_work_beside_a_long_temporary_path(
+    voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Sockets, through which they hand over arrays, have paths of 107 bytes at most."""
     folder = tmp_path / ("x" * 120)
     folder.mkdir()
@@ -67,7 +75,16 @@ def test_embeddings_are_raw_and_carry_their_meta(voices: Path) -> None:
 def test_unreadable_items_are_returned_with_their_reasons(voices: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.wav").write_bytes(b"")
     good = folders.items(voices, split="all")[:2]
-    embeddings, bad = embed(make("resnet"), [good[0], Item("empty", tmp_path / "empty.wav"), Item("none", tmp_path / "none.wav"), good[1]], audio.read)
+    embeddings, bad = embed(
+        make("resnet"),
+        [
+            good[0],
+            Item("empty", tmp_path / "empty.wav"),
+            Item("none", tmp_path / "none.wav"),
+            good[1],
+        ],
+        audio.read,
+    )
     assert embeddings.ids == (good[0].id, good[1].id)
     assert [one.id for one in bad] == ["empty", "none"]
     assert "empty.wav" in bad[0].reason
@@ -104,10 +121,22 @@ def test_lists_of_items(tmp_path: Path) -> None:
     file = tmp_path / "list.txt"
     file.write_text("# mine\n\na x/a.wav ann\nb\ty/b c.wav\nc,z/c.wav,cid")
     items = read_items(file)
-    assert items == [Item("a", tmp_path / "x/a.wav", "ann"), Item("b", tmp_path / "y/b c.wav"), Item("c", tmp_path / "z/c.wav", "cid")]
+    assert items == [
+        Item("a", tmp_path / "x/a.wav", "ann"),
+        Item("b", tmp_path / "y/b c.wav"),
+        Item("c", tmp_path / "z/c.wav", "cid"),
+    ]
     file.write_text("x/a.wav\n/y/b.wav\n")
-    assert read_items(file, Path("/root")) == [Item("x/a.wav", Path("/root/x/a.wav")), Item("/y/b.wav", Path("/y/b.wav"))]
-    for text, says in [("", "no items"), ("a b c d\na b c d\n", "2 malformed lines"), ("a a\na b\n", r"1 repeated ids \('a'\)"), ("a\0b", "no text line")]:
+    assert read_items(file, Path("/root")) == [
+        Item("x/a.wav", Path("/root/x/a.wav")),
+        Item("/y/b.wav", Path("/y/b.wav")),
+    ]
+    for text, says in [
+        ("", "no items"),
+        ("a b c d\na b c d\n", "2 malformed lines"),
+        ("a a\na b\n", r"1 repeated ids \('a'\)"),
+        ("a\0b", "no text line"),
+    ]:
         file.write_text(text)
         with pytest.raises(ValueError, match=says):
             read_items(file)
@@ -124,7 +153,10 @@ def in_halves(item: Item) -> Iterator[np.ndarray]:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_items_in_several_inputs_are_averaged_by_length(voices: Path, workers: int) -> None:
-    items = [item._replace(id=f"{item.id}-{k}") for k, item in enumerate(folders.items(voices, split="all")[:12])]
+    items = [
+        item._replace(id=f"{item.id}-{k}")
+        for k, item in enumerate(folders.items(voices, split="all")[:12])
+    ]
     embedder = make("resnet")
     found, bad = embed(embedder, items, in_halves, batch_size=3, workers=workers)
     refused = [item.id for item in items if item.id.endswith("0")]
@@ -133,9 +165,14 @@ def test_items_in_several_inputs_are_averaged_by_length(voices: Path, workers: i
     for item in items[1:4]:
         wave = audio.read(item)
         with torch.no_grad():
-            parts = [embedder(torch.from_numpy(one)[None])[0].numpy() for one in (wave[:4000], wave[4000:])]
+            parts = [
+                embedder(torch.from_numpy(one)[None])[0].numpy()
+                for one in (wave[:4000], wave[4000:])
+            ]
         expected = np.average(parts, axis=0, weights=[4000, len(wave) - 4000])
-        np.testing.assert_allclose(found.matrix[found.rows([item.id])[0]], expected, atol=1e-5 * np.abs(expected).max())
+        np.testing.assert_allclose(
+            found.matrix[found.rows([item.id])[0]], expected, atol=1e-5 * np.abs(expected).max()
+        )
 
 
 def read_short(item: Item) -> np.ndarray:
@@ -146,7 +183,10 @@ def read_short(item: Item) -> np.ndarray:
 def test_on_a_cpu_only_short_inputs_are_batched(voices: Path) -> None:
     seen: list[tuple[int, ...]] = []
     embedder = make("resnet")
-    items = [item._replace(id=f"{item.id}-{k}") for k, item in enumerate(folders.items(voices, split="all"))]
+    items = [
+        item._replace(id=f"{item.id}-{k}")
+        for k, item in enumerate(folders.items(voices, split="all"))
+    ]
     embedder.register_forward_pre_hook(lambda _, inputs: seen.append(tuple(inputs[0].shape)))
     embed(embedder, items, read_short, batch_size=4)
     assert max(batch for batch, _ in seen) == 4
@@ -160,10 +200,18 @@ def read_very_short(item: Item) -> np.ndarray:
 
 def test_an_utterance_that_the_network_cannot_take_is_named(voices: Path) -> None:
     """2,000 samples are 11 frames of 25 ms every 10 ms, and an x-vector needs 15."""
-    items = [item._replace(id=f"{item.id}-{k}") for k, item in enumerate(folders.items(voices, split="all")[:6])]
-    embedder = TorchEmbedder(KaldiFbank(num_mels=20), XVector(20, dim=4, channels=8, pooled=12)).eval()
+    items = [
+        item._replace(id=f"{item.id}-{k}")
+        for k, item in enumerate(folders.items(voices, split="all")[:6])
+    ]
+    embedder = TorchEmbedder(
+        KaldiFbank(num_mels=20), XVector(20, dim=4, channels=8, pooled=12)
+    ).eval()
     short = items[3].id
-    says = rf"11 frames, fewer than its context of 15; it is among \('{short}'.*\): remove it, or read with a larger min_seconds"
+    says = (
+        rf"11 frames, fewer than its context of 15; it is among \('{short}'.*\): remove it, or "
+        r"read with a larger min_seconds"
+    )
     for parts in (False, True):
         with pytest.raises(ValueError, match=says):
             embed(embedder, items, in_one_part if parts else read_very_short)

@@ -1,4 +1,6 @@
-"""An item whose embedding is NaN or infinite is left out and named, and blames no network; one that gives little else has diverged."""
+"""An item whose embedding is NaN or infinite is left out and named, and blames no network; one that
+gives little else has diverged.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,11 @@ def test_items_that_are_not_finite_are_named_before_the_network_sees_them() -> N
 
 def test_a_network_that_gives_little_else_has_diverged() -> None:
     with pytest.raises(Diverged, match="2 of 3 items"):
-        embed(NETWORK, [Item("x", Path()), *items("ba")], lambda item: read(item._replace(id="b") if item.id == "x" else item))
+        embed(
+            NETWORK,
+            [Item("x", Path()), *items("ba")],
+            lambda item: read(item._replace(id="b") if item.id == "x" else item),
+        )
     with pytest.raises(Diverged, match="1 of 1 items"):
         embed_where_readable(NETWORK, items("b"), read)
 
@@ -95,9 +101,15 @@ def test_onnx_models_do_the_same() -> None:
         [onnx.helper.make_tensor_value_info("z", kind, ["batch", 1])],
         [onnx.helper.make_tensor("axes", onnx.TensorProto.INT64, [1], [1])],
     )
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    found, bad = embed(TorchEmbedder(Whole(1), OnnxEmbedder(session, 1, (None,))), items("abcd"), read)
+    model = onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9
+    )
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    found, bad = embed(
+        TorchEmbedder(Whole(1), OnnxEmbedder(session, 1, (None,))), items("abcd"), read
+    )
     assert found.ids == ("a", "c", "d")
     assert [(one.id, one.reason) for one in bad] == [("b", NO_NUMBERS)]
 
@@ -114,7 +126,12 @@ def test_long_lists_judge_by_all_of_their_shards(tmp_path: Path) -> None:
     assert [one.id for one in made[1]] == ["b"]
     many = [Item(str(place), Path()) for place in range(7)]
     with pytest.raises(Diverged, match="4 of 7 items"):
-        extract.extract(loaded(lambda item: read(Item("b" if int(item.id) % 2 == 0 else "a", Path()))), many, tmp_path / "more.npz", shard_items=4)
+        extract.extract(
+            loaded(lambda item: read(Item("b" if int(item.id) % 2 == 0 else "a", Path()))),
+            many,
+            tmp_path / "more.npz",
+            shard_items=4,
+        )
 
 
 @pytest.fixture
@@ -144,9 +161,18 @@ def test_absurd_levels_are_refused(level: float, channels: int, tmp_path: Path) 
         list(long.read(Item("a", path), chunk_seconds=0.3))
 
 
-def test_one_absurd_file_costs_likeness_embed_nothing_else(voices: Path, loud: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_absurd_file_costs_likeness_embed_nothing_else(
+    voices: Path, loud: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model, out = tmp_path / "model.safetensors", tmp_path / "out.npz"
-    checkpoint.save_model(model, TorchEmbedder(tiny.BASE.frontend(), tiny.BASE.backbone(16)), tiny.BASE, similarity="cosine", step=1, metrics={})
+    checkpoint.save_model(
+        model,
+        TorchEmbedder(tiny.BASE.frontend(), tiny.BASE.backbone(16)),
+        tiny.BASE,
+        similarity="cosine",
+        step=1,
+        metrics={},
+    )
     good = folders.items(voices, split="all")[:3]
     listed = tmp_path / "list.txt"
     listed.write_text("".join(f"{one.id}\t{one.path}\n" for one in [*good, Item("loud", loud)]))

@@ -1,4 +1,6 @@
-"""ONNX export: the whole embedder in one file that needs nothing else, refused where ONNX Runtime gives other embeddings, and hostile files."""
+"""ONNX export: the whole embedder in one file that needs nothing else, refused where ONNX Runtime
+gives other embeddings, and hostile files.
+"""
 
 from __future__ import annotations
 
@@ -51,24 +53,49 @@ def _one_thread() -> Any:
 
 def voice_model(frontend: Any, network: Any) -> Loaded:
     torch.manual_seed(0)
-    return Loaded(TorchEmbedder(frontend, network(frontend.dim)).eval(), audio.read, "speaker", "simple:0.3", "d" * 64, 7)
+    return Loaded(
+        TorchEmbedder(frontend, network(frontend.dim)).eval(),
+        audio.read,
+        "speaker",
+        "simple:0.3",
+        "d" * 64,
+        7,
+    )
 
 
 def picture_model(frontend: Any, network: Any, read: Any, features: Any = "raw") -> Loaded:
     torch.manual_seed(0)
-    return Loaded(TorchEmbedder(frontend, network(frontend.dim), features=features).eval(), read, "image", "cosine", "e" * 64, 7)
+    return Loaded(
+        TorchEmbedder(frontend, network(frontend.dim), features=features).eval(),
+        read,
+        "image",
+        "cosine",
+        "e" * 64,
+        7,
+    )
 
 
 XVECTOR = partial(XVector, dim=16, channels=8, pooled=12)
 
 
 @pytest.mark.slow  # the export of a front-end and its proof take ten seconds
-def test_a_checkpoint_s_export_embeds_as_it_does(voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """From the command line, read back without anything but the file: ids, norms, digest, similarity; and nothing of this machine is in it."""
+def test_a_checkpoint_s_export_embeds_as_it_does(
+    voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the command line, read back without anything but the file: ids, norms, digest,
+    similarity; and nothing of this machine is in it.
+    """
     recipe = tiny.BASE
     frontend = recipe.frontend()
     path, out = tmp_path / "last.safetensors", tmp_path / "model.onnx"
-    checkpoint.save_model(path, TorchEmbedder(frontend, recipe.backbone(frontend.dim)), recipe, similarity="simple:0.3", step=1, metrics={})
+    checkpoint.save_model(
+        path,
+        TorchEmbedder(frontend, recipe.backbone(frontend.dim)),
+        recipe,
+        similarity="simple:0.3",
+        step=1,
+        metrics={},
+    )
     with pytest.raises(SystemExit) as stopped:
         main(["export", str(path), "--onnx", str(out)])
     said = capsys.readouterr()
@@ -78,17 +105,26 @@ def test_a_checkpoint_s_export_embeds_as_it_does(voices: Path, tmp_path: Path, c
     assert onnx_model is not None
     assert onnx_model.meta == torch_model.meta
     items = folders.items(voices, split="all")[:7]
-    (a, _), (b, bad) = (embed(one.embedder, items, one.read, batch_size=4) for one in (torch_model, onnx_model))
+    (a, _), (b, bad) = (
+        embed(one.embedder, items, one.read, batch_size=4) for one in (torch_model, onnx_model)
+    )
     assert not bad
     assert a.ids == b.ids
     cosines = (a.unit().astype(np.float64) * b.unit()).sum(axis=1)
     assert (1 - cosines).max() < 1e-6
     np.testing.assert_allclose(b.norms, a.norms, rtol=1e-4)
     held = out.read_bytes()
-    assert not any(one in held for one in (str(ROOT).encode(), b"site-packages", b".py", str(Path.home()).encode() + b"/"))
+    assert not any(
+        one in held
+        for one in (str(ROOT).encode(), b"site-packages", b".py", str(Path.home()).encode() + b"/")
+    )
     graph = onnx.load(out).graph
-    assert [one.dim_param or one.dim_value for one in graph.input[0].type.tensor_type.shape.dim] == ["batch", "samples"]
-    assert [one.dim_param or one.dim_value for one in graph.output[0].type.tensor_type.shape.dim] == ["batch", 8]
+    assert [
+        one.dim_param or one.dim_value for one in graph.input[0].type.tensor_type.shape.dim
+    ] == ["batch", "samples"]
+    assert [
+        one.dim_param or one.dim_value for one in graph.output[0].type.tensor_type.shape.dim
+    ] == ["batch", 8]
 
 
 @pytest.mark.slow  # an export each
@@ -109,29 +145,46 @@ def test_front_ends_are_in_the_graph(frontend: Any, network: Any, tmp_path: Path
     other = exported_models.load(out)
     assert other is not None
     waves = torch.randn(3, 10_000) * 0.1
-    lengths = torch.tensor([1.0, 0.5, 0.9])  # other systems may pad: what is past the end changes nothing
+    lengths = torch.tensor(
+        [1.0, 0.5, 0.9]
+    )  # other systems may pad: what is past the end changes nothing
     with torch.no_grad():
-        expected = torch.cat([model.embedder(waves[i : i + 1, : round(10_000 * float(lengths[i]))]) for i in range(3)])
+        expected = torch.cat(
+            [
+                model.embedder(waves[i : i + 1, : round(10_000 * float(lengths[i]))])
+                for i in range(3)
+            ]
+        )
     torch.testing.assert_close(other.embedder(waves, lengths), expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.slow  # two exports
 def test_pixel_scaling_crop_and_polarlike_features_are_in_the_graph(tmp_path: Path) -> None:
     small = partial(SmallCNN, dim=9)
-    mnist = picture_model(PixelScale((0.3,), (0.5,)), small, partial(images.read, grey=True), features="polarlike")
+    mnist = picture_model(
+        PixelScale((0.3,), (0.5,)), small, partial(images.read, grey=True), features="polarlike"
+    )
     found = export.export(mnist, tmp_path / "mnist.onnx")
     assert found.distance < 1e-6
     assert found.num_items == 13
     made = exported_models.load(tmp_path / "mnist.onnx")
     assert made is not None
     assert made.embedder.dim == 8
-    with pytest.raises(ValueError, match=r"inputs of 1 x 28 x 30; this \.onnx model takes 1 x 28 x 28"):
+    with pytest.raises(
+        ValueError, match=r"inputs of 1 x 28 x 30; this \.onnx model takes 1 x 28 x 28"
+    ):
         made.embedder(torch.zeros(2, 1, 28, 30))
-    face = picture_model(ADAFACE(), partial(SmallCNN, dim=8, image_size=32), partial(faces.read, size=(32, 32)))
+    face = picture_model(
+        ADAFACE(), partial(SmallCNN, dim=8, image_size=32), partial(faces.read, size=(32, 32))
+    )
     assert export.export(face, tmp_path / "face.onnx").distance < 1e-6
     with pytest.raises(ValueError, match="size 30 x 30: the model's images have 32 x 32"):
         export.export(face, tmp_path / "x.onnx", size=(30, 30))
-    any_size = picture_model(INSIGHTFACE(), partial(ImageResNet, dim=8, width=4, depth=18, blocks=(1, 1, 1, 1)), images.read)
+    any_size = picture_model(
+        INSIGHTFACE(),
+        partial(ImageResNet, dim=8, width=4, depth=18, blocks=(1, 1, 1, 1)),
+        images.read,
+    )
     with pytest.raises(ValueError, match="images of any size"):
         export.export(any_size, tmp_path / "x.onnx")
 
@@ -141,7 +194,11 @@ def test_a_front_end_s_crop_moves_into_the_reading(tmp_path: Path) -> None:
     """Whole images are read for it, and the graph has one size: the same embeddings all the same."""
     from PIL import Image
 
-    model = picture_model(PixelScale((0.5,) * 3, (0.5,) * 3, crop=28), partial(SmallCNN, dim=8), partial(images.read, short_edge=36))
+    model = picture_model(
+        PixelScale((0.5,) * 3, (0.5,) * 3, crop=28),
+        partial(SmallCNN, dim=8),
+        partial(images.read, short_edge=36),
+    )
     export.export(model, tmp_path / "m.onnx")
     other = exported_models.load(tmp_path / "m.onnx")
     assert other is not None
@@ -157,7 +214,12 @@ def test_a_front_end_s_crop_moves_into_the_reading(tmp_path: Path) -> None:
 @pytest.mark.slow  # every backbone: about a minute and a half
 @pytest.mark.parametrize("make", speech.BACKBONES, ids=lambda found: found.__name__)
 def test_every_speech_backbone(make: Any, tmp_path: Path) -> None:
-    assert export.export(voice_model(KaldiFbank(20), lambda _: speech.build(make)), tmp_path / "m.onnx").distance < 1e-6
+    assert (
+        export.export(
+            voice_model(KaldiFbank(20), lambda _: speech.build(make)), tmp_path / "m.onnx"
+        ).distance
+        < 1e-6
+    )
 
 
 @pytest.mark.slow
@@ -165,7 +227,11 @@ def test_every_speech_backbone(make: Any, tmp_path: Path) -> None:
 def test_every_image_backbone(name: str, tmp_path: Path) -> None:
     network, x = pictures.build(name)
     channels, *side = x.shape[1:]
-    model = picture_model(PixelScale((0.5,) * channels, (0.5,) * channels), lambda _: network, partial(images.read, size=tuple(side)))
+    model = picture_model(
+        PixelScale((0.5,) * channels, (0.5,) * channels),
+        lambda _: network,
+        partial(images.read, size=tuple(side)),
+    )
     assert export.export(model, tmp_path / "m.onnx").distance < 1e-6
 
 
@@ -180,7 +246,11 @@ class Forgetful(SmallCNN):
 def test_what_differs_is_not_written(tmp_path: Path) -> None:
     out = tmp_path / "m.onnx"
     out.write_bytes(b"the old one")
-    with pytest.raises(ValueError, match=r"differ from torch's by a cosine distance of .* at most 1e-04 and 1e-03 are allowed: nothing was written"):
+    with pytest.raises(
+        ValueError,
+        match=r"differ from torch's by a cosine distance of .* at most 1e-04 and 1e-03 are "
+        r"allowed: nothing was written",
+    ):
         export.export(picture_model(PixelScale(), partial(Forgetful, dim=16), images.read), out)
     assert out.read_bytes() == b"the old one"
     assert [one.name for one in tmp_path.iterdir()] == ["m.onnx"]
@@ -211,7 +281,12 @@ def test_parity_counts_what_it_should() -> None:
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("onnx") / "m.onnx"
-    export.export(picture_model(PixelScale((0.0,), (1.0,)), partial(SmallCNN, dim=4), partial(images.read, grey=True)), path)
+    export.export(
+        picture_model(
+            PixelScale((0.0,), (1.0,)), partial(SmallCNN, dim=4), partial(images.read, grey=True)
+        ),
+        path,
+    )
     return path
 
 
@@ -222,7 +297,9 @@ def changed(path: Path, to: Path, change: Any) -> Path:
     return to
 
 
-def test_hostile_files_are_refused_before_they_run(exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_files_are_refused_before_they_run(
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     secret = tmp_path / "secret"
     secret.write_bytes(b"\0" * 4096)
 
@@ -237,8 +314,12 @@ def test_hostile_files_are_refused_before_they_run(exported: Path, tmp_path: Pat
         tensor = onnx.helper.make_tensor("t", 1, [1], [0.0])
         tensor.data_location = onnx.TensorProto.EXTERNAL
         tensor.external_data.add(key="location", value="../../secret")
-        inner = onnx.helper.make_graph([onnx.helper.make_node("Constant", [], ["t"], value=tensor)], "inner", [], [])
-        model.graph.node.append(onnx.helper.make_node("If", ["c"], ["o"], then_branch=inner, else_branch=inner))
+        inner = onnx.helper.make_graph(
+            [onnx.helper.make_node("Constant", [], ["t"], value=tensor)], "inner", [], []
+        )
+        model.graph.node.append(
+            onnx.helper.make_node("If", ["c"], ["o"], then_branch=inner, else_branch=inner)
+        )
 
     def describe(**fields: Any) -> Any:
         def change(model: Any) -> None:
@@ -250,17 +331,41 @@ def test_hostile_files_are_refused_before_they_run(exported: Path, tmp_path: Pat
     cases: list[tuple[Any, str]] = [
         (outside, "1 tensors lie in other files"),
         (hidden, r"1 tensors lie in other files \('t'\)"),
-        (lambda m: m.graph.node.append(onnx.helper.make_node("EPContext", ["x"], ["y"], domain="com.microsoft")), r"custom operators are refused"),
-        (lambda m: m.graph.node.append(onnx.helper.make_node("Evil", ["x"], ["y"], domain="evil")), r"1 operators are not ONNX's own \('evil.Evil'\)"),
-        (lambda m: m.graph.node.append(onnx.helper.make_node("NoSuch", ["x"], ["y"])), "no ONNX model that can be run"),
+        (
+            lambda m: m.graph.node.append(
+                onnx.helper.make_node("EPContext", ["x"], ["y"], domain="com.microsoft")
+            ),
+            r"custom operators are refused",
+        ),
+        (
+            lambda m: m.graph.node.append(
+                onnx.helper.make_node("Evil", ["x"], ["y"], domain="evil")
+            ),
+            r"1 operators are not ONNX's own \('evil.Evil'\)",
+        ),
+        (
+            lambda m: m.graph.node.append(onnx.helper.make_node("NoSuch", ["x"], ["y"])),
+            "no ONNX model that can be run",
+        ),
         (describe(format="likeness.onnx/9"), "its description is of format 'likeness.onnx/9'"),
         (describe(digest=1), "or incomplete"),
         (describe(dim=5), "its description says 5 dims"),
         (describe(shape="x"), "does not fit"),
         (describe(read={"call": "os.system", "args": {}}), "is not in toolkit or modalities"),
-        (describe(read={"call": "toolkit.data.batch.read_items", "args": {}}), "is no modality's read function"),
-        (describe(read={"call": "modalities.face.align.read", "args": {"detector": str(secret)}}), r"bad\.onnx: read: it names detector files"),
-        (describe(read={"call": "modalities.face.ijb.read", "args": {"landmarks": str(secret)}}), r"bad\.onnx: read: it names landmarks files"),
+        (
+            describe(read={"call": "toolkit.data.batch.read_items", "args": {}}),
+            "is no modality's read function",
+        ),
+        (
+            describe(
+                read={"call": "modalities.face.align.read", "args": {"detector": str(secret)}}
+            ),
+            r"bad\.onnx: read: it names detector files",
+        ),
+        (
+            describe(read={"call": "modalities.face.ijb.read", "args": {"landmarks": str(secret)}}),
+            r"bad\.onnx: read: it names landmarks files",
+        ),
     ]
     for change, says in cases:
         with pytest.raises(ValueError, match=says):
@@ -276,29 +381,48 @@ def test_hostile_files_are_refused_before_they_run(exported: Path, tmp_path: Pat
 
 
 def test_files_from_elsewhere_have_no_description(exported: Path, tmp_path: Path) -> None:
-    assert exported_models.load(changed(exported, tmp_path / "plain.onnx", lambda model: model.ClearField("metadata_props"))) is None
+    assert (
+        exported_models.load(
+            changed(
+                exported, tmp_path / "plain.onnx", lambda model: model.ClearField("metadata_props")
+            )
+        )
+        is None
+    )
     with pytest.raises(ValueError, match="does not exist"):
         exported_models.load(tmp_path / "none.onnx")
 
 
-def test_embeddings_of_an_export_are_written_with_its_model_s_digest(exported: Path, tmp_path: Path) -> None:
+def test_embeddings_of_an_export_are_written_with_its_model_s_digest(
+    exported: Path, tmp_path: Path
+) -> None:
     from PIL import Image
 
     loaded = exported_models.load(exported)
     assert loaded is not None
     Image.fromarray(np.arange(784, dtype=np.uint8).reshape(28, 28)).save(tmp_path / "a.png")
-    found, _ = embed(loaded.embedder, [Item("a", tmp_path / "a.png")], loaded.read, meta=loaded.meta)
+    found, _ = embed(
+        loaded.embedder, [Item("a", tmp_path / "a.png")], loaded.read, meta=loaded.meta
+    )
     embeddings.write(tmp_path / "e.npz", found)
-    assert dict(embeddings.read(tmp_path / "e.npz").meta) == {"model": "e" * 64, "modality": "image", "similarity": "cosine"}
+    assert dict(embeddings.read(tmp_path / "e.npz").meta) == {
+        "model": "e" * 64,
+        "modality": "image",
+        "similarity": "cosine",
+    }
 
 
 def test_a_full_disk_leaves_the_model_before(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(b"old")
-    model = picture_model(PixelScale((0.0,), (1.0,)), partial(SmallCNN, dim=4), partial(images.read, grey=True))
+    model = picture_model(
+        PixelScale((0.0,), (1.0,)), partial(SmallCNN, dim=4), partial(images.read, grey=True)
+    )
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (3_000, before[1]))  # Python ignores the signal, so that writing more is an error
+    resource.setrlimit(
+        resource.RLIMIT_FSIZE, (3_000, before[1])
+    )  # Python ignores the signal, so that writing more is an error
     try:
         with pytest.raises(OSError, match="make room"):
             export.export(model, path)

@@ -1,8 +1,8 @@
-"""What tests/toolkit/parallel/test_distributed.py runs in every process: torchrun ... processes.py FOLDER LOSS ... compares each LOSS with
-itself in one process.
+"""What tests/toolkit/parallel/test_distributed.py runs in every process: torchrun ... processes.py
+FOLDER LOSS ... compares each LOSS with itself in one process.
 
-Reads the checkpoint FOLDER/one, writes FOLDER/many and FOLDER/errors.json: {case: largest relative error over values, gradients, parameters and buffers in any
-process, or a message}.
+Reads the checkpoint FOLDER/one, writes FOLDER/many and FOLDER/errors.json: {case: largest relative
+error over values, gradients, parameters and buffers in any process, or a message}.
 """
 
 from __future__ import annotations
@@ -38,9 +38,22 @@ Part = Callable[[int, int], nn.Module]
 
 def found() -> dict[str, Any]:
     """Every loss of toolkit.losses by its name."""
-    modules = [importlib.import_module(f"toolkit.losses.{one.name}") for one in pkgutil.iter_modules(toolkit.losses.__path__)]
-    classes = [(name, one, module) for module in modules for name, one in inspect.getmembers(module, inspect.isclass)]
-    return {name: one for name, one, module in classes if issubclass(one, nn.Module) and one.__module__ == module.__name__ and not name.startswith("_")}
+    modules = [
+        importlib.import_module(f"toolkit.losses.{one.name}")
+        for one in pkgutil.iter_modules(toolkit.losses.__path__)
+    ]
+    classes = [
+        (name, one, module)
+        for module in modules
+        for name, one in inspect.getmembers(module, inspect.isclass)
+    ]
+    return {
+        name: one
+        for name, one, module in classes
+        if issubclass(one, nn.Module)
+        and one.__module__ == module.__name__
+        and not name.startswith("_")
+    }
 
 
 VARIANTS: dict[str, Part] = {
@@ -57,12 +70,17 @@ VARIANTS: dict[str, Part] = {
 
 def shardable() -> dict[str, Part]:
     """Losses whose classes can be sharded."""
-    return {**{name: one for name, one in found().items() if getattr(one, "SHARDS", False)}, **VARIANTS}
+    return {
+        **{name: one for name, one in found().items() if getattr(one, "SHARDS", False)},
+        **VARIANTS,
+    }
 
 
 def batch(step: int, classes: int = CLASSES) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(100 + step)
-    return 3 * torch.randn(BATCH, DIM, generator=generator, dtype=torch.float64), torch.randint(classes, (BATCH,), generator=generator)
+    return 3 * torch.randn(BATCH, DIM, generator=generator, dtype=torch.float64), torch.randint(
+        classes, (BATCH,), generator=generator
+    )
 
 
 def build(part: Part, classes: int = CLASSES) -> nn.Module:
@@ -77,14 +95,20 @@ def build(part: Part, classes: int = CLASSES) -> nn.Module:
 def mine(step: int) -> slice:
     """This process's rows: slices of unequal length; in step 1 the first process has all rows."""
     rank, world = distributed.rank(), distributed.world()
-    sizes = [BATCH - sum(BATCH // (world + 1) for _ in range(world - 1)), *[BATCH // (world + 1)] * (world - 1)]
+    sizes = [
+        BATCH - sum(BATCH // (world + 1) for _ in range(world - 1)),
+        *[BATCH // (world + 1)] * (world - 1),
+    ]
     if step == 1:
         sizes = [BATCH, *[0] * (world - 1)]
     return slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
 
 
 def error(ours: Tensor | None, expected: Tensor | None) -> float:
-    """Largest difference, relative where the expected number is above 1. A gradient that one of both lacks must be 0."""
+    """Largest difference, relative where the expected number is above 1.
+
+    A gradient that one of both lacks must be 0.
+    """
     if ours is None or expected is None:
         one = ours if ours is not None else expected
         return 0.0 if one is None or not one.numel() else float(one.abs().max())
@@ -95,11 +119,17 @@ def error(ours: Tensor | None, expected: Tensor | None) -> float:
 
 
 def own(tensor: Tensor | None, axis: int | None, layout: spread.Layout | None) -> Tensor | None:
-    return tensor if tensor is None or axis is None or layout is None else tensor.narrow(axis, layout.start, layout.stop - layout.start)
+    return (
+        tensor
+        if tensor is None or axis is None or layout is None
+        else tensor.narrow(axis, layout.start, layout.stop - layout.start)
+    )
 
 
 def compare(part: Part, *, cut: bool, reference: nn.Module | None = None) -> float:
-    """Three steps of plain gradient descent on the loss's parameters, in one process and in all; the largest error of any number."""
+    """Three steps of plain gradient descent on the loss's parameters, in one process and in all;
+    the largest error of any number.
+    """
     single = build(part)
     ours = copy.deepcopy(single)
     layout = spread.shard(ours, spread.class_axes(part, DIM)) if cut else None
@@ -116,11 +146,16 @@ def compare(part: Part, *, cut: bool, reference: nn.Module | None = None) -> flo
         spread.average_gradients(ours, layout)
         assert x.grad is not None
         worst = max(worst, error(made.detach(), value.detach()))
-        worst = max(worst, error(None if x_mine.grad is None else x_mine.grad / distributed.world(), x.grad[rows]))
+        worst = max(
+            worst,
+            error(None if x_mine.grad is None else x_mine.grad / distributed.world(), x.grad[rows]),
+        )
         with torch.no_grad():
             theirs = dict(single.named_parameters())
             for name, parameter in ours.named_parameters():
-                worst = max(worst, error(parameter.grad, own(theirs[name].grad, axes.get(name), layout)))
+                worst = max(
+                    worst, error(parameter.grad, own(theirs[name].grad, axes.get(name), layout))
+                )
             for one in (*single.parameters(), *ours.parameters()):
                 if one.grad is not None:
                     one.sub_(one.grad, alpha=0.02)
@@ -132,7 +167,9 @@ def compare(part: Part, *, cut: bool, reference: nn.Module | None = None) -> flo
 
 
 def sampled(part: Part, rate: float, labels: int = 3) -> float:
-    """With rate < 1 the loss is that of the union of the drawn classes, built alone with their rows. Batches have `labels` classes; CLASSES: all are drawn."""
+    """With rate < 1 the loss is that of the union of the drawn classes, built alone with their
+    rows. Batches have `labels` classes; CLASSES: all are drawn.
+    """
     single = build(part)
     ours = copy.deepcopy(single)
     axes = spread.class_axes(part, DIM)
@@ -140,21 +177,32 @@ def sampled(part: Part, rate: float, labels: int = 3) -> float:
     worst = 0.0
     for step in range(2):
         z, y = batch(step, labels)
-        y = torch.arange(BATCH) % CLASSES if labels == CLASSES else y + labels * step  # a queue's classes are then not the batch's
+        y = (
+            torch.arange(BATCH) % CLASSES if labels == CLASSES else y + labels * step
+        )  # a queue's classes are then not the batch's
         rows = mine(step)
         size = -(-CLASSES // distributed.world())
-        past = torch.cat([y, *(one.past_labels for one in single.modules() if hasattr(one, "past_labels"))])  # type: ignore[list-item]
+        past = torch.cat(
+            [y, *(one.past_labels for one in single.modules() if hasattr(one, "past_labels"))]
+        )  # type: ignore[list-item]
         drawn = []
         for rank in range(distributed.world()):
             first, last = rank * size, min((rank + 1) * size, CLASSES)
-            drawn.append(first + spread.draw(past - first, last - first, rate, seed=(9, step, rank)))
+            drawn.append(
+                first + spread.draw(past - first, last - first, rate, seed=(9, step, rank))
+            )
         union = torch.cat(drawn)
         assert labels == CLASSES or len(union) < CLASSES or len(past) > len(y), union
         alone = part(DIM, len(union)).double()
-        state = {name: one.index_select(axes[name], union) if name in axes else one for name, one in single.state_dict().items()}
+        state = {
+            name: one.index_select(axes[name], union) if name in axes else one
+            for name, one in single.state_dict().items()
+        }
         place = torch.searchsorted(union, y)
         if "past_labels" in state:
-            state["past_labels"] = torch.where(state["past_labels"] < 0, -1, torch.searchsorted(union, state["past_labels"]))
+            state["past_labels"] = torch.where(
+                state["past_labels"] < 0, -1, torch.searchsorted(union, state["past_labels"])
+            )
         alone.load_state_dict(state)
         x, x_mine = z.clone().requires_grad_(), z[rows].clone().requires_grad_()
         value = alone(x, place)
@@ -164,7 +212,10 @@ def sampled(part: Part, rate: float, labels: int = 3) -> float:
         spread.average_gradients(ours, layout)
         assert x.grad is not None
         worst = max(worst, error(made.detach(), value.detach()))
-        worst = max(worst, error(None if x_mine.grad is None else x_mine.grad / distributed.world(), x.grad[rows]))
+        worst = max(
+            worst,
+            error(None if x_mine.grad is None else x_mine.grad / distributed.world(), x.grad[rows]),
+        )
         with torch.no_grad():
             theirs = dict(alone.named_parameters())
             for name, parameter in ours.named_parameters():
@@ -177,22 +228,34 @@ def sampled(part: Part, rate: float, labels: int = 3) -> float:
                 parameter.grad = None
             kept = {name: one for name, one in alone.state_dict().items() if name not in axes}
             if "past_labels" in kept:
-                kept["past_labels"] = torch.where(kept["past_labels"] < 0, -1, union[kept["past_labels"].clamp(min=0)])
-            worst = max([worst, *(error(ours.state_dict()[name], one) for name, one in kept.items())])
+                kept["past_labels"] = torch.where(
+                    kept["past_labels"] < 0, -1, union[kept["past_labels"].clamp(min=0)]
+                )
+            worst = max(
+                [worst, *(error(ours.state_dict()[name], one) for name, one in kept.items())]
+            )
             single.load_state_dict({**single.state_dict(), **kept})
     return worst
 
 
 def trained() -> float:
-    """DistributedDataParallel around the backbone, momentum, decay and clipping: after 4 steps every weight equals one process's."""
+    """DistributedDataParallel around the backbone, momentum, decay and clipping: after 4 steps
+    every weight equals one process's.
+    """
     part = partial(ArcFace, scale=8.0, learn_scale=True)
-    loss, backbone = build(part), nn.Sequential(nn.Linear(DIM, 8), nn.Tanh(), nn.Linear(8, DIM)).double()
+    loss, backbone = (
+        build(part),
+        nn.Sequential(nn.Linear(DIM, 8), nn.Tanh(), nn.Linear(8, DIM)).double(),
+    )
     ours: nn.Module = copy.deepcopy(loss)
     mirror: nn.Module = copy.deepcopy(backbone)
     mirror = mirror if distributed.world() == 1 else DistributedDataParallel(mirror)
     layout = spread.shard(ours, spread.class_axes(part, DIM))
     sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01)
-    optimizers = [sgd([*one.parameters(), *other.parameters()]) for one, other in ((backbone, loss), (mirror, ours))]
+    optimizers = [
+        sgd([*one.parameters(), *other.parameters()])
+        for one, other in ((backbone, loss), (mirror, ours))
+    ]
     found: list[float] = []
     for step in range(4):
         for one in optimizers:
@@ -207,23 +270,57 @@ def trained() -> float:
         found.append(error(norm, expected))
         for one in optimizers:
             one.step()
-    found += [error(a.detach(), b.detach()) for a, b in zip(mirror.parameters(), backbone.parameters(), strict=True)]
-    found += [error(one.detach(), own(dict(loss.named_parameters())[name].detach(), layout.axes.get(name), layout)) for name, one in ours.named_parameters()]
+    found += [
+        error(a.detach(), b.detach())
+        for a, b in zip(mirror.parameters(), backbone.parameters(), strict=True)
+    ]
+    found += [
+        error(
+            one.detach(),
+            own(dict(loss.named_parameters())[name].detach(), layout.axes.get(name), layout),
+        )
+        for name, one in ours.named_parameters()
+    ]
     return max(found)
 
 
 def adjoint() -> float:
-    """<gather x, u> = <x, gather' u> and the same for total, each process with its own x and u; and a slice without rows."""
+    """<gather x, u> = <x, gather' u> and the same for total, each process with its own x and u; and
+    a slice without rows.
+    """
     rank, world, worst = distributed.rank(), distributed.world(), 0.0
     for lengths in ([3 + r for r in range(world)], [0, *[2] * (world - 1)]):
-        x = torch.randn(lengths[rank], 2, dtype=torch.float64, generator=torch.Generator().manual_seed(rank)).requires_grad_()
+        x = torch.randn(
+            lengths[rank], 2, dtype=torch.float64, generator=torch.Generator().manual_seed(rank)
+        ).requires_grad_()
         every = distributed.gather(x)
-        u = torch.randn(sum(lengths), 2, dtype=torch.float64, generator=torch.Generator().manual_seed(50 + rank))
+        u = torch.randn(
+            sum(lengths), 2, dtype=torch.float64, generator=torch.Generator().manual_seed(50 + rank)
+        )
         torch.autograd.backward((every * u).sum())
-        whole = torch.cat([torch.randn(n, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(r)) for r, n in enumerate(lengths)])
-        us = torch.stack([torch.randn(sum(lengths), 2, dtype=torch.float64, generator=torch.Generator().manual_seed(50 + r)) for r in range(world)])
+        whole = torch.cat(
+            [
+                torch.randn(n, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(r))
+                for r, n in enumerate(lengths)
+            ]
+        )
+        us = torch.stack(
+            [
+                torch.randn(
+                    sum(lengths),
+                    2,
+                    dtype=torch.float64,
+                    generator=torch.Generator().manual_seed(50 + r),
+                )
+                for r in range(world)
+            ]
+        )
         start = sum(lengths[:rank])
-        worst = max(worst, error(every.detach(), whole), error(x.grad, us.sum(dim=0)[start : start + lengths[rank]]))
+        worst = max(
+            worst,
+            error(every.detach(), whole),
+            error(x.grad, us.sum(dim=0)[start : start + lengths[rank]]),
+        )
     x = torch.full((3,), rank + 1.0, requires_grad=True)
     torch.autograd.backward((distributed.total(x) * (rank + 1)).sum())
     worst = max(worst, error(x.grad, torch.full((3,), world * (world + 1) / 2)))
@@ -235,11 +332,16 @@ def adjoint() -> float:
 
 
 def checkpointed(folder: Path) -> float:
-    """Proxies and momentum that one process has saved are loaded in shards; those that the shards save, one process loads (in the test)."""
+    """Proxies and momentum that one process has saved are loaded in shards; those that the shards
+    save, one process loads (in the test).
+    """
     loss = build(Cosine)
     layout = spread.shard(loss, spread.class_axes(Cosine, DIM))
     momentum = torch.zeros_like(loss.proxies)  # type: ignore[arg-type]
-    state = {name: spread.as_dtensor(one, layout.axes[name], CLASSES) if name in layout.axes else one for name, one in loss.state_dict().items()}
+    state = {
+        name: spread.as_dtensor(one, layout.axes[name], CLASSES) if name in layout.axes else one
+        for name, one in loss.state_dict().items()
+    }
     state["momentum"] = spread.as_dtensor(momentum, 0, CLASSES)
     load(state, checkpoint_id=folder / "one")
     expected = torch.arange(CLASSES * DIM, dtype=torch.float64).view(CLASSES, DIM)
@@ -262,7 +364,9 @@ def messages() -> Iterator[tuple[str, str]]:
     calls: dict[str, Callable[[], object]] = {
         "agree": lambda: distributed.agree(seed=distributed.rank(), digest="abc", classes=[1, 2]),
         "alone": lambda: loss(z, y),
-        "few classes": lambda: spread.shard(build(Softmax, distributed.world() - 1), {"proxies": 0}),
+        "few classes": lambda: spread.shard(
+            build(Softmax, distributed.world() - 1), {"proxies": 0}
+        ),
         "label": lambda: spread.loss_of(loss, z, y + CLASSES, layout=layout),
         "rate": lambda: spread.loss_of(loss, z, y, rate=0.5),
     }
@@ -279,8 +383,16 @@ def main(folder: Path, names: list[str]) -> None:
     torch.set_num_threads(1)
     device = distributed.start()
     report: dict[str, Any] = {"device": str(device), "world": distributed.world()}
-    cases: dict[str, Callable[[], float]] = {"adjoint": adjoint, "trained": trained, "checkpointed": partial(checkpointed, folder)}
-    cases |= {f"{name}, whole": partial(compare, part, cut=False) for name, part in found().items() if name in names}
+    cases: dict[str, Callable[[], float]] = {
+        "adjoint": adjoint,
+        "trained": trained,
+        "checkpointed": partial(checkpointed, folder),
+    }
+    cases |= {
+        f"{name}, whole": partial(compare, part, cut=False)
+        for name, part in found().items()
+        if name in names
+    }
     for name, part in shardable().items():
         if name not in names:
             continue

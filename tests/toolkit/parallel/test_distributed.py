@@ -1,4 +1,6 @@
-"""Several processes compute what one does: two real ones run tests/toolkit/parallel/processes.py under torchrun, once for all tests here."""
+"""Several processes compute what one does: two real ones run tests/toolkit/parallel/processes.py
+under torchrun, once for all tests here.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,17 @@ from toolkit.losses.softmax import Softmax
 from toolkit.parallel import distributed, spread
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning"),  # by dcp, on purpose
-    pytest.mark.slow,  # two processes for minutes of their time; test_train_many.py trains by as many in every run of the tests
+    pytest.mark.filterwarnings(
+        "ignore:torch.distributed is disabled:UserWarning"
+    ),  # by dcp, on purpose
+    # two processes for minutes of their time; test_train_many.py trains by as many in every run of
+    # the tests
+    pytest.mark.slow,
 ]
 ROOT = Path(__file__).parents[2]
-_spec = importlib.util.spec_from_file_location("processes", Path(__file__).with_name("processes.py"))
+_spec = importlib.util.spec_from_file_location(
+    "processes", Path(__file__).with_name("processes.py")
+)
 assert _spec is not None and _spec.loader is not None  # noqa: PT018
 processes: Any = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(processes)
@@ -40,19 +48,41 @@ CLASSES, DIM, build = processes.CLASSES, processes.DIM, processes.build
 TABLE = torch.arange(CLASSES * DIM, dtype=torch.float64).view(CLASSES, DIM)
 
 
-QUICK = ("Softmax", "SubCenterArcFace", "CurricularFace", "BroadFace", "CenterLoss", "MagFace", "SoftTriple", "Contrastive", "VMF")
+QUICK = (
+    "Softmax",
+    "SubCenterArcFace",
+    "CurricularFace",
+    "BroadFace",
+    "CenterLoss",
+    "MagFace",
+    "SoftTriple",
+    "Contrastive",
+    "VMF",
+)
 
 
 def cases(names: Iterable[str]) -> list[Any]:
-    """One of each kind of state is for every run of the tests: class vectors, several for a class, buffers, a queue, none."""
+    """One of each kind of state is for every run of the tests: class vectors, several for a class,
+    buffers, a queue, none.
+    """
     return [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in names]
 
 
 @pytest.fixture(scope="module")
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What two processes left, of the losses that are asked for: see tests/toolkit/parallel/processes.py."""
-    here = [item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function)]
-    asked = {item.callspec.params["name"] for item in here if "report" in item.fixturenames and hasattr(item, "callspec")}
+    """What two processes left, of the losses that are asked for: see
+    tests/toolkit/parallel/processes.py.
+    """
+    here = [
+        item
+        for item in request.session.items
+        if item.path == request.path and isinstance(item, pytest.Function)
+    ]
+    asked = {
+        item.callspec.params["name"]
+        for item in here
+        if "report" in item.fixturenames and hasattr(item, "callspec")
+    }
     folder = tmp_path_factory.mktemp("processes")
     state = {"proxies": TABLE, "momentum": -TABLE, "tau": torch.tensor(0.25, dtype=torch.float64)}
     save(state, checkpoint_id=folder / "one", no_dist=True)
@@ -67,7 +97,12 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         str(folder),
         *sorted(asked),
     ]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-5000:]
     return folder
@@ -90,7 +125,9 @@ def test_collectives_training_and_checkpoints(report: dict[str, Any], name: str)
 
 @pytest.mark.parametrize("name", cases(processes.found()))
 def test_a_loss_that_is_whole_in_every_process(report: dict[str, Any], name: str) -> None:
-    """Values, gradients of embeddings and parameters, and buffers over three steps, with slices of unequal length and an empty one."""
+    """Values, gradients of embeddings and parameters, and buffers over three steps, with slices of
+    unequal length and an empty one.
+    """
     assert report[f"{name}, whole"] < 1e-9
 
 
@@ -111,13 +148,21 @@ def test_sampled_classes_in_one_process(name: str) -> None:
 
 
 def test_classification_losses_shard() -> None:
-    named = "Softmax Cosine NormFace Hyperbolic LSoftmax SphereFace SphereFaceR SphereFace2 CosFace ArcFace SubCenterArcFace CircleSoftmax CurricularFace "
-    named += "MagFace AdaFace BroadFace CenterLoss ProxyNCA ProxyNCAPlusPlus ProxyAnchor SoftTriple HUG"
+    named = (
+        "Softmax Cosine NormFace Hyperbolic LSoftmax SphereFace SphereFaceR SphereFace2 CosFace "
+        "ArcFace SubCenterArcFace CircleSoftmax CurricularFace "
+    )
+    named += (
+        "MagFace AdaFace BroadFace CenterLoss ProxyNCA ProxyNCAPlusPlus ProxyAnchor SoftTriple HUG"
+    )
     assert set(processes.shardable()) >= set(named.split())
 
 
 def test_what_shards_save_one_process_loads(folder: Path, report: dict[str, Any]) -> None:
-    state = {"proxies": torch.zeros(CLASSES, DIM, dtype=torch.float64), "momentum": torch.zeros(CLASSES, DIM, dtype=torch.float64)}
+    state = {
+        "proxies": torch.zeros(CLASSES, DIM, dtype=torch.float64),
+        "momentum": torch.zeros(CLASSES, DIM, dtype=torch.float64),
+    }
     load(state, checkpoint_id=folder / "many", no_dist=True)
     assert torch.equal(state["proxies"], TABLE)
     assert torch.equal(state["momentum"], -2 * TABLE)
@@ -126,9 +171,16 @@ def test_what_shards_save_one_process_loads(folder: Path, report: dict[str, Any]
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("agree", "ValueError: the processes disagree on 1 of 3 values: seed is 0 in process 0, but 1 in process 1"),
+        (
+            "agree",
+            "ValueError: the processes disagree on 1 of 3 values: seed is 0 in process 0, but 1 in "
+            "process 1",
+        ),
         ("alone", "RuntimeError: ArcFace holds the classes of one process only"),
-        ("few classes", "ValueError: 1 classes cut into 2 shards of up to 1 leave a process without any"),
+        (
+            "few classes",
+            "ValueError: 1 classes cut into 2 shards of up to 1 leave a process without any",
+        ),
         ("label", "ValueError: ArcFace: 22 of 22 labels are outside 0..6"),
         ("rate", "ValueError: rate=0.5 must be in (0, 1], and 1 for a loss that is not sharded"),
     ],
@@ -140,7 +192,12 @@ def test_wrong_use_gets_a_sentence(report: dict[str, Any], name: str, words: str
 def test_without_torchrun_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     assert distributed.start() is None
-    assert (distributed.rank(), distributed.world(), distributed.is_main(), distributed.any_rank(True)) == (0, 1, True, True)
+    assert (
+        distributed.rank(),
+        distributed.world(),
+        distributed.is_main(),
+        distributed.any_rank(True),
+    ) == (0, 1, True, True)
     distributed.agree(seed=1)
     distributed.wait()
     x = torch.ones(2, requires_grad=True)
@@ -162,9 +219,15 @@ def test_without_torchrun_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> No
     ("part", "axes"),
     [
         (partial(Softmax, bias=True), {"proxies": 0, "bias": 0}),
-        (partial(SubCenterArcFace, num_subcentres=11), {"proxies": 0, "subcentres": 1}),  # another axis of the length tried
+        (
+            partial(SubCenterArcFace, num_subcentres=11),
+            {"proxies": 0, "subcentres": 1},
+        ),  # another axis of the length tried
         (SoftTriple, {"proxies": 0, "centres": 1}),
-        (partial(Joint, first=ProxyAnchor, second=ArcFace), {"first.proxies": 0, "second.proxies": 0}),
+        (
+            partial(Joint, first=ProxyAnchor, second=ArcFace),
+            {"first.proxies": 0, "second.proxies": 0},
+        ),
         (Contrastive, {}),
     ],
 )
@@ -192,7 +255,10 @@ class Squared(nn.Module):
 
 
 def test_what_cannot_be_sharded_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"matrix is \(11, 11\) for 11 classes and \(13, 13\) for 13: not one row per class"):
+    with pytest.raises(
+        ValueError,
+        match=r"matrix is \(11, 11\) for 11 classes and \(13, 13\) for 13: not one row per class",
+    ):
         spread.class_axes(Squared, DIM)
     with pytest.raises(ValueError, match="'Squared' cannot be sharded by class; leave it whole"):
         spread.shard(Squared(DIM, 3), {"matrix": 0})
@@ -200,19 +266,36 @@ def test_what_cannot_be_sharded_is_refused() -> None:
         spread.shard(Contrastive(DIM, 3), {})
 
 
-@given(wanted=st.lists(st.integers(-5, 14), max_size=12), rate=st.floats(0.01, 1.0), step=st.integers(0, 3))
-def test_draws_hold_what_is_wanted_and_as_many_as_asked_for(wanted: list[int], rate: float, step: int) -> None:
-    drawn = spread.draw(torch.tensor(wanted, dtype=torch.int64), 10, rate, seed=(1, step, 0)).tolist()
+@given(
+    wanted=st.lists(st.integers(-5, 14), max_size=12),
+    rate=st.floats(0.01, 1.0),
+    step=st.integers(0, 3),
+)
+def test_draws_hold_what_is_wanted_and_as_many_as_asked_for(
+    wanted: list[int], rate: float, step: int
+) -> None:
+    drawn = spread.draw(
+        torch.tensor(wanted, dtype=torch.int64), 10, rate, seed=(1, step, 0)
+    ).tolist()
     here = {one for one in wanted if 0 <= one < 10}
     assert here <= set(drawn) <= set(range(10))
     assert drawn == sorted(set(drawn))
     assert len(drawn) == max(len(here), int(rate * 10), 1)
-    assert drawn == spread.draw(torch.tensor(wanted, dtype=torch.int64), 10, rate, seed=(1, step, 0)).tolist()
+    assert (
+        drawn
+        == spread.draw(
+            torch.tensor(wanted, dtype=torch.int64), 10, rate, seed=(1, step, 0)
+        ).tolist()
+    )
 
 
 def test_negatives_are_drawn_evenly_and_anew_in_every_step_and_process() -> None:
     counts = torch.zeros(20)
-    drawn: list[Tensor] = [spread.draw(torch.tensor([3]), 20, 0.25, seed=(0, step, rank)) for step in range(400) for rank in range(2)]
+    drawn: list[Tensor] = [
+        spread.draw(torch.tensor([3]), 20, 0.25, seed=(0, step, rank))
+        for step in range(400)
+        for rank in range(2)
+    ]
     for one in drawn:
         counts[one] += 1
     assert counts[3] == 800

@@ -16,7 +16,11 @@ def test_order_statistics_are_numpy_s_on_the_valid_frames(frames: int, gradient:
     x[:, 1] = x[:, 0]  # ties
     mask = torch.arange(30)[None] < torch.tensor([[30], [frames], [7]])
     cuts = (0.0, 0.02, 0.5, 0.9, 1.0)
-    ours = order_statistics(x.requires_grad_(gradient), mask, quantiles=cuts, num_bins=4).detach().numpy()
+    ours = (
+        order_statistics(x.requires_grad_(gradient), mask, quantiles=cuts, num_bins=4)
+        .detach()
+        .numpy()
+    )
     for row, valid in enumerate((30, frames, 7)):
         part = x[row, :valid].detach().numpy()
         order = np.argsort(part.mean(axis=1), kind="stable")
@@ -37,7 +41,9 @@ def test_estimated_directions_are_fisher_s() -> None:
     x, y = net.statistics(features).double().numpy(), labels.numpy()
     within = sum(np.cov(x[y == k].T, bias=True) for k in range(6)) / 6
     scale = np.sqrt(np.diag(within))
-    shrunk = (0.8 * within / np.outer(scale, scale) + 0.2 * np.eye(len(scale))) * np.outer(scale, scale)
+    shrunk = (0.8 * within / np.outer(scale, scale) + 0.2 * np.eye(len(scale))) * np.outer(
+        scale, scale
+    )
     centres = np.stack([x[y == k].mean(axis=0) for k in range(6)]) - x.mean(axis=0)
     values, vectors = eigh(centres.T @ centres, shrunk)
     ours = net.directions.numpy()
@@ -51,7 +57,11 @@ def test_estimated_directions_are_fisher_s() -> None:
     assert np.square(projected).mean() == pytest.approx(1, rel=1e-4)
     sklearn = LinearDiscriminantAnalysis(solver="svd").fit(x, y).score(x, y)
     assert sklearn > 0.9  # the data is separable at all, so the directions mean something
-    nearest = ((projected[:, None] - np.stack([projected[y == k].mean(axis=0) for k in range(6)])) ** 2).sum(axis=2).argmin(axis=1)
+    nearest = (
+        ((projected[:, None] - np.stack([projected[y == k].mean(axis=0) for k in range(6)])) ** 2)
+        .sum(axis=2)
+        .argmin(axis=1)
+    )
     assert (nearest == y).mean() > 0.9
 
 

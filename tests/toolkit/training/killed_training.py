@@ -1,8 +1,10 @@
-"""What tests/toolkit/training/test_train.py runs: killed_training.py RECIPE DATA OUT EVENT:COUNT ... trains, and is killed there.
+"""What tests/toolkit/training/test_train.py runs: killed_training.py RECIPE DATA OUT EVENT:COUNT
+... trains, and is killed there.
 
-An event is "step", a step of training, or the name of a call of the operating system that changes what a folder holds.
-Each EVENT:COUNT is for a process of its own, which goes on where the one before was killed. All are forked from this
-one, so that torch is imported once. Prints JSON: for each of them, whether it was killed there.
+An event is "step", a step of training, or the name of a call of the operating system that changes
+what a folder holds. Each EVENT:COUNT is for a process of its own, which goes on where the one
+before was killed. All are forked from this one, so that torch is imported once. Prints JSON: for
+each of them, whether it was killed there.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from typing import Any
 import toolkit.training.train  # before the first fork
 from likeness.cli import main
 
-CALLS = {call.__name__: call for call in (os.replace, os.rename, os.fsync, os.unlink, os.rmdir, os.mkdir)}
+CALLS = {
+    call.__name__: call for call in (os.replace, os.rename, os.fsync, os.unlink, os.rmdir, os.mkdir)
+}
 
 
 class Killer:
@@ -53,5 +57,7 @@ if __name__ == "__main__":
     results = []
     for event in events:
         name, _, count = event.partition(":")
-        results.append(killed([*arguments, *(["--resume"] if os.path.exists(out) else [])], name, int(count)))
+        results.append(
+            killed([*arguments, *(["--resume"] if os.path.exists(out) else [])], name, int(count))
+        )
     print(json.dumps(results))

@@ -1,7 +1,8 @@
 """What tests/toolkit/training/test_train_many.py runs under torchrun: ranks.py DATA OUT WHAT...
 
-Trains the variants below in float64, one after the other. WHAT is VARIANT or VARIANT:EVENT. The process that is killed
-by the event "die" leaves no others, so it comes last; out/before-the-death shows that all before it went well.
+Trains the variants below in float64, one after the other. WHAT is VARIANT or VARIANT:EVENT. The
+process that is killed by the event "die" leaves no others, so it comes last; out/before-the-death
+shows that all before it went well.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ assert _spec is not None and _spec.loader is not None  # noqa: PT018
 tiny: Any = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(tiny)
 
-# Without dither and wraps nothing differs between 1 and N processes but the order of sums; momentum SGD is linear
-# in the gradients and does not make rounding grow as Adam does. 9 items: the processes get unequal parts.
+# Without dither and wraps nothing differs between 1 and N processes but the order of sums; momentum
+# SGD is linear in the gradients and does not make rounding grow as Adam does. 9 items: the
+# processes get unequal parts.
 BASE: Recipe = replace(
     tiny.BASE,
     frontend=partial(KaldiFbank, num_mels=16),
@@ -51,8 +53,20 @@ BASE: Recipe = replace(
 VARIANTS: dict[str, Recipe] = {
     "whole": replace(BASE, trials=tiny.BASE.trials),
     "sharded": replace(BASE, trials=tiny.BASE.trials, shard_proxies=True),
-    "simple": replace(tiny.RECIPES["simple"], frontend=BASE.frontend, trials=None, sampling=BASE.sampling, optim=BASE.optim, schedule=BASE.schedule),
-    "memory": replace(BASE, loss=NTXent, memory=Memory(30, momentum=0.0), sampling=Sampling(batch_size=10, items_per_class=2)),
+    "simple": replace(
+        tiny.RECIPES["simple"],
+        frontend=BASE.frontend,
+        trials=None,
+        sampling=BASE.sampling,
+        optim=BASE.optim,
+        schedule=BASE.schedule,
+    ),
+    "memory": replace(
+        BASE,
+        loss=NTXent,
+        memory=Memory(30, momentum=0.0),
+        sampling=Sampling(batch_size=10, items_per_class=2),
+    ),
 }
 
 
@@ -98,7 +112,9 @@ def main(data: Path, out: Path, what: list[str]) -> None:
         elif event == "die":
             distributed.wait()
             (out / "before-the-death").touch()
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's, which may come while the sentence is printed
+            signal.signal(
+                signal.SIGTERM, signal.SIG_IGN
+            )  # torchrun's, which may come while the sentence is printed
             fit(recipe, data=data, out=out / "die", step=stop_at(5, die))
         elif event == "seeds":
             distributed.start()

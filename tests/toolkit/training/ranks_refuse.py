@@ -1,4 +1,5 @@
-"""What tests/toolkit/training/test_train_refuses_many.py runs under torchrun: fits that every process must refuse. ranks_refuse.py DATA OUT.
+"""What tests/toolkit/training/test_train_refuses_many.py runs under torchrun: fits that every
+process must refuse. ranks_refuse.py DATA OUT.
 
 Process N writes OUT/N.txt, a line for each fit: how it ended.
 """
@@ -40,7 +41,13 @@ def spoilt(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
 def main(data: Path, out: Path) -> None:
     torch.set_num_threads(1)
     distributed.start()
-    recipe = replace(tiny.BASE, schedule=Schedule(steps=6, save_every=2), trials=None, metrics={}, sync_batch_norm=False)
+    recipe = replace(
+        tiny.BASE,
+        schedule=Schedule(steps=6, save_every=2),
+        trials=None,
+        metrics={},
+        sync_batch_norm=False,
+    )
     ended = []
 
     def attempt(recipe: Recipe, name: str, **more: Any) -> None:
@@ -55,7 +62,9 @@ def main(data: Path, out: Path) -> None:
         distributed.on_main(lambda: held.enter_context(only_writer(out / "locked")))
         attempt(recipe, "locked")
         distributed.wait()
-    item = folders.trials(data, split="test", test_share=0.25)[0][1]  # the second is read by the second process
+    item = folders.trials(data, split="test", test_share=0.25)[0][
+        1
+    ]  # the second is read by the second process
     if distributed.is_main():
         item.path.write_bytes(b"no audio")
     distributed.wait()

@@ -1,4 +1,6 @@
-"""The options of a run: pieces, compilation, precision, fine-tuning, several best checkpoints, loggers, constants learned before the first step."""
+"""The options of a run: pieces, compilation, precision, fine-tuning, several best checkpoints,
+loggers, constants learned before the first step.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ TINY = Path(__file__).parents[2] / "tiny.py"
 
 
 def recipe(variant: str = "arcface", *overrides: str, **changes: Any) -> Recipe:
-    return recipes.override(replace(recipes.load(f"{TINY}:{variant}")[0], **changes), list(overrides))
+    return recipes.override(
+        replace(recipes.load(f"{TINY}:{variant}")[0], **changes), list(overrides)
+    )
 
 
 def log_of(out: Path) -> list[dict[str, Any]]:
@@ -40,11 +44,18 @@ def log_of(out: Path) -> list[dict[str, Any]]:
 
 
 class Plain(nn.Module):
-    """Dropout shows that random numbers are drawn again alike, batch norm that running statistics move once."""
+    """Dropout shows that random numbers are drawn again alike, batch norm that running statistics
+    move once.
+    """
 
     def __init__(self, norm: bool):
         super().__init__()
-        self.first, self.norm, self.dropout, self.last = nn.Linear(4, 8), nn.BatchNorm1d(8) if norm else nn.Identity(), nn.Dropout(0.5), nn.Linear(8, 3)
+        self.first, self.norm, self.dropout, self.last = (
+            nn.Linear(4, 8),
+            nn.BatchNorm1d(8) if norm else nn.Identity(),
+            nn.Dropout(0.5),
+            nn.Linear(8, 3),
+        )
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
         return self.last(self.dropout(self.norm(self.first(x)).relu()))  # type: ignore[no-any-return]
@@ -61,7 +72,9 @@ def test_pieces_give_the_gradient_of_the_whole_batch() -> None:
             one.zero_grad()
             z = one(x, None)
             (z @ z.T).logsumexp(dim=1).sum().backward()
-            found.append([p.grad.clone() for p in network.backbone.parameters() if p.grad is not None])
+            found.append(
+                [p.grad.clone() for p in network.backbone.parameters() if p.grad is not None]
+            )
         for a, b in zip(*found, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
@@ -73,9 +86,14 @@ def test_pieces_draw_the_same_dropout_twice_and_move_statistics_once() -> None:
         x = torch.randn(8, 4, dtype=torch.float64)
         before = [b.clone() for b in backbone.buffers()]
         torch.manual_seed(1)
-        expected = torch.cat([backbone(part, None) for part in x.tensor_split(2)])  # two calls: two moves of the statistics
+        expected = torch.cat(
+            [backbone(part, None) for part in x.tensor_split(2)]
+        )  # two calls: two moves of the statistics
         expected.square().sum().backward()
-        after, wanted = [b.clone() for b in backbone.buffers()], [p.grad.clone() for p in backbone.parameters() if p.grad is not None]
+        after, wanted = (
+            [b.clone() for b in backbone.buffers()],
+            [p.grad.clone() for p in backbone.parameters() if p.grad is not None],
+        )
         for buffer, value in zip(backbone.buffers(), before, strict=True):
             buffer.copy_(value)
         backbone.zero_grad()
@@ -95,7 +113,10 @@ def test_pieces_draw_the_same_dropout_twice_and_move_statistics_once() -> None:
     [
         "accumulate=3",
         "precision=bfloat16",
-        *(pytest.param(one, marks=pytest.mark.slow) for one in ("channels_last=true", "deterministic=true", "optim.grad_clip=1.0")),
+        *(
+            pytest.param(one, marks=pytest.mark.slow)
+            for one in ("channels_last=true", "deterministic=true", "optim.grad_clip=1.0")
+        ),
     ],
 )
 def test_options_train_and_resume(override: str, voices: Path, tmp_path: Path) -> None:
@@ -107,7 +128,11 @@ def test_options_train_and_resume(override: str, voices: Path, tmp_path: Path) -
     a, b = (load_file(tmp_path / name / checkpoint.LAST) for name in ("whole", "run"))
     assert all(torch.equal(a[name], b[name]) for name in a)
     torch.use_deterministic_algorithms(False)
-    assert all(one["step_seconds"] >= one["data_seconds"] >= 0 for one in log_of(tmp_path / "run") if "loss" in one)
+    assert all(
+        one["step_seconds"] >= one["data_seconds"] >= 0
+        for one in log_of(tmp_path / "run")
+        if "loss" in one
+    )
 
 
 def _stop_at_3(run: Any, batch: Any, recipe: Recipe) -> torch.Tensor:
@@ -132,22 +157,43 @@ def test_compiled_networks_give_the_same_gradient() -> None:
     assert list(network.state_dict()) == [f"backbone.{name}" for name in backbone.state_dict()]
 
 
-def test_fine_tuning_takes_the_network_and_the_proxies_of_the_same_classes(voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fine_tuning_takes_the_network_and_the_proxies_of_the_same_classes(
+    voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     fit(recipe(), data=voices, out=tmp_path / "first")
     still = ["optim.lr=0", f"init={tmp_path / 'first'}"]
     fit(recipe("arcface", *still, schedule=Schedule(steps=1)), data=voices, out=tmp_path / "again")
-    assert "and its class proxies: the 6 classes are the same" in " ".join(capsys.readouterr().err.split())
+    assert "and its class proxies: the 6 classes are the same" in " ".join(
+        capsys.readouterr().err.split()
+    )
     for name in ("loss.proxies", "embedder.backbone.conv1.weight"):
         assert torch.equal(_stored(tmp_path / "first", name), _stored(tmp_path / "again", name))
     fewer = partial(recipe().items.func, split="train", test_share=0.5)  # type: ignore[attr-defined]
-    fit(recipe("arcface", *still, items=fewer, trials=None, schedule=Schedule(steps=1)), data=voices, out=tmp_path / "fewer")
-    assert "ArcFace is made anew for 4 classes: 6 classes before, 4 (or others) now" in " ".join(capsys.readouterr().err.split())
+    fit(
+        recipe("arcface", *still, items=fewer, trials=None, schedule=Schedule(steps=1)),
+        data=voices,
+        out=tmp_path / "fewer",
+    )
+    assert "ArcFace is made anew for 4 classes: 6 classes before, 4 (or others) now" in " ".join(
+        capsys.readouterr().err.split()
+    )
     assert _stored(tmp_path / "fewer", "loss.proxies").shape[0] == 4
-    assert torch.equal(_stored(tmp_path / "first", "embedder.backbone.conv1.weight"), _stored(tmp_path / "fewer", "embedder.backbone.conv1.weight"))
-    fit(recipe("arcface", *still, loss=Cosine, schedule=Schedule(steps=1)), data=voices, out=tmp_path / "softmax")
+    assert torch.equal(
+        _stored(tmp_path / "first", "embedder.backbone.conv1.weight"),
+        _stored(tmp_path / "fewer", "embedder.backbone.conv1.weight"),
+    )
+    fit(
+        recipe("arcface", *still, loss=Cosine, schedule=Schedule(steps=1)),
+        data=voices,
+        out=tmp_path / "softmax",
+    )
     assert "that run's loss was another one" in " ".join(capsys.readouterr().err.split())
     file = tmp_path / "first" / checkpoint.LAST
-    fit(recipe("arcface", "optim.lr=0", f"init={file}", schedule=Schedule(steps=1)), data=voices, out=tmp_path / "file")
+    fit(
+        recipe("arcface", "optim.lr=0", f"init={file}", schedule=Schedule(steps=1)),
+        data=voices,
+        out=tmp_path / "file",
+    )
     assert "keeps no state of a loss" in " ".join(capsys.readouterr().err.split())
     with pytest.raises(ValueError, match="weights do not fit"):
         fit(recipe("arcface", *still, "backbone.dim=9"), data=voices, out=tmp_path / "other")
@@ -161,18 +207,26 @@ def _stored(out: Path, name: str) -> torch.Tensor:
 
 
 def test_several_best_checkpoints_are_kept(voices: Path, tmp_path: Path) -> None:
-    schedule = Schedule(steps=6, eval_every=1, save_every=2, watch="eer", keep_best=3, decay=constant)
+    schedule = Schedule(
+        steps=6, eval_every=1, save_every=2, watch="eer", keep_best=3, decay=constant
+    )
     fit(recipe(schedule=schedule), data=voices, out=tmp_path / "run")
     values = [(one["eer"], one["step"]) for one in log_of(tmp_path / "run") if "eer" in one]
     wanted = sorted(values)[:3]
-    assert sorted(one.name for one in (tmp_path / "run").glob("best-*")) == sorted(checkpoint.best_of(step) for _, step in wanted)
+    assert sorted(one.name for one in (tmp_path / "run").glob("best-*")) == sorted(
+        checkpoint.best_of(step) for _, step in wanted
+    )
     assert load_model(tmp_path / "run").step == min(wanted)[1]
     with pytest.raises(ValueError, match="keep_best=0 must be at least 1"):
         fit(recipe("arcface", "schedule.keep_best=0"), data=voices, out=tmp_path / "none")
 
 
 def test_vmf_starts_at_the_concentration_it_aims_at(voices: Path, tmp_path: Path) -> None:
-    fit(recipe(loss=partial(VMF, resultant=0.4), schedule=Schedule(steps=1)), data=voices, out=tmp_path / "run")
+    fit(
+        recipe(loss=partial(VMF, resultant=0.4), schedule=Schedule(steps=1)),
+        data=voices,
+        out=tmp_path / "run",
+    )
     alpha = float(_stored(tmp_path / "run", "loss.alpha"))
     assert alpha != 1.0
     assert 0 < alpha < 100
@@ -184,14 +238,20 @@ def test_what_is_left_of_a_nan_names_the_items(voices: Path, tmp_path: Path) -> 
     def nan(run: Any, batch: Any, recipe: Recipe) -> torch.Tensor:
         return step(run, batch, recipe) * float("nan")
 
-    with pytest.raises(ValueError, match=r"step 0: the loss is nan at lr 0\.05, for the 8 items 'spk\d+/") as raised:
+    with pytest.raises(
+        ValueError, match=r"step 0: the loss is nan at lr 0\.05, for the 8 items 'spk\d+/"
+    ) as raised:
         fit(recipe(), data=voices, out=tmp_path / "run", step=nan)
     assert "lower optim.lr" in str(raised.value)
     assert len(log_of(tmp_path / "run")[-1]["items"]) == 8
 
 
-def test_loggers_get_the_same_numbers(voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="logger 'mlflow' is unknown; there are tensorboard, wandb"):
+def test_loggers_get_the_same_numbers(
+    voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(
+        ValueError, match="logger 'mlflow' is unknown; there are tensorboard, wandb"
+    ):
         fit(recipe(), data=voices, out=tmp_path / "run", loggers=["mlflow"])
     if importlib.util.find_spec("tensorboard") is None:
         with pytest.raises(ValueError, match="not installed"):
@@ -199,7 +259,12 @@ def test_loggers_get_the_same_numbers(voices: Path, tmp_path: Path, monkeypatch:
         return
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    fit(recipe(schedule=Schedule(steps=3)), data=voices, out=tmp_path / "run", loggers=["tensorboard"])
+    fit(
+        recipe(schedule=Schedule(steps=3)),
+        data=voices,
+        out=tmp_path / "run",
+        loggers=["tensorboard"],
+    )
     board = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     board.Reload()
     expected = [one["loss"] for one in log_of(tmp_path / "run") if "loss" in one]
@@ -208,7 +273,9 @@ def test_loggers_get_the_same_numbers(voices: Path, tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is not installed")
-def test_weights_and_biases_runs_offline(voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_and_biases_runs_offline(
+    voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     fit(recipe(schedule=Schedule(steps=2)), data=voices, out=tmp_path / "run", loggers=["wandb"])
@@ -220,13 +287,30 @@ def test_parts_of_different_sampling_rates_are_refused() -> None:
     made = recipe()
     inside = partial(SpecAugment, frontend=partial(KaldiFbank, num_mels=16, rate_hz=8_000))
     for wrong, says in (
-        (replace(made, frontend=partial(KaldiFbank, num_mels=16, rate_hz=8_000)), "frontend.rate_hz=8000, read.rate_hz=16000, augment.rate_hz=16000"),
-        (replace(made, frontend=inside), "frontend.rate_hz=8000, read.rate_hz=16000, augment.rate_hz=16000"),
-        (recipe("arcface", "read.rate_hz=8000", "augment.rate_hz=8000"), "frontend.rate_hz=16000, read.rate_hz=8000, augment.rate_hz=8000"),
-        (recipe("arcface", "augment.rate_hz=8000"), "frontend.rate_hz=16000, read.rate_hz=16000, augment.rate_hz=8000"),
-        (replace(made, train_read=partial(audio.read, rate_hz=44_100)), "read.rate_hz=16000, train_read.rate_hz=44100, augment.rate_hz=16000"),
+        (
+            replace(made, frontend=partial(KaldiFbank, num_mels=16, rate_hz=8_000)),
+            "frontend.rate_hz=8000, read.rate_hz=16000, augment.rate_hz=16000",
+        ),
+        (
+            replace(made, frontend=inside),
+            "frontend.rate_hz=8000, read.rate_hz=16000, augment.rate_hz=16000",
+        ),
+        (
+            recipe("arcface", "read.rate_hz=8000", "augment.rate_hz=8000"),
+            "frontend.rate_hz=16000, read.rate_hz=8000, augment.rate_hz=8000",
+        ),
+        (
+            recipe("arcface", "augment.rate_hz=8000"),
+            "frontend.rate_hz=16000, read.rate_hz=16000, augment.rate_hz=8000",
+        ),
+        (
+            replace(made, train_read=partial(audio.read, rate_hz=44_100)),
+            "read.rate_hz=16000, train_read.rate_hz=44100, augment.rate_hz=16000",
+        ),
     ):
-        with pytest.raises(ValueError, match=f"^sampling rates differ: .*{says}; set them to one value$"):
+        with pytest.raises(
+            ValueError, match=f"^sampling rates differ: .*{says}; set them to one value$"
+        ):
             build(wrong, 4, torch.device("cpu"))
     eight = recipe("arcface", "read.rate_hz=8000", "augment.rate_hz=8000", "frontend.rate_hz=8000")
     assert build(eight, 4, torch.device("cpu")).embedder.frontend.rate_hz == 8_000

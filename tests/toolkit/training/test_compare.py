@@ -1,4 +1,6 @@
-"""likeness compare: runs that go on, numbers that follow from the score files, equal data for all variants, and what is refused."""
+"""likeness compare: runs that go on, numbers that follow from the score files, equal data for all
+variants, and what is refused.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eval import per_item
-from eval.comparison import Cell, Comparison, Outcome, Run, holm, measure, subjects_behind, summarise
+from eval.comparison import (
+    Cell,
+    Comparison,
+    Outcome,
+    Run,
+    holm,
+    measure,
+    subjects_behind,
+    summarise,
+)
 from eval.formats.trials import write_scores
 from eval.reports.comparison import html, latex, markdown, table, to_json
 from eval.types import Scores
@@ -80,7 +91,14 @@ def likeness(*arguments: object) -> int:
 def whole(file: Path, voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An uninterrupted comparison of two variants with two seeds."""
     out = tmp_path_factory.mktemp("compare") / "out"
-    compare.compare(variants(file, "arcface", "simple"), num_seeds=2, data=voices, out=out, reference="arcface", command="likeness compare ...")
+    compare.compare(
+        variants(file, "arcface", "simple"),
+        num_seeds=2,
+        data=voices,
+        out=out,
+        reference="arcface",
+        command="likeness compare ...",
+    )
     return out
 
 
@@ -103,7 +121,21 @@ def test_interrupted_and_resumed_equals_uninterrupted(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "out"
-    arguments = ["compare", file, *SHORT, "--variants", "arcface,simple", "--seeds", "2", "--reference", "arcface", "--data", voices, "--out", out]
+    arguments = [
+        "compare",
+        file,
+        *SHORT,
+        "--variants",
+        "arcface,simple",
+        "--seeds",
+        "2",
+        "--reference",
+        "arcface",
+        "--data",
+        voices,
+        "--out",
+        out,
+    ]
     with ctrl_c_in_step(STEPS + 1):  # the first of the second run
         assert likeness(*arguments) == 130
     assert "the same command goes on" in " ".join(capsys.readouterr().err.split())
@@ -119,42 +151,97 @@ def test_interrupted_and_resumed_equals_uninterrupted(
     assert all((out / one).read_bytes() == (whole / one).read_bytes() for one in scores)
 
 
-def test_finished_runs_are_not_done_again_and_other_recipes_refused(whole: Path, file: Path, voices: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finished_runs_are_not_done_again_and_other_recipes_refused(
+    whole: Path, file: Path, voices: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = {one: one.stat().st_mtime_ns for one in whole.rglob("*.safetensors")}
     said: list[str] = []
-    compare.compare(variants(file, "arcface", "simple"), num_seeds=2, data=voices, out=whole, reference="arcface", say=said.append)
+    compare.compare(
+        variants(file, "arcface", "simple"),
+        num_seeds=2,
+        data=voices,
+        out=whole,
+        reference="arcface",
+        say=said.append,
+    )
     assert said == [
-        f"run {i} of 4: {name} seed {seed}: finished before" for i, (seed, name) in enumerate([(s, v) for s in (0, 1) for v in ("arcface", "simple")], 1)
+        f"run {i} of 4: {name} seed {seed}: finished before"
+        for i, (seed, name) in enumerate([(s, v) for s in (0, 1) for v in ("arcface", "simple")], 1)
     ]
     assert {one: one.stat().st_mtime_ns for one in whole.rglob("*.safetensors")} == before
-    assert likeness("compare", file, *SHORT, "optim.lr=0.01", "--variants", "arcface", "--data", voices, "--out", whole) == 2
+    assert (
+        likeness(
+            "compare",
+            file,
+            *SHORT,
+            "optim.lr=0.01",
+            "--variants",
+            "arcface",
+            "--data",
+            voices,
+            "--out",
+            whole,
+        )
+        == 2
+    )
     assert "1 variants differ (arcface: optim)" in capsys.readouterr().err
 
 
-def drawn_by_hand(runs: Mapping[str, list[Path]], names: Mapping[str, Any], num_resamples: int) -> dict[tuple[str, str], np.ndarray]:
-    """(variant, metric) -> (R,) means over seeds: subjects drawn with numpy's generator, each trial repeated by the product of its subjects' counts."""
+def drawn_by_hand(
+    runs: Mapping[str, list[Path]], names: Mapping[str, Any], num_resamples: int
+) -> dict[tuple[str, str], np.ndarray]:
+    """(variant, metric) -> (R,) means over seeds: subjects drawn with numpy's generator, each trial
+    repeated by the product of its subjects' counts.
+    """
     rows = [line.split() for line in next(iter(runs.values()))[0].read_text().splitlines()]
     sides = [[row[k].split("/")[0] for row in rows] for k in (0, 1)]
-    number = {one: i for i, one in enumerate(dict.fromkeys([row[k].split("/")[0] for k in (0, 1) for row in rows]))}
+    number = {
+        one: i
+        for i, one in enumerate(
+            dict.fromkeys([row[k].split("/")[0] for k in (0, 1) for row in rows])
+        )
+    }
     enrol, probe = (np.array([number[one] for one in side]) for side in sides)
     target = np.array([row[3] == "1" for row in rows])
     n, rng = len(number), np.random.default_rng(0)
-    times = np.stack([np.bincount(one, minlength=n) for one in rng.integers(n, size=(num_resamples, n))])
+    times = np.stack(
+        [np.bincount(one, minlength=n) for one in rng.integers(n, size=(num_resamples, n))]
+    )
     weights = np.where(target, times[:, enrol], times[:, enrol] * times[:, probe])
-    while (again := np.flatnonzero((weights[:, target].sum(1) == 0) | (weights[:, ~target].sum(1) == 0))).size:
-        times = np.stack([np.bincount(one, minlength=n) for one in rng.integers(n, size=(again.size, n))])
+    while (
+        again := np.flatnonzero(
+            (weights[:, target].sum(1) == 0) | (weights[:, ~target].sum(1) == 0)
+        )
+    ).size:
+        times = np.stack(
+            [np.bincount(one, minlength=n) for one in rng.integers(n, size=(again.size, n))]
+        )
         weights[again] = np.where(target, times[:, enrol], times[:, enrol] * times[:, probe])
     found = {}
     for variant, files in runs.items():
-        values = [np.array([float(line.split()[2]) for line in one.read_text().splitlines()]) for one in files]
+        values = [
+            np.array([float(line.split()[2]) for line in one.read_text().splitlines()])
+            for one in files
+        ]
         for name, metric in names.items():
-            each = [[metric(np.repeat(v[target], w[target]), np.repeat(v[~target], w[~target])) for w in weights] for v in values]
+            each = [
+                [
+                    metric(np.repeat(v[target], w[target]), np.repeat(v[~target], w[~target]))
+                    for w in weights
+                ]
+                for v in values
+            ]
             found[variant, name] = np.mean(each, axis=0)
     return found
 
 
-def verify(cells: list[Any], runs: Mapping[str, list[Path]], reference: str, num_resamples: int) -> None:
-    """Every number of the cells, worked out anew from the score files. METRICS by name; intervals of draws by hand; SciPy's paired t."""
+def verify(
+    cells: list[Any], runs: Mapping[str, list[Path]], reference: str, num_resamples: int
+) -> None:
+    """Every number of the cells, worked out anew from the score files.
+
+    METRICS by name; intervals of draws by hand; SciPy's paired t.
+    """
     first = next(iter(runs.values()))[0].read_text().splitlines()
     few = len({side.split("/")[0] for line in first for side in line.split()[:2]}) < 5
     drawn = drawn_by_hand(runs, METRICS, num_resamples)
@@ -164,27 +251,45 @@ def verify(cells: list[Any], runs: Mapping[str, list[Path]], reference: str, num
         values[key] = []
         for file in runs[key[0]]:
             rows = [line.split() for line in file.read_text().splitlines()]
-            scores = {kind: np.array([float(row[2]) for row in rows if row[3] == kind]) for kind in "10"}
+            scores = {
+                kind: np.array([float(row[2]) for row in rows if row[3] == kind]) for kind in "10"
+            }
             values[key].append(METRICS[key[1]](scores["1"], scores["0"]))
         assert list(cell["values"].values()) == pytest.approx(values[key])
         assert cell["mean"] == pytest.approx(np.mean(values[key]))
         assert cell["standard_error"] == pytest.approx(scipy.stats.sem(values[key]))
-        assert cell["interval"] == (None if few else pytest.approx(np.quantile(drawn[key], [0.025, 0.975])))
+        assert cell["interval"] == (
+            None if few else pytest.approx(np.quantile(drawn[key], [0.025, 0.975]))
+        )
     ps = []
     for cell in cells:
         if cell["variant"] == reference:
             assert cell["difference"] is None
             continue
-        one, ours, theirs = cell["difference"], (cell["variant"], cell["metric"]), (reference, cell["metric"])
+        one, ours, theirs = (
+            cell["difference"],
+            (cell["variant"], cell["metric"]),
+            (reference, cell["metric"]),
+        )
         if np.ptp(np.subtract(values[ours], values[theirs])) > 1e-9:
-            assert one["seed_interval"] == pytest.approx(list(scipy.stats.ttest_rel(values[ours], values[theirs]).confidence_interval(0.95)))
+            assert one["seed_interval"] == pytest.approx(
+                list(scipy.stats.ttest_rel(values[ours], values[theirs]).confidence_interval(0.95))
+            )
         if few:
-            assert (one["interval"], one["p"], one["p_holm"], one["distinguishable"]) == (None, None, None, False)
+            assert (one["interval"], one["p"], one["p_holm"], one["distinguishable"]) == (
+                None,
+                None,
+                None,
+                False,
+            )
             continue
         gap = drawn[ours] - drawn[theirs]
         assert one["interval"] == pytest.approx(np.quantile(gap, [0.025, 0.975]))
         assert one["distinguishable"] == (one["interval"][0] > 0 or one["interval"][1] < 0)
-        assert one["p"] == pytest.approx(min(1.0, 2 * (min((gap <= 1e-12).sum(), (gap >= -1e-12).sum()) + 1) / (gap.size + 1)), abs=0.02)
+        assert one["p"] == pytest.approx(
+            min(1.0, 2 * (min((gap <= 1e-12).sum(), (gap >= -1e-12).sum()) + 1) / (gap.size + 1)),
+            abs=0.02,
+        )
         ps.append((one["p"], one["p_holm"]))
     assert [one[1] for one in ps] == pytest.approx(holm([one[0] for one in ps]))
 
@@ -192,10 +297,16 @@ def verify(cells: list[Any], runs: Mapping[str, list[Path]], reference: str, num
 def test_the_numbers_follow_from_the_score_files(whole: Path) -> None:
     document = json.loads((whole / "comparison.json").read_text())
     assert document["schema"] == "likeness.comparison/1"
-    assert document["definitions"]["min_dcf(.1)"] == {"call": "eval.verification.min_dcf", "args": {"p_target": 0.1}}
+    assert document["definitions"]["min_dcf(.1)"] == {
+        "call": "eval.verification.min_dcf",
+        "args": {"p_target": 0.1},
+    }
     assert len(document["cells"]) == 4
     assert document["num_comparisons"] == 0  # two subjects bear no statistics
-    runs = {name: [whole / name / f"seed-{seed}" / "scores.txt" for seed in (0, 1)] for name in ("arcface", "simple")}
+    runs = {
+        name: [whole / name / f"seed-{seed}" / "scores.txt" for seed in (0, 1)]
+        for name in ("arcface", "simple")
+    }
     verify(document["cells"], runs, "arcface", document["num_resamples"])
     text = (whole / "table.txt").read_text()
     first = document["cells"][0]
@@ -205,7 +316,9 @@ def test_the_numbers_follow_from_the_score_files(whole: Path) -> None:
 
 
 def test_differences_are_paired_subject_by_subject(tmp_path: Path) -> None:
-    """Two systems that err on the same subjects: unpaired draws would hide the difference that paired ones show."""
+    """Two systems that err on the same subjects: unpaired draws would hide the difference that
+    paired ones show.
+    """
     rng = np.random.default_rng(0)
     items = [batch.Item(f"s{c}/{i}", Path(), f"s{c}") for c in range(8) for i in range(4)]
     trials = all_pairs(items)
@@ -220,7 +333,9 @@ def test_differences_are_paired_subject_by_subject(tmp_path: Path) -> None:
             values = shared - worse * trials.target + 0.1 * rng.normal(size=len(trials))
             runs[name].append(tmp_path / f"{name}{seed}.txt")
             write_scores(runs[name][-1], trials, values)
-            outcomes[name][seed] = measure(Scores(values, trials.target), METRICS, subjects, num_resamples=200)
+            outcomes[name][seed] = measure(
+                Scores(values, trials.target), METRICS, subjects, num_resamples=200
+            )
     cells, reference = summarise(outcomes, list(METRICS))
     assert reference == "a"
     verify([asdict(one) for one in cells], runs, "a", 200)
@@ -230,7 +345,9 @@ def test_differences_are_paired_subject_by_subject(tmp_path: Path) -> None:
     assert cells[2].interval[0] < cells[0].interval[1]  # although their own intervals overlap
 
 
-def test_every_variant_sees_the_same_views_in_the_same_order(file: Path, voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_variant_sees_the_same_views_in_the_same_order(
+    file: Path, voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: dict[str, list[Any]] = {}
     real = batch.Views.__getitem__
 
@@ -250,28 +367,63 @@ def test_every_variant_sees_the_same_views_in_the_same_order(file: Path, voices:
         assert draw == other_draw
         assert one[1] == other[1]
         assert np.array_equal(one[0], other[0])
-    (first, view), (other_first, other_view) = seen["arcface"][1], seen["arcface"][a_run + 1]  # another seed
+    (first, view), (other_first, other_view) = (
+        seen["arcface"][1],
+        seen["arcface"][a_run + 1],
+    )  # another seed
     assert first != other_first or not np.array_equal(view[0], other_view[0])
 
 
-def test_variants_that_differ_in_data_or_budget_are_refused_unless_allowed(file: Path, voices: Path, tmp_path: Path) -> None:
+def test_variants_that_differ_in_data_or_budget_are_refused_unless_allowed(
+    file: Path, voices: Path, tmp_path: Path
+) -> None:
     chosen = variants(file, "arcface", "shuffled")
-    chosen["shuffled"] = recipes.override(chosen["shuffled"], ["schedule.steps=5", "augment.noise_prob=0"])
+    chosen["shuffled"] = recipes.override(
+        chosen["shuffled"], ["schedule.steps=5", "augment.noise_prob=0"]
+    )
     with pytest.raises(ValueError, match=r"differ in augment, sampling, schedule\.steps, so that"):
         compare.compare(chosen, num_seeds=1, data=voices, out=tmp_path / "out")
     with pytest.raises(ValueError, match=r"differ in augment, so that"):
-        compare.compare(chosen, num_seeds=1, data=voices, out=tmp_path / "out", allow_different=["sampling", "schedule"])
+        compare.compare(
+            chosen,
+            num_seeds=1,
+            data=voices,
+            out=tmp_path / "out",
+            allow_different=["sampling", "schedule"],
+        )
     with pytest.raises(ValueError, match="1 are no fields of a recipe"):
-        compare.compare(chosen, num_seeds=1, data=voices, out=tmp_path / "out", allow_different=["samplin"])
+        compare.compare(
+            chosen, num_seeds=1, data=voices, out=tmp_path / "out", allow_different=["samplin"]
+        )
     assert not (tmp_path / "out").exists()
-    result = compare.compare(chosen, num_seeds=1, data=voices, out=tmp_path / "out", allow_different=["augment", "sampling", "schedule.steps"])
+    result = compare.compare(
+        chosen,
+        num_seeds=1,
+        data=voices,
+        out=tmp_path / "out",
+        allow_different=["augment", "sampling", "schedule.steps"],
+    )
     assert "they differ in augment, sampling, schedule.steps too" in table(result)
     assert result.cells[0].standard_error is None
 
 
-def test_a_run_that_fails_is_reported_and_the_others_go_on(file: Path, voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_fails_is_reported_and_the_others_go_on(
+    file: Path, voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out"
-    command = ["compare", file, *SHORT, "--variants", "explodes,arcface", "--seeds", "1", "--data", voices, "--out", out]
+    command = [
+        "compare",
+        file,
+        *SHORT,
+        "--variants",
+        "explodes,arcface",
+        "--seeds",
+        "1",
+        "--data",
+        voices,
+        "--out",
+        out,
+    ]
     assert likeness(*command) == 1
     shown = capsys.readouterr().out
     assert re.search(r"explodes +0 of 1 +failed +failed", shown)
@@ -289,40 +441,68 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(file: Path, voices: P
     [
         (["{file}:arcface"], "name variants with --variants arcface"),
         (["{file}", "--variants", "arcfac"], "did you mean 'arcface'"),
-        (["{file}", "--reference", "magface", "--variants", "arcface"], "is none of the variants compared: arcface"),
+        (
+            ["{file}", "--reference", "magface", "--variants", "arcface"],
+            "is none of the variants compared: arcface",
+        ),
         (["{file}", "seed=3"], "say how many with --seeds N"),
         (["{file}", "--tune", "3", "--variants", "simple"], "states no RANGES"),
-        (["{file}", "--tune", "3", "--variants", "arcface", "optim.lr=0.1"], "optim.lr is tuned and also set"),
+        (
+            ["{file}", "--tune", "3", "--variants", "arcface", "optim.lr=0.1"],
+            "optim.lr is tuned and also set",
+        ),
         (["{file}"], "differ in sampling"),
         (["{file}", "--variants", "arcface", "trials=none"], "no trials (or test) or no metrics"),
     ],
 )
 def test_wrong_input_gets_one_sentence_and_writes_nothing(
-    arguments: list[str], says: str, file: Path, voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    says: str,
+    file: Path,
+    voices: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert likeness("compare", *(one.format(file=file) for one in arguments), "--data", voices, "--out", tmp_path / "out") == 2
+    assert (
+        likeness(
+            "compare",
+            *(one.format(file=file) for one in arguments),
+            "--data",
+            voices,
+            "--out",
+            tmp_path / "out",
+        )
+        == 2
+    )
     error = capsys.readouterr().err
     assert says in error
     assert "Traceback" not in error
     assert not (tmp_path / "out").exists()
 
 
-def test_torchrun_is_refused(file: Path, voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchrun_is_refused(
+    file: Path, voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(os.environ, "WORLD_SIZE", "2")
     with pytest.raises(ValueError, match="without torchrun"):
         compare.compare(variants(file, "arcface"), num_seeds=1, data=voices, out=tmp_path / "out")
 
 
-# ---------------------------------------------------------------- statistics and tables, without training
+# ---------------------------------------------------------------- statistics and tables, without
+# training
 
 
 @given(st.lists(st.sampled_from([0.0, 0.01, 0.02, 0.05, 0.3, 0.5, 1.0]), max_size=8))
 def test_holm_is_the_step_down_procedure(p: list[float]) -> None:
-    """Rejected at level a are the hypotheses before the first k with p_(k) > a / (m - k): the adjusted value is the least a that rejects."""
+    """Rejected at level a are the hypotheses before the first k with p_(k) > a / (m - k): the
+    adjusted value is the least a that rejects.
+    """
     for i, adjusted in enumerate(holm(p)):
         order = sorted(range(len(p)), key=lambda j: (p[j], j))
         rank = order.index(i)
-        assert adjusted == pytest.approx(min(1.0, max((len(p) - k) * p[order[k]] for k in range(rank + 1))))
+        assert adjusted == pytest.approx(
+            min(1.0, max((len(p) - k) * p[order[k]] for k in range(rank + 1)))
+        )
 
 
 def outcome(value: float, replicates: list[float], trial_list: str = "t") -> Outcome:
@@ -332,7 +512,9 @@ def outcome(value: float, replicates: list[float], trial_list: str = "t") -> Out
 def test_pairs_are_equal_seeds_and_equal_trial_lists() -> None:
     ours = {0: outcome(0.1, [0.1, 0.2]), 2: outcome(0.3, [0.3, 0.3])}
     theirs = {0: outcome(0.2, [0.15, 0.2]), 1: outcome(0.9, [0.9, 0.9])}
-    cells, reference = summarise({"a": ours, "b": theirs, "c": {}, "d": {0: outcome(0.5, [0.5, 0.5], "other")}}, ["eer"])
+    cells, reference = summarise(
+        {"a": ours, "b": theirs, "c": {}, "d": {0: outcome(0.5, [0.5, 0.5], "other")}}, ["eer"]
+    )
     assert reference == "a"
     assert [one.variant for one in cells] == ["a", "b", "d"]
     assert cells[1].difference is not None
@@ -349,47 +531,98 @@ def test_pairs_are_equal_seeds_and_equal_trial_lists() -> None:
 
 @pytest.mark.parametrize("higher", [False, True])
 def test_a_mean_without_a_value_is_not_the_best(higher: bool) -> None:
-    runs = {"lost": {0: outcome(np.nan, [np.nan, 0.2, 0.3])}, "low": {0: outcome(0.1, [0.1, 0.2, 0.3])}, "high": {0: outcome(0.4, [0.4, 0.5, 0.6])}}
+    runs = {
+        "lost": {0: outcome(np.nan, [np.nan, 0.2, 0.3])},
+        "low": {0: outcome(0.1, [0.1, 0.2, 0.3])},
+        "high": {0: outcome(0.4, [0.4, 0.5, 0.6])},
+    }
     assert summarise(runs, ["eer"], higher_is_better=higher)[1] == ("high" if higher else "low")
     assert summarise({"lost": runs["lost"]}, ["eer"], higher_is_better=higher)[1] == ""
 
 
 def test_resamples_without_a_value_count_neither_in_p_nor_in_the_interval() -> None:
-    """By hand: of 1000 differences 600 are NaN and the 400 others above 0, so that p is 2 (0 + 1) / (400 + 1)."""
+    """By hand: of 1000 differences 600 are NaN and the 400 others above 0, so that p is 2 (0 + 1) /
+    (400 + 1).
+    """
     drawn = [float("nan")] * 600 + [0.1] * 400
     for replicates, p in ((drawn, 2 / 401), ([float("nan")] * 1000, 1.0)):
-        cells, _ = summarise({"a": {0: outcome(0.2, [0.2] * 1000)}, "b": {0: outcome(0.3, [0.2 + one for one in replicates])}}, ["eer"], reference="a")
+        cells, _ = summarise(
+            {
+                "a": {0: outcome(0.2, [0.2] * 1000)},
+                "b": {0: outcome(0.3, [0.2 + one for one in replicates])},
+            },
+            ["eer"],
+            reference="a",
+        )
         difference = cells[1].difference
         assert difference is not None
         assert difference.p == pytest.approx(p)
         assert difference.distinguishable == (p < 1)
 
 
-def test_seeds_measured_on_other_items_are_refused_and_counts_are_of_what_finished(tmp_path: Path) -> None:
-    measured = replace(recipes.load(f"{TINY}:arcface")[0], metrics={"accuracy": partial(per_item.mean, column="correct")})
+def test_seeds_measured_on_other_items_are_refused_and_counts_are_of_what_finished(
+    tmp_path: Path,
+) -> None:
+    measured = replace(
+        recipes.load(f"{TINY}:arcface")[0],
+        metrics={"accuracy": partial(per_item.mean, column="correct")},
+    )
     data = {name: compare.Data("d", (), None, None) for name in ("a", "b")}
 
     def summary(*ids: tuple[str, ...]) -> Comparison:
         for seed, one in enumerate(ids):
             (tmp_path / f"a/seed-{seed}").mkdir(parents=True, exist_ok=True)
-            per_item.write(tmp_path / f"a/seed-{seed}/test.npz", per_item.PerItem(one, {"correct": np.array([1.0, 0.0, 1.0])}, None, "images"))
-        runs = [Run("a", seed, f"a/seed-{seed}") for seed in range(len(ids))] + [Run("b", 0, "b/seed-0", failed="the loss is nan")]
+            per_item.write(
+                tmp_path / f"a/seed-{seed}/test.npz",
+                per_item.PerItem(one, {"correct": np.array([1.0, 0.0, 1.0])}, None, "images"),
+            )
+        runs = [Run("a", seed, f"a/seed-{seed}") for seed in range(len(ids))] + [
+            Run("b", 0, "b/seed-0", failed="the loss is nan")
+        ]
         return compare._summary({"a": measured, "b": measured}, runs, data, tmp_path, "b")
 
     found = summary(("x", "y", "z"), ("x", "y", "z"))
     assert found.counts == {"items": 3, "images": 3}
-    with pytest.raises(ValueError, match=r"the seeds of 1 variants were measured on different items \('a'\): .*; compare into another --out"):
+    with pytest.raises(
+        ValueError,
+        match=r"the seeds of 1 variants were measured on different items \('a'\): .*; compare into "
+        r"another --out",
+    ):
         summary(("x", "y", "z"), ("x", "y", "w"))
 
 
 def awkward() -> Comparison:
     """Names that every format has to escape, a failure, and a variant without a finished run."""
-    named = {"a_b|c": {0: outcome(0.1, [0.1, 0.2]), 1: outcome(0.12, [0.1, 0.2])}, "50%&$#": {0: outcome(0.4, [0.5, 0.4])}, "<gone>": {}}
+    named = {
+        "a_b|c": {0: outcome(0.1, [0.1, 0.2]), 1: outcome(0.12, [0.1, 0.2])},
+        "50%&$#": {0: outcome(0.4, [0.5, 0.4])},
+        "<gone>": {},
+    }
     cells, reference = summarise(named, ["eer"])
-    runs = [Run(name, seed, f"{name}/seed-{seed}", values={"eer": 0.1}, scores="0" * 64) for name, some in named.items() for seed in some]
-    runs.append(Run("<gone>", 0, "gone/seed-0", failed="step 5: the loss is nan | at <lr>\nand more"))
+    runs = [
+        Run(name, seed, f"{name}/seed-{seed}", values={"eer": 0.1}, scores="0" * 64)
+        for name, some in named.items()
+        for seed in some
+    ]
+    runs.append(
+        Run("<gone>", 0, "gone/seed-0", failed="step 5: the loss is nan | at <lr>\nand more")
+    )
     counts = {"targets": 10, "nontargets": 1000, "subjects": None}
-    return Comparison(list(named), ["eer"], [0, 1], runs, cells, reference, True, counts, "unknown", 1000, ["loss"], ["sampling"], watched="eer")
+    return Comparison(
+        list(named),
+        ["eer"],
+        [0, 1],
+        runs,
+        cells,
+        reference,
+        True,
+        counts,
+        "unknown",
+        1000,
+        ["loss"],
+        ["sampling"],
+        watched="eer",
+    )
 
 
 def test_markdown_and_latex_parse() -> None:
@@ -399,7 +632,11 @@ def test_markdown_and_latex_parse() -> None:
     for lines in tables:
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
     tex = [line for line in latex(awkward()).splitlines() if not line.startswith("%")]
-    assert sum("begin{tabular}" in line for line in tex) == sum("end{tabular}" in line for line in tex) == 2
+    assert (
+        sum("begin{tabular}" in line for line in tex)
+        == sum("end{tabular}" in line for line in tex)
+        == 2
+    )
     columns = 0
     for line in filter(None, tex):
         if "begin{tabular}" in line:
@@ -429,8 +666,15 @@ class Tags(HTMLParser):
 
 def test_the_page_is_whole_and_self_contained(whole: Path) -> None:
     page = (whole / "report" / "index.html").read_text()
-    assert page.count("<svg") == 2 + 2 + 2 + 2  # spread and curve of each metric, loss of each variant, DET and ROC
-    gone = html(awkward(), {("a_b|c", 0): [{"step": 1, "loss": 2.0}]}, command="likeness compare x && y", version="0")
+    assert (
+        page.count("<svg") == 2 + 2 + 2 + 2
+    )  # spread and curve of each metric, loss of each variant, DET and ROC
+    gone = html(
+        awkward(),
+        {("a_b|c", 0): [{"step": 1, "loss": 2.0}]},
+        command="likeness compare x && y",
+        version="0",
+    )
     assert "&lt;gone&gt;" in gone
     assert "<gone>" not in gone
     assert "they differ in sampling too" in gone
@@ -441,7 +685,9 @@ def test_the_page_is_whole_and_self_contained(whole: Path) -> None:
         bare = re.sub(r'xmlns(:xlink)?="http://www.w3.org[^"]*"', "", one)
         assert "http" not in bare.replace("http://www.w3.org", "").replace("http-equiv", "")
     assert "over trials, hence optimistic" in table(awkward())
-    assert json.loads(to_json(awkward(), command="", version="0"))["cells"][0]["standard_error"] == pytest.approx(0.01)
+    assert json.loads(to_json(awkward(), command="", version="0"))["cells"][0][
+        "standard_error"
+    ] == pytest.approx(0.01)
 
 
 def test_a_cell_keeps_its_seeds() -> None:
@@ -451,10 +697,19 @@ def test_a_cell_keeps_its_seeds() -> None:
 
 def test_subjects_come_from_the_labels(voices: Path) -> None:
     items, trials = folders.trials(voices, split="test", test_share=0.25)
-    renamed = replace(trials, enrol_ids=tuple(f"x{i}" for i in range(len(items))), probe_ids=tuple(f"x{i}" for i in range(len(items))))
+    renamed = replace(
+        trials,
+        enrol_ids=tuple(f"x{i}" for i in range(len(items))),
+        probe_ids=tuple(f"x{i}" for i in range(len(items))),
+    )
     labels = {f"x{i}": item.label for i, item in enumerate(items)}
     found = subjects_behind(renamed, labels)
     assert found.num_subjects == 2
     assert found.found == "labels of the items"
-    assert subjects_behind(renamed, dict.fromkeys(labels)).found == "groups connected by target trials"
-    assert found.trial_list != subjects_behind(trials, {item.id: item.label for item in items}).trial_list
+    assert (
+        subjects_behind(renamed, dict.fromkeys(labels)).found == "groups connected by target trials"
+    )
+    assert (
+        found.trial_list
+        != subjects_behind(trials, {item.id: item.label for item in items}).trial_list
+    )

@@ -1,4 +1,6 @@
-"""Classification and retrieval of a trained model, re-derived item by item; comparison and tuning on them, end to end on scikit-learn's digits."""
+"""Classification and retrieval of a trained model, re-derived item by item; comparison and tuning
+on them, end to end on scikit-learn's digits.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,14 @@ CLOSED = Recipe(
     metrics={"accuracy": partial(per_item.mean, column="correct"), "auroc": per_item.norm_auroc},
     sampling=Sampling(batch_size=50, items_per_class=5),
     optim=Optim(name="adamw", lr=0.01, weight_decay=0.0),
-    schedule=Schedule(steps=40, decay=constant, eval_every=10, save_every=40, watch="accuracy", higher_is_better=True),
+    schedule=Schedule(
+        steps=40,
+        decay=constant,
+        eval_every=10,
+        save_every=40,
+        watch="accuracy",
+        higher_is_better=True,
+    ),
     threads=1,
     cache=True,
     estimate_views=1,
@@ -55,7 +64,9 @@ OPEN = replace(
     CLOSED,
     backbone=partial(SmallCNN, dim=8, image_size=8),
     items=partial(digits.items, split="train", protocol="open"),
-    test=partial(retrieval, items=partial(digits.items, split="test", protocol="open"), clusters=True),
+    test=partial(
+        retrieval, items=partial(digits.items, split="test", protocol="open"), clusters=True
+    ),
     validation=None,
     metrics={"map@r": partial(per_item.mean, column="map@r"), "nmi": per_item.mutual_information},
     sampling=Sampling(batch_size=30, items_per_class=5),
@@ -65,7 +76,10 @@ OPEN = replace(
 
 def some(data: Path, *, labels: dict[str, int], split: Any = "all") -> list[Item]:
     """So many of the first digits of each label."""
-    listed = [[one for one in digits.items(data, split=split) if one.label == label][:number] for label, number in labels.items()]
+    listed = [
+        [one for one in digits.items(data, split=split) if one.label == label][:number]
+        for label, number in labels.items()
+    ]
     return [one for part in listed for one in part]
 
 
@@ -129,7 +143,9 @@ def test_classification_item_by_item(trained: Callable[[str], tuple[Recipe, Path
         assert (columns["predicted"][i], columns["label"][i]) == (predicted, int(str(item.label)))
         assert columns["correct"][i] == (str(predicted) == item.label)
         assert columns["confidence"][i] == pytest.approx(max(probabilities), abs=1e-5)
-        assert columns["scaled_confidence"][i] == pytest.approx(max(softmax_of(logits, temperature)), abs=1e-5)
+        assert columns["scaled_confidence"][i] == pytest.approx(
+            max(softmax_of(logits, temperature)), abs=1e-5
+        )
         assert columns["norm"][i] == pytest.approx(math.hypot(*embedding(model, item)), rel=1e-5)
     assert 0.3 < columns["correct"].mean() < 1
     kept = per_item.read(out / measure.TEST)
@@ -139,17 +155,27 @@ def test_classification_item_by_item(trained: Callable[[str], tuple[Recipe, Path
 
 
 def sphere_draws(rng: np.random.Generator, z: np.ndarray, num: int) -> np.ndarray:
-    """(num, 3) draws of vMF(z/|z|, |z|) in three dimensions: the cosine by the inverse of its distribution function, a frame by QR."""
+    """(num, 3) draws of vMF(z/|z|, |z|) in three dimensions: the cosine by the inverse of its
+    distribution function, a frame by QR.
+    """
     kappa = float(np.linalg.norm(z))
     cosine = 1 + np.log(rng.random(num) * (1 - math.exp(-2 * kappa)) + math.exp(-2 * kappa)) / kappa
     angle, sine = rng.uniform(0, 2 * np.pi, num), np.sqrt(1 - np.clip(cosine, -1, 1) ** 2)
     frame = np.linalg.qr(np.column_stack((z, np.eye(3))))[0]
-    drawn: np.ndarray = cosine[:, None] * (z / kappa) + (sine * np.cos(angle))[:, None] * frame[:, 1] + (sine * np.sin(angle))[:, None] * frame[:, 2]
+    drawn: np.ndarray = (
+        cosine[:, None] * (z / kappa)
+        + (sine * np.cos(angle))[:, None] * frame[:, 1]
+        + (sine * np.sin(angle))[:, None] * frame[:, 2]
+    )
     return drawn
 
 
-def test_posterior_of_vmf_against_draws_of_its_own(trained: Callable[[str], tuple[Recipe, Path]]) -> None:
-    """Mean over draws of z and of the class vectors (vMF paper, Sec. 2.3), within 5 standard errors of 1,500 draws there and 20,000 here."""
+def test_posterior_of_vmf_against_draws_of_its_own(
+    trained: Callable[[str], tuple[Recipe, Path]],
+) -> None:
+    """Mean over draws of z and of the class vectors (vMF paper, Sec. 2.3), within 5 standard errors
+    of 1,500 draws there and 20,000 here.
+    """
     recipe, out = trained("vmf")
     model = measure.load_model(out, recipe)
     assert isinstance(model.loss, VMF)
@@ -158,7 +184,9 @@ def test_posterior_of_vmf_against_draws_of_its_own(trained: Callable[[str], tupl
     found = classification(model, NOWHERE, items=few).columns
     rng = np.random.default_rng(0)
     beta, alpha = math.exp(model.loss.tau.item()), model.loss.alpha.item()
-    classes = np.stack([sphere_draws(rng, row, 20_000) for row in model.loss.proxies.detach().double().numpy()])
+    classes = np.stack(
+        [sphere_draws(rng, row, 20_000) for row in model.loss.proxies.detach().double().numpy()]
+    )
     for i, item in enumerate(few(NOWHERE)):
         z = sphere_draws(rng, alpha * np.array(embedding(model, item)), 20_000)
         raised = np.exp(beta * np.einsum("csd,sd->sc", classes, z))
@@ -168,39 +196,72 @@ def test_posterior_of_vmf_against_draws_of_its_own(trained: Callable[[str], tupl
         error = 5 * drawn[:, ranked[0]].std() * (1 / 1500 + 1 / 20_000) ** 0.5
         assert error < 0.06
         assert found["confidence"][i] == pytest.approx(posterior[ranked[0]], abs=error)
-        assert found["predicted"][i] == ranked[0] or posterior[ranked[0]] - posterior[ranked[1]] < 2 * error
-        assert found["norm"][i] == pytest.approx(np.linalg.norm(embedding(model, item)), rel=1e-5)  # of the raw embedding, without alpha
+        assert (
+            found["predicted"][i] == ranked[0]
+            or posterior[ranked[0]] - posterior[ranked[1]] < 2 * error
+        )
+        assert found["norm"][i] == pytest.approx(
+            np.linalg.norm(embedding(model, item)), rel=1e-5
+        )  # of the raw embedding, without alpha
 
 
 def test_temperature_is_1_where_none_helps(trained: Callable[[str], tuple[Recipe, Path]]) -> None:
     recipe, out = trained("softmax")
     model = measure.load_model(out, recipe)
-    right = [one for one, hit in zip(digits.items(split="test"), run_test(recipe, out, NOWHERE).columns["correct"], strict=True) if hit]
-    columns = classification(model, NOWHERE, items=partial(some, labels={"1": 5}), calibrate_on=lambda _: right).columns
+    right = [
+        one
+        for one, hit in zip(
+            digits.items(split="test"),
+            run_test(recipe, out, NOWHERE).columns["correct"],
+            strict=True,
+        )
+        if hit
+    ]
+    columns = classification(
+        model, NOWHERE, items=partial(some, labels={"1": 5}), calibrate_on=lambda _: right
+    ).columns
     assert set(columns["temperature"]) == {1.0}
     np.testing.assert_array_equal(columns["scaled_confidence"], columns["confidence"])
 
 
-def brute_metrics(similar: np.ndarray, labels: list[str], query: int, ks: tuple[int, ...]) -> dict[str, float]:
+def brute_metrics(
+    similar: np.ndarray, labels: list[str], query: int, ks: tuple[int, ...]
+) -> dict[str, float]:
     ranked = [j for j in np.argsort(-similar[query]) if j != query]
     hits = [labels[j] == labels[query] for j in ranked]
     relevant = sum(hits)
     if not relevant:
-        return dict.fromkeys(("map@r", "r_precision", "map@1000", *(f"recall@{k}" for k in ks)), math.nan)
+        return dict.fromkeys(
+            ("map@r", "r_precision", "map@1000", *(f"recall@{k}" for k in ks)), math.nan
+        )
     precision = [sum(hits[: i + 1]) / (i + 1) for i in range(len(hits))]
-    values = {"map@r": sum(precision[i] for i in range(relevant) if hits[i]) / relevant, "r_precision": sum(hits[:relevant]) / relevant}
+    values = {
+        "map@r": sum(precision[i] for i in range(relevant) if hits[i]) / relevant,
+        "r_precision": sum(hits[:relevant]) / relevant,
+    }
     values["map@1000"] = sum(precision[i] for i in range(len(hits)) if hits[i]) / relevant
     return values | {f"recall@{k}": float(any(hits[:k])) for k in ks}
 
 
 @pytest.mark.parametrize("similarity", ["euclidean", "cosine"])
-def test_retrieval_query_by_query(similarity: str, trained: Callable[[str], tuple[Recipe, Path]]) -> None:
+def test_retrieval_query_by_query(
+    similarity: str, trained: Callable[[str], tuple[Recipe, Path]]
+) -> None:
     recipe, out = trained("open")
     model = measure.load_model(out, recipe)
     assert model.similarity == "euclidean"
     few = partial(some, labels={"6": 12, "7": 9, "9": 1, "8": 6})
-    measured = retrieval(model._replace(similarity=similarity), NOWHERE, items=few, ks=(1, 3), clusters=True)
-    at_test = retrieval(model._replace(similarity="dot"), NOWHERE, items=few, ks=(1, 3), clusters=True, similarity=similarity)
+    measured = retrieval(
+        model._replace(similarity=similarity), NOWHERE, items=few, ks=(1, 3), clusters=True
+    )
+    at_test = retrieval(
+        model._replace(similarity="dot"),
+        NOWHERE,
+        items=few,
+        ks=(1, 3),
+        clusters=True,
+        similarity=similarity,
+    )
     for name, values in measured.columns.items():
         np.testing.assert_array_equal(at_test.columns[name], values)
     items = few(NOWHERE)
@@ -210,39 +271,64 @@ def test_retrieval_query_by_query(similarity: str, trained: Callable[[str], tupl
     labels = [str(one.label) for one in items]
     for i in range(len(items)):
         for name, value in brute_metrics(similar, labels, i, (1, 3)).items():
-            assert measured.columns[name][i] == pytest.approx(value, abs=1e-6, nan_ok=True), (name, i)
+            assert measured.columns[name][i] == pytest.approx(value, abs=1e-6, nan_ok=True), (
+                name,
+                i,
+            )
     assert np.isnan(measured.columns["map@r"]).sum() == 1  # the only 9
     assert measured.groups is not None
-    assert [labels.index(one) for one in labels] == [measured.groups.tolist().index(one) for one in measured.groups.tolist()]
+    assert [labels.index(one) for one in labels] == [
+        measured.groups.tolist().index(one) for one in measured.groups.tolist()
+    ]
     assert set(measured.columns["cluster"]) == {0, 1, 2, 3}
     np.testing.assert_allclose(measured.columns["norm"], np.linalg.norm(z, axis=1), rtol=1e-5)
-    assert retrieval(model, NOWHERE, items=few, ks=(1, 3), num_samples=7).columns["map@r"][0] == pytest.approx(
+    assert retrieval(model, NOWHERE, items=few, ks=(1, 3), num_samples=7).columns["map@r"][
+        0
+    ] == pytest.approx(
         brute_metrics(-np.linalg.norm(z[:, None] - z, axis=2), labels, 0, ())["map@r"], abs=1e-6
     )  # embeddings that are points are their own expectation
 
 
 @pytest.mark.slow  # thousands of draws by rejection
-def test_expected_metrics_are_the_mean_over_draws(trained: Callable[[str], tuple[Recipe, Path]]) -> None:
-    """E[mAP@R] (vMF paper, Sec. 3.2) within 5 standard errors of 400 draws there and as many here, by a sampler that only rejects."""
+def test_expected_metrics_are_the_mean_over_draws(
+    trained: Callable[[str], tuple[Recipe, Path]],
+) -> None:
+    """E[mAP@R] (vMF paper, Sec. 3.2) within 5 standard errors of 400 draws there and as many here,
+    by a sampler that only rejects.
+    """
     recipe, out = trained("open_vmf")
     model = measure.load_model(out, recipe)
     assert isinstance(model.loss, VMF)
-    measured = partial(retrieval, model, NOWHERE, disjoint=False)  # of classes that it can tell apart, so that the width of the draws matters
+    measured = partial(
+        retrieval, model, NOWHERE, disjoint=False
+    )  # of classes that it can tell apart, so that the width of the draws matters
     few = partial(some, labels={"0": 8, "1": 8})
     items = few(NOWHERE)
-    z, labels = np.array([embedding(model, one) for one in items]), [str(one.label) for one in items]
-    model.loss.alpha.fill_(float(4 / np.linalg.norm(z, axis=1).mean()))  # so wide that draws differ from the mean directions
+    z, labels = (
+        np.array([embedding(model, one) for one in items]),
+        [str(one.label) for one in items],
+    )
+    model.loss.alpha.fill_(
+        float(4 / np.linalg.norm(z, axis=1).mean())
+    )  # so wide that draws differ from the mean directions
     found = measured(items=few, num_samples=400).columns
     rng = np.random.default_rng(0)
     drawn = np.stack([rejected(rng, one * model.loss.alpha.item(), 400) for one in z], axis=1)
-    values = [np.mean([brute_metrics(one @ one.T, labels, i, ())["map@r"] for i in range(16)]) for one in drawn]
+    values = [
+        np.mean([brute_metrics(one @ one.T, labels, i, ())["map@r"] for i in range(16)])
+        for one in drawn
+    ]
     error = 5 * np.std(values) * (2 / 400) ** 0.5
     assert error < 0.05
     assert found["map@r"].mean() == pytest.approx(np.mean(values), abs=error)
     plain = measured(items=few).columns
     assert plain["map@r"].mean() > np.mean(values) + error
-    np.testing.assert_array_equal(measured(items=few, num_samples=400, similarity="cosine").columns["map@r"], found["map@r"])
-    once, twice, again = (measured(items=few, num_samples=number).columns["recall@1"] for number in (1, 2, 2))
+    np.testing.assert_array_equal(
+        measured(items=few, num_samples=400, similarity="cosine").columns["map@r"], found["map@r"]
+    )
+    once, twice, again = (
+        measured(items=few, num_samples=number).columns["recall@1"] for number in (1, 2, 2)
+    )
     np.testing.assert_array_equal(again, twice)  # tests draw alike
     assert set(once) == {0.0, 1.0}
     assert set(2 * twice - once) <= {0.0, 1.0}  # the second draw
@@ -258,29 +344,63 @@ def rejected(rng: np.random.Generator, nu: np.ndarray, num: int) -> np.ndarray:
     while len(kept) < num:
         directions = rng.normal(size=(20_000, nu.size))
         directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-        kept = np.concatenate((kept, directions[rng.random(20_000) < np.exp(directions @ nu - kappa)]))
+        kept = np.concatenate(
+            (kept, directions[rng.random(20_000) < np.exp(directions @ nu - kappa)])
+        )
     return kept[:num]
 
 
-def test_what_cannot_be_measured_is_said(trained: Callable[[str], tuple[Recipe, Path]], tmp_path: Path) -> None:
+def test_what_cannot_be_measured_is_said(
+    trained: Callable[[str], tuple[Recipe, Path]], tmp_path: Path
+) -> None:
     recipe, out = trained("open")
     model = measure.load_model(out, recipe)
     with pytest.raises(ValueError, match=r"2 classes are both trained and tested on .'4', '5'."):
         retrieval(model, NOWHERE, items=partial(some, labels={"4": 2, "5": 2, "6": 2}))
-    assert len(retrieval(model, NOWHERE, items=partial(some, labels={"4": 2, "5": 2}), disjoint=False).ids) == 4
-    with pytest.raises(ValueError, match=r"unknown similarity 'cosin'; did you mean 'cosine'. allowed: cosine, dot"):
+    assert (
+        len(
+            retrieval(
+                model, NOWHERE, items=partial(some, labels={"4": 2, "5": 2}), disjoint=False
+            ).ids
+        )
+        == 4
+    )
+    with pytest.raises(
+        ValueError, match=r"unknown similarity 'cosin'; did you mean 'cosine'. allowed: cosine, dot"
+    ):
         retrieval(model, NOWHERE, items=unlisted, similarity="cosin")
-    with pytest.raises(ValueError, match=r"similarity is 'euclidean', but draws are unit vectors .* leave it out"):
-        retrieval(model._replace(loss=VMF(8, 6)), NOWHERE, items=unlisted, num_samples=2, similarity="euclidean")
-    with pytest.raises(ValueError, match="3 of 5 items have labels that the model was not trained on"):
+    with pytest.raises(
+        ValueError, match=r"similarity is 'euclidean', but draws are unit vectors .* leave it out"
+    ):
+        retrieval(
+            model._replace(loss=VMF(8, 6)),
+            NOWHERE,
+            items=unlisted,
+            num_samples=2,
+            similarity="euclidean",
+        )
+    with pytest.raises(
+        ValueError, match="3 of 5 items have labels that the model was not trained on"
+    ):
         classification(model, NOWHERE, items=partial(some, labels={"4": 2, "7": 3}))
     with pytest.raises(ValueError, match="Triplet has no class vectors to predict by"):
-        classification(model._replace(loss=Triplet(8, 6)), NOWHERE, items=partial(some, labels={"4": 2}))
+        classification(
+            model._replace(loss=Triplet(8, 6)), NOWHERE, items=partial(some, labels={"4": 2})
+        )
     broken = [Item("a", tmp_path / "a.png", "6"), *some(NOWHERE, labels={"6": 2})]
-    with pytest.raises(ValueError, match=r"1 of 3 test items cannot be read .'a'.: .*no line of 64 levels"):
+    with pytest.raises(
+        ValueError, match=r"1 of 3 test items cannot be read .'a'.: .*no line of 64 levels"
+    ):
         retrieval(model, NOWHERE, items=lambda _: broken)
-    with pytest.raises(ValueError, match=r"metric 'ece' needs the column 'confidence', but measured are recall@1, .*calibrate_on"):
-        metrics_of(replace(recipe, metrics={"ece": partial(per_item.calibration_error)}), run_test(recipe, out, NOWHERE))
+    with pytest.raises(
+        ValueError,
+        match=r"metric 'ece' needs the column 'confidence', but measured are recall@1, "
+        r".*calibrate_on",
+    ):
+        metrics_of(
+            replace(recipe, metrics={"ece": partial(per_item.calibration_error)}),
+            run_test(recipe, out, NOWHERE),
+        )
     trials = replace(CLOSED, test=None, validation=None, metrics={}, schedule=Schedule(steps=1))
     fit(trials, data=NOWHERE, out=tmp_path / "run")
     with pytest.raises(ValueError, match="keeps no class vectors"):
@@ -293,7 +413,9 @@ def test_what_cannot_be_measured_is_said(trained: Callable[[str], tuple[Recipe, 
 
 
 def test_the_loss_is_left_as_it_was(trained: Callable[[str], tuple[Recipe, Path]]) -> None:
-    """A validation in the middle of training must not change what follows: neither mode nor weights nor the noise of the loss."""
+    """A validation in the middle of training must not change what follows: neither mode nor weights
+    nor the noise of the loss.
+    """
     recipe, out = trained("vmf")
     model = measure.load_model(out, recipe)
     model.embedder.train()
@@ -305,7 +427,9 @@ def test_the_loss_is_left_as_it_was(trained: Callable[[str], tuple[Recipe, Path]
     assert all(torch.equal(one, before[name]) for name, one in model.loss.state_dict().items())
 
 
-def test_the_best_epoch_on_validation_is_kept(trained: Callable[[str], tuple[Recipe, Path]]) -> None:
+def test_the_best_epoch_on_validation_is_kept(
+    trained: Callable[[str], tuple[Recipe, Path]],
+) -> None:
     for name in ("softmax", "vmf"):
         recipe, out = trained(name)
         lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
@@ -321,7 +445,9 @@ def test_the_best_epoch_on_validation_is_kept(trained: Callable[[str], tuple[Rec
 
 @pytest.mark.slow  # four trainings; test_compare.py has a comparison in every run of the tests
 def test_two_variants_compared(tmp_path: Path) -> None:
-    """Two losses x two seeds: the table's numbers are those of the files, a second call trains nothing, and one test serves all."""
+    """Two losses x two seeds: the table's numbers are those of the files, a second call trains
+    nothing, and one test serves all.
+    """
     short = replace(CLOSED, schedule=replace(CLOSED.schedule, steps=12, eval_every=6))
     variants = {"standard": short, "cosine": replace(short, loss=partial(Cosine, tau=2.0))}
     said: list[str] = []
@@ -334,7 +460,11 @@ def test_two_variants_compared(tmp_path: Path) -> None:
             columns = per_item.read(tmp_path / cell.variant / f"seed-{seed}" / measure.TEST).columns
             right = columns["correct"] == 1
             pairs = columns["norm"][right][:, None] - columns["norm"][~right]
-            values.append(right.mean() if cell.metric == "accuracy" else ((pairs > 0) + 0.5 * (pairs == 0)).mean())
+            values.append(
+                right.mean()
+                if cell.metric == "accuracy"
+                else ((pairs > 0) + 0.5 * (pairs == 0)).mean()
+            )
         assert cell.mean == pytest.approx(np.mean(values), abs=1e-12)
         assert cell.standard_error == pytest.approx(np.std(values, ddof=1) / 2**0.5, abs=1e-12)
         assert cell.interval[0] < cell.mean < cell.interval[1]
@@ -351,7 +481,15 @@ def test_tuning_sees_the_validation_items_alone(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     short = replace(CLOSED, schedule=replace(CLOSED.schedule, steps=4, eval_every=4))
     ranges = {"standard": {"optim.lr": Range(1e-4, 1e-1, log=True)}}
-    result = compare.compare({"standard": short}, num_seeds=1, data=NOWHERE, out=tmp_path, ranges=ranges, num_tuning_trials=2, say=lambda _: None)
+    result = compare.compare(
+        {"standard": short},
+        num_seeds=1,
+        data=NOWHERE,
+        out=tmp_path,
+        ranges=ranges,
+        num_tuning_trials=2,
+        say=lambda _: None,
+    )
     assert result.tuned is not None
     tuned = result.tuned["standard"]
     scores = []

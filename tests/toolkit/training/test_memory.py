@@ -15,7 +15,11 @@ def test_bank_is_first_in_first_out() -> None:
         slots = bank.enqueue(keys, torch.tensor([step, step]))
         assert torch.equal(bank.keys[slots], keys)
         written += [(2.0 * step, step), (2.0 * step + 1, step)]
-        kept = {(float(key), int(label)) for key, label in zip(bank.keys, bank.labels, strict=True) if label >= 0}
+        kept = {
+            (float(key), int(label))
+            for key, label in zip(bank.keys, bank.labels, strict=True)
+            if label >= 0
+        }
         assert kept == set(written[-5:])
 
 
@@ -35,7 +39,9 @@ def test_encoder_is_the_moving_average_with_its_batch_norm_buffers() -> None:
                 parameter.add_(torch.randn_like(parameter))
         update_encoder(encoder, network, 0.9)
         for name, value in network.state_dict().items():
-            expected[name] = 0.9 * expected[name] + 0.1 * value if value.is_floating_point() else value.clone()
+            expected[name] = (
+                0.9 * expected[name] + 0.1 * value if value.is_floating_point() else value.clone()
+            )
     for name, value in encoder.state_dict().items():
         torch.testing.assert_close(value, expected[name])
     assert not any(parameter.requires_grad for parameter in encoder.parameters())

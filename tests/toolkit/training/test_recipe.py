@@ -90,21 +90,38 @@ def test_wrong_overrides_get_a_sentence(assignment: str, says: str) -> None:
 
 
 def test_a_misspelt_argument_is_found_before_anything_runs() -> None:
-    with pytest.raises(ValueError, match=r"loss: ArcFace does not accept 'marginn'; did you mean 'margin'\?"):
+    with pytest.raises(
+        ValueError, match=r"loss: ArcFace does not accept 'marginn'; did you mean 'margin'\?"
+    ):
         check(replace(BASE, loss=partial(ArcFace, marginn=0.2)))
 
 
 def test_a_setting_that_its_type_does_not_list_is_found_before_anything_runs() -> None:
     """In any part: a constructor behind a decorator, a function, a type that is a union of lists."""
     for change, says in (
-        ({"loss": partial(ArcFace, wrap="sometimes")}, "loss.wrap='sometimes' must be one of monotone, easy, clamp, none"),
+        (
+            {"loss": partial(ArcFace, wrap="sometimes")},
+            "loss.wrap='sometimes' must be one of monotone, easy, clamp, none",
+        ),
         ({"loss": partial(SphereFaceR, version=3)}, "loss.version=3 must be one of 1, 2"),
-        ({"items": partial(folders.items, split="dev")}, "items.split='dev' must be one of train, test, all"),
-        ({"items": partial(images.items, protocol="closed")}, "items.protocol='closed' must be one of drawn, standard, vmf"),
+        (
+            {"items": partial(folders.items, split="dev")},
+            "items.split='dev' must be one of train, test, all",
+        ),
+        (
+            {"items": partial(images.items, protocol="closed")},
+            "items.protocol='closed' must be one of drawn, standard, vmf",
+        ),
     ):
         with pytest.raises(ValueError, match=says):
             check(replace(BASE, **change))  # type: ignore[arg-type]
-    check(replace(BASE, loss=partial(SphereFaceR, version=2, margin=None), items=partial(images.items, protocol="vmf")))
+    check(
+        replace(
+            BASE,
+            loss=partial(SphereFaceR, version=2, margin=None),
+            items=partial(images.items, protocol="vmf"),
+        )
+    )
 
 
 def test_description_restores_to_the_same_parts() -> None:
@@ -148,13 +165,20 @@ def test_untrusted_descriptions_import_nothing_but_modules_of_ours(call: str) ->
 
 
 def test_untrusted_read_must_be_a_modality_s_read() -> None:
-    for call in ("toolkit.data.batch.read_items", "modalities.speaker.folders.scan", "eval.formats.trials.read", "modalities.speaker.features.KaldiFbank"):
+    for call in (
+        "toolkit.data.batch.read_items",
+        "modalities.speaker.folders.scan",
+        "eval.formats.trials.read",
+        "modalities.speaker.features.KaldiFbank",
+    ):
         with pytest.raises(ValueError, match="read"):
             restore({"call": call, "args": {}}, "read", kind="read")
 
 
 def test_no_description_of_a_file_chooses_another_file() -> None:
-    """Whatever reading of a modality takes a path or a name has it refused; what the command line itself describes may."""
+    """Whatever reading of a modality takes a path or a name has it refused; what the command line
+    itself describes may.
+    """
     seen = set()
     for one in pkgutil.walk_packages(modalities.__path__, "modalities."):
         read = getattr(importlib.import_module(one.name), "read", None)
@@ -165,7 +189,10 @@ def test_no_description_of_a_file_chooses_another_file() -> None:
                 seen.add(key)
                 description = {"call": f"{one.name}.read", "args": {key: "/etc/passwd"}}
                 assert restore(description, "read", kind="read").keywords == {key: "/etc/passwd"}  # type: ignore[union-attr]
-                with pytest.raises(ValueError, match=rf"m\.onnx: read: it names {key} files, and no model chooses a file"):
+                with pytest.raises(
+                    ValueError,
+                    match=rf"m\.onnx: read: it names {key} files, and no model chooses a file",
+                ):
                     restore(description, "m.onnx: read", kind="read", untrusted=True)
     assert seen == {"detector", "landmarks"}
 
@@ -185,4 +212,6 @@ def test_recipe_files_say_what_they_lack(tmp_path: Path) -> None:
 def test_schedules_are_functions_of_progress() -> None:
     assert [cosine(p) for p in (0.0, 0.5, 1.0)] == pytest.approx([1.0, 0.5, 0.0])
     assert cosine(1.0, end=0.1) == pytest.approx(0.1)
-    assert [multistep(p, at=(0.5, 0.75)) for p in (0.0, 0.49, 0.5, 0.8)] == pytest.approx([1, 1, 0.1, 0.01])
+    assert [multistep(p, at=(0.5, 0.75)) for p in (0.0, 0.49, 0.5, 0.8)] == pytest.approx(
+        [1, 1, 0.1, 0.01]
+    )

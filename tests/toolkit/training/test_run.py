@@ -24,7 +24,9 @@ def remains_of(path: Path) -> Path:
     return left
 
 
-def test_a_checkpoint_is_on_the_disk_before_the_one_before_it_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_is_on_the_disk_before_the_one_before_it_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run.save_run(tmp_path, State(1), ["x"], "y")
     calls = recorded(monkeypatch, tmp_path)
     run.save_run(tmp_path, State(2), ["x"], "y")
@@ -33,12 +35,16 @@ def test_a_checkpoint_is_on_the_disk_before_the_one_before_it_goes(tmp_path: Pat
     contents = {path.name for path in (tmp_path / new).iterdir()} - {"state.json"}
     assert len(contents) >= 2  # weights and their index
     assert {f"fsync {new}/{name}" for name in contents} <= set(calls[:counts])
-    assert come_in_order([f"fsync {new}", "fsync resume", "fsync .", "rmtree resume/000000001"], calls[counts:])
+    assert come_in_order(
+        [f"fsync {new}", "fsync resume", "fsync .", "rmtree resume/000000001"], calls[counts:]
+    )
     assert [one.name for one in (tmp_path / "resume").iterdir()] == ["000000002"]
 
 
 def test_a_checkpoint_of_the_same_step_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
-    """An evaluation that failed is made up before the next step, and what then is saved is of the step before it."""
+    """An evaluation that failed is made up before the next step, and what then is saved is of the
+    step before it.
+    """
     run.save_run(tmp_path, State(1), ["x"], "y")
     made_up = State(1)
     made_up.kept["a"].fill_(2.0)
@@ -52,7 +58,10 @@ def test_a_checkpoint_of_the_same_step_stays_until_the_new_one_is_whole(tmp_path
 
 def test_only_remains_of_the_run_s_own_files_are_removed(tmp_path: Path) -> None:
     run.prepare_folder(tmp_path, {"a": 1}, resume=False)
-    ours = [remains_of(tmp_path / name) for name in ("last.safetensors", "best-000000007.safetensors", "log.jsonl")]
+    ours = [
+        remains_of(tmp_path / name)
+        for name in ("last.safetensors", "best-000000007.safetensors", "log.jsonl")
+    ]
     others = [remains_of(tmp_path / "scores.txt"), tmp_path / ".0123456789ab.notes"]
     others[1].write_text("of the user")
     with atomic_path(tmp_path / "best.safetensors") as temporary:  # as a process that is alive does

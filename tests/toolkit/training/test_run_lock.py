@@ -1,4 +1,6 @@
-"""One writer in a folder: the second is refused, touches nothing, and the lock is gone with its process, however that ended."""
+"""One writer in a folder: the second is refused, touches nothing, and the lock is gone with its
+process, however that ended.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +41,21 @@ TINY = Path(__file__).parents[2] / "tiny.py"
 
 def recipe(**changes: Any) -> Recipe:
     made = recipes.load(f"{TINY}:arcface")[0]
-    return replace(made, **{"schedule": Schedule(steps=2, save_every=1), "trials": None, "metrics": {}, **changes})
+    return replace(
+        made,
+        **{"schedule": Schedule(steps=2, save_every=1), "trials": None, "metrics": {}, **changes},
+    )
 
 
 def files(folder: Path) -> dict[str, tuple[int, int, bytes]]:
     """What would show that somebody wrote: names, inodes, times and contents."""
-    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-    return {name: (path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes()) for name, path in sorted(found.items())}
+    found = {
+        path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()
+    }
+    return {
+        name: (path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes())
+        for name, path in sorted(found.items())
+    }
 
 
 def test_a_folder_has_one_writer_and_keeps_no_trace(tmp_path: Path) -> None:
@@ -66,7 +76,9 @@ def test_a_folder_has_one_writer_and_keeps_no_trace(tmp_path: Path) -> None:
     assert [one.name for one in folder.iterdir()] == ["kept"]
 
 
-def test_the_lock_of_another_writer_stays_where_the_folder_was_removed_and_made_again(tmp_path: Path) -> None:
+def test_the_lock_of_another_writer_stays_where_the_folder_was_removed_and_made_again(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "shards"
     with ExitStack() as second:
         with only_writer(folder):
@@ -88,7 +100,9 @@ def test_a_folder_that_is_emptied_keeps_its_lock(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's /dev/full")
-def test_a_full_disk_does_not_keep_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_does_not_keep_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     written = os.write
     monkeypatch.setattr(os, "write", lambda _, data: written(full, data))
@@ -132,7 +146,9 @@ def test_the_lock_goes_with_the_process_and_not_with_its_children(tmp_path: Path
 
 
 def test_many_writers_one_after_the_other(tmp_path: Path) -> None:
-    """A lost update would show that two were in the folder at once; the lock's file is removed and made anew all the while."""
+    """A lost update would show that two were in the folder at once; the lock's file is removed and
+    made anew all the while.
+    """
     counter = tmp_path / "folder" / "count"
     counter.parent.mkdir()
     counter.write_text("0")
@@ -157,7 +173,9 @@ def test_many_writers_one_after_the_other(tmp_path: Path) -> None:
     assert counter.read_text() == "600"
 
 
-def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_system_without_locks_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def refuse(handle: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -168,7 +186,9 @@ def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytes
 
 
 def test_two_trainings_in_one_folder(voices: Path, tmp_path: Path) -> None:
-    """The second, begun while the first trains, is refused with and without resume, and the first goes on."""
+    """The second, begun while the first trains, is refused with and without resume, and the first
+    goes on.
+    """
     out = tmp_path / "run"
     refused = 0
 
@@ -187,15 +207,24 @@ def test_two_trainings_in_one_folder(voices: Path, tmp_path: Path) -> None:
     fit(recipe(), data=voices, out=out, step=begins_another)
     assert refused == 2
     assert load_model(out).step == 2
-    assert sorted(one.name for one in out.iterdir()) == ["last.safetensors", "log.jsonl", "recipe.json", "resume"]
+    assert sorted(one.name for one in out.iterdir()) == [
+        "last.safetensors",
+        "log.jsonl",
+        "recipe.json",
+        "resume",
+    ]
     fit(recipe(), data=voices, out=out, resume=True)
 
 
-def test_the_command_ends_with_2_and_one_sentence(voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_ends_with_2_and_one_sentence(
+    voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with only_writer(tmp_path / "run"):
         before = files(tmp_path / "run")
         with pytest.raises(SystemExit) as ended:
-            main(["train", f"{TINY}:arcface", "--data", str(voices), "--out", str(tmp_path / "run")])
+            main(
+                ["train", f"{TINY}:arcface", "--data", str(voices), "--out", str(tmp_path / "run")]
+            )
         assert files(tmp_path / "run") == before
     assert ended.value.code == 2
     said = capsys.readouterr().err
@@ -216,14 +245,26 @@ def ones(item: Item) -> Any:
 
 
 def test_all_who_write_many_files_into_a_folder_have_the_lock(voices: Path, tmp_path: Path) -> None:
-    model = checkpoint.Loaded(TorchEmbedder(Whole(1), Sums()), ones, "speaker", "cosine", "digest", 0)
+    model = checkpoint.Loaded(
+        TorchEmbedder(Whole(1), Sums()), ones, "speaker", "cosine", "digest", 0
+    )
     items = [Item(str(place), Path(), "a") for place in range(6)]
     whole = recipes.load(f"{TINY}:arcface")[0]
     busy = tmp_path / "busy"
     writers = [
         partial(compare.compare, {"arcface": whole}, num_seeds=1, data=voices, out=busy),
-        partial(demo.run, whole, write=folders.items, told="", baseline=("", ones), out=busy, own_data=""),
-        partial(prepare.prepare, Dataset("none", "", "", "", "speaker", holds=()), tmp_path / "data"),
+        partial(
+            demo.run,
+            whole,
+            write=folders.items,
+            told="",
+            baseline=("", ones),
+            out=busy,
+            own_data="",
+        ),
+        partial(
+            prepare.prepare, Dataset("none", "", "", "", "speaker", holds=()), tmp_path / "data"
+        ),
         partial(extract.extract, model, items, tmp_path / "out.npz", shard_items=3),
     ]
     shards = tmp_path / "out.npz.shards"

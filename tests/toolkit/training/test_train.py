@@ -46,7 +46,9 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 
 def same(a: Path, b: Path) -> bool:
     first, second = weights(a), weights(b)
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    return first.keys() == second.keys() and all(
+        torch.equal(first[name], second[name]) for name in first
+    )
 
 
 @pytest.fixture(scope="module")
@@ -64,19 +66,27 @@ def uninterrupted(voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Cal
 
 
 @pytest.mark.parametrize("variant", ["arcface", "simple"])
-def test_training_is_deterministic_and_lowers_the_loss(variant: str, uninterrupted: Callable[[str], Path], voices: Path, tmp_path: Path) -> None:
+def test_training_is_deterministic_and_lowers_the_loss(
+    variant: str, uninterrupted: Callable[[str], Path], voices: Path, tmp_path: Path
+) -> None:
     fit(recipe(variant), data=voices, out=tmp_path / "again")
     assert same(uninterrupted(variant), tmp_path / "again")
-    log = [json.loads(line) for line in (uninterrupted(variant) / "log.jsonl").read_text().splitlines()]
+    log = [
+        json.loads(line) for line in (uninterrupted(variant) / "log.jsonl").read_text().splitlines()
+    ]
     losses = [entry["loss"] for entry in log if "loss" in entry]
     assert len(losses) == 12
-    assert variant == "simple" or np.mean(losses[-4:]) < np.mean(losses[:4])  # SimPLE's twelve steps see few positives: test_losses trains it
+    assert variant == "simple" or np.mean(losses[-4:]) < np.mean(
+        losses[:4]
+    )  # SimPLE's twelve steps see few positives: test_losses trains it
     assert 0 <= log[-1]["eer"] <= 1
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("variant", ["arcface", "simple"])
-def test_a_run_that_raised_resumes_bit_for_bit(variant: str, workers: int, uninterrupted: Callable[[str], Path], voices: Path, tmp_path: Path) -> None:
+def test_a_run_that_raised_resumes_bit_for_bit(
+    variant: str, workers: int, uninterrupted: Callable[[str], Path], voices: Path, tmp_path: Path
+) -> None:
     def until_7(run: Run, batch: Any, recipe: Recipe) -> torch.Tensor:
         if run.step == 7:
             raise RuntimeError("power cut")
@@ -87,19 +97,33 @@ def test_a_run_that_raised_resumes_bit_for_bit(variant: str, workers: int, unint
         fit(changed, data=voices, out=tmp_path / "run", step=until_7)
     fit(changed, data=voices, out=tmp_path / "run", resume=True)
     assert same(uninterrupted(variant), tmp_path / "run")
-    steps = [json.loads(line)["step"] for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    steps = [
+        json.loads(line)["step"]
+        for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()
+    ]
     assert steps == [*range(1, 13), 12]  # every step once, then the final evaluation
 
 
 @pytest.mark.slow  # four processes, of which each imports torch
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_sigkill_at_any_moment_resumes_bit_for_bit(uninterrupted: Callable[[str], Path], voices: Path, tmp_path: Path) -> None:
-    """Killed while the first model file, then the folder of an older checkpoint is replaced, and within steps."""
+def test_sigkill_at_any_moment_resumes_bit_for_bit(
+    uninterrupted: Callable[[str], Path], voices: Path, tmp_path: Path
+) -> None:
+    """Killed while the first model file, then the folder of an older checkpoint is replaced, and
+    within steps.
+    """
     out = tmp_path / "run"
     script = Path(__file__).with_name("killed_training.py")
     events = ["replace:2", "step:8", "rmdir:4", "step:2"]
     command = [sys.executable, str(script), f"{TINY}:simple", str(voices), str(out), *events]
-    ended = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert ended.returncode == 0, ended.stderr[-2000:]
     assert json.loads(ended.stdout.splitlines()[-1]) == [True] * len(events)
     found = latest(out)
@@ -107,7 +131,12 @@ def test_sigkill_at_any_moment_resumes_bit_for_bit(uninterrupted: Callable[[str]
     assert found[1]["step"] == 10
     fit(recipe("simple"), data=voices, out=out, resume=True)
     assert same(uninterrupted("simple"), out)
-    assert sorted(one.name for one in out.iterdir()) == ["last.safetensors", "log.jsonl", "recipe.json", "resume"]
+    assert sorted(one.name for one in out.iterdir()) == [
+        "last.safetensors",
+        "log.jsonl",
+        "recipe.json",
+        "resume",
+    ]
 
 
 def test_ctrl_c_saves_the_step_and_exits_130(
@@ -135,8 +164,15 @@ def test_a_folder_holds_one_run(uninterrupted: Callable[[str], Path], voices: Pa
     with pytest.raises(ValueError, match="already holds a run; add --resume"):
         fit(recipe(), data=voices, out=uninterrupted("arcface"))
     with pytest.raises(ValueError, match="holds a run of another recipe: optim differs"):
-        fit(recipes.override(recipe(), ["optim.lr=0.01"]), data=voices, out=uninterrupted("arcface"), resume=True)
-    fit(recipe(), data=voices, out=uninterrupted("arcface"), resume=True)  # a finished run has nothing left to do
+        fit(
+            recipes.override(recipe(), ["optim.lr=0.01"]),
+            data=voices,
+            out=uninterrupted("arcface"),
+            resume=True,
+        )
+    fit(
+        recipe(), data=voices, out=uninterrupted("arcface"), resume=True
+    )  # a finished run has nothing left to do
 
 
 def test_classes_that_changed_are_refused(voices: Path, tmp_path: Path) -> None:
@@ -148,7 +184,9 @@ def test_classes_that_changed_are_refused(voices: Path, tmp_path: Path) -> None:
         fit(recipe(), data=data, out=tmp_path / "run", resume=True)
 
 
-def test_unreadable_items_are_named_counted_and_skipped_up_to_a_share(voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_items_are_named_counted_and_skipped_up_to_a_share(
+    voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = tmp_path / "data"
     shutil.copytree(voices, data)
     broken = folders.items(data, split="train", test_share=0.25)[0].path
@@ -161,7 +199,9 @@ def test_unreadable_items_are_named_counted_and_skipped_up_to_a_share(voices: Pa
     assert "1itemwasskipped" in told
 
 
-def test_a_loss_that_is_nan_stops_with_the_step_and_keeps_the_checkpoint(voices: Path, tmp_path: Path) -> None:
+def test_a_loss_that_is_nan_stops_with_the_step_and_keeps_the_checkpoint(
+    voices: Path, tmp_path: Path
+) -> None:
     def nan_at_5(run: Run, batch: Any, recipe: Recipe) -> torch.Tensor:
         loss = default_step(run, batch, recipe)
         return loss * float("nan") if run.step == 5 else loss
@@ -180,7 +220,9 @@ def test_the_same_speakers_are_never_trained_and_tested_on(voices: Path, tmp_pat
     assert not (tmp_path / "run").exists()
 
 
-def test_settings_that_cannot_work_are_refused_before_the_first_step(voices: Path, tmp_path: Path) -> None:
+def test_settings_that_cannot_work_are_refused_before_the_first_step(
+    voices: Path, tmp_path: Path
+) -> None:
     for assignment, says in [
         ("sampling.batch_size=998", "but the data has 6"),
         ("schedule.watch=err", "must be one of the recipe's metrics: eer"),
@@ -188,7 +230,11 @@ def test_settings_that_cannot_work_are_refused_before_the_first_step(voices: Pat
         ("memory.size=4", "smaller than sampling.batch_size"),
     ]:
         with pytest.raises(ValueError, match=says):
-            fit(recipes.override(recipe("simple"), [assignment]), data=voices, out=tmp_path / assignment)
+            fit(
+                recipes.override(recipe("simple"), [assignment]),
+                data=voices,
+                out=tmp_path / assignment,
+            )
         assert not (tmp_path / assignment).exists()
     with pytest.raises(ValueError, match="takes no keys"):
         fit(recipe("simple", loss=recipe().loss), data=voices, out=tmp_path / "keys")
@@ -201,11 +247,16 @@ def test_plateau_halves_and_counts() -> None:
     assert best == [True, True, False, False, True, False, False, False]
     assert plateau.halvings == 2
     assert plateau.since_best == 3
-    assert [Plateau(best=0.5).update(value, higher_is_better=True, halve_after=0) for value in (0.4, 0.6)] == [False, True]
+    assert [
+        Plateau(best=0.5).update(value, higher_is_better=True, halve_after=0)
+        for value in (0.4, 0.6)
+    ] == [False, True]
 
 
 def test_watching_a_metric_keeps_the_best_and_stops_early(voices: Path, tmp_path: Path) -> None:
-    frozen = Schedule(steps=50, eval_every=1, save_every=50, watch="eer", stop_after=3, decay=constant)
+    frozen = Schedule(
+        steps=50, eval_every=1, save_every=50, watch="eer", stop_after=3, decay=constant
+    )
     watched = recipes.override(recipe(schedule=frozen), ["optim.lr=0", "augment.noise_prob=0"])
     model = fit(watched, data=voices, out=tmp_path / "run")
     assert model.name == checkpoint.BEST
@@ -218,8 +269,14 @@ def test_watching_a_metric_keeps_the_best_and_stops_early(voices: Path, tmp_path
 def test_the_rate_follows_warm_up_and_decay(voices: Path, tmp_path: Path) -> None:
     schedule = Schedule(steps=10, warmup_steps=4, decay=partial(multistep, at=(0.5, 0.8)))
     fit(recipe(schedule=schedule), data=voices, out=tmp_path / "run")
-    rates = [json.loads(line)["lr"] for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines() if "lr" in line]
-    assert rates == pytest.approx([0.05 * f for f in (0.25, 0.5, 0.75, 1, 1, 0.1, 0.1, 0.1, 0.01, 0.01)])
+    rates = [
+        json.loads(line)["lr"]
+        for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()
+        if "lr" in line
+    ]
+    assert rates == pytest.approx(
+        [0.05 * f for f in (0.25, 0.5, 0.75, 1, 1, 0.1, 0.1, 0.1, 0.01, 0.01)]
+    )
 
 
 def test_a_moving_margin_is_told_the_step(voices: Path, tmp_path: Path) -> None:
@@ -233,7 +290,14 @@ def test_a_moving_margin_is_told_the_step(voices: Path, tmp_path: Path) -> None:
     fit(warm, data=voices, out=tmp_path / "warm", step=watch)
     plain = recipe(loss=partial(recipe().loss.func, scale=8.0, margin=0.0))  # type: ignore[attr-defined]
     fit(plain, data=voices, out=tmp_path / "plain")
-    losses = [[json.loads(line)["loss"] for line in (tmp_path / name / "log.jsonl").read_text().splitlines() if "loss" in line] for name in ("warm", "plain")]
+    losses = [
+        [
+            json.loads(line)["loss"]
+            for line in (tmp_path / name / "log.jsonl").read_text().splitlines()
+            if "loss" in line
+        ]
+        for name in ("warm", "plain")
+    ]
     assert seen == list(range(12))
     assert losses[0][:6] == losses[1][:6]  # no margin yet
     assert losses[0][6] > losses[1][6]
@@ -244,9 +308,19 @@ def test_optimiser_groups_cover_every_parameter_once() -> None:
 
     run = build(recipe("simple"), 6, torch.device("cpu"))
     grouped = [id(p) for group in run.optimizer.param_groups for p in group["params"]]
-    wanted = [id(p) for module in (run.embedder, run.loss) for p in nn.Module.parameters(module) if p.requires_grad]
+    wanted = [
+        id(p)
+        for module in (run.embedder, run.loss)
+        for p in nn.Module.parameters(module)
+        if p.requires_grad
+    ]
     assert sorted(grouped) == sorted(wanted)
-    assert all(p.ndim > 1 for group in run.optimizer.param_groups if group["weight_decay"] for p in group["params"])
+    assert all(
+        p.ndim > 1
+        for group in run.optimizer.param_groups
+        if group["weight_decay"]
+        for p in group["params"]
+    )
 
 
 def test_unlabelled_items_are_counted() -> None:

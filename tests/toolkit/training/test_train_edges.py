@@ -1,4 +1,6 @@
-"""What must not cost a run, or pass in silence: data that is missing or damaged, settings that train nothing, other data under the same names."""
+"""What must not cost a run, or pass in silence: data that is missing or damaged, settings that
+train nothing, other data under the same names.
+"""
 
 from __future__ import annotations
 
@@ -63,11 +65,21 @@ def test_missing_files_of_the_test_are_said_before_the_first_step(tmp_path: Path
     unknown = partial(digits.items, split="train", protocol="open")
     for test, says in (
         (partial(retrieval, items=part), "10 classes are both trained and tested on"),
-        (partial(retrieval, items=part, similarity="cosin", disjoint=False), "unknown similarity 'cosin'"),
-        (partial(classification, items=partial(digits.items, split="test")), "items have labels that the model was not trained on"),
+        (
+            partial(retrieval, items=part, similarity="cosin", disjoint=False),
+            "unknown similarity 'cosin'",
+        ),
+        (
+            partial(classification, items=partial(digits.items, split="test")),
+            "items have labels that the model was not trained on",
+        ),
     ):
         with pytest.raises(ValueError, match=says):
-            fit(replace(lacking, test=test, items=unknown if test.func is classification else part), data=tmp_path, out=tmp_path / "run")
+            fit(
+                replace(lacking, test=test, items=unknown if test.func is classification else part),
+                data=tmp_path,
+                out=tmp_path / "run",
+            )
         assert not (tmp_path / "run").exists()
 
 
@@ -76,8 +88,17 @@ def test_a_network_that_diverged_overwrites_no_checkpoint(voices: Path, tmp_path
         loss = step(run, batch, recipe)
         return loss * 1e30 if run.step == 4 else loss
 
-    with pytest.raises(ValueError, match=r"the network gives NaN or infinity for \d+ of \d+ items \(.*its weights have diverged; take an earlier checkpoint"):
-        fit(recipe(schedule=Schedule(steps=5, save_every=2)), data=voices, out=tmp_path / "run", step=explodes)
+    with pytest.raises(
+        ValueError,
+        match=r"the network gives NaN or infinity for \d+ of \d+ items \(.*its weights have "
+        r"diverged; take an earlier checkpoint",
+    ):
+        fit(
+            recipe(schedule=Schedule(steps=5, save_every=2)),
+            data=voices,
+            out=tmp_path / "run",
+            step=explodes,
+        )
     found = run.latest(tmp_path / "run")
     assert found is not None
     assert found[1]["step"] == 4
@@ -89,15 +110,23 @@ def blind(data: Path) -> tuple[list[Item], Trials]:
     return items, Trials(trials.enrol_ids, trials.probe_ids, trials.enrol, trials.probe, None)
 
 
-def test_settings_that_would_fail_late_are_refused_early(voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_that_would_fail_late_are_refused_early(
+    voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(folders, "blind", blind, raising=False)
     monkeypatch.setattr(blind, "__module__", folders.__name__)  # a recipe's parts are of modalities
     cases: list[tuple[dict[str, Any], str]] = [
         ({"trials": blind}, "the trials have no labels"),
-        ({"sampling": replace(recipe().sampling, batch_size=1, items_per_class=1)}, "gives each of 1 processes 1 items of a batch, and accumulate=1 needs 2"),
+        (
+            {"sampling": replace(recipe().sampling, batch_size=1, items_per_class=1)},
+            "gives each of 1 processes 1 items of a batch, and accumulate=1 needs 2",
+        ),
         ({"optim": Optim(name="AdamW")}, "optim.name is 'AdamW'; choose one of sgd, adam, adamw"),  # type: ignore[arg-type]
         ({"precision": "fp16"}, "precision is 'fp16'; choose one of auto, float32"),
-        ({"accumulate": 6}, "gives each of 1 processes 8 items of a batch, and accumulate=6 needs 12"),
+        (
+            {"accumulate": 6},
+            "gives each of 1 processes 8 items of a batch, and accumulate=6 needs 12",
+        ),
     ]
     for changes, says in cases:
         with pytest.raises(ValueError, match=says):
@@ -105,18 +134,25 @@ def test_settings_that_would_fail_late_are_refused_early(voices: Path, tmp_path:
         assert not (tmp_path / "run").exists()
 
 
-def test_resuming_on_other_items_of_the_same_classes_is_refused(voices: Path, tmp_path: Path) -> None:
+def test_resuming_on_other_items_of_the_same_classes_is_refused(
+    voices: Path, tmp_path: Path
+) -> None:
     data = tmp_path / "data"
     shutil.copytree(voices, data)
     short = recipe(schedule=Schedule(steps=2))
     fit(short, data=data, out=tmp_path / "run")
     first = folders.items(data, split="train", test_share=0.25)[0].path
     first.rename(first.with_stem("renamed"))
-    with pytest.raises(ValueError, match="was trained on other items of the same classes; resume with the same data"):
+    with pytest.raises(
+        ValueError,
+        match="was trained on other items of the same classes; resume with the same data",
+    ):
         fit(short, data=data, out=tmp_path / "run", resume=True)
 
 
-def test_ctrl_c_during_the_last_evaluation_is_heard(voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_during_the_last_evaluation_is_heard(
+    voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*arguments: Any) -> dict[str, float]:
         os.kill(os.getpid(), signal.SIGINT)
         return evaluate(*arguments)
@@ -127,33 +163,60 @@ def test_ctrl_c_during_the_last_evaluation_is_heard(voices: Path, tmp_path: Path
     assert load_model(tmp_path / "run").step == 2
 
 
-def test_fine_tuning_keeps_the_constants_of_a_loss_that_came_along(voices: Path, tmp_path: Path) -> None:
-    vmf = recipe(loss=partial(VMF, resultant=0.4), schedule=Schedule(steps=4, eval_every=1, watch="eer"))
+def test_fine_tuning_keeps_the_constants_of_a_loss_that_came_along(
+    voices: Path, tmp_path: Path
+) -> None:
+    vmf = recipe(
+        loss=partial(VMF, resultant=0.4), schedule=Schedule(steps=4, eval_every=1, watch="eer")
+    )
     fit(vmf, data=voices, out=tmp_path / "first")
     found = run.latest(tmp_path / "first")
     assert found is not None
     again = build(replace(vmf, init=str(tmp_path / "first")), 6, CPU)
-    fit(replace(vmf, init=str(tmp_path / "first"), optim=Optim(lr=0.0), schedule=Schedule(steps=1)), data=voices, out=tmp_path / "again")
-    stored = {name: value for name, value in again.tensors().items() if name in ("loss.alpha", "loss.proxies", "embedder.backbone.conv1.weight")}
+    fit(
+        replace(vmf, init=str(tmp_path / "first"), optim=Optim(lr=0.0), schedule=Schedule(steps=1)),
+        data=voices,
+        out=tmp_path / "again",
+    )
+    stored = {
+        name: value
+        for name, value in again.tensors().items()
+        if name in ("loss.alpha", "loss.proxies", "embedder.backbone.conv1.weight")
+    }
     other = {name: value.clone() for name, value in stored.items()}
     run.read(found[0], stored)
     latest = run.latest(tmp_path / "again")
     assert latest is not None
     run.read(latest[0], other)
-    for name, value in stored.items():  # network and loss of one step, the last, although an earlier one may have been the best
+    for (
+        name,
+        value,
+    ) in (
+        stored.items()
+    ):  # network and loss of one step, the last, although an earlier one may have been the best
         assert torch.equal(value, other[name]), name
     assert found[1]["step"] == 4
 
 
 def test_nan_is_never_the_best() -> None:
     plateau = Plateau()
-    assert [plateau.update(value, True, 0) for value in (math.nan, 0.1, math.nan, 0.2)] == [False, True, False, True]
-    assert [plateau.keep(value, step, True, 2) for step, value in enumerate((math.nan, 0.1, 0.3, math.nan, 0.2))] == [False, True, True, False, True]
+    assert [plateau.update(value, True, 0) for value in (math.nan, 0.1, math.nan, 0.2)] == [
+        False,
+        True,
+        False,
+        True,
+    ]
+    assert [
+        plateau.keep(value, step, True, 2)
+        for step, value in enumerate((math.nan, 0.1, 0.3, math.nan, 0.2))
+    ] == [False, True, True, False, True]
     assert plateau.kept == [(0.3, 2), (0.2, 4)]
 
 
 def test_best_checkpoints_that_the_resume_state_names_stay(voices: Path, tmp_path: Path) -> None:
-    """A kill between an evaluation and the next save must find the files that the state before it names."""
+    """A kill between an evaluation and the next save must find the files that the state before it
+    names.
+    """
     schedule = Schedule(steps=6, eval_every=1, save_every=3, watch="eer", keep_best=2)
 
     def at_5(run: Run, batch: Any, recipe: Recipe) -> Tensor:
@@ -175,17 +238,30 @@ def test_the_log_is_json_without_nan(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         log.write(1, loss=math.nan, lr=0.1, eer=math.inf, items=["a"])
     assert read_log(tmp_path) == [{"step": 1, "lr": 0.1, "items": ["a"]}]
-    assert json.loads((tmp_path / "log.jsonl").read_text()) == {"step": 1, "lr": 0.1, "items": ["a"]}
+    assert json.loads((tmp_path / "log.jsonl").read_text()) == {
+        "step": 1,
+        "lr": 0.1,
+        "items": ["a"],
+    }
 
 
 def test_optimiser_state_is_made_where_the_parameter_is() -> None:
-    """Fused optimisers refuse a step counter on another device, and a learned scale has no dimensions either."""
+    """Fused optimisers refuse a step counter on another device, and a learned scale has no
+    dimensions either.
+    """
     made = build(recipe(loss=partial(Cosine), optim=Optim(name="adam")), 6, CPU)
     places = [parameter for group in made.optimizer.param_groups for parameter in group["params"]]
     elsewhere = [nn.Parameter(torch.empty_like(one, device="meta")) for one in places]
     made.optimizer.param_groups[:] = [{**made.optimizer.param_groups[0], "params": elsewhere}]
-    shapes = {f"optimizer.{i}.{key}": torch.Size() if key == "step" else one.shape for i, one in enumerate(elsewhere) for key in ("step", "exp_avg")}
+    shapes = {
+        f"optimizer.{i}.{key}": torch.Size() if key == "step" else one.shape
+        for i, one in enumerate(elsewhere)
+        for key in ("step", "exp_avg")
+    }
     run._make_optimizer_state(made, shapes)
     state = [made.optimizer.state[one] for one in elsewhere]
     assert {value.device.type for one in state for value in one.values()} == {"meta"}
-    assert all(one["step"].shape == () and one["exp_avg"].shape == parameter.shape for one, parameter in zip(state, elsewhere, strict=True))
+    assert all(
+        one["step"].shape == () and one["exp_avg"].shape == parameter.shape
+        for one, parameter in zip(state, elsewhere, strict=True)
+    )

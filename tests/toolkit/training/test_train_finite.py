@@ -1,4 +1,6 @@
-"""A run whose numbers are no longer finite stops, names the step and its items, and leaves the checkpoint before as it was."""
+"""A run whose numbers are no longer finite stops, names the step and its items, and leaves the
+checkpoint before as it was.
+"""
 
 from __future__ import annotations
 
@@ -43,23 +45,39 @@ Step = Callable[[Run, Batch, Recipe], Tensor]
 def recipe(variant: str = "arcface", steps: int = 6, **changes: Any) -> Recipe:
     """Saved every two steps, and not measured."""
     made = recipes.load(f"{TINY}:{variant}")[0]
-    return replace(made, **{"schedule": Schedule(steps=steps, save_every=2), "trials": None, "metrics": {}, **changes})
+    return replace(
+        made,
+        **{
+            "schedule": Schedule(steps=steps, save_every=2),
+            "trials": None,
+            "metrics": {},
+            **changes,
+        },
+    )
 
 
 def tensors(out: Path) -> dict[str, Tensor]:
     """All that is saved of a run."""
     found = run.latest(out)
     assert found is not None
-    return {name: value for file in (out / checkpoint.LAST, *sorted(found[0].glob("*.safetensors"))) for name, value in load_file(file).items()}
+    return {
+        name: value
+        for file in (out / checkpoint.LAST, *sorted(found[0].glob("*.safetensors")))
+        for name, value in load_file(file).items()
+    }
 
 
 def check_stopped(out: Path, at: int, saved: int) -> None:
-    """The run was stopped after step `at`, whose items are named, and what was saved after `saved` steps is there and finite."""
+    """The run was stopped after step `at`, whose items are named, and what was saved after `saved`
+    steps is there and finite.
+    """
     assert load_model(out).step == saved
     found = run.latest(out)
     assert found is not None
     assert found[1]["step"] == saved
-    assert not not_finite({name: value for name, value in tensors(out).items() if not name.startswith("random.")})
+    assert not not_finite(
+        {name: value for name, value in tensors(out).items() if not name.startswith("random.")}
+    )
     last = read_log(out)[-1]
     assert last["step"] == at
     assert len(last["items"]) == 8
@@ -83,7 +101,9 @@ class Hiding(nn.Module):
 Hiding.__module__ = MultiSimilarity.__module__  # a recipe's parts are of the toolkit
 
 
-@pytest.mark.parametrize("loss", [MultiSimilarity, RankedList, ArcFace, VMF, Hiding], ids=lambda loss: loss.__name__)
+@pytest.mark.parametrize(
+    "loss", [MultiSimilarity, RankedList, ArcFace, VMF, Hiding], ids=lambda loss: loss.__name__
+)
 def test_embeddings_that_are_not_finite_stop_a_run(loss: Any, voices: Path, tmp_path: Path) -> None:
     """Of one recording: batch norm makes the whole batch NaN, and a loss of mined pairs 0."""
 
@@ -104,7 +124,9 @@ def infinite_gradients(run: Run) -> Tensor:
 
 
 @pytest.mark.parametrize("grad_clip", [0.0, 1.0])
-def test_gradients_that_are_not_finite_stop_a_run_before_the_weights_change(grad_clip: float, voices: Path, tmp_path: Path) -> None:
+def test_gradients_that_are_not_finite_stop_a_run_before_the_weights_change(
+    grad_clip: float, voices: Path, tmp_path: Path
+) -> None:
     made: list[Run] = []
 
     def steep(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
@@ -138,11 +160,20 @@ def spoil_optimizer(run: Run) -> None:
 
 @pytest.mark.parametrize(
     ("spoil", "variant", "named"),
-    [(spoil_statistics, "arcface", "running_mean"), (spoil_encoder, "simple", "encoder.*running_var"), (spoil_optimizer, "arcface", "optimizer")],
+    [
+        (spoil_statistics, "arcface", "running_mean"),
+        (spoil_encoder, "simple", "encoder.*running_var"),
+        (spoil_optimizer, "arcface", "optimizer"),
+    ],
     ids=["statistics", "encoder", "optimizer"],
 )
-def test_a_state_that_is_not_finite_replaces_no_checkpoint(spoil: Callable[[Run], None], variant: str, named: str, voices: Path, tmp_path: Path) -> None:
-    """Losses, embeddings and gradients are finite all the while. Neither the last nor the best model is written over."""
+def test_a_state_that_is_not_finite_replaces_no_checkpoint(
+    spoil: Callable[[Run], None], variant: str, named: str, voices: Path, tmp_path: Path
+) -> None:
+    """Losses, embeddings and gradients are finite all the while.
+
+    Neither the last nor the best model is written over.
+    """
 
     def spoilt(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
         if run.step == 3:
@@ -150,7 +181,12 @@ def test_a_state_that_is_not_finite_replaces_no_checkpoint(spoil: Callable[[Run]
         return step(run, batch, recipe)
 
     whole = recipes.load(f"{TINY}:{variant}")[0]
-    watched = recipe(variant, trials=whole.trials, metrics=whole.metrics, schedule=Schedule(steps=6, save_every=2, eval_every=2, watch="eer"))
+    watched = recipe(
+        variant,
+        trials=whole.trials,
+        metrics=whole.metrics,
+        schedule=Schedule(steps=6, save_every=2, eval_every=2, watch="eer"),
+    )
     with pytest.raises(Diverged, match=rf"tensors of the run hold NaN or infinity \(.*{named}"):
         fit(watched, data=voices, out=tmp_path / "run", step=spoilt)
     check_stopped(tmp_path / "run", at=3, saved=2)
@@ -185,12 +221,23 @@ def test_a_run_that_has_ended_holds_no_memory(voices: Path, tmp_path: Path) -> N
 
 
 def test_steps_that_overflow_in_float16_are_left_out(voices: Path, tmp_path: Path) -> None:
-    fit(recipe(precision="float16"), data=voices, out=tmp_path / "run", step=overflowing(range(2, 4)))
+    fit(
+        recipe(precision="float16"),
+        data=voices,
+        out=tmp_path / "run",
+        step=overflowing(range(2, 4)),
+    )
     found = run.latest(tmp_path / "run")
     assert found is not None
     assert found[1]["step"] == 6
     assert found[1]["scaler"]["scale"] <= 2.0**14  # both were left out
-    assert not not_finite({name: value for name, value in tensors(tmp_path / "run").items() if not name.startswith("random.")})
+    assert not not_finite(
+        {
+            name: value
+            for name, value in tensors(tmp_path / "run").items()
+            if not name.startswith("random.")
+        }
+    )
 
 
 def test_float16_that_never_fits_stops_a_run(voices: Path, tmp_path: Path) -> None:
@@ -200,16 +247,28 @@ def test_float16_that_never_fits_stops_a_run(voices: Path, tmp_path: Path) -> No
         return overflowing(range(40))(run, batch, recipe)
 
     with pytest.raises(Diverged, match="float16"):
-        fit(recipe(precision="float16", steps=40), data=voices, out=tmp_path / "run", step=after_many)
+        fit(
+            recipe(precision="float16", steps=40),
+            data=voices,
+            out=tmp_path / "run",
+            step=after_many,
+        )
     assert 1 <= read_log(tmp_path / "run")[-1]["step"] <= 5
 
 
-def test_an_absurd_recording_is_named_and_left_out(voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_absurd_recording_is_named_and_left_out(
+    voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     items = list(folders.items(voices, split="train", test_share=0.25))
     loud = tmp_path / "loud.wav"
     soundfile.write(loud, np.full(9600, 1e25, np.float32), 16_000, subtype="FLOAT")
     items[5] = items[5]._replace(path=loud)
-    fit(recipe(loss=partial(MultiSimilarity), max_bad_share=0.5), data=voices, out=tmp_path / "run", items=items)
+    fit(
+        recipe(loss=partial(MultiSimilarity), max_bad_share=0.5),
+        data=voices,
+        out=tmp_path / "run",
+        items=items,
+    )
     said = " ".join(capsys.readouterr().err.split())
     assert f"skipped {items[5].id}" in said
     assert "absurd" in said
@@ -218,7 +277,9 @@ def test_an_absurd_recording_is_named_and_left_out(voices: Path, tmp_path: Path,
 
 
 def not_a_number(item: Item) -> Any:
-    return np.array([1.0, math.nan if item.id == "b" else 2.0, math.inf if item.id == "c" else 3.0], np.float32)
+    return np.array(
+        [1.0, math.nan if item.id == "b" else 2.0, math.inf if item.id == "c" else 3.0], np.float32
+    )
 
 
 def test_views_that_are_not_finite_are_bad_items() -> None:
@@ -247,7 +308,11 @@ def draws() -> list[Any]:
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_one_number_among_many_is_found(number: float) -> None:
-    made = {"a": torch.randn(1000, 7), "b": torch.randn(3, 5, dtype=torch.float64), "half": torch.full((2**12,), 60_000.0, dtype=torch.float16)}
+    made = {
+        "a": torch.randn(1000, 7),
+        "b": torch.randn(3, 5, dtype=torch.float64),
+        "half": torch.full((2**12,), 60_000.0, dtype=torch.float16),
+    }
     made |= {"count": torch.tensor(2**62), "none": torch.zeros(0)}
     assert bool(all_finite(made.values()))
     assert not not_finite(made)
@@ -267,7 +332,9 @@ def test_the_log_says_what_happened(voices: Path, tmp_path: Path) -> None:
 
     with pytest.raises(Diverged):
         fit(recipe(), data=voices, out=tmp_path / "run", step=spoilt)
-    (entry,) = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    (entry,) = [
+        json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()
+    ]
     assert entry["step"] == 0
     assert "nan" in entry["error"]
     known = {item.id for item in folders.items(voices, split="train", test_share=0.25)}

@@ -1,4 +1,6 @@
-"""What a run is measured on is read before its first step; what fails later costs no training, and is said together with how to go on."""
+"""What a run is measured on is read before its first step; what fails later costs no training, and
+is said together with how to go on.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ TINY = Path(__file__).parents[2] / "tiny.py"
 
 
 def recipe(**changes: Any) -> Recipe:
-    return replace(recipes.load(f"{TINY}:arcface")[0], **{"schedule": Schedule(steps=4, save_every=100, eval_every=2), **changes})
+    return replace(
+        recipes.load(f"{TINY}:arcface")[0],
+        **{"schedule": Schedule(steps=4, save_every=100, eval_every=2), **changes},
+    )
 
 
 @pytest.fixture
@@ -50,7 +55,9 @@ def never(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_trial_items_are_read_before_the_first_step(workers: int, data: Path, tmp_path: Path) -> None:
+def test_trial_items_are_read_before_the_first_step(
+    workers: int, data: Path, tmp_path: Path
+) -> None:
     item = trial_item(data)
     item.path.write_bytes(b"no audio")
     with pytest.raises(ValueError, match=rf"1 of 8 held-out items cannot be read \('{item.id}'\)"):
@@ -62,7 +69,10 @@ def test_trial_items_are_read_before_the_first_step(workers: int, data: Path, tm
 def test_validation_and_test_are_read_before_the_first_step(where: str, tmp_path: Path) -> None:
     digits.write(tmp_path / "data")
     part = partial(digits.items, files=True, validation_share=0.01)
-    tested = {name: partial(classification, items=partial(part, split=name)) for name in ("validation", "test")}
+    tested = {
+        name: partial(classification, items=partial(part, split=name))
+        for name in ("validation", "test")
+    }
     made = Recipe(
         modality="image",
         frontend=partial(PixelScale),
@@ -76,13 +86,17 @@ def test_validation_and_test_are_read_before_the_first_step(where: str, tmp_path
     )
     spoilt = part(tmp_path / "data", split=where)[1]  # type: ignore[arg-type]
     spoilt.path.write_bytes(spoilt.path.read_bytes()[:40])
-    with pytest.raises(ValueError, match=rf"1 of \d+ held-out items cannot be read \('{spoilt.id}'\)"):
+    with pytest.raises(
+        ValueError, match=rf"1 of \d+ held-out items cannot be read \('{spoilt.id}'\)"
+    ):
         fit(made, data=tmp_path / "data", out=tmp_path / "run", step=never)
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(("at", "steps"), [(1, 2), (3, 4)], ids=["in the middle", "at the end"])
-def test_a_file_that_is_damaged_meanwhile_costs_no_training(at: int, steps: int, data: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_damaged_meanwhile_costs_no_training(
+    at: int, steps: int, data: Path, tmp_path: Path
+) -> None:
     item, out = trial_item(data), tmp_path / "run"
     whole = item.path.read_bytes()
 
@@ -91,7 +105,11 @@ def test_a_file_that_is_damaged_meanwhile_costs_no_training(at: int, steps: int,
             item.path.write_bytes(b"no audio")
         return step(run, batch, recipe)
 
-    with pytest.raises(ValueError, match=rf"after step {steps} of 4 failed: 1 of 8 trial items cannot be read \('{item.id}'\).* is whole.*--resume"):
+    with pytest.raises(
+        ValueError,
+        match=rf"after step {steps} of 4 failed: 1 of 8 trial items cannot be read "
+        rf"\('{item.id}'\).* is whole.*--resume",
+    ):
         fit(recipe(), data=data, out=out, step=damages)
     assert load_model(out).step == steps
     with pytest.raises(ValueError, match="1 of 8 held-out items"):
@@ -99,16 +117,23 @@ def test_a_file_that_is_damaged_meanwhile_costs_no_training(at: int, steps: int,
     assert load_model(out).step == steps
     item.path.write_bytes(whole)
     fit(recipe(), data=data, out=out, resume=True)
-    assert [one["step"] for one in read_log(out) if "eer" in one] == [2, 4]  # what failed is made up
+    assert [one["step"] for one in read_log(out) if "eer" in one] == [
+        2,
+        4,
+    ]  # what failed is made up
     assert [one["step"] for one in read_log(out) if "loss" in one] == [1, 2, 3, 4]
     found = run.latest(out)
     assert found is not None
     assert not found[1]["owed"]
     item.path.write_bytes(b"no audio")
-    fit(recipe(), data=data, out=out, resume=True, step=never)  # nothing is left to do, and nothing is read
+    fit(
+        recipe(), data=data, out=out, resume=True, step=never
+    )  # nothing is left to do, and nothing is read
 
 
-def test_a_list_is_read_once_until_a_file_changes(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_list_is_read_once_until_a_file_changes(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """compare trains many runs that are measured on one list."""
     items = folders.trials(data, split="test", test_share=0.25)[0]
     seen: list[str] = []
@@ -133,7 +158,9 @@ def test_what_is_measured_twice_is_read_once(data: Path) -> None:
     assert loading.held_out(recipe(), data, ([*items, *items], trials)) == [*items]
 
 
-def test_each_unreadable_file_is_named_with_its_reason(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_unreadable_file_is_named_with_its_reason(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     items = folders.trials(data, split="test", test_share=0.25)[0]
     for item in items[:7]:
         item.path.write_bytes(b"no audio")
@@ -143,7 +170,9 @@ def test_each_unreadable_file_is_named_with_its_reason(data: Path, capsys: pytes
     assert [f"cannot be read, {item.id}: " in err for item in items] == [True] * 7 + [False]
 
 
-def test_a_folder_that_holds_a_run_is_refused_before_anything_is_read(data: Path, tmp_path: Path) -> None:
+def test_a_folder_that_holds_a_run_is_refused_before_anything_is_read(
+    data: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "run"
     fit(recipe(), data=data, out=out)
     trial_item(data).path.write_bytes(b"no audio")

@@ -1,4 +1,6 @@
-"""Training in several real processes (torchrun, gloo) equals training in one, resumes in any number, and ends with a sentence when a process dies."""
+"""Training in several real processes (torchrun, gloo) equals training in one, resumes in any
+number, and ends with a sentence when a process dies.
+"""
 
 from __future__ import annotations
 
@@ -36,21 +38,39 @@ ranks: Any = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(ranks)
 
 
-# How far two runs may differ that compute the same in another order, as N processes and other processors do.
-# A sum of n products in floating point is the exact sum of factors that are changed by n u at most, relatively
-# (Higham, Accuracy and Stability, ch. 3; u is half the distance of 1 to the next number). So rounding does no more than
-# changing each weight by n u would, in each step. What a change does is measured: a run whose weights are changed by
-# NUDGE in each step, large beside rounding and small enough for its effect to be proportional.
-TERMS = 9 * 16 * 100  # of the longest sums, over a batch of 9 spectrograms with 16 bands and less than 100 frames
-SUMS = 100  # one after the other in a step: forward and backward through 20 layers, each with its batch norm
+# How far two runs may differ that compute the same in another order, as N processes and other
+# processors do. A sum of n products in floating point is the exact sum of factors that are changed
+# by n u at most, relatively (Higham, Accuracy and Stability, ch. 3; u is half the distance of 1 to
+# the next number). So rounding does no more than changing each weight by n u would, in each step.
+# What a change does is measured: a run whose weights are changed by NUDGE in each step, large
+# beside rounding and small enough for its effect to be proportional.
+TERMS = (
+    9 * 16 * 100
+)  # of the longest sums, over a batch of 9 spectrograms with 16 bands and less than 100 frames
+# one after the other in a step: forward and backward through 20 layers, each with its batch norm
+SUMS = 100
 UNIT = 2.0**-53  # float64
 NUDGE = 1e-7
 SHARE = SUMS * TERMS * UNIT / NUDGE
 
 
 def torchrun(num: int, *arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num), str(RANKS), *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(num),
+        str(RANKS),
+        *map(str, arguments),
+    ]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -65,24 +85,35 @@ def state_of(folder: Path) -> dict[str, Tensor]:
     assert newest is not None
     tensors: dict[str, Tensor] = {}
     for file in sorted(newest[0].glob("*.safetensors")):
-        tensors |= {name: value for name, value in load_file(file).items() if not name.startswith("random.")}
+        tensors |= {
+            name: value for name, value in load_file(file).items() if not name.startswith("random.")
+        }
     return tensors
 
 
 def losses_of(folder: Path) -> list[float]:
-    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = [
+        json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     return [line["loss"] for line in lines if "loss" in line]
 
 
 def test_a_loss_that_indexes_its_classes_itself_is_not_cut() -> None:
-    """MarginLoss has no class vectors, but a boundary per class: cut, it would be read by global labels. Alone and as a part of another loss."""
+    """MarginLoss has no class vectors, but a boundary per class: cut, it would be read by global
+    labels. Alone and as a part of another loss.
+    """
     own = partial(MarginLoss, per_class=True)
     for part in (own, partial(Joint, first=ArcFace, second=own)):
         axes = spread.class_axes(part, 5)
         assert any(name.endswith("beta") for name in axes)
-        with pytest.raises(ValueError, match="'MarginLoss' cannot be sharded by class; leave it whole in every process"):
+        with pytest.raises(
+            ValueError,
+            match="'MarginLoss' cannot be sharded by class; leave it whole in every process",
+        ):
             spread.shard(part(5, 4), axes)
-    both = partial(Joint, first=ArcFace, second=MarginLoss)  # one boundary for all: nothing of it is cut
+    both = partial(
+        Joint, first=ArcFace, second=MarginLoss
+    )  # one boundary for all: nothing of it is cut
     assert spread.shard(both(5, 4), spread.class_axes(both, 5)).axes == {"first.proxies": 0}
 
 
@@ -98,9 +129,17 @@ def nudged(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
 
 @pytest.fixture(scope="module")
 def variants(request: pytest.FixtureRequest) -> list[str]:
-    """Those that are trained in one process and in two: the first, and whatever others are asked for."""
-    here = [item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function)]
-    return sorted({"whole", *(item.callspec.params["variant"] for item in here if hasattr(item, "callspec"))})
+    """Those that are trained in one process and in two: the first, and whatever others are asked
+    for.
+    """
+    here = [
+        item
+        for item in request.session.items
+        if item.path == request.path and isinstance(item, pytest.Function)
+    ]
+    return sorted(
+        {"whole", *(item.callspec.params["variant"] for item in here if hasattr(item, "callspec"))}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +149,12 @@ def alone(variants: list[str], voices: Path, tmp_path_factory: pytest.TempPathFa
     with ranks.in_float64():
         for name in variants:
             fit(ranks.VARIANTS[name], data=voices, out=out / name)
-            fit(replace(ranks.VARIANTS[name], trials=None), data=voices, out=out / f"{name}-nudged", step=nudged)
+            fit(
+                replace(ranks.VARIANTS[name], trials=None),
+                data=voices,
+                out=out / f"{name}-nudged",
+                step=nudged,
+            )
     return out
 
 
@@ -128,34 +172,53 @@ def two(variants: list[str], voices: Path, tmp_path_factory: pytest.TempPathFact
 def allowed(alone: Path, variant: str) -> float:
     """The largest difference between two runs of a variant that rounding explains."""
     moved = difference(state_of(alone / variant), state_of(alone / f"{variant}-nudged"))
-    assert 1e-9 < moved < 1e-2  # the nudge is far above rounding, and the training does not run away
+    assert (
+        1e-9 < moved < 1e-2
+    )  # the nudge is far above rounding, and the training does not run away
     return SHARE * moved
 
 
-@pytest.mark.parametrize("variant", ["whole", *(pytest.param(one, marks=pytest.mark.slow) for one in ("simple", "memory"))])
+@pytest.mark.parametrize(
+    "variant",
+    ["whole", *(pytest.param(one, marks=pytest.mark.slow) for one in ("simple", "memory"))],
+)
 def test_two_processes_train_as_one(variant: str, alone: Path, two: Path) -> None:
     bound = allowed(alone, variant)
     assert bound < 1e-6  # far below what a wrong gradient changes
     assert difference(state_of(alone / variant), state_of(two / variant)) < bound
-    assert difference(load_file(alone / variant / checkpoint.LAST), load_file(two / variant / checkpoint.LAST)) < bound
+    assert (
+        difference(
+            load_file(alone / variant / checkpoint.LAST), load_file(two / variant / checkpoint.LAST)
+        )
+        < bound
+    )
     assert losses_of(two / variant) == pytest.approx(losses_of(alone / variant), rel=1e-6)
     assert len(losses_of(two / variant)) == 6
 
 
 def test_two_processes_measure_as_one(alone: Path, two: Path) -> None:
-    lines = [json.loads((folder / "whole" / "log.jsonl").read_text(encoding="utf-8").splitlines()[-1]) for folder in (alone, two)]
+    lines = [
+        json.loads((folder / "whole" / "log.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+        for folder in (alone, two)
+    ]
     assert lines[0]["eer"] == lines[1]["eer"]
 
 
-def test_a_sharded_run_resumes_on_another_number_of_processes(alone: Path, two: Path, voices: Path) -> None:
+def test_a_sharded_run_resumes_on_another_number_of_processes(
+    alone: Path, two: Path, voices: Path
+) -> None:
     newest = run.latest(two / "sharded")
     assert newest is not None
     assert newest[1]["step"] == 3
-    shapes = [load_file(file)["loss.proxies"].shape[0] for file in sorted(newest[0].glob("*.safetensors"))]
+    shapes = [
+        load_file(file)["loss.proxies"].shape[0] for file in sorted(newest[0].glob("*.safetensors"))
+    ]
     assert sorted(shapes) == [3, 3]  # of 6 classes
     with ranks.in_float64():
         fit(ranks.VARIANTS["sharded"], data=voices, out=two / "sharded", resume=True)
-    assert difference(state_of(alone / "whole"), state_of(two / "sharded")) < allowed(alone, "whole")
+    assert difference(state_of(alone / "whole"), state_of(two / "sharded")) < allowed(
+        alone, "whole"
+    )
 
 
 def test_processes_with_different_seeds_are_refused(two: Path) -> None:
@@ -168,7 +231,10 @@ def test_processes_with_different_seeds_are_refused(two: Path) -> None:
 
 def test_a_process_that_dies_stops_the_others_with_a_sentence(two: Path, voices: Path) -> None:
     message = " ".join((two / "stderr.txt").read_text(encoding="utf-8").split())
-    assert "another process of the run died or does not answer" in message or "SIGTERM (another process of the run ended" in message
+    assert (
+        "another process of the run died or does not answer" in message
+        or "SIGTERM (another process of the run ended" in message
+    )
     newest = run.latest(two / "die")
     assert newest is not None
     assert newest[1]["step"] == 3
@@ -178,5 +244,7 @@ def test_a_process_that_dies_stops_the_others_with_a_sentence(two: Path, voices:
 
 
 def test_nothing_is_warned_of(two: Path) -> None:
-    """What a library warns of in each run hides what matters: DDP's renamed argument was printed by each process."""
+    """What a library warns of in each run hides what matters: DDP's renamed argument was printed by
+    each process.
+    """
     assert "FutureWarning" not in (two / "stderr.txt").read_text(encoding="utf-8")

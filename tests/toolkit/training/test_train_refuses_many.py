@@ -19,9 +19,26 @@ ROOT = Path(__file__).parents[3]
 def test_all_processes_refuse_what_one_of_them_finds(voices: Path, tmp_path: Path) -> None:
     shutil.copytree(voices, tmp_path / "data")
     script = Path(__file__).with_name("ranks_refuse.py")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script), str(tmp_path / "data"), str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        str(script),
+        str(tmp_path / "data"),
+        str(tmp_path),
+    ]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     ends = [(tmp_path / f"{rank}.txt").read_text().splitlines() for rank in range(2)]
     for statistics, locked, unreadable in ends:

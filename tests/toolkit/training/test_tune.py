@@ -1,4 +1,6 @@
-"""Tuning on validation classes: the split, its trials, and a search that goes on where it was stopped."""
+"""Tuning on validation classes: the split, its trials, and a search that goes on where it was
+stopped.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,18 @@ from toolkit.training import compare, measure
 from toolkit.training import recipe as recipes
 from toolkit.training import tune as tuning
 from toolkit.training.recipe import Recipe
-from toolkit.training.tune import Choice, Range, Search, check_ranges, divide, fit_items, held_out_items, on_validation_classes, tune, validation_trials
+from toolkit.training.tune import (
+    Choice,
+    Range,
+    Search,
+    check_ranges,
+    divide,
+    fit_items,
+    held_out_items,
+    on_validation_classes,
+    tune,
+    validation_trials,
+)
 
 TINY = Path(__file__).parents[2] / "tiny.py"
 RANGES: dict[str, Range | Choice] = {
@@ -42,7 +55,11 @@ def tiny(**changes: Any) -> Recipe:
 
 
 def made(num_classes: int, num_each: int = 2, speeds: tuple[float, ...] = ()) -> list[Item]:
-    items = [Item(f"s{c}/{i}", Path(f"s{c}/{i}.flac"), f"s{c}") for c in range(num_classes) for i in range(num_each)]
+    items = [
+        Item(f"s{c}/{i}", Path(f"s{c}/{i}.flac"), f"s{c}")
+        for c in range(num_classes)
+        for i in range(num_each)
+    ]
     return speed_copies(items, speeds) if speeds else items
 
 
@@ -52,23 +69,33 @@ def listed(data: Path, *, num_classes: int, num_each: int) -> list[Item]:
 
 @settings(max_examples=50)
 @given(st.integers(6, 40), st.sampled_from([(), (0.9,), (0.9, 1.1)]), st.randoms())
-def test_the_split_is_disjoint_whole_and_of_classes(num_classes: int, speeds: tuple[float, ...], random: Any) -> None:
+def test_the_split_is_disjoint_whole_and_of_classes(
+    num_classes: int, speeds: tuple[float, ...], random: Any
+) -> None:
     items = made(num_classes, 2, speeds)
     kept, held_out = divide(items)
     ours, theirs = ({str(item.label).split("#")[0] for item in some} for some in (kept, held_out))
     assert not ours & theirs
     assert len(ours | theirs) == num_classes
     assert len(theirs) == max(4, round(num_classes / 4))
-    assert len(kept) == 2 * len(ours) * (1 + len(speeds))  # a speaker's copies stay with the speaker
-    assert sorted(held_out) == sorted(item for item in items if item.label in theirs)  # and are no test of verification
+    assert len(kept) == 2 * len(ours) * (
+        1 + len(speeds)
+    )  # a speaker's copies stay with the speaker
+    assert sorted(held_out) == sorted(
+        item for item in items if item.label in theirs
+    )  # and are no test of verification
     shuffled = random.sample(items, len(items))
     assert [sorted(some) for some in divide(shuffled)] == [sorted(kept), sorted(held_out)]
 
 
 def test_the_split_needs_six_classes() -> None:
-    with pytest.raises(ValueError, match="5 classes to train on, of which 4 would be for validation; at least 6"):
+    with pytest.raises(
+        ValueError, match="5 classes to train on, of which 4 would be for validation; at least 6"
+    ):
         divide(made(5))
-    kept, held_out = divide([Item(f"{k}", Path(), f"#{k % 8}") for k in range(16)])  # labels that are no copies although they begin with '#'
+    kept, held_out = divide(
+        [Item(f"{k}", Path(), f"#{k % 8}") for k in range(16)]
+    )  # labels that are no copies although they begin with '#'
     assert {item.label for item in kept}.isdisjoint(item.label for item in held_out)
     assert len({item.label for item in held_out}) == 4
 
@@ -78,7 +105,10 @@ def test_validation_trials_are_all_pairs() -> None:
     held_out = divide(made(12, 3))[1]
     label = {item.id: item.label for item in held_out}
     assert trials.target is not None
-    pairs = {frozenset((trials.enrol_ids[e], trials.probe_ids[p])): bool(t) for e, p, t in zip(trials.enrol, trials.probe, trials.target, strict=True)}
+    pairs = {
+        frozenset((trials.enrol_ids[e], trials.probe_ids[p])): bool(t)
+        for e, p, t in zip(trials.enrol, trials.probe, trials.target, strict=True)
+    }
     assert {item.id for item in items} == set(label)
     assert len(trials) == len(pairs) == 12 * 11 // 2
     assert all(same == (label[min(pair)] == label[max(pair)]) for pair, same in pairs.items())
@@ -86,7 +116,9 @@ def test_validation_trials_are_all_pairs() -> None:
 
 @settings(max_examples=30)
 @given(st.integers(6, 30), st.integers(1, 6), st.integers(8, 300))
-def test_of_many_pairs_distinct_ones_are_drawn_half_of_them_target(num_classes: int, num_each: int, num_pairs: int) -> None:
+def test_of_many_pairs_distinct_ones_are_drawn_half_of_them_target(
+    num_classes: int, num_each: int, num_pairs: int
+) -> None:
     part = partial(listed, num_classes=num_classes, num_each=num_each)
     if num_each == 1:
         with pytest.raises(ValueError, match="both kinds are needed"):
@@ -97,13 +129,18 @@ def test_of_many_pairs_distinct_ones_are_drawn_half_of_them_target(num_classes: 
         again = validation_trials(Path(), items=part)[1]
     label = {item.id: item.label for item in items}
     assert trials.target is not None
-    named = [(trials.enrol_ids[e], trials.probe_ids[p]) for e, p in zip(trials.enrol, trials.probe, strict=True)]
+    named = [
+        (trials.enrol_ids[e], trials.probe_ids[p])
+        for e, p in zip(trials.enrol, trials.probe, strict=True)
+    ]
     classes = max(4, round(num_classes / 4))
     possible = classes * num_each * (num_each - 1) // 2, classes * (classes - 1) // 2 * num_each**2
     assert len(named) == len({frozenset(one) for one in named}) == min(num_pairs, sum(possible))
     assert [label[a] == label[b] for a, b in named] == trials.target.tolist()
     if sum(possible) > num_pairs:
-        assert int(trials.target.sum()) == min(possible[0], max(num_pairs // 2, num_pairs - possible[1]))
+        assert int(trials.target.sum()) == min(
+            possible[0], max(num_pairs // 2, num_pairs - possible[1])
+        )
     assert {one for pair in named for one in pair} == set(label)
     assert np.array_equal(again.enrol, trials.enrol)
     assert again.enrol_ids == trials.enrol_ids
@@ -120,24 +157,41 @@ def test_the_inner_recipe_describes_itself_and_has_no_test_trials(voices: Path) 
     used = {item.label for item in [*items, *inner.items(voices)]}
     assert used == {item.label for item in folders.items(voices, split="train", test_share=0.25)}
     assert not used & tested
-    assert {item.label for item in items}.isdisjoint(item.label for item in fit_items(voices, items=tiny().items))
+    assert {item.label for item in items}.isdisjoint(
+        item.label for item in fit_items(voices, items=tiny().items)
+    )
 
 
 def test_retrieval_of_unseen_classes_is_tuned_on_held_out_ones() -> None:
-    """The test's own items do not occur, what is fitted and what is retrieved have no class in common, and the rest of the test stays."""
-    train, test = partial(listed, num_classes=12, num_each=2), partial(listed, num_classes=20, num_each=3)
-    outer = tiny(items=train, test=partial(measure.retrieval, items=test, ks=(1, 3), clusters=True), trials=None, metrics={"nmi": per_item.mutual_information})
+    """The test's own items do not occur, what is fitted and what is retrieved have no class in
+    common, and the rest of the test stays.
+    """
+    train, test = (
+        partial(listed, num_classes=12, num_each=2),
+        partial(listed, num_classes=20, num_each=3),
+    )
+    outer = tiny(
+        items=train,
+        test=partial(measure.retrieval, items=test, ks=(1, 3), clusters=True),
+        trials=None,
+        metrics={"nmi": per_item.mutual_information},
+    )
     inner = on_validation_classes(outer)
     assert isinstance(inner.test, partial)
     assert inner.test.func is measure.retrieval
-    assert {key: value for key, value in inner.test.keywords.items() if key != "items"} == {"ks": (1, 3), "clusters": True}
+    assert {key: value for key, value in inner.test.keywords.items() if key != "items"} == {
+        "ks": (1, 3),
+        "clusters": True,
+    }
     fitted, retrieved = inner.items(Path()), inner.test.keywords["items"](Path())
     assert sorted([*fitted, *retrieved]) == sorted(made(12))
     assert {one.label for one in fitted}.isdisjoint(one.label for one in retrieved)
     assert retrieved == held_out_items(Path(), items=train)
     assert replace(inner, items=outer.items, test=outer.test) == outer
     watched = replace(outer, validation=partial(measure.retrieval, items=test))
-    assert on_validation_classes(watched) == replace(watched, test=watched.validation)  # its own validation, where there is one
+    assert on_validation_classes(watched) == replace(
+        watched, test=watched.validation
+    )  # its own validation, where there is one
     for other in (partial(measure.classification, items=test), measure.classification):
         with pytest.raises(ValueError, match="a test but no validation to tune on"):
             on_validation_classes(replace(outer, test=other))
@@ -147,12 +201,18 @@ def bowl(recipe: Recipe, folder: Path) -> float:
     """Least at margin .2 and rate .01: a score that needs no training."""
     keywords = recipe.loss.keywords  # type: ignore[attr-defined]
     assert isinstance(keywords["scale"], float)
-    return float(abs(keywords["margin"] - 0.2) + abs(np.log10(recipe.optim.lr) + 2) + 0.1 * recipe.optim.nesterov)
+    return float(
+        abs(keywords["margin"] - 0.2)
+        + abs(np.log10(recipe.optim.lr) + 2)
+        + 0.1 * recipe.optim.nesterov
+    )
 
 
 def test_an_interrupted_search_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
-    search = partial(tune, tiny(), RANGES, variant="arcface", num_trials=14)  # past the ten random trials with which TPE begins
+    search = partial(
+        tune, tiny(), RANGES, variant="arcface", num_trials=14
+    )  # past the ten random trials with which TPE begins
     chosen, whole = search(out=tmp_path / "whole", score=bowl)
     seen = 0
 
@@ -173,17 +233,27 @@ def test_an_interrupted_search_equals_an_uninterrupted_one(tmp_path: Path) -> No
     assert whole.score == min(one["score"] for one in whole.trials)  # type: ignore[type-var]
     assert bowl(chosen, tmp_path) == pytest.approx(whole.score)
     assert len(whole.trials) == 14
-    assert all(0 <= one["settings"]["loss.margin"] <= 0.5 and 1e-3 <= one["settings"]["optim.lr"] <= 1e-1 for one in whole.trials)  # type: ignore[index]
-    longer, more = tune(tiny(), RANGES, variant="arcface", num_trials=16, out=tmp_path / "cut", score=bowl)
+    assert all(
+        0 <= one["settings"]["loss.margin"] <= 0.5 and 1e-3 <= one["settings"]["optim.lr"] <= 1e-1
+        for one in whole.trials
+    )  # type: ignore[index]
+    longer, more = tune(
+        tiny(), RANGES, variant="arcface", num_trials=16, out=tmp_path / "cut", score=bowl
+    )
     assert list(more.trials[:14]) == list(whole.trials)
     assert bowl(longer, tmp_path) <= bowl(chosen, tmp_path)
 
 
-GRID: dict[str, Range | Choice] = {"loss.margin": Choice((0.1, 0.2, 0.3)), "optim.lr": Choice((0.001, 0.01, 0.1))}
+GRID: dict[str, Range | Choice] = {
+    "loss.margin": Choice((0.1, 0.2, 0.3)),
+    "optim.lr": Choice((0.001, 0.01, 0.1)),
+}
 
 
 @pytest.mark.parametrize("num_trials", [9, 20])
-def test_every_point_of_a_grid_is_tried_once_when_the_trials_suffice(tmp_path: Path, num_trials: int) -> None:
+def test_every_point_of_a_grid_is_tried_once_when_the_trials_suffice(
+    tmp_path: Path, num_trials: int
+) -> None:
     pytest.importorskip("optuna")
     seen = 0
 
@@ -194,7 +264,9 @@ def test_every_point_of_a_grid_is_tried_once_when_the_trials_suffice(tmp_path: P
             raise Interrupted
         return bowl(recipe, folder)
 
-    search = partial(tune, tiny(), GRID, variant="arcface", num_trials=num_trials, out=tmp_path, score=stops)
+    search = partial(
+        tune, tiny(), GRID, variant="arcface", num_trials=num_trials, out=tmp_path, score=stops
+    )
     with pytest.raises(Interrupted):
         search()
     chosen, tuned = search()
@@ -210,8 +282,13 @@ def test_fewer_trials_than_points_are_drawn_without_replacement_and_go_on(tmp_pa
     pytest.importorskip("optuna")
     _, few = tune(tiny(), GRID, variant="arcface", num_trials=5, out=tmp_path / "few", score=bowl)
     _, more = tune(tiny(), GRID, variant="arcface", num_trials=8, out=tmp_path / "few", score=bowl)
-    _, whole = tune(tiny(), GRID, variant="arcface", num_trials=8, out=tmp_path / "whole", score=bowl)
-    assert [len({json.dumps(one["settings"]) for one in each.trials}) for each in (few, more)] == [5, 8]
+    _, whole = tune(
+        tiny(), GRID, variant="arcface", num_trials=8, out=tmp_path / "whole", score=bowl
+    )
+    assert [len({json.dumps(one["settings"]) for one in each.trials}) for each in (few, more)] == [
+        5,
+        8,
+    ]
     assert list(more.trials[:5]) == list(few.trials)
     assert more == whole
 
@@ -228,7 +305,10 @@ def test_a_trial_that_was_killed_before_it_had_its_settings_is_not_lost(tmp_path
     search = partial(tune, tiny(), GRID, variant="arcface", num_trials=9, out=tmp_path, score=bowl)
     with patch.object(optuna.Study, "ask", killed), pytest.raises(Interrupted):
         search()
-    assert len({json.dumps(one["settings"]) for one in search()[1].trials if one["score"] is not None}) == 9
+    assert (
+        len({json.dumps(one["settings"]) for one in search()[1].trials if one["score"] is not None})
+        == 9
+    )
 
 
 def test_the_score_of_supp_i_is_the_median_over_seeds_of_the_best_look(tmp_path: Path) -> None:
@@ -242,7 +322,14 @@ def test_the_score_of_supp_i_is_the_median_over_seeds_of_the_best_look(tmp_path:
         return bowl(recipe, folder) + (0.0, 100.0, 1.0)[recipe.seed]
 
     outer = tiny(schedule=replace(tiny().schedule, steps=60, eval_every=0))
-    chosen, tuned = tune(outer, Search(GRID, seeds=3, looks=5), variant="arcface", num_trials=9, out=tmp_path, score=of_seed)
+    chosen, tuned = tune(
+        outer,
+        Search(GRID, seeds=3, looks=5),
+        variant="arcface",
+        num_trials=9,
+        out=tmp_path,
+        score=of_seed,
+    )
     assert len(tried) == 27
     assert {one.schedule.eval_every for one in tried} == {12}
     assert {one.schedule.watch for one in tried} == {next(iter(outer.metrics))}
@@ -251,7 +338,14 @@ def test_the_score_of_supp_i_is_the_median_over_seeds_of_the_best_look(tmp_path:
     assert best["seeds"] == pytest.approx([0.0, 100.0, 1.0])
     assert chosen.schedule == outer.schedule  # what is then trained is the recipe's own
     with pytest.raises(ValueError, match="of another recipe"):
-        tune(outer, Search(GRID, seeds=1, looks=5), variant="arcface", num_trials=9, out=tmp_path, score=of_seed)
+        tune(
+            outer,
+            Search(GRID, seeds=1, looks=5),
+            variant="arcface",
+            num_trials=9,
+            out=tmp_path,
+            score=of_seed,
+        )
     for wrong in ({"seeds": 0}, {"looks": -1}):
         with pytest.raises(ValueError, match="Search"):
             Search(GRID, **wrong)
@@ -267,18 +361,39 @@ def test_higher_is_better_and_failed_trials(tmp_path: Path) -> None:
             raise ValueError("the loss is nan")
         return value
 
-    _, tuned = tune(upward, RANGES, variant="arcface", num_trials=4, out=tmp_path / "up", score=sometimes)
+    _, tuned = tune(
+        upward, RANGES, variant="arcface", num_trials=4, out=tmp_path / "up", score=sometimes
+    )
     assert tuned.score == max(one["score"] for one in tuned.trials if one["score"] is not None)  # type: ignore[type-var]
     assert tuned.trials[1]["failed"] == "the loss is nan"
-    with pytest.raises(ValueError, match="holds a search of another recipe, on other data or of other RANGES"):
-        tune(upward, {"loss.margin": Range(0.0, 0.4)}, variant="arcface", num_trials=4, out=tmp_path / "up", score=bowl)
+    with pytest.raises(
+        ValueError, match="holds a search of another recipe, on other data or of other RANGES"
+    ):
+        tune(
+            upward,
+            {"loss.margin": Range(0.0, 0.4)},
+            variant="arcface",
+            num_trials=4,
+            out=tmp_path / "up",
+            score=bowl,
+        )
     with pytest.raises(ValueError, match="on other data"):
-        tune(upward, RANGES, variant="arcface", num_trials=5, out=tmp_path / "up", score=bowl, data="another digest")
+        tune(
+            upward,
+            RANGES,
+            variant="arcface",
+            num_trials=5,
+            out=tmp_path / "up",
+            score=bowl,
+            data="another digest",
+        )
 
     def never(recipe: Recipe, folder: Path) -> float:
         raise ValueError("the loss is nan")
 
-    with pytest.raises(RuntimeError, match="all 2 trials failed, the first because: the loss is nan"):
+    with pytest.raises(
+        RuntimeError, match="all 2 trials failed, the first because: the loss is nan"
+    ):
         tune(tiny(), RANGES, variant="arcface", num_trials=2, out=tmp_path / "none", score=never)
 
 
@@ -299,7 +414,9 @@ def test_ranges_are_checked_before_training() -> None:
         Choice((1,))
 
 
-def test_without_optuna_tuning_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_optuna_tuning_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'likeness\[tune\]'"):
         tune(tiny(), RANGES, variant="arcface", num_trials=2, out=tmp_path, score=bowl)
@@ -310,9 +427,14 @@ def test_a_tuned_comparison_trains_on_fit_classes_and_reports_every_trial(tmp_pa
     pytest.importorskip("optuna")
     voices = tmp_path / "voices"
     synthetic.write_voices(voices, num_speakers=12, num_utterances=3, seconds=(0.5, 0.7))
-    chosen = {"arcface": recipes.override(tiny(), ["schedule.steps=4"]), "plain": recipes.override(tiny(), ["schedule.steps=4"])}
+    chosen = {
+        "arcface": recipes.override(tiny(), ["schedule.steps=4"]),
+        "plain": recipes.override(tiny(), ["schedule.steps=4"]),
+    }
     ranges = {"arcface": {"loss.margin": Range(0.0, 0.5), "optim.lr": Range(1e-3, 1e-1, log=True)}}
-    result = compare.compare(chosen, num_seeds=1, data=voices, out=tmp_path / "out", ranges=ranges, num_tuning_trials=2)
+    result = compare.compare(
+        chosen, num_seeds=1, data=voices, out=tmp_path / "out", ranges=ranges, num_tuning_trials=2
+    )
     document = json.loads((tmp_path / "out" / "comparison.json").read_text())["tuned"]["arcface"]
     assert len(document["trials"]) == 2
     best = min(document["trials"], key=lambda one: one["score"])
@@ -324,9 +446,18 @@ def test_a_tuned_comparison_trains_on_fit_classes_and_reports_every_trial(tmp_pa
     assert "arcface: tuned on validation classes (2 trials" in text
     assert "Not tuned: plain" in text
     for number in (0, 1):
-        trial = json.loads((tmp_path / "out" / "tune" / "arcface" / f"trial-{number}" / "recipe.json").read_text())
+        trial = json.loads(
+            (tmp_path / "out" / "tune" / "arcface" / f"trial-{number}" / "recipe.json").read_text()
+        )
         assert trial["items"]["call"] == "toolkit.training.tune.fit_items"
         assert trial["trials"]["call"] == "toolkit.training.tune.validation_trials"
     assert list(result.varied) == ["loss", "optim"]
     with pytest.raises(ValueError, match=r"RANGES of plain change sampling\.batch_size"):
-        compare.compare(chosen, num_seeds=1, data=voices, out=tmp_path / "out", ranges={"plain": {"sampling.batch_size": Choice((4, 8))}}, num_tuning_trials=2)
+        compare.compare(
+            chosen,
+            num_seeds=1,
+            data=voices,
+            out=tmp_path / "out",
+            ranges={"plain": {"sampling.batch_size": Choice((4, 8))}},
+            num_tuning_trials=2,
+        )
