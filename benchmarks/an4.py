@@ -1,8 +1,8 @@
 """AN4 by five-fold cross-validation over its 54 speakers: our recipe's variants and seeds beside
 LDA and SpeechBrain's ECAPA on the same folds.
 
-    python benchmarks/an4.py --data ../shared/data --out runs/an4-results            trains what is
-    missing, then prints the table of docs/results.md
+    python benchmarks/an4.py --data ../shared/data --out runs/an4-results
+        trains what is missing, then prints the table of docs/results.md
 
 Train on four fifths of the speakers, score all pairs of the rest, pool the trials of the five
 folds. Every fold's embeddings and scores stay in OUT; what is there is not run again, so the

@@ -1,12 +1,12 @@
 """Every loss, forward and backward: proxy losses beside bare cross-entropy and
 pytorch-metric-learning, pair losses beside SupCon. Prints Markdown rows.
 
-    python benchmarks/losses.py                         the page's selection (docs/performance.md):
-    about eight minutes of one core python benchmarks/losses.py --all                   every proxy
-    loss at 100,000 classes too: more than an hour python benchmarks/losses.py --only ArcFace
-    --batch 128 --classes 100
-    python benchmarks/losses.py --out runs/losses.jsonl keeps every row; what is there is printed
-    and not run again
+    python benchmarks/losses.py
+        the page's selection (docs/performance.md): about eight minutes of one core
+    python benchmarks/losses.py --all
+        every proxy loss at 100,000 classes too: more than an hour
+    python benchmarks/losses.py --only ArcFace --batch 128 --classes 100
+    python benchmarks/losses.py --out runs/losses.jsonl keeps every row; what is there is printed and not run again
 
 D = 512. Limits: cross_entropy(linear(z)), and cross_entropy(scale * linear(unit z, unit W)). A
 row's losses take turns, round after round, and the median time of each counts, so that a busy

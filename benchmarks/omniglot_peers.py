@@ -3,7 +3,7 @@ recipes/image/omniglot.py: same batches, views, network, start and optimiser.
 
     python benchmarks/omniglot_peers.py --data ../shared/data --seeds 3 --out runs/omniglot-peers
     python benchmarks/omniglot_peers.py --data ../shared/data --peers "" --out runs/omniglot-peers
-    raw pixels alone: seconds
+        raw pixels alone: seconds
 
 The step's loss is PML's, computed on our class vectors (so that they start and are optimised as in
 the recipe), everything else is `likeness train`'s. Prints a row a system: mean over seeds, standard

@@ -1,9 +1,10 @@
 """Runs the benchmarks one after the other and writes the rows that they print into
 docs/performance.md, whose remarks stay.
 
-    python benchmarks/performance.py                    all of them (make bench): about half an hour
-    of one core python benchmarks/performance.py eval_scoring       only this one; the rows of the
-    others stay as they are
+    python benchmarks/performance.py
+        all of them (make bench): about half an hour of one core
+    python benchmarks/performance.py eval_scoring
+        only this one; the rows of the others stay as they are
 
 A section is the line with its command, which begins with "`", the rows of its tables, and remarks:
 all other lines, written by hand. Every row is measured in one run: ours, the peer where it

@@ -2,14 +2,15 @@
 
     OMP_NUM_THREADS=1 python benchmarks/use.py [onnx import] [--repeats 3] [--only ResNet34]
 
-onnx    Every backbone at its usual size with its front-end inside: torch (eager, float32) against
-ONNX Runtime running the file of `likeness export`. One
-        recording of 3 s or one image, and batches of 8. Milliseconds of CPU time a call, items a
-        second of the batch; random weights, which do not change what is timed. "distance" and
-        "norm" are what the export's own check found. Limit: none is known for ONNX Runtime; torch
-        is the peer.
-import  `likeness --help` in a new process, wall seconds, the least of the repeats; of that what
-Python needs to start.
+onnx
+    Every backbone at its usual size with its front-end inside: torch (eager, float32) against ONNX
+    Runtime running the file of `likeness export`. One recording of 3 s or one image, and batches of
+    8. Milliseconds of CPU time a call, items a second of the batch; random weights, which do not
+    change what is timed. "distance" and "norm" are what the export's own check found. Limit: none
+    is known for ONNX Runtime; torch is the peer.
+import
+    `likeness --help` in a new process, wall seconds, the least of the repeats; of that what Python
+    needs to start.
 
 One thread, process time, the least of the repeats, both sides in turn.
 """

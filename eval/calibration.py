@@ -1,14 +1,14 @@
 """Calibration: scores to log-likelihood ratios by logistic regression, with quality measures; and
 what rejecting poor inputs would gain.
 
-    llr = slope * score + sum_k weight_k * quality_k + offset          natural logarithm; fitted on
-    one list, applied to others of the same system
+    llr = slope * score + sum_k weight_k * quality_k + offset
+        natural logarithm; fitted on one list, applied to others of the same system
 
 The fit minimises the prior-weighted cross-entropy (Bruemmer & du Preez 2006; at p_target = .5 it is
 Cllr times log 2)
 
-    p/T sum_targets log(1 + exp(-llr - logit p))  +  (1-p)/N sum_nontargets log(1 + exp(llr + logit
-    p))
+    p/T sum_targets log(1 + exp(-llr - logit p))
+        +  (1-p)/N sum_nontargets log(1 + exp(llr + logit p))
 
 so the share of targets in the list does not matter. The problem is convex; columns are standardised
 inside, which makes the result equivariant: a shift or a scale of the scores changes slope and

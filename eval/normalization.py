@@ -3,11 +3,17 @@
 A raw score s of enrolment e and probe p is set against the scores that either side gets with the C
 members of a cohort, who are none of the trials' subjects:
 
-    z_norm     (s - mean_e) / std_e                      the enrolment's scores with the cohort
-    (Reynolds 1997) t_norm     (s - mean_p) / std_p                      the probe's scores with the
-    cohort (Auckenthaler et al. 2000) s_norm     half the sum of both (Kenny 2010)
-    as_norm    the same, each side with its own top_n highest cohort scores only (Matejka et al.
-    2017, "as-norm1"; WeSpeaker's asnorm)
+    z_norm
+        (s - mean_e) / std_e                      the enrolment's scores with the cohort (Reynolds
+        1997)
+    t_norm
+        (s - mean_p) / std_p                      the probe's scores with the cohort (Auckenthaler
+        et al. 2000)
+    s_norm
+        half the sum of both (Kenny 2010)
+    as_norm
+        the same, each side with its own top_n highest cohort scores only (Matejka et al. 2017,
+        "as-norm1"; WeSpeaker's asnorm)
 
 std is the population's (divided by C or top_n), as in WeSpeaker. The cohort statistics are worked
 out once per distinct embedding and not once per trial, in blocks of rows: one matrix product and

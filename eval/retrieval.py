@@ -247,15 +247,17 @@ def retrieval_metrics(
     are refused ("error"); num_lone counts them, num_queries the queries averaged. map@1000 =
     (1/min(R, 1000)) sum_{i<=1000} precision(i) rel(i).
     compat: another tool's conventions under the same keys, `lone` included. All: ties by row.
-      "pml"   pytorch-metric-learning 2.9: MAP@1000 divides by R even beyond 1000; lone queries
-      excluded. "oml"   Open Metric Learning 4.0: MAPs divide by the hits found within k; lone
-      queries count 0, but precision@1 and r_precision are then NaN.
-              Ties: OML leaves them to torch.topk, which promises no order, so its numbers on tied
-                  scores cannot be reproduced.
-      "rdml"  Revisiting-DML: drops what ranks first instead of the query; "map@r" is its mAP_c,
-      over R + 1 places and divided by R + 1; "map@1000" its
-              mAP_1000, divided by R + 1, with up to 1,000 items inflated by faiss's padding (it may
-              exceed 1); lone queries count.
+      "pml"
+          pytorch-metric-learning 2.9: MAP@1000 divides by R even beyond 1000; lone queries
+          excluded.
+      "oml"
+          Open Metric Learning 4.0: MAPs divide by the hits found within k; lone queries count 0,
+          but precision@1 and r_precision are then NaN. Ties: OML leaves them to torch.topk, which
+          promises no order, so its numbers on tied scores cannot be reproduced.
+      "rdml"
+          Revisiting-DML: drops what ranks first instead of the query; "map@r" is its mAP_c, over R
+          + 1 places and divided by R + 1; "map@1000" its mAP_1000, divided by R + 1, with up to
+          1,000 items inflated by faiss's padding (it may exceed 1); lone queries count.
     ValueError: NaN or infinity, no rows, shapes or labels that do not fit, no query with a relevant
     item, lone="error" and lone queries.
 

@@ -4,21 +4,29 @@ Higher is closer, always.
 
 Every similarity here is a function of x.y, |x| and |y|, so one matrix product serves all of them.
 
-    cosine         x.y / (|x||y|), and 0 if either is the zero vector, which has no direction
-    dot            x.y
-    simple:B       x.y - B |x||y|, SimPLE's generalised inner product with angular bias B =
-    cos(theta); `simple` alone is B = 0.3 euclidean      -|x - y|
-    poincare:C     minus the Poincare distance of curvature C > 0 after expmap0, clipped to the
-    radius (1 - 1e-3) / sqrt(C) (vMF paper, Eq 2);
-                   `poincare` alone is C = 1e-5, the paper's choice, at which the distance is 2|x -
-                   y|
-    vmf_el:ALPHA   the embedding as a von Mises-Fisher distribution with mean direction x/|x| and
-    concentration kappa = ALPHA |x| (ALPHA = 1 if left out):
-                   log of the expected likelihood, log C(k_x) + log C(k_y) - log C(ALPHA |x + y|)
-                   (nivMF paper, Eq 35)
-    vmf_b:ALPHA    log of the Bhattacharyya coefficient, (log C(k_x) + log C(k_y)) / 2 - log C(ALPHA
-    |x + y| / 2) (Eq 29) vmf_kl:ALPHA   -KL(x || y) = log C(k_y) - log C(k_x) - A(k_x) (k_x - k_y
-    cos), the enrolment side first: not symmetric (Eq 39 with its missing factor A)
+    cosine
+        x.y / (|x||y|), and 0 if either is the zero vector, which has no direction
+    dot
+        x.y
+    simple:B
+        x.y - B |x||y|, SimPLE's generalised inner product with angular bias B = cos(theta);
+        `simple` alone is B = 0.3
+    euclidean
+        -|x - y|
+    poincare:C
+        minus the Poincare distance of curvature C > 0 after expmap0, clipped to the radius (1 -
+        1e-3) / sqrt(C) (vMF paper, Eq 2); `poincare` alone is C = 1e-5, the paper's choice, at
+        which the distance is 2|x - y|
+    vmf_el:ALPHA
+        the embedding as a von Mises-Fisher distribution with mean direction x/|x| and concentration
+        kappa = ALPHA |x| (ALPHA = 1 if left out): log of the expected likelihood, log C(k_x) + log
+        C(k_y) - log C(ALPHA |x + y|) (nivMF paper, Eq 35)
+    vmf_b:ALPHA
+        log of the Bhattacharyya coefficient, (log C(k_x) + log C(k_y)) / 2 - log C(ALPHA |x + y| /
+        2) (Eq 29)
+    vmf_kl:ALPHA
+        -KL(x || y) = log C(k_y) - log C(k_x) - A(k_x) (k_x - k_y cos), the enrolment side first:
+        not symmetric (Eq 39 with its missing factor A)
 
 The zero vector has no similarity to anything, least of all to another one: that a formula is 0
 there, or calls two of them equal, means nothing. `score_trials` and `likeness score` warn of such

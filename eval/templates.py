@@ -5,13 +5,18 @@ Faces of a template (IJB), utterances of an enrolled speaker.
 A template is a weighted sum of its items' rows x. The weights, where the template has n items, m
 media (videos, photos; one still is a medium of its own), and k items of x's medium:
 
-    mean            1/n                 raw rows: a long row counts more in the direction, and the
-    norm stays that of one item
-    norm_weighted   1                   the sum of raw rows, each direction weighted by its norm:
-        von Mises-Fisher natural parameters add ijb             1/k                 mean over each
-        medium, then sum over the media: a video counts as much as a photo (insightface, IJB-B/C)
-        ijb_mean        1/(k m)             the same, but mean over the media: for similarities that
-        look at the norm (OpenSphere's SimPLE)
+    mean
+        1/n                 raw rows: a long row counts more in the direction, and the norm stays
+        that of one item
+    norm_weighted
+        1                   the sum of raw rows, each direction weighted by its norm: von
+        Mises-Fisher natural parameters add
+    ijb
+        1/k                 mean over each medium, then sum over the media: a video counts as much
+        as a photo (insightface, IJB-B/C)
+    ijb_mean
+        1/(k m)             the same, but mean over the media: for similarities that look at the
+        norm (OpenSphere's SimPLE)
 
 Cosine does not see the factor between the first two, nor between the last two; dot, simple and vMF
 similarities do.

@@ -1,9 +1,10 @@
 """The readers of tests/test_fuzz.py over many mutations of real files, for hours: in a worker
 process that is watched for crashes, time and memory.
 
-    python tests/fuzz_long.py FOLDER [--count 100000] [--only NAME ...]     run, or go on where the
-    last run of FOLDER stopped python tests/fuzz_long.py FOLDER --report
-    how far it is, and what failed
+    python tests/fuzz_long.py FOLDER [--count 100000] [--only NAME ...]
+        run, or go on where the last run of FOLDER stopped
+    python tests/fuzz_long.py FOLDER --report
+        how far it is, and what failed
 
 Readers that work behind eval.formats.boundary run here without it, so that a hundred thousand files
 do not need as many processes. Where one crashes, hangs or takes too much, the same file is read

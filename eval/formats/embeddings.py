@@ -2,13 +2,20 @@
 
 The raw float32 matrix comes back bit for bit; nothing is executed.
 
-.npz       ids (N,) text, matrix (N, D) float32, norms (N,) float32 and meta, a JSON object of texts
-(model digest, similarity, modality) .ark       binary vectors; NAME.scp says where each of them is,
-NAME.meta.json holds the meta, for which Kaldi has no place (embeddings_kaldi.py) .parquet   columns
-id, vector (lists of D float32) and norm; the meta as JSON under the key "likeness" of the schema's
-metadata (embeddings_tables.py) .h5        data sets ids, matrix, norms and meta, as in .npz
-.lance     a LanceDB table with the columns and metadata of .parquet: DIR/TABLE.lance, also written
-lancedb:DIR/TABLE, is table TABLE of the database DIR
+.npz
+    ids (N,) text, matrix (N, D) float32, norms (N,) float32 and meta, a JSON object of texts (model
+    digest, similarity, modality)
+.ark
+    binary vectors; NAME.scp says where each of them is, NAME.meta.json holds the meta, for which
+    Kaldi has no place (embeddings_kaldi.py)
+.parquet
+    columns id, vector (lists of D float32) and norm; the meta as JSON under the key "likeness" of
+    the schema's metadata (embeddings_tables.py)
+.h5
+    data sets ids, matrix, norms and meta, as in .npz
+.lance
+    a LanceDB table with the columns and metadata of .parquet: DIR/TABLE.lance, also written
+    lancedb:DIR/TABLE, is table TABLE of the database DIR
 
 The last three need pyarrow, h5py and lancedb: pip install 'likeness[formats]'. A LanceDB table is a
 folder of one's own, like a database, and not a file to be taken from strangers: LanceDB reads what

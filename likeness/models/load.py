@@ -1,15 +1,19 @@
 """Models from elsewhere behind the one way of embedding: what MODEL means on the command line.
 
-    load("runs/an4")                                       a run directory or a .safetensors
-    checkpoint of Likeness load("speechbrain:FOLDER")                             a local folder of
-    a SpeechBrain speaker model (hyperparams.yaml, embedding_model.ckpt)
-    load("speechbrain:speechbrain/spkrec-ecapa-voxceleb")  the same from the Hugging Face hub, which
-    is asked for by writing so load("wespeaker:FOLDER_OR_FILE.pt")                    a WeSpeaker
-    checkpoint (avg_model.pt): ResNet, ECAPA-TDNN, CAM++ or x-vector
-    load("insightface:FILE_OR_FOLDER")                     a face network of InsightFace: a
-    recognition .onnx file, or an unpacked pack such as buffalo_l load("model.onnx")
-    a file of `likeness export`, of any modality; else a speaker network: filterbanks (B, T, F) or
-                                                           waves (B, S) -> (B, dim)
+    load("runs/an4")
+        a run directory or a .safetensors checkpoint of Likeness
+    load("speechbrain:FOLDER")
+        a local folder of a SpeechBrain speaker model (hyperparams.yaml, embedding_model.ckpt)
+    load("speechbrain:speechbrain/spkrec-ecapa-voxceleb")
+        the same from the Hugging Face hub, which is asked for by writing so
+    load("wespeaker:FOLDER_OR_FILE.pt")
+        a WeSpeaker checkpoint (avg_model.pt): ResNet, ECAPA-TDNN, CAM++ or x-vector
+    load("insightface:FILE_OR_FOLDER")
+        a face network of InsightFace: a recognition .onnx file, or an unpacked pack such as
+        buffalo_l
+    load("model.onnx")
+        a file of `likeness export`, of any modality; else a speaker network: filterbanks (B, T, F)
+        or waves (B, S) -> (B, dim)
 
 The weights that InsightFace publishes are for non-commercial research only; loading them says so.
 Nothing in these files is executed: SpeechBrain's YAML (which it runs as code: HyperPyYAML's !new:

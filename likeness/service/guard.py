@@ -1,17 +1,27 @@
 """What stands before every request of `likeness serve`: who may ask, how much, how often, how long;
 what the answer's headers, the log and the metrics say.
 
-    Host        only the addresses that are served: a page elsewhere cannot reach the server by
-        pointing its own name at it (DNS rebinding) -> 421 Origin      requests that change or
-        upload must come from the page itself, or from no page (CSRF) -> 403 token       enrolling,
-        replacing and removing need it; where other machines can connect, everything but the page,
-        /health, /docs and /openapi.json -> 401 rate        a token bucket for each client address
-        -> 429; wrong tokens have a smaller one, and where it is empty the right one waits too
-        charset     forms in another encoding than UTF-8, which the form's reader would decode by
-        whatever Python has -> 415 size, time  bodies over the limit -> 413, that arrive too slowly
-        -> 408
-    memory      the bodies of all requests together; beyond that, the one that has been arriving
-    longest -> 503 queue       so many uploads that have arrived, worked on or waiting -> 503
+    Host
+        only the addresses that are served: a page elsewhere cannot reach the server by pointing its
+        own name at it (DNS rebinding) -> 421
+    Origin
+        requests that change or upload must come from the page itself, or from no page (CSRF) -> 403
+    token
+        enrolling, replacing and removing need it; where other machines can connect, everything but
+        the page, /health, /docs and /openapi.json -> 401
+    rate
+        a token bucket for each client address -> 429; wrong tokens have a smaller one, and where it
+        is empty the right one waits too
+    charset
+        forms in another encoding than UTF-8, which the form's reader would decode by whatever
+        Python has -> 415
+    size, time
+        bodies over the limit -> 413, that arrive too slowly -> 408
+    memory
+        the bodies of all requests together; beyond that, the one that has been arriving longest ->
+        503
+    queue
+        so many uploads that have arrived, worked on or waiting -> 503
 
 A refused request is answered at once; what its sender still sends is read and thrown away for a
 while, since closing the connection at once would lose the answer.

@@ -3,16 +3,20 @@
 SpeechBrain's filterbank is in speechbrain_fbank.py.
 
 A front-end is an nn.Module: (B, S) waves and relative lengths -> (B, T, F) features and relative
-lengths, with `dim` = F and trim(samples). Definition: Kaldi's feature-window, mel-computations and
-feature-mfcc (Apache 2.0), as torchaudio.compliance.kaldi states them with snip_edges,
-remove_dc_offset and use_power, without use_energy. These take a padded batch, build the mel bank
-and the window once, and let gradients flow to the wave.
+lengths, with `dim` = F and trim(samples).
+Definition: Kaldi's feature-window, mel-computations and feature-mfcc (Apache 2.0), as
+torchaudio.compliance.kaldi states them with snip_edges, remove_dc_offset and use_power, without
+use_energy. These take a padded batch, build the mel bank and the window once, and let gradients
+flow to the wave.
 
 The field's settings, to be used as parts (and changed: partial(WESPEAKER_FBANK, num_mels=72)):
-WESPEAKER_FBANK            WeSpeaker, wespeaker/dataset/processor.py compute_fbank and apply_cmvn;
-its dither of 1 is for training only, as in bin/extract.py THREED_SPEAKER_FBANK       3D-Speaker,
-speakerlab/process/processor.py FBank with mean_nor They differ in window and level, which CMN does
-not cancel where the log floor bites: weights made for one do not fit the other.
+WESPEAKER_FBANK
+    WeSpeaker, wespeaker/dataset/processor.py compute_fbank and apply_cmvn; its dither of 1 is for
+    training only, as in bin/extract.py
+THREED_SPEAKER_FBANK
+    3D-Speaker, speakerlab/process/processor.py FBank with mean_nor
+They differ in window and level, which CMN does not cancel where the log floor bites: weights made
+for one do not fit the other.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@ paper): Tables 1, 2, 4 and 5, Figures 4, 5 and 9.
 
     likeness train recipes/image/cars196_nivmf.py:panc_el_nivmf backbone.weights=resnet50.pth --data
     DATA --out runs/cars likeness compare recipes/image/cars196_nivmf.py --variants
-    proxynca,el_nivmf,panc,panc_el_nivmf --seeds 5 backbone.weights=resnet50.pth ... likeness
-    compare recipes/image/cars196_nivmf.py --variants cos,l2,nivmf,b_vmf,el_vmf,kl_vmf,elk_nivmf
-    --tune 9 --seeds 5 ...           Figure 5, as Supp. I
+    proxynca,el_nivmf,panc,panc_el_nivmf --seeds 5 backbone.weights=resnet50.pth ...
+    likeness compare recipes/image/cars196_nivmf.py --variants cos,l2,nivmf,b_vmf,el_vmf,kl_vmf,elk_nivmf --tune 9 --seeds 5 ...
+        Figure 5, as Supp. I
 DATA holds car_ims/ and cars_annos.mat (likeness prepare cars196 says how): 98 models of cars train,
 98 unseen ones test. backbone.weights: torchvision's ImageNet ResNet-50; of the public
 bn_inception-52deb4733.pth for r_ibn_512 and ibn_omega=... 1.1 hours a run for Table 1 and Figure 5,
@@ -13,23 +13,19 @@ bn_inception-52deb4733.pth for r_ibn_512 and ibn_omega=... 1.1 hours a run for T
 
 Published %, nothing of it measured by us:
   Table 1, 128-D, R@1 / mAP@1000: margin 80.1 / 32.7, multisimilarity 81.6 / 31.7, proxynca 78.8 /
-  31.9, el_nivmf 82.1 / 33.4, panc 82.4 / 34.2 (deviations .1
-    to .4); panc_el_nivmf: the row is cut off in our copy, the text says 1.2 above panc. The first
-    two are what the text calls the two strongest sample-based methods of Roth et al. 2020; our copy
-    lost their names.
+  31.9, el_nivmf 82.1 / 33.4, panc 82.4 / 34.2 (deviations .1 to .4); panc_el_nivmf: the row is cut
+  off in our copy, the text says 1.2 above panc. The first two are what the text calls the two
+  strongest sample-based methods of Roth et al. 2020; our copy lost their names.
   Table 2, R@1, R@2, NMI: r_128 84.0, 90.0, 69.5; r_512 86.2, 91.9, 70.3; r_ibn_512 86.4, 92.0,
   71.3. Figure 4, omega of 128-D (omega=...) and of BN-Inception, 512-D (ibn_omega=...): best where
-  neither part is left out; no numbers are printed. omega=0 is
-    el_nivmf.
+  neither part is left out; no numbers are printed. omega=0 is el_nivmf.
   Figure 5, 512-D: nivmf is 1.7 above cos, elk_nivmf (EL-nivMF) .3 above that; no numbers are
-  printed. Table 4, the same by Euclidean distance
-    (NAME_euclidean), R@1: l2 76.61, cos 76.94, nivmf 78.62, b_vmf 79.69, el_vmf 80.17, kl_vmf
-    76.65, elk_nivmf 76.37 (deviation 5.32). Of a tuned Figure 5: `likeness embed` and `likeness
-    retrieve --similarity euclidean` on NAME's run.
+  printed. Table 4, the same by Euclidean distance (NAME_euclidean), R@1: l2 76.61, cos 76.94, nivmf
+  78.62, b_vmf 79.69, el_vmf 80.17, kl_vmf 76.65, elk_nivmf 76.37 (deviation 5.32). Of a tuned
+  Figure 5: `likeness embed` and `likeness retrieve --similarity euclidean` on NAME's run.
   Table 5, diversity of clusters / features of the training images (NAME_diversity) against cos:
-  el_vmf +24 % / +13 %, elk_nivmf +31 % / +14 %.
-  Figure 9: right queries have longer embeddings. In test.npz: the column "norm", split by
-      "recall@1" of a run of cos.
+  el_vmf +24 % / +13 %, elk_nivmf +31 % / +14 %. Figure 9: right queries have longer embeddings. In
+  test.npz: the column "norm", split by "recall@1" of a run of cos.
 Published numbers are those of the best epoch ON THE TEST CLASSES (the release has no validation);
 here the last epoch counts. Their mAP@1000 divides by R + 1 (eval.retrieval, compat="rdml"): about 1
 % lower than ours here.

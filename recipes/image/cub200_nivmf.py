@@ -3,9 +3,9 @@ nivMF paper): Tables 1, 2, 4 and 5, Figures 4, 5 and 9.
 
     likeness train recipes/image/cub200_nivmf.py:panc_el_nivmf backbone.weights=resnet50.pth --data
     DATA --out runs/cub likeness compare recipes/image/cub200_nivmf.py --variants
-    proxynca,el_nivmf,panc,panc_el_nivmf --seeds 5 backbone.weights=resnet50.pth ... likeness
-    compare recipes/image/cub200_nivmf.py --variants cos,l2,nivmf,b_vmf,el_vmf,kl_vmf,elk_nivmf
-    --tune 9 --seeds 5 ...            Figure 5, as Supp. I
+    proxynca,el_nivmf,panc,panc_el_nivmf --seeds 5 backbone.weights=resnet50.pth ...
+    likeness compare recipes/image/cub200_nivmf.py --variants cos,l2,nivmf,b_vmf,el_vmf,kl_vmf,elk_nivmf --tune 9 --seeds 5 ...
+        Figure 5, as Supp. I
 DATA holds CUB_200_2011/ (likeness prepare cub200): 100 species train, 100 unseen ones test.
 backbone.weights: torchvision's ImageNet ResNet-50; of the public bn_inception-52deb4733.pth for
 r_ibn_512. An hour a run for Table 1, half for Figure 5, 1.4 for Table 2: estimates, from 300 images
@@ -13,23 +13,20 @@ a second on a 2080 Ti.
 
 Published %, nothing of it measured by us:
   Table 1, 128-D, R@1 / mAP@1000: margin 62.9 / 32.7, multisimilarity 62.8 / 31.1, proxynca 63.2 /
-  33.4, el_nivmf 64.8 / 34.3, panc 64.4 / 33.2,
-    panc_el_nivmf 66.5 / 35.3 (deviations .1 to .4). The first two are what the text calls the two
-    strongest sample-based methods of Roth et al. 2020; our copy of the table lost their names.
+  33.4, el_nivmf 64.8 / 34.3, panc 64.4 / 33.2, panc_el_nivmf 66.5 / 35.3 (deviations .1 to .4). The
+  first two are what the text calls the two strongest sample-based methods of Roth et al. 2020; our
+  copy of the table lost their names.
   Table 2, R@1, R@2, NMI: r_128 67.0, 77.6, 70.0; r_512 69.3, 79.3, 72.1; r_ibn_512 69.5, 80.0,
-  71.0.
-  Figure 4, omega: best where neither part is left out, up to 4 points above the ends; no numbers
-      are printed, and our copy lost the panel's title. Its ticks of
-    .65 to .69 fit 512-D (omega_512=...) better than 128-D (omega=...; omega=0 is el_nivmf).
-  Figure 5, 512-D: nivmf is 2.1 above cos, elk_nivmf (EL-nivMF) .6 above that; no numbers are
-  printed. Table 4, the same by Euclidean distance
-    (NAME_euclidean), R@1: l2 61.89, cos 62.01, nivmf 63.74, b_vmf 62.29, el_vmf 62.49, kl_vmf
-    61.68, elk_nivmf 63.69. Of a tuned Figure 5: `likeness embed` and `likeness retrieve
-    --similarity euclidean` on NAME's run.
+  71.0. Figure 4, omega: best where neither part is left out, up to 4 points above the ends; no
+  numbers are printed, and our copy lost the panel's title. Its ticks of .65 to .69 fit 512-D
+  (omega_512=...) better than 128-D (omega=...; omega=0 is el_nivmf). Figure 5, 512-D: nivmf is 2.1
+  above cos, elk_nivmf (EL-nivMF) .6 above that; no numbers are printed. Table 4, the same by
+  Euclidean distance (NAME_euclidean), R@1: l2 61.89, cos 62.01, nivmf 63.74, b_vmf 62.29, el_vmf
+  62.49, kl_vmf 61.68, elk_nivmf 63.69. Of a tuned Figure 5: `likeness embed` and `likeness retrieve
+  --similarity euclidean` on NAME's run.
   Table 5, diversity of clusters / features of the training images (NAME_diversity) against cos:
-  el_vmf +11 % / +6 %, elk_nivmf +25 % / +8 %.
-  Figure 9: right queries have longer embeddings. In test.npz: the column "norm", split by
-      "recall@1" of a run of cos.
+  el_vmf +11 % / +6 %, elk_nivmf +25 % / +8 %. Figure 9: right queries have longer embeddings. In
+  test.npz: the column "norm", split by "recall@1" of a run of cos.
 Published numbers are those of the best epoch ON THE TEST CLASSES (the release has no validation);
 here the last epoch counts. Their mAP@1000 divides by R + 1 (eval.retrieval, compat="rdml"): about 2
 % lower than ours here.

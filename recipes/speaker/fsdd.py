@@ -3,8 +3,9 @@
 A complete experiment in minutes on one core, and no more than that.
 
     likeness train recipes/speaker/fsdd.py items.fold=3 trials.fold=3 --data DATA --out runs/fsdd-3
-    DATA holds fsdd/; one fold of 15 python recipes/speaker/fsdd.py DATA OUT
-    all folds, every variant and the baselines, a table
+        DATA holds fsdd/; one fold of 15
+    python recipes/speaker/fsdd.py DATA OUT
+        all folds, every variant and the baselines, a table
 
 Fold k holds out the k-th pair of speakers and trains on the four others
 (modalities/speaker/fsdd.py). What can be learnt from four voices: which directions of the long-term

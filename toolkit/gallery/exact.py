@@ -2,24 +2,29 @@
 
 Three stores, the same methods:
 
-    ExactGallery   every subject is compared: one matrix product, block by block, with partial
-        selection (this file)
-    FaissGallery   an ExactGallery searched by way of a FAISS index: for millions of subjects,
-        approximate (faiss.py) LanceGallery   a LanceDB table, which need not fit into memory
-        (lance.py)
+    ExactGallery
+        every subject is compared: one matrix product, block by block, with partial selection (this
+        file)
+    FaissGallery
+        an ExactGallery searched by way of a FAISS index: for millions of subjects, approximate
+        (faiss.py)
+    LanceGallery
+        a LanceDB table, which need not fit into memory (lance.py)
 
-    enrol(embeddings, subjects)      one raw embedding per entry of subjects, in addition to what a
-    subject has update(embeddings, subjects)     the same in place of what they have
+    enrol(embeddings, subjects)
+        one raw embedding per entry of subjects, in addition to what a subject has
+    update(embeddings, subjects)
+        the same in place of what they have
     remove(subjects)
-    search(probes, k=5, threshold=None) -> one tuple of Matches per probe, best first; threshold: an
-    empty tuple = nobody who is enrolled entries(), len(), close(), meta, similarity
+    search(probes, k=5, threshold=None) -> one tuple of Matches per probe, best first; threshold: an empty tuple = nobody who is enrolled
+    entries(), len(), close(), meta, similarity
 
 A subject is one template, pooled from its enrolments by eval.templates.pool; enrolments are kept
-raw, so norms keep their meaning. A gallery belongs to one model: its digest and similarity are
-stored, and embeddings of another model are refused. Scores are those of eval.similarity.pairs,
-template first, in every store. Every change is atomic and on disk when the method returns; an
-ExactGallery's folder belongs to one process at a time, a LanceDB table has one that writes and any
-number that read.
+raw, so norms keep their meaning. A gallery belongs to one
+model: its digest and similarity are stored, and embeddings of another model are refused. Scores are
+those of eval.similarity.pairs, template first, in every store. Every change is atomic and on disk
+when the method returns; an ExactGallery's folder belongs to one process at a time, a LanceDB table
+has one that writes and any number that read.
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
 """One recipe, many variants and seeds, under identical data order, budget and augmentation -> a
 table with standard errors and intervals.
 
-out/VARIANT/seed-N/       the run as `likeness train` leaves it, scores.txt (`enrol probe score
-label`) or test.npz (values of each item), result.json out/plan.json             what is being
-compared: a changed recipe or data set is refused out/tune/                 Optuna's study and a run
-folder for each trial, with --tune
-out/comparison.json, table.txt, table.md, table.tex, report/index.html      the result, worked out
-anew from the score files each time
+out/VARIANT/seed-N/
+    the run as `likeness train` leaves it, scores.txt (`enrol probe score label`) or test.npz
+    (values of each item), result.json
+out/plan.json
+    what is being compared: a changed recipe or data set is refused
+out/tune/
+    Optuna's study and a run folder for each trial, with --tune
+out/comparison.json, table.txt, table.md, table.tex, report/index.html
+    the result, worked out anew from the score files each time
 """
 
 from __future__ import annotations

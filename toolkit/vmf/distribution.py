@@ -1,9 +1,10 @@
 """Distributions on the unit sphere: von Mises-Fisher (vMF), non-isotropic vMF, and the distances
 between them that losses are made of.
 
-    vMF(mu, kappa):      C_n(kappa) exp(kappa mu.x)                   natural parameter nu = kappa
-    mu nivMF(mu, K):        C_n(k) exp(k s(K x, K mu)) det(K) / |K x|^n   k = |K mu|, K =
-    diag(kappas)
+    vMF(mu, kappa):
+        C_n(kappa) exp(kappa mu.x)                   natural parameter nu = kappa mu
+    nivMF(mu, K):
+        C_n(k) exp(k s(K x, K mu)) det(K) / |K x|^n   k = |K mu|, K = diag(kappas)
 
 Legend: B samples, C proxies, S draws, D = n dimensions. lc(k) = log C_n(k), A_n = -lc'. Everything
 is differentiable once; gradients are analytic: with Q(k^2) = A_n(k)/k, d lc/d(k^2) = -Q/2 and
