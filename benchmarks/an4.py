@@ -162,7 +162,10 @@ def row(
         eers, costs = (
             percentile_interval(drawn[name] - plain[name], 0.95) for name in ("eer", "min_dcf")
         )
-        paired += f"; vs without: EER [{100 * eers[0]:+.2f}, {100 * eers[1]:+.2f}], minDCF [{costs[0]:+.3f}, {costs[1]:+.3f}]"
+        paired += (
+            f"; vs without: EER [{100 * eers[0]:+.2f}, {100 * eers[1]:+.2f}], "
+            f"minDCF [{costs[0]:+.3f}, {costs[1]:+.3f}]"
+        )
     cells = [
         name,
         f"{100 * eer(scores.targets, scores.nontargets):.2f} [{100 * low:.1f}, {100 * high:.1f}]",

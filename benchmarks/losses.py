@@ -6,7 +6,8 @@ pytorch-metric-learning, pair losses beside SupCon. Prints Markdown rows.
     python benchmarks/losses.py --all
         every proxy loss at 100,000 classes too: more than an hour
     python benchmarks/losses.py --only ArcFace --batch 128 --classes 100
-    python benchmarks/losses.py --out runs/losses.jsonl keeps every row; what is there is printed and not run again
+    python benchmarks/losses.py --out runs/losses.jsonl
+        keeps every row; what is there is printed and not run again
 
 D = 512. Limits: cross_entropy(linear(z)), and cross_entropy(scale * linear(unit z, unit W)). A
 row's losses take turns, round after round, and the median time of each counts, so that a busy
@@ -282,11 +283,9 @@ def main() -> None:
                     file.write(json.dumps({"key": key, "row": row}) + "\n")
         print("| " + " | ".join(row) + " |", flush=True)
 
-    print(
-        "| loss | B | C "
-        "|"
-        f"{''.join(f' {device} ms | x linear + CE | x normalised linear + CE | x PML |' for device in ('CPU', 'GPU'))}\n|{'---|' * 11}"
-    )
+    compared = "x linear + CE | x normalised linear + CE | x PML |"
+    columns = "".join(f" {device} ms | {compared}" for device in ("CPU", "GPU"))
+    print(f"| loss | B | C |{columns}\n|{'---|' * 11}")
     for count in counts:
         for size in batches:
             for name in only:

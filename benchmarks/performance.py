@@ -39,8 +39,10 @@ SCRIPTS = [
 
 HEAD = """# Performance
 
-Tables are printed by the command of each section, some with more columns; `make bench` runs all with their defaults. CPU time, the least of repeated runs (of
-losses: the median); ours, the peer and the bare limit in one run. The ratios are what travels to another machine. What is not in a table was not measured.
+Tables are printed by the command of each section, some with more columns; `make bench` runs all
+with their defaults. CPU time, the least of repeated runs (of losses: the median); ours, the peer
+and the bare limit in one run. The ratios are what travels to another machine. What is not in a
+table was not measured.
 """
 
 
@@ -56,7 +58,8 @@ def machine() -> str:
         if info.exists()
         else []
     )
-    return f"{os.cpu_count()} cores ({names[0] if names else platform.processor()}), Python {platform.python_version()}"
+    name = names[0] if names else platform.processor()
+    return f"{os.cpu_count()} cores ({name}), Python {platform.python_version()}"
 
 
 def sections() -> dict[str, str]:

@@ -43,34 +43,46 @@ Written by `python docs/make_backbones.py`, which builds and counts every row.
 
 ## Speech
 
-Counted at 80 mel bands. A backbone takes features `(B, T, F)` and relative lengths and
-gives raw embeddings `(B, dim)`. *Exact*: padding changes no embedding, so that batches may mix lengths; the others get batches of equal lengths.
+Counted at 80 mel bands. A backbone takes features `(B, T, F)` and relative lengths and gives raw
+embeddings `(B, dim)`. *Exact*: padding changes no embedding, so that batches may mix lengths; the
+others get batches of equal lengths.
 
-Counts of the field: README files and comments of the sources named, or counted from those sources. Weights of the field's networks load by
-`toolkit.backbones.weights.load_wespeaker(backbone, state_dict)`, strictly, under the names of the projects in the column "weights of". They are tied to
-their front-end: WeSpeaker's is Kaldi's filterbank with a Hamming window of samples at int16 scale, 3D-Speaker's with Povey's of samples in [-1, 1],
-SpeechBrain's its own.
+Counts of the field: README files and comments of the sources named, or counted from those sources.
+Weights of the field's networks load by
+`toolkit.backbones.weights.load_wespeaker(backbone, state_dict)`, strictly, under the names of the
+projects in the column "weights of". They are tied to their front-end: WeSpeaker's is Kaldi's
+filterbank with a Hamming window of samples at int16 scale, 3D-Speaker's with Povey's of samples in
+[-1, 1], SpeechBrain's its own.
 
-Pooling (`pooling=`): TAP (mean), TSDP (standard deviation), TSTP (both), ASTP and ASP (both under attention), MHASTP and MQMHASTP (several heads and queries).
-A padded utterance is left out of every mean, deviation and softmax. Batch norm still sees padded frames in training: train on crops of equal length.
+Pooling (`pooling=`): TAP (mean), TSDP (standard deviation), TSTP (both), ASTP and ASP (both under
+attention), MHASTP and MQMHASTP (several heads and queries). A padded utterance is left out of every
+mean, deviation and softmax. Batch norm still sees padded frames in training: train on crops of
+equal length.
 """
 IMAGES_HEAD = """
 ## Faces and images
 
-Counted with three channels (SmallCNN with one) at the dim of the call. A backbone takes images `(B, C, H, W)` and gives raw embeddings `(B, dim)`; those with
-a layer over the whole image take one size, `image_size=`. Layers over the embedding run in float32 under autocast. `dim=0` of ImageResNet, BNInception and
-ViT leaves out the linear layer after the pooling.
+Counted with three channels (SmallCNN with one) at the dim of the call. A backbone takes images
+`(B, C, H, W)` and gives raw embeddings `(B, dim)`; those with a layer over the whole image take one
+size, `image_size=`. Layers over the embedding run in float32 under autocast. `dim=0` of
+ImageResNet, BNInception and ViT leaves out the linear layer after the pooling.
 
-Counts of the field: arcface_torch's and OpenSphere's code built and counted at dim 512; torchvision's, Cadene's and Meta's with their classifier or mask token.
-Published state dicts load by `toolkit.backbones.weights.load_published(backbone, state_dict)`, strictly: unknown, missing and misshapen tensors are counted and
-named; classifiers are left out, and returned by name. ImageResNet, BNInception and ViT start from a local file with `weights=FILE`: .safetensors, or by
-torch.save and read with weights_only, 4 GiB at most; `started_from` says what was taken. No weights come with Likeness; those of arcface_torch are for
-non-commercial research only. Weights are tied to their pixels: aligned RGB faces as (x - 127.5) / 127.5 (arcface_torch, OpenSphere), RGB in 0..1 less
-(.485, .456, .406) by (.229, .224, .225) (torchvision, DINO, DINOv2), BGR in 0..255 less (104, 117, 128) (BN-Inception).
+Counts of the field: arcface_torch's and OpenSphere's code built and counted at dim 512;
+torchvision's, Cadene's and Meta's with their classifier or mask token. Published state dicts load
+by `toolkit.backbones.weights.load_published(backbone, state_dict)`, strictly: unknown, missing and
+misshapen tensors are counted and named; classifiers are left out, and returned by name.
+ImageResNet, BNInception and ViT start from a local file with `weights=FILE`: .safetensors, or by
+torch.save and read with weights_only, 4 GiB at most; `started_from` says what was taken. No weights
+come with Likeness; those of arcface_torch are for non-commercial research only. Weights are tied to
+their pixels: aligned RGB faces as (x - 127.5) / 127.5 (arcface_torch, OpenSphere), RGB in 0..1 less
+(.485, .456, .406) by (.229, .224, .225) (torchvision, DINO, DINOv2), BGR in 0..255 less
+(104, 117, 128) (BN-Inception).
 
-`batch_norm="fixed"` keeps the statistics of batch norm where they are, `"frozen"` its weights and biases too, whatever `.train()` says. The vMF paper's D.1
-freezes both; its release (google-research/vmf_embeddings) and Revisiting-DML keep the statistics only. SimPLE's setting A is SFNet-20, B SFNet-64 and C
-IResNet-100 (`opensphere=True`). ResNets for CIFAR: `stem="3x3"` is the vMF release's (max pooling stays), `"3x3 whole"` what most other work has.
+`batch_norm="fixed"` keeps the statistics of batch norm where they are, `"frozen"` its weights and
+biases too, whatever `.train()` says. The vMF paper's D.1 freezes both; its release
+(google-research/vmf_embeddings) and Revisiting-DML keep the statistics only. SimPLE's setting A is
+SFNet-20, B SFNet-64 and C IResNet-100 (`opensphere=True`). ResNets for CIFAR: `stem="3x3"` is the
+vMF release's (max pooling stays), `"3x3 whole"` what most other work has.
 """
 COLUMNS = (
     "backbone",

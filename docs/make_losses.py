@@ -19,12 +19,14 @@ PAGE = Path(__file__).parent / "losses.md"
 CONSTANTS = ("PAPER", "GEOMETRY", "PROXY", "COMPARES", "NORMALISED", "VERIFIED", "NOTES")
 HEAD = """# Losses
 
-Written by `python docs/make_losses.py` from the classes of `toolkit/losses`; their docstrings hold the formulas. Every loss is a module
-`Loss(dim, num_classes, ...)` on raw embeddings `(B, dim)`; angular margins are in radians.
+Written by `python docs/make_losses.py` from the classes of `toolkit/losses`; their docstrings hold
+the formulas. Every loss is a module `Loss(dim, num_classes, ...)` on raw embeddings `(B, dim)`;
+angular margins are in radians.
 
-Compares, after Table 1 of the SimPLE paper: *triplet* losses compare scores with each other, *pair* losses each score with one threshold for all.
-Shards: whether its classes can be spread over processes and sampled (`toolkit/parallel/spread.py`).
-Names with `__` under "verified" are files of `tests/golden`, values and gradients of the implementation after the `__`.
+Compares, after Table 1 of the SimPLE paper: *triplet* losses compare scores with each other, *pair*
+losses each score with one threshold for all. Shards: whether its classes can be spread over
+processes and sampled (`toolkit/parallel/spread.py`). Names with `__` under "verified" are files of
+`tests/golden`, values and gradients of the implementation after the `__`.
 """
 COLUMNS = (
     "loss",

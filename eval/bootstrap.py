@@ -279,7 +279,7 @@ def _check_subjects(subjects: ArrayLike, target: NDArray[np.bool_]) -> tuple[NDA
 def _blocks(
     order: _Order, sides: tuple[Any, Any, Any], n: int, num_resamples: int, rng: np.random.Generator
 ) -> Iterator[tuple[_Block, int]]:
-    """Blocks of resamples of bounded memory, each with the number of draws it took beyond its size."""
+    """Blocks of resamples of bounded memory, each with the number of extra draws that it took."""
     of_target, of_enrol, of_probe = (
         # subject of each trial in score order; of_probe None: each nontarget trial is drawn by
         # itself
@@ -415,8 +415,11 @@ def bounds(values: Floats, level: float, drawn: Drawn, *, num_redrawn: int = 0) 
         ValueError: The level is not between 0 and 1.
 
     Example:
-        >>> bounds(np.array([0.0, 0.1, 0.2]), 0.5, Drawn(12, "subjects"))
-        Bounds(ends=(0.05, 0.15000000000000002), note='12 subjects, fewer than 20: such an interval is often too narrow')
+        >>> found = bounds(np.array([0.0, 0.1, 0.2]), 0.5, Drawn(12, "subjects"))
+        >>> found.ends
+        (0.05, 0.15000000000000002)
+        >>> found.note
+        '12 subjects, fewer than 20: such an interval is often too narrow'
         >>> bounds(np.array([0.0, 0.1, 0.2]), 0.5, Drawn(2, "subjects"))
         Bounds(ends=None, note='no interval: 2 subjects, fewer than 5')
     """

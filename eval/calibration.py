@@ -223,7 +223,8 @@ def error_versus_reject(
     fractions: (F,) in [0, 1); of trials with equal quality at the limit all are kept, so row order
     does not matter. ValueError: shapes, NaN, an empty class.
 
-    >>> curve = error_versus_reject([3.0, 0.0, 1.0, 2.0], [True, True, False, False], [9.0, 1.0, 9.0, 1.0], fractions=[0, 0.5])
+    >>> scores, labels = [3.0, 0.0, 1.0, 2.0], [True, True, False, False]
+    >>> curve = error_versus_reject(scores, labels, [9.0, 1.0, 9.0, 1.0], fractions=[0, 0.5])
     >>> curve.values.tolist()
     [0.5, 0.0]
     """

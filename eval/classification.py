@@ -94,7 +94,8 @@ def equal_mass(
 
     Equal values may be parted over bins; ties as in `ece`.
 
-    >>> [one.tolist() for one in equal_mass(np.array([1.0, 1.0, 2.0, 4.0]), np.array([0.0, 1.0, 1.0, 1.0]), 2)]
+    >>> values, correct = np.array([1.0, 1.0, 2.0, 4.0]), np.array([0.0, 1.0, 1.0, 1.0])
+    >>> [one.tolist() for one in equal_mass(values, correct, 2)]
     [[2, 2], [1.0, 3.0], [0.5, 1.0]]
     """
     order = np.argsort(values, kind="stable")

@@ -146,8 +146,9 @@ def tpir_at_fpir(
     Source: ISO/IEC 19795-1, NIST IR 8271; the variants: the tools' code.
 
     >>> scores = [[0.9, 0.1], [0.2, 0.4], [0.3, 0.5]]
-    >>> tpir_at_fpir(scores, ["ann", "bob"], ["ann", "bob", "eve"], 0.0), tpir_at_fpir(scores, ["ann", "bob"], ["ann", "bob", "eve"], 1.0)
-    (0.5, 1.0)
+    >>> enrolled, probes = ["ann", "bob"], ["ann", "bob", "eve"]
+    >>> [tpir_at_fpir(scores, enrolled, probes, fpir) for fpir in (0.0, 1.0)]
+    [0.5, 1.0]
     """
     keep = _num_required(fpir, len(np.asarray(probe_subjects))) if protocol == "closed" else 0
     return tpir(

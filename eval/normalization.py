@@ -191,7 +191,8 @@ def as_norm(
     its half becomes 0, with a warning; if all on a side do, ValueError.
     ValueError: shapes that do not fit, NaN, cohort smaller than top_n, top_n < 2.
 
-    >>> as_norm([3.0], [[3.0]], [[1.0]], [[1.0], [2.0], [0.0], [-9.0]], top_n=2, similarity="dot").tolist()  # e: 3, 6; p: 1, 2
+    >>> cohort = [[1.0], [2.0], [0.0], [-9.0]]  # highest scores of enrol: 6, 3; of probe: 2, 1
+    >>> as_norm([3.0], [[3.0]], [[1.0]], cohort, top_n=2, similarity="dot").tolist()
     [1.0]
     """
     return s_norm(scores, enrol, probe, cohort, top_n=top_n, i=i, j=j, similarity=similarity)

@@ -66,7 +66,7 @@ class PerItem:
 
     @property
     def digest(self) -> str:
-        """Of the items and their groups: runs of the same digest were measured on the same things."""
+        """Of the items and their groups: runs of equal digests were measured on the same things."""
         told = hashlib.sha256("\0".join([self.over, *self.ids]).encode())
         told.update(
             b""
@@ -179,8 +179,11 @@ def write(path: Path, measured: PerItem) -> None:
         arrays["groups"] = np.asarray(measured.groups, dtype=np.int64)
     with atomic_path(path) as temporary, temporary.open("wb") as handle:
         np.savez_compressed(
-            handle, ids=np.array(measured.ids), over=np.array(json.dumps(measured.over)), **arrays
-        )  # type: ignore[arg-type]
+            handle,
+            ids=np.array(measured.ids),
+            over=np.array(json.dumps(measured.over)),
+            **arrays,  # type: ignore[arg-type]
+        )
 
 
 def read(path: Path) -> PerItem:

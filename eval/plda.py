@@ -265,7 +265,11 @@ def fit_files(
         scoring_length=scoring_length,
     )
     fitted.save(out)
-    return f"PLDA of {len(fitted.psi)} dims fitted on {len(held.ids)} embeddings of {len({class_of[one] for one in held.ids})} classes in {out}"
+    num_classes = len({class_of[one] for one in held.ids})
+    return (
+        f"PLDA of {len(fitted.psi)} dims fitted on {len(held.ids)} embeddings "
+        f"of {num_classes} classes in {out}"
+    )
 
 
 def _prepare(rows: Floats, mean: Floats, lda: Floats, length_norm: bool) -> Floats:

@@ -212,9 +212,8 @@ def rank_blocks(
         part = slice(start, min(start + height, len(x)))
         scores = buffer[: part.stop - start]
         if similarity in ("cosine", "dot"):
-            np.matmul(
-                x[part], y.T, out=scores
-            )  # of a matrix with itself, numpy takes the symmetric product at two thirds of the cost
+            # of a matrix with itself, numpy takes the symmetric product at two thirds of the cost
+            np.matmul(x[part], y.T, out=scores)
         else:
             scores[:] = matrix(x[part], y, similarity)
         if repeated[0].size:

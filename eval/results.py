@@ -388,7 +388,10 @@ def _interval_note(result: Result) -> str:
         if subjects is not None
         else f"over trials, hence optimistic ({c['subjects_from']})"
     )
-    return f"Intervals: {100 * float(c['level']):g} % bootstrap {over}, {int(c['num_resamples']):,} resamples."
+    return (
+        f"Intervals: {100 * float(c['level']):g} % bootstrap {over}, "
+        f"{int(c['num_resamples']):,} resamples."
+    )
 
 
 def footnotes(results: Sequence[Result], *, label: Callable[[str], str] | None = None) -> list[str]:

@@ -261,7 +261,8 @@ def retrieval_metrics(
     ValueError: NaN or infinity, no rows, shapes or labels that do not fit, no query with a relevant
     item, lone="error" and lone queries.
 
-    >>> result = retrieval_metrics([[1, 0], [1, 0.1], [0, 1], [0.1, 1]], ["a", "a", "b", "a"], ks=(1,))
+    >>> embeddings = [[1, 0], [1, 0.1], [0, 1], [0.1, 1]]
+    >>> result = retrieval_metrics(embeddings, ["a", "a", "b", "a"], ks=(1,))
     >>> round(result["map@r"], 4), result["num_queries"], result["num_lone"]
     (0.75, 3, 1)
     """

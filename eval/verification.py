@@ -186,7 +186,7 @@ def _mistaken_for_scores(arrays: Mapping[str, AnyFloats]) -> str:
 
 
 def _all(values: AnyFloats, holds: Callable[[AnyFloats], Bools]) -> bool:
-    """Whether every value has the property; the first block of values without it ends the search."""
+    """Whether every value has the property; the first block that lacks it ends the search."""
     return all(bool(holds(values[i : i + 4096]).all()) for i in range(0, values.size, 4096))
 
 
@@ -279,8 +279,11 @@ def roc(
     """The full ROC: one operating point per distinct score and one that rejects all, by ascending
     threshold; FAR from 1 to 0, FRR from 0 to 1.
 
-    >>> roc([2.0, 1.0], [0.0, 1.0])
-    Roc(thresholds=array([ 0.,  1.,  2., inf]), far=array([1. , 0.5, 0. , 0. ]), frr=array([0. , 0. , 0.5, 1. ]))
+    >>> found = roc([2.0, 1.0], [0.0, 1.0])
+    >>> found.thresholds
+    array([ 0.,  1.,  2., inf])
+    >>> found.far, found.frr
+    (array([1. , 0.5, 0. , 0. ]), array([0. , 0. , 0.5, 1. ]))
     """
     s = sort_scores(target, nontarget, labels=labels)
     scores = np.unique(np.concatenate([s.target, s.nontarget]))
@@ -636,7 +639,8 @@ def verification_metrics(
     """All metrics with their thresholds on one sort: "eer" (interpolated), "min_dcf(p)" (unit
     costs), "tar_at_far(f)" (`tar_rule`); numbers as in f"{p:g}".
 
-    >>> {name: round(value, 3) for name, (value, _) in verification_metrics([3.0, 1.0], [0.0, 2.0], p_targets=[0.5], fars=[0.5]).items()}
+    >>> found = verification_metrics([3.0, 1.0], [0.0, 2.0], p_targets=[0.5], fars=[0.5])
+    >>> {name: round(value, 3) for name, (value, _) in found.items()}
     {'eer': 0.5, 'min_dcf(0.5)': 0.5, 'tar_at_far(0.5)': 1.0}
     """
     s = sort_scores(target, nontarget, labels=labels)

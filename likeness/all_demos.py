@@ -121,9 +121,9 @@ def _work(job: Job, writer: int) -> None:
     for stream in (1, 2):
         os.dup2(writer, stream)
     os.close(writer)
-    sys.stdout = sys.stderr = open(
+    sys.stdout = sys.stderr = open(  # noqa: SIM115
         1, "w", encoding="utf-8", errors="backslashreplace", closefd=False
-    )  # noqa: SIM115
+    )
     torch.set_num_threads(1)
     with one_sentence("likeness"):
         try:

@@ -95,13 +95,17 @@ def run(
         sys.argv[0] if Path(sys.argv[0]).name == "likeness" else "likeness"
     )  # as it was called, .venv/bin/likeness say
     shown = f", the report {out / 'report' / 'index.html'}" if page else ""
+    listed, pairs_file = out / "items.txt", out / "trials.txt"
+    embeds = ("--model", model_folder, "--items", listed, "--root", data, "--out", "mine.npz")
+    scores = ("--trials", pairs_file, "--embeddings", "mine.npz", "--out", "mine.txt")
+    shows = ("--embeddings", "mine.npz", "--media", data, "--report", "mine-report")
     say(
         f"""
 Made: the model {model_folder}, raw embeddings {made.embeddings[0]}, scores {made.scores[0]}{shown}
 Next, the same by hand, on the same files:
-  {command(program, "embed", "--model", model_folder, "--items", out / "items.txt", "--root", data, "--out", "mine.npz")}
-  {command(program, "score", "--trials", out / "trials.txt", "--embeddings", "mine.npz", "--out", "mine.txt")}
-  {command(program, "evaluate", "mine.txt", "--embeddings", "mine.npz", "--media", data, "--report", "mine-report")}
+  {command(program, "embed", *embeds)}
+  {command(program, "score", *scores)}
+  {command(program, "evaluate", "mine.txt", *shows)}
   {command(program, "verify", *example, "--model", model_folder)}
 as a web page and REST service on this machine:
   {command(program, "serve", "--model", model_folder)}

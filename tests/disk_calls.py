@@ -65,6 +65,6 @@ def recorded(monkeypatch: pytest.MonkeyPatch, root: Path) -> list[str]:
 
 
 def come_in_order(expected: Iterable[str], calls: Iterable[str]) -> bool:
-    """Whether the expected calls are among the calls, in this order; others may come between them."""
+    """Whether the expected calls are among the calls, in this order; others may come between."""
     left = iter(calls)
     return all(one in left for one in expected)

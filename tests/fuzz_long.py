@@ -172,7 +172,7 @@ def _peak() -> int:
 
 
 def chunk(name: str, start: int, end: int, folder: Path) -> tuple[int, list[tuple[int, str]]]:
-    """Run one worker: the number of the first mutation that it did not finish, and what it found."""
+    """Run one worker: the number of the first mutation it did not finish, and what it found."""
     place, out = mmap.mmap(-1, 64), folder / "found.jsonl"
     out.unlink(missing_ok=True)
     place[:24] = json.dumps([start, int(time.monotonic())]).encode().ljust(24)

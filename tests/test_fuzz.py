@@ -92,7 +92,7 @@ class Case(NamedTuple):
 
 
 # Mutations
-# ------------------------------------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 _HUGE = [
     *(
@@ -198,7 +198,7 @@ def replaced(text: bytes, where: int, value: object) -> bytes:
 
 
 # Valid files
-# ----------------------------------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 IDS = ("ann/1", "ann/2", "bob/1", "bob/2")
 LISTED = Trials(IDS, IDS, [0, 0, 2, 1], [1, 2, 3, 3], [True, False, True, False])  # type: ignore[arg-type]
@@ -414,9 +414,15 @@ def read_lfw(path: Path) -> object:
 @cache
 def model_file() -> bytes:
     recipe = Recipe(
-        modality="speaker", frontend=partial(KaldiFbank, num_mels=16), backbone=partial(ResNet34, dim=4, width=2, blocks=(1, 1, 1, 1)), loss=partial(ArcFace),
-        items=partial(folders.items), read=audio.read, metrics={}, trials=None,
-    )  # fmt: skip
+        modality="speaker",
+        frontend=partial(KaldiFbank, num_mels=16),
+        backbone=partial(ResNet34, dim=4, width=2, blocks=(1, 1, 1, 1)),
+        loss=partial(ArcFace),
+        items=partial(folders.items),
+        read=audio.read,
+        metrics={},
+        trials=None,
+    )
     frontend = recipe.frontend()
     embedder = TorchEmbedder(frontend, recipe.backbone(frontend.dim))
     return written(
@@ -729,7 +735,7 @@ def place_journal(folder: Path, payload: bytes) -> Path:
 
 
 def read_gallery(folder: Path) -> None:
-    """List and search it; one in SQLite is changed too (a change of a LanceDB table takes 50 ms)."""
+    """List and search it; one in SQLite is changed too (changing a LanceDB table takes 50 ms)."""
     held = open_gallery(folder)
     try:
         subjects = [one.subject for one in held.entries()]
@@ -890,7 +896,7 @@ def read_settings(path: Path) -> None:
 
 @cache
 def face_model() -> bytes:
-    """What InsightFace takes for a recognition network, by its inputs and nodes; it has no weights."""
+    """What InsightFace takes for a recognition network by its inputs and nodes, without weights."""
     onnx = pytest.importorskip("onnx")
     helper, kind = onnx.helper, onnx.TensorProto.FLOAT
     nodes = [
@@ -934,8 +940,14 @@ def place_beside_images(name: str, folder: Path, payload: bytes) -> Path:
     return plain(name, folder, payload)
 
 
-OML = b"label,path,split,is_query,is_gallery\nann,ann/1.jpg,train,,\nbob,bob/1.jpg,validation,True,False\nbob,bob/2.jpg,validation,False,True\n"
-META = b"VoxCeleb1 ID\tVGGFace1 ID\tGender\tNationality\tSet\nid10001\tA.J._Buckley\tm\tIreland\tdev\nid10270\tB\tf\tUSA\ttest\n"
+OML = (
+    b"label,path,split,is_query,is_gallery\nann,ann/1.jpg,train,,\n"
+    b"bob,bob/1.jpg,validation,True,False\nbob,bob/2.jpg,validation,False,True\n"
+)
+META = (
+    b"VoxCeleb1 ID\tVGGFace1 ID\tGender\tNationality\tSet\n"
+    b"id10001\tA.J._Buckley\tm\tIreland\tdev\nid10270\tB\tf\tUSA\ttest\n"
+)
 CFP = {
     "Pair_list_F.txt": b"1 ../a/1.jpg\n2 ../b/1.jpg\n",
     "Pair_list_P.txt": b"1 ../a/2.jpg\n2 ../b/2.jpg\n",
@@ -976,7 +988,8 @@ CELEBS = {
     "eval/lists/enroll.lst": b"id00800-enroll enroll/id00800-enroll.wav\n",
 }
 CELEBS["eval/lists/trials.lst"] = (
-    b"id00800-enroll test/id00800-singing-01-001.wav 1\nid00800-enroll test/id00801-singing-01-001.wav 0\n"
+    b"id00800-enroll test/id00800-singing-01-001.wav 1\n"
+    b"id00800-enroll test/id00801-singing-01-001.wav 0\n"
 )
 CELEBS["eval/lists/enroll.map"] = b"id00800-enroll id00001/singing-01-002.wav\n"
 
@@ -1311,7 +1324,7 @@ def test_a_damaged_file_is_read_or_refused(name: str, tmp_path: Path) -> None:
 
 
 # Nothing in a file runs
-# -----------------------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 class Canary:
@@ -1379,7 +1392,7 @@ def test_kaldiio_ways_to_run_code_are_refused(tmp_path: Path) -> None:
 
 
 # Memory that a file only claims
-# ---------------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def npy(descr: str, shape: tuple[int, ...], data: bytes = b"") -> bytes:

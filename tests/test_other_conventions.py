@@ -215,9 +215,8 @@ def test_ties_in_the_ece_move_it_by_no_more_than_the_groups_that_bins_part(
         assert differences_of_ties(confidence, correct, order, num_bins, power) <= bound + 1e-12
 
 
-def test_the_bound_on_ties_is_reached_and_fifty_items_of_two_digits_move_by_more_than_a_hundredth() -> (
-    None
-):
+def test_the_bound_on_ties_is_reached_and_fifty_items_move_by_more_than_a_hundredth() -> None:
+    """The fifty items have confidences of two digits."""
     half = np.arange(30) < 15
     for power in (1, 2):
         assert differences_of_ties(np.full(30, 0.5), half, np.argsort(half), 2, power) == 0.5

@@ -281,7 +281,7 @@ def test_lists_of_faces_are_the_held_out_subjects(faces: Path, tmp_path: Path) -
 
 
 def test_orl_starts_from_the_network_of_the_demo() -> None:
-    """`init` takes the demo's weights only as long as both have one network and read images alike."""
+    """`init` takes the demo's weights only while both have one network and read images alike."""
     demo, orl = (
         module(ROOT / "recipes" / "face" / f"{name}.py").RECIPES[variant]
         for name, variant in (("demo", "arcface"), ("orl", "deep_arcface"))

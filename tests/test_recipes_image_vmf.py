@@ -48,10 +48,9 @@ MODULES = {name: load(name) for name in NAMES.values()}
 
 
 def table(text: str, number: int) -> dict[str, dict[str, str]]:
-    """loss -> column -> cell of one of the paper's Tables 5 to 11, which end with their captions."""
-    above = text[
-        : re.search(rf"^Table {number}\. Hyperparameter values", text, flags=re.MULTILINE).start()
-    ]  # type: ignore[union-attr]
+    """loss -> column -> cell of one of the paper's Tables 5 to 11, each above its caption."""
+    caption = re.search(rf"^Table {number}\. Hyperparameter values", text, flags=re.MULTILINE)
+    above = text[: caption.start()]  # type: ignore[union-attr]
     rows = [
         line.split("\t") for line in above[above.rindex("\tLR\tTLR") :].strip("\n").splitlines()
     ]

@@ -1,1 +1,1 @@
-"""The shared core of Likeness: losses, backbones, recipes, training, embedding, the command line."""
+"""The shared core of Likeness: losses, backbones, recipes, training, embedding, command line."""

@@ -1,1 +1,1 @@
-"""Files: trial lists, scores, embeddings, subjects; read with bounds, written whole or not at all."""
+"""Files of trials, scores, embeddings, subjects: read with bounds, written whole or not at all."""

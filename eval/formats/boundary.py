@@ -259,12 +259,16 @@ class _Starter:
             # interrupt by the keyboard is for us alone.
             self._child = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _START, paths],
-                stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, **_ENVIRONMENT}, start_new_session=True,
-            )  # fmt: skip
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, **_ENVIRONMENT},
+                start_new_session=True,
+            )
 
     def order(self, command: str, value: Any, given: socket.socket | None = None) -> int:
-        """ "start" a process on a socket, after importing the packages of `value`: its number. "end"
-        the process `value`: what it ended with, as wait says.
+        """Order "start" for a process on a socket, after importing the packages of `value`: its
+        number. Order "end" for the process `value`: what it ended with, as wait says.
         """
         if (
             self._holder == threading.get_ident()
@@ -480,7 +484,7 @@ def _answer(where: socket.socket) -> NoReturn:
 
 
 def _limit(seconds: float | None, memory: int | None) -> None:
-    """Allow so much processor time and memory beyond what was used so far, or as much as there is."""
+    """Allow so much processor time and memory beyond what is used so far, or all that there is."""
     import resource
 
     cpu, data = resource.RLIM_INFINITY, resource.RLIM_INFINITY

@@ -403,7 +403,8 @@ def at_lines(lines: NDArray[np.int32]) -> str:
     >>> at_lines(np.array([3, 9, 12, 40], dtype=np.int32)), at_lines(np.array([3], dtype=np.int32))
     ('lines 3, 9, 12, ...', 'line 3')
     """
-    return f"line{'s' if lines.size > 1 else ''} {', '.join(str(line) for line in lines[:3])}{', ...' if lines.size > 3 else ''}"
+    first = ", ".join(str(line) for line in lines[:3])
+    return f"line{'s' if lines.size > 1 else ''} {first}{', ...' if lines.size > 3 else ''}"
 
 
 def text_lines(path: str | Path) -> Iterator[tuple[int, str]]:

@@ -61,7 +61,8 @@ def ten_fold_accuracy(
     ValueError: NaN or infinite scores, a class without pairs, fewer than two folds or an empty one,
     a grid for scores that are no -d.
 
-    >>> ten_fold_accuracy([0.9, 0.1, 0.8, 0.2, 0.7, 0.8], [1, 0, 1, 0, 1, 0], folds=[0, 0, 1, 1, 2, 2])
+    >>> scores, labels = [0.9, 0.1, 0.8, 0.2, 0.7, 0.8], [1, 0, 1, 0, 1, 0]
+    >>> ten_fold_accuracy(scores, labels, folds=[0, 0, 1, 1, 2, 2])
     TenFold(mean=0.5, std=0.408248290463863, thresholds=array([0.7, 0.9, 0.8]))
     """
     if thresholds not in get_args(Thresholds):
@@ -187,8 +188,8 @@ def read_pairs(path: str | Path, *, suffix: str = "") -> tuple[Trials, Ints]:
             continue
         first, second = (fields[0], fields[1]), (fields[0] if same else fields[2], fields[-1])
         sides.append(
-            tuple(f"{name}/{name}_{int(index):04d}{suffix}" for name, index in (first, second))
-        )  # type: ignore[arg-type]
+            tuple(f"{name}/{name}_{int(index):04d}{suffix}" for name, index in (first, second))  # type: ignore[arg-type]
+        )
     if bad:
         raise ValueError(
             f"{path}: {len(bad)} lines are not `name i j` or `name1 i name2 j` as their place asks "
@@ -275,7 +276,7 @@ def _grid(step: float) -> Floats:
 def _accepted(
     values: Floats, labels: Bools, fold: NDArray[np.intp], candidates: Floats
 ) -> NDArray[np.int64]:
-    """(folds, 2, K): same and different pairs of each fold that each candidate threshold accepts."""
+    """(folds, 2, K): same and different pairs of each fold that each of K thresholds accepts."""
     groups = [
         [np.sort(values[(fold == number) & (labels == kind)]) for kind in (True, False)]
         for number in range(int(fold.max()) + 1)

@@ -224,7 +224,8 @@ def _tested_on(comparison: Comparison) -> str:
     counts = comparison.counts
     if "items" in counts:
         return f"{counts['items']:,} test items"
-    return f"{counts.get('targets') or 0:,} target and {counts.get('nontargets') or 0:,} nontarget trials"
+    targets, nontargets = counts.get("targets") or 0, counts.get("nontargets") or 0
+    return f"{targets:,} target and {nontargets:,} nontarget trials"
 
 
 def _count(number: int, what: str) -> str:
@@ -378,7 +379,7 @@ def _tex(text: str) -> str:
 
 
 def forest_figure(comparison: Comparison, metric: str) -> Any:
-    """matplotlib Figure: each variant's mean (bar), interval over subjects (line) and seeds (dots)."""
+    """matplotlib Figure: a variant's mean (bar), interval over subjects (line) and seeds (dots)."""
     cells = [one for one in comparison.cells if one.metric == metric]
     scale = _scale(metric)
     figure, axes = plot(6.2, 0.7 + 0.34 * len(cells))

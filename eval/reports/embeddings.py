@@ -80,7 +80,10 @@ def norms_by_correct(norms: ArrayLike, correct: ArrayLike, *, num_bins: int = 10
         return prose(
             told + " All are of one kind, so their norms cannot be set against each other."
         )
-    told += f" AUROC of the norm: {auroc(values, right):.3f} (1: every right answer has a higher norm than every wrong one; 0.5: the norm says nothing)."
+    told += (
+        f" AUROC of the norm: {auroc(values, right):.3f} (1: every right answer has a higher norm "
+        "than every wrong one; 0.5: the norm says nothing)."
+    )
     histogram = drawn(_norms_figure, values, right, alt="Norms of right and wrong answers")
     return (
         prose(told) + "<div "
@@ -158,7 +161,8 @@ def embedding_map(
         return prose(f"{rows.size} items: too few for a map.", soft=True)
     told = f"{rows.size:,} of {len(embeddings.ids):,} items"
     if labels:
-        told += f", from {len(set(classes))} of {len({labels[one] for one in embeddings.ids if one in labels}):,} classes"
+        num_labels = len({labels[one] for one in embeddings.ids if one in labels})
+        told += f", from {len(set(classes))} of {num_labels:,} classes"
     told += (
         "; on such a map neighbours are near, but gaps between groups and their sizes mean nothing."
     )

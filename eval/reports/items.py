@@ -151,4 +151,7 @@ def _mistakes(measured: PerItem, classes: tuple[str, ...], media: Media) -> str:
         ]
         rows.append([f"<td>{one}</td>" for one in cells])
     head = "".join(f"<th>{one}</th>" for one in ("item", "is", "taken for", "confidence"))
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows_of(rows)}</tbody></table></div>{prose(media.note(), soft=True)}'
+    return (
+        f'<div class="wide"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{rows_of(rows)}</tbody></table></div>{prose(media.note(), soft=True)}"
+    )

@@ -26,9 +26,9 @@ from eval.types import Floats, name_first, nfc
 
 IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".pgm", ".ppm", ".pbm")
 SOUNDS = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif", ".sph")
-MAX_PIXELS = (
-    2**26
-)  # of an image, known before it is decoded: 67 megapixels, 192 MiB decoded; larger ones are scans or attacks
+# of an image, known before it is decoded: 67 megapixels, 192 MiB decoded; larger ones are scans or
+# attacks
+MAX_PIXELS = 2**26
 MAX_BYTES = 2**28  # of an image file
 MAX_VALUES = 2**24  # samples x channels decoded of a recording
 MAX_PAGE = 2**25  # bytes of all media of a page: 32 MiB
@@ -84,7 +84,10 @@ class Media:
             return ""
         name = escape(id)
         if sound:
-            return f'<audio controls preload="none" aria-label="{name}" src="data:audio/flac;base64,{text}"></audio>'
+            return (
+                f'<audio controls preload="none" aria-label="{name}" '
+                f'src="data:audio/flac;base64,{text}"></audio>'
+            )
         tiny = ' class="tiny"' if held[:8] == _PNG else ""
         return (
             f'<img alt="{name}"{tiny} src="data:image/{"png" if tiny else "jpeg"};base64,{text}">'

@@ -35,35 +35,53 @@ STYLES = ("-", "--", "-.", ":")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:"
 
 CSS = """
-:root{color-scheme:light dark;--ink:#1c2024;--soft:#60666d;--rule:#dfe2e6;--paper:#fcfcfb;--tint:#f3f4f5;--mono:ui-monospace,Menlo,Consolas,monospace}
-@media(prefers-color-scheme:dark){:root{--ink:#e3e5e8;--soft:#9aa1a9;--rule:#2f343a;--paper:#14171a;--tint:#1c2024}}
-*{box-sizing:border-box}body{margin:0 auto;padding:2.5rem 1.25rem 4rem;max-width:50rem;background:var(--paper);color:var(--ink);
-font:1rem/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",sans-serif;-webkit-text-size-adjust:100%;overflow-wrap:break-word}
-h1{font-size:1.65rem;line-height:1.2;letter-spacing:-.015em;font-weight:650;margin:0 0 .35rem}h2{font-size:1.1rem;font-weight:650;margin:2.75rem 0 .4rem}
+:root{color-scheme:light dark;--ink:#1c2024;--soft:#60666d;--rule:#dfe2e6;--paper:#fcfcfb;
+--tint:#f3f4f5;--mono:ui-monospace,Menlo,Consolas,monospace}
+@media(prefers-color-scheme:dark){:root{--ink:#e3e5e8;--soft:#9aa1a9;--rule:#2f343a;--paper:#14171a;
+--tint:#1c2024}}
+*{box-sizing:border-box}body{margin:0 auto;padding:2.5rem 1.25rem 4rem;max-width:50rem;
+background:var(--paper);color:var(--ink);
+font:1rem/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",sans-serif;
+-webkit-text-size-adjust:100%;overflow-wrap:break-word}
+h1{font-size:1.65rem;line-height:1.2;letter-spacing:-.015em;font-weight:650;margin:0 0 .35rem}
+h2{font-size:1.1rem;font-weight:650;margin:2.75rem 0 .4rem}
 h3,summary{font-size:.95rem;font-weight:600;margin:1.4rem 0 .3rem}summary{cursor:pointer}
 h4{font-size:.85rem;font-weight:500;color:var(--soft);margin:.6rem 0 .3rem}
 p{margin:.3rem 0 .8rem;max-width:42rem}.soft{color:var(--soft);font-size:.9rem}
 nav{display:flex;flex-wrap:wrap;gap:.15rem 1.1rem;margin:1rem 0 -1rem;font-size:.85rem}
 nav a{color:var(--soft);text-decoration:none}nav a:hover{color:var(--ink)}
-.wide{overflow-x:auto;margin:.8rem 0}table{border-collapse:collapse;font-size:.92rem;font-variant-numeric:tabular-nums lining-nums}
-td,th{padding:.34rem .9rem .34rem 0;border-bottom:1px solid var(--rule);vertical-align:baseline;text-align:left}tr>*:last-child{padding-right:0}
-th{font-weight:500;font-size:.85rem;color:var(--soft)}caption{text-align:left;font-size:.9rem;padding-bottom:.3rem;color:var(--soft)}
-tbody th{font-size:.92rem;color:var(--ink);white-space:nowrap}th.s{padding-left:1rem}.n{text-align:right;white-space:nowrap}
-.n.v{font-weight:600;padding-left:1rem;padding-right:.55rem}.i{color:var(--soft);font-size:.85rem;white-space:nowrap}.t{white-space:nowrap}
-.id{font:.82rem/1.45 var(--mono);overflow-wrap:anywhere}.two{display:grid;gap:0 2.2rem;grid-template-columns:repeat(auto-fit,minmax(min(100%,20rem),1fr))}
+.wide{overflow-x:auto;margin:.8rem 0}table{border-collapse:collapse;font-size:.92rem;
+font-variant-numeric:tabular-nums lining-nums}
+td,th{padding:.34rem .9rem .34rem 0;border-bottom:1px solid var(--rule);vertical-align:baseline;
+text-align:left}tr>*:last-child{padding-right:0}
+th{font-weight:500;font-size:.85rem;color:var(--soft)}
+caption{text-align:left;font-size:.9rem;padding-bottom:.3rem;color:var(--soft)}
+tbody th{font-size:.92rem;color:var(--ink);white-space:nowrap}th.s{padding-left:1rem}
+.n{text-align:right;white-space:nowrap}
+.n.v{font-weight:600;padding-left:1rem;padding-right:.55rem}
+.i{color:var(--soft);font-size:.85rem;white-space:nowrap}.t{white-space:nowrap}
+.id{font:.82rem/1.45 var(--mono);overflow-wrap:anywhere}
+.two{display:grid;gap:0 2.2rem;grid-template-columns:repeat(auto-fit,minmax(min(100%,20rem),1fr))}
 .two table{width:100%}.two .n{width:1%}.two>*{min-width:0}a{color:inherit}
 figure{margin:.8rem 0;max-width:32rem}figcaption{font-size:.85rem;color:var(--soft)}
-svg{display:block;width:100%;height:auto}svg text{fill:var(--soft)!important;font-family:inherit!important}
-.tiles{display:grid;gap:.55rem;grid-template-columns:repeat(auto-fill,minmax(4.2rem,1fr));margin:.4rem 0 1rem}.tiles.rows{grid-template-columns:1fr}
+svg{display:block;width:100%;height:auto}
+svg text{fill:var(--soft)!important;font-family:inherit!important}
+.tiles{display:grid;gap:.55rem;grid-template-columns:repeat(auto-fill,minmax(4.2rem,1fr));
+margin:.4rem 0 1rem}.tiles.rows{grid-template-columns:1fr}
 .tiles figure{margin:0;min-width:0}
-.tiles figcaption{font-size:.75rem;line-height:1.35;font-variant-numeric:tabular-nums;overflow-wrap:anywhere;padding-top:.1rem}
+.tiles figcaption{font-size:.75rem;line-height:1.35;font-variant-numeric:tabular-nums;
+overflow-wrap:anywhere;padding-top:.1rem}
 img{display:block;max-width:100%;border-radius:.25rem;background:var(--tint)}
 .tiles img{width:100%;aspect-ratio:1;object-fit:cover}img.tiny{image-rendering:pixelated}
-tr:has(.pair)>td{vertical-align:top}.pair{display:flex;flex-wrap:wrap;gap:.35rem .6rem;padding:.15rem 0}
+tr:has(.pair)>td{vertical-align:top}.pair{display:flex;flex-wrap:wrap;gap:.35rem .6rem;
+padding:.15rem 0}
 .pair>div{flex:1 1 7rem;min-width:0}.pair img{width:5.5rem;height:5.5rem;object-fit:cover}
-.pair:has(audio)>div{flex-basis:100%}audio{display:block;width:100%;max-width:20rem;height:2rem;margin:.15rem 0}
-pre{background:var(--tint);padding:.8rem 1rem;border-radius:.4rem;white-space:pre-wrap;font:.84rem/1.5 var(--mono);overflow-wrap:anywhere}
-@media(max-width:30rem){body{padding-top:1.5rem}table{font-size:.84rem}tbody th{font-size:.84rem;white-space:normal;min-width:6rem}
+.pair:has(audio)>div{flex-basis:100%}audio{display:block;width:100%;max-width:20rem;height:2rem;
+margin:.15rem 0}
+pre{background:var(--tint);padding:.8rem 1rem;border-radius:.4rem;white-space:pre-wrap;
+font:.84rem/1.5 var(--mono);overflow-wrap:anywhere}
+@media(max-width:30rem){body{padding-top:1.5rem}table{font-size:.84rem}
+tbody th{font-size:.84rem;white-space:normal;min-width:6rem}
 td,th{padding-right:.5rem}.n.v,th.s{padding-left:.2rem}}
 @media print{nav{display:none}section{break-inside:avoid-page}}
 """
@@ -135,7 +153,10 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, kind: str = "")
         for first, *rest in rows
     )
     top = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
-    return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{rows_of(cells)}</tbody></table></div>'
+    return (
+        f'<div class="wide"><table><thead><tr>{top}</tr></thead>'
+        f"<tbody>{rows_of(cells)}</tbody></table></div>"
+    )
 
 
 def inputs_table(inputs: Mapping[str, str]) -> str:
@@ -144,7 +165,10 @@ def inputs_table(inputs: Mapping[str, str]) -> str:
         [f'<td class="id">{escape(name)}</td>', f'<td class="id">{escape(digest)}</td>']
         for name, digest in inputs.items()
     ]
-    return f'<div class="wide"><table><thead><tr><th>Input</th><th>SHA-256</th></tr></thead><tbody>{rows_of(rows)}</tbody></table></div>'
+    return (
+        '<div class="wide"><table><thead><tr><th>Input</th><th>SHA-256</th></tr></thead>'
+        f"<tbody>{rows_of(rows)}</tbody></table></div>"
+    )
 
 
 # ---------------------------------------------------------------- plots
@@ -169,7 +193,8 @@ def drawn(make: Callable[..., Any], *given: Any, alt: str, caption: str = "") ->
 
     with rc_context({"text.parse_math": False}):  # a $ in a name is a $
         image = svg(make(*given), alt)
-    return f"<figure>{image}{f'<figcaption>{escape(caption)}</figcaption>' if caption else ''}</figure>"
+    below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+    return f"<figure>{image}{below}</figure>"
 
 
 def plot(width: float, height: float) -> tuple[Any, Any]:

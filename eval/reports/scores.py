@@ -85,7 +85,8 @@ def roc_points(scores: Scores) -> tuple[Floats, Floats]:
     """FAR and TAR (K,), K <= 1500, at rising numbers of accepted nontargets, by the strict rule of
     TAR@FAR: what the curve shows is what the table says.
 
-    >>> far, tar = roc_points(Scores(np.array([3.0, 1.0, 2.0, 0.0]), np.array([True, True, False, False])))
+    >>> scores, labels = np.array([3.0, 1.0, 2.0, 0.0]), np.array([True, True, False, False])
+    >>> far, tar = roc_points(Scores(scores, labels))
     >>> far.tolist(), tar.tolist()
     ([0.0, 0.5, 1.0], [0.5, 1.0, 1.0])
     """

@@ -145,7 +145,10 @@ def _metric_table(results: Sequence[Result]) -> str:
     head = "".join(
         f'<th class="s" scope="col" colspan="2">{escape(system)}</th>' for system in systems
     )
-    return f'<div class="wide"><table><thead><tr><th></th>{head}</tr></thead><tbody>{rows_of(body)}</tbody></table></div>'
+    return (
+        f'<div class="wide"><table><thead><tr><th></th>{head}</tr></thead>'
+        f"<tbody>{rows_of(body)}</tbody></table></div>"
+    )
 
 
 def _interval(result: Result) -> str:
@@ -184,11 +187,10 @@ def _distributions(results: Sequence[Result], scores: Mapping[str, Scores]) -> s
         "The less the two classes overlap, the better they can be told apart; every error lies in "
         "the overlap."
     )
-    return (
-        told + "<div "
-        'class="two">'
-        f"{''.join(f'<div><h3>{escape(name)}</h3>{one}</div>' for name, one in zip(scores, parts, strict=True))}</div>"
+    titled = "".join(
+        f"<div><h3>{escape(name)}</h3>{one}</div>" for name, one in zip(scores, parts, strict=True)
     )
+    return f'{told}<div class="two">{titled}</div>'
 
 
 def _reliability(results: Sequence[Result], scores: Mapping[str, Scores]) -> str:

@@ -1,4 +1,4 @@
-"""Embedding and label files to retrieval results: the whole of `likeness retrieve` as one function."""
+"""Embedding and label files to retrieval results: all of `likeness retrieve` as one function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of a checkpoint by the names that it stores: the only place that imports what a file names."""
+"""Parts of a checkpoint by the names it stores: the only place that imports what a file names."""
 
 from __future__ import annotations
 

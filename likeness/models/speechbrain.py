@@ -170,12 +170,9 @@ class SpeechBrainNetwork(nn.Module):
         super().__init__()
         self.network, self.in_dim, self.dim = network, in_dim, dim
         for module in network.modules():
-            if hasattr(
-                module,
-                "_get_gauss_noise",
-                # StatisticsPooling adds noise of 1e-5 to 9e-5 to the mean, in evaluation too: here the
-                # same 5e-5 always
-            ):
+            # StatisticsPooling adds noise of 1e-5 to 9e-5 to the mean, in evaluation too: here the
+            # same 5e-5 always
+            if hasattr(module, "_get_gauss_noise"):
                 setattr(module, "_get_gauss_noise", _no_noise)  # noqa: B010
 
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:

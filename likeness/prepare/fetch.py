@@ -157,7 +157,7 @@ def _attempt(url: str, part: Path, size: int, verified: bool, advance: Advance |
 
 
 def _opener() -> urllib.request.OpenerDirector:
-    """urllib's, without what it follows redirections to besides http and https (ftp, file, data)."""
+    """urllib's, which follows redirections to http and https only (not to ftp, file or data)."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler,

@@ -84,9 +84,10 @@ def prepare(
                 f"{dataset.name}: {error}; {todo}".replace("DATA", str(data))
             ) from error
     for one in counts:
-        say(
-            f"{'ok     ' if one.found == one.expected else 'MISSING' if one.found == 0 else 'DIFFERS'}  {one.what}: {one.found:,} of {one.expected:,}"
-        )
+        state = "MISSING" if one.found == 0 else "DIFFERS"
+        if one.found == one.expected:
+            state = "ok     "
+        say(f"{state}  {one.what}: {one.found:,} of {one.expected:,}")
     wrong = [one.what for one in counts if one.found != one.expected]
     if wrong:
         todo = (

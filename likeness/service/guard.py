@@ -248,10 +248,8 @@ class Guard:
                     "no Origin header",
                 )
         if method in ("PUT", "DELETE") or path == "/enrol" or not (self.local or path in OPEN):
-            if not self._failed.has(
-                client
-                # before the token is compared: who guessed too often is not told that a guess is right
-            ):
+            # before the token is compared: who guessed too often is not told that a guess is right
+            if not self._failed.has(client):
                 raise HTTPException(
                     429, "too many wrong tokens; wait ten seconds", {"Retry-After": "10"}
                 )
@@ -342,7 +340,7 @@ class Guard:
             self._arriving.pop(body, None)
 
     def _make_room(self) -> None:
-        """Give up bodies that are still arriving, the oldest first, until those that are held fit."""
+        """Give up bodies that are still arriving, the oldest first, until those that remain fit."""
         while self._held > max(self.limits.max_held, 2 * self.limits.max_bytes) and self._arriving:
             body = next(iter(self._arriving))
             del self._arriving[body]
@@ -360,7 +358,10 @@ class Guard:
         body.size = 0
 
     def _too_large(self) -> str:
-        return f"at most {self.limits.max_bytes / 2**20:g} MB are read in one request; send a shorter recording or a smaller photo"
+        return (
+            f"at most {self.limits.max_bytes / 2**20:g} MB are read in one request; "
+            "send a shorter recording or a smaller photo"
+        )
 
 
 class _Gone(Exception):

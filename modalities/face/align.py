@@ -356,8 +356,8 @@ def _refuse_shared_names(root: Path, items: Sequence[Item], targets: Sequence[Pa
     shared = [
         item.id
         for item, target in zip(items, targets, strict=True)
-        if target in seen or seen.add(target)
-    ]  # type: ignore[func-returns-value]
+        if target in seen or seen.add(target)  # type: ignore[func-returns-value]
+    ]
     if shared:
         raise ValueError(
             f"{root}: {len(shared)} images differ from another in their suffix only "

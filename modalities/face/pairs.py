@@ -25,7 +25,7 @@ _MAX_MAT = 2**28
 
 
 class Pairs(NamedTuple):
-    """Trials between image ids (paths below the images' folder) and each trial's fold (P,), from 0."""
+    """Trials between image ids (paths below the images' folder) and their folds (P,), from 0."""
 
     trials: Trials
     folds: Ints
@@ -255,7 +255,7 @@ def _pairs(folds: Sequence[Sequence[tuple[str, str, bool]]]) -> Pairs:
 
 
 def _numbered_paths(path: Path) -> dict[str, str]:
-    """Number -> path below the data set's folder; the list states it from the folder of the list."""
+    """Number -> path below the data set's folder; the list states it from the list's own folder."""
     paths: dict[str, str] = {}
     bad = []
     for number, text in text_lines(path):

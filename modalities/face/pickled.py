@@ -258,7 +258,7 @@ def _nothing(*arguments: Any) -> bytes:
 
 
 def _text(value: Any) -> str:
-    """Never str() of anything else: nested tuples double their text with every two bytes of a file."""
+    """Never str() of anything else: nested tuples double their text with every two bytes read."""
     if isinstance(value, bytes):
         return value.decode("latin-1")
     if not isinstance(value, str):
@@ -286,9 +286,10 @@ _STAND_INS: dict[tuple[str, str], Any] = {
 # Opcodes of pickle (CPython Lib/pickle.py) that move constants, tuples and lists about. Without any
 # that makes objects, fills dictionaries or reaches outside.
 _HARMLESS = """
-MARK STOP POP POP_MARK DUP INT BININT BININT1 LONG BININT2 LONG1 LONG4 NONE NEWTRUE NEWFALSE STRING BINSTRING SHORT_BINSTRING UNICODE BINUNICODE
-SHORT_BINUNICODE BINUNICODE8 BINBYTES SHORT_BINBYTES BINBYTES8 EMPTY_LIST LIST EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 GET BINGET LONG_BINGET
-PUT BINPUT LONG_BINPUT MEMOIZE PROTO FRAME GLOBAL STACK_GLOBAL
+MARK STOP POP POP_MARK DUP INT BININT BININT1 LONG BININT2 LONG1 LONG4 NONE NEWTRUE NEWFALSE
+STRING BINSTRING SHORT_BINSTRING UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8
+BINBYTES SHORT_BINBYTES BINBYTES8 EMPTY_LIST LIST EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3
+GET BINGET LONG_BINGET PUT BINPUT LONG_BINPUT MEMOIZE PROTO FRAME GLOBAL STACK_GLOBAL
 """
 
 

@@ -253,4 +253,7 @@ def _class_names(held: dict[str, Item], meta: str, coarse: bool, num_classes: in
 
 
 def _fetch(num_classes: int) -> str:
-    return f"fetch cifar-{num_classes}-python.tar.gz or cifar-{num_classes}-binary.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html and unpack it in DATA"
+    return (
+        f"fetch cifar-{num_classes}-python.tar.gz or cifar-{num_classes}-binary.tar.gz from "
+        "https://www.cs.toronto.edu/~kriz/cifar.html and unpack it in DATA"
+    )

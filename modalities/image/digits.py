@@ -118,7 +118,7 @@ def read(item: Item, *, edge: int = EDGE) -> Floats:
 
 
 def write(root: Path) -> None:
-    """All digits as files, root/CLASS/0000.png of 8 x 8: a folder as anyone's own (folders.items)."""
+    """All digits as files root/CLASS/0000.png, 8 x 8: a folder like one's own (folders.items)."""
     for item in _items():
         path = root / _file(item)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -50,7 +50,7 @@ class _Name(NamedTuple):
 
 
 class _Made:
-    """What a call would have made: the callee's name, its arguments and the state set afterwards."""
+    """What a call would have made: the callee's name, its arguments and the state set later."""
 
     def __init__(self, name: str, arguments: tuple[Any, ...]):
         self.name, self.arguments = name, arguments

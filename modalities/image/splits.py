@@ -4,16 +4,20 @@ exact to the class; the stratified one of closed sets.
 With the C classes of a data set in its own order (class numbers, not names), of which the first T
 are the authors' training half:
 
-| protocol | train | validation | test | source |
-|---|---|---|---|---|
-| standard | the first T | none | the rest | Song et al., "Lifted structured feature embedding" (CVPR 2016), and everyone since |
-| vmf | T less validation | 15 % of T, drawn by numpy's RandomState(1234) | the rest | vMF paper, App. D.2; google-research/vmf_embeddings, |
-|     | | | | third_party/dml_cross_entropy/download_and_process_{cub200,cars196,sop}.py: 15 of 100, 15 of 98, 1,698 of 11,318 |
-| revisiting | the first 80 % of the first half | its last 20 % | second half | Confusezius/Revisiting_Deep_Metric_Learning_PyTorch, --use_tv_split |
-| benchmarker | 3/4 of the first half | block `fold` of 4 | second half | KevinMusgrave/powerful-benchmarker, split_managers/index_split_manager.py (KFold, |
-|             | | | | unshuffled): the later releases |
-| mlrc | 3/4 of the first half | 1/4 | second half | the same, mlrc_split_manager.py: "A Metric Learning Reality Check" (ECCV 2020); fold p trains from |
-|      | | | | class int(p/4 T) on, wraps around, and validates on what follows |
+- standard trains on the first T, validates on none and tests on the rest. Source: Song et al.,
+  "Lifted structured feature embedding" (CVPR 2016), and everyone since.
+- vmf validates on 15 % of T, drawn by numpy's RandomState(1234) (15 of 100, 15 of 98, 1,698 of
+  11,318), trains on the others of T and tests on the rest. Source: vMF paper, App. D.2;
+  google-research/vmf_embeddings,
+  third_party/dml_cross_entropy/download_and_process_{cub200,cars196,sop}.py.
+- revisiting trains on the first 80 % of the first half, validates on its last 20 % and tests on the
+  second half. Source: Confusezius/Revisiting_Deep_Metric_Learning_PyTorch, --use_tv_split.
+- benchmarker trains on 3/4 of the first half, validates on block `fold` of 4 and tests on the
+  second half. Source: KevinMusgrave/powerful-benchmarker, split_managers/index_split_manager.py
+  (KFold, unshuffled): the later releases.
+- mlrc trains on 3/4 of the first half, validates on 1/4 and tests on the second half; fold p trains
+  from class int(p/4 T) on, wraps around, and validates on what follows. Source: the same
+  repository, mlrc_split_manager.py: "A Metric Learning Reality Check" (ECCV 2020).
 
 "First half" is floor(C/2) classes: in Stanford Online Products 11,317, one fewer than the authors'
 T, so that class 11,318 moves to the test; elsewhere T. Revisiting takes SOP's own two lists: T.

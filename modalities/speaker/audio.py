@@ -21,9 +21,9 @@ AV_SUFFIXES = (".m4a", ".aac", ".mp4")  # through PyAV, the extra "m4a"
 MAX_SECONDS = (
     1_200.0  # longer files are recordings to be segmented, not utterances; also the bound on memory
 )
-MAX_LEVEL = (
-    2.0**31
-)  # of a sample, full scale being 1: 32-bit integers stored as floats are read, what no recording can hold is not
+# of a sample, full scale being 1: 32-bit integers stored as floats are read, what no recording can
+# hold is not
+MAX_LEVEL = 2.0**31
 SILENCE_DBFS = (
     -90.0
 )  # peak; a 16-bit file that never leaves -1..1 quantisation steps (-90.3 dBFS) is silent
@@ -170,7 +170,8 @@ def speed_copies(items: Iterable[Item], speeds: Iterable[float] = (0.9, 1.1)) ->
 
     Unlabelled items stay so. ValueError for speeds outside 0.5 to 2, repeated or 1.
 
-    >>> [(one.id, one.label) for one in speed_copies([Item("a/1", Path("a/1.flac"), "a")], speeds=(0.9,))]
+    >>> items = [Item("a/1", Path("a/1.flac"), "a")]
+    >>> [(one.id, one.label) for one in speed_copies(items, speeds=(0.9,))]
     [('a/1', 'a'), ('a/1#speed=0.9', 'a#speed=0.9')]
     """
     originals, wanted = list(items), list(speeds)

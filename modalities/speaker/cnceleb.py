@@ -93,8 +93,8 @@ def trials(data: str | Path) -> tuple[list[Item], Trials]:
 
 
 def enrolment(data: str | Path) -> tuple[list[Item], dict[str, tuple[str, ...]], Trials]:
-    """ "average": the items to embed (single enrolment utterances, then probes), model -> its items'
-    ids, and the trials of models against probes.
+    """For "average": the items to embed (single enrolment utterances, then probes), model -> its
+    items' ids, and the trials of models against probes.
 
     What eval.templates.enrol and eval.similarity take: enrol(embeddings, models), then
     score_trials(trials, enrolled, embeddings). Raises as trials(); the utterances of enroll.map lie

@@ -250,7 +250,10 @@ class KaldiFbank(nn.Module):
         return torch.matmul(power, self.mel).clamp(min=LOG_FLOOR).log()
 
     def extra_repr(self) -> str:
-        return f"num_mels={self.num_mels}, rate_hz={self.rate_hz}, window={self.window!r}, scale={self.scale}, dither={self.dither}, cmn={self.cmn}"
+        return (
+            f"num_mels={self.num_mels}, rate_hz={self.rate_hz}, window={self.window!r}, "
+            f"scale={self.scale}, dither={self.dither}, cmn={self.cmn}"
+        )
 
 
 class MFCC(nn.Module):

@@ -92,7 +92,10 @@ class SpecAugment(nn.Module):
         return torch.where(masked, mean, feats), relative
 
     def extra_repr(self) -> str:
-        return f"prob={self.prob}, time_masks={self.time_masks}, time_frames={self.time_frames}, freq_masks={self.freq_masks}, freq_bins={self.freq_bins}"
+        return (
+            f"prob={self.prob}, time_masks={self.time_masks}, time_frames={self.time_frames}, "
+            f"freq_masks={self.freq_masks}, freq_bins={self.freq_bins}"
+        )
 
 
 def _stretches(drawn: Tensor, size: Tensor, widest: int, total: int) -> Tensor:

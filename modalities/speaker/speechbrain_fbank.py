@@ -179,4 +179,7 @@ class SpeechBrainFbank(nn.Module):
         return torch.maximum(level, level.amax((1, 2), keepdim=True) - self.top_db)
 
     def extra_repr(self) -> str:
-        return f"num_mels={self.num_mels}, rate_hz={self.rate_hz}, top_db={self.top_db}, cmn={self.cmn}"
+        return (
+            f"num_mels={self.num_mels}, rate_hz={self.rate_hz}, "
+            f"top_db={self.top_db}, cmn={self.cmn}"
+        )

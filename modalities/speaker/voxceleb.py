@@ -294,11 +294,9 @@ def _scan(data: Path, corpus: Corpus, split: Split) -> list[Item]:
         if corpus not in ("both", _corpus(folder.name)) or of not in ("", split):
             continue
         found = list(_utterances(folder))
-        if (
-            found and not of
-            # a folder without VIDEO/name.wav is another data set's, such as CN-Celeb's, whose speakers
-            # are numbered alike
-        ):
+        # a folder without VIDEO/name.wav is another data set's, such as CN-Celeb's, whose speakers
+        # are numbered alike
+        if found and not of:
             unknown[folder.name] = None
         for id, rank, path in found:
             if id not in best or rank < best[id][0]:

@@ -4,7 +4,8 @@
     likeness train recipes/face/ms1mv2.py:c_simple --data DATA --out runs/c_simple
     likeness train recipes/face/ms1mv2.py:b_r3_a0.002_theta0.3 --data DATA --out runs/ablation
         a row of Tables 2 (b_theta .3) and 9
-    likeness train recipes/face/ms1mv2.py:c_scf_arcface init=runs/c_arcface --data DATA --out runs/c_scf_arcface
+    likeness train recipes/face/ms1mv2.py:c_scf_arcface init=runs/c_arcface
+        --data DATA --out runs/c_scf_arcface
         after c_arcface
 DATA: InsightFace's faces_emore, unpacked: train.rec and train.idx, 5,822,653 images of 85,742
 subjects, and the .bin sets. Watched on LFW, AgeDB-30, CALFW and CPLFW together while it trains,
@@ -34,7 +35,8 @@ common recipe):
         c_sphereface2 87.63 / 94.49 / 96.42; 96.41 / 92.08 / 95.47
     c_magface 90.24 / 94.08 / 95.97; 96.02 / 91.95 / 95.06 (MagFace+)
         c_adaface 89.74 / 94.87 / 96.89; 96.75 / 92.12 / 96.20
-    c_simple 90.30 / 94.34 / 96.27; 96.81 / 92.88 / 95.49; LFW 99.78, AgeDB 98.28, CALFW 96.25, CPLFW 94.00, CFP-FP 98.77 (Table 6)
+    c_simple 90.30 / 94.34 / 96.27; 96.81 / 92.88 / 95.49; LFW 99.78, AgeDB 98.28, CALFW 96.25,
+        CPLFW 94.00, CFP-FP 98.77 (Table 6)
     insightface_r100 - / 94.27 / 96.37 (arcface_torch, README)
 ABLATION below holds EER, %, of Tables 2 and 9 on the four sets together (12,000 + 12,000 pairs);
 its text gives 3.23 to alpha .001, its table to .002, and 4.81 to the cosine as score "with optimal

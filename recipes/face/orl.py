@@ -1,13 +1,15 @@
 """Face verification on ORL (AT&T): 20 subjects, 10 grey images each, five folds of disjoint
 subjects.
 
-    likeness train recipes/face/orl.py:arcface items.fold=0 trials.fold=0 --data DATA --out runs/orl-0
+    likeness train recipes/face/orl.py:arcface items.fold=0 trials.fold=0
+        --data DATA --out runs/orl-0
         DATA holds orl/
     python recipes/face/orl.py --data DATA --out runs/orl
         all folds, seeds, baselines: the table
     likeness demo --only face --out runs/demo-face
         the deep networks start from its drawn faces
-    python recipes/face/orl.py --data DATA --out runs/orl --variants deep_arcface,deep_simple --init runs/demo-face/run
+    python recipes/face/orl.py --data DATA --out runs/orl
+        --variants deep_arcface,deep_simple --init runs/demo-face/run
 
 Expected numbers, with intervals and their command: docs/results.md. One fold takes seconds of one
 core. Sixteen subjects to train are too few for deep networks (deep_*), which cannot be told from

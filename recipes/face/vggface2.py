@@ -2,9 +2,10 @@
 3, and Table 10 (the generalised product with proxies).
 
     likeness train recipes/face/vggface2.py:simple --data DATA --out runs/simple
-    likeness compare recipes/face/vggface2.py --variants simple,sphereface2,arcface --data DATA
-    --out runs/a
-    likeness train recipes/face/vggface2.py:cosface_star_m0.1 loss.b_theta=0.5 --data DATA --out runs/star
+    likeness compare recipes/face/vggface2.py --variants simple,sphereface2,arcface
+        --data DATA --out runs/a
+    likeness train recipes/face/vggface2.py:cosface_star_m0.1 loss.b_theta=0.5
+        --data DATA --out runs/star
         the rest of Table 10
 DATA: aligned crops of 112 x 112 (`python recipes/face/folders.py --align`),
 DATA/n000002/0001_01.jpg, 8,631 subjects and 3.14 million images of VGGFace2's training part; or

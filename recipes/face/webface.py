@@ -3,7 +3,8 @@ and Partial FC (An et al. 2022): InsightFace's arcface_torch.
 
     likeness train recipes/face/webface.py:webface4m_r100 --data DATA --out runs/wf4m
         one GPU
-    torchrun --nproc-per-node 8 -m likeness train recipes/face/webface.py:webface42m_r100_pfc02 --data DATA --out runs/wf42m
+    torchrun --nproc-per-node 8 -m likeness train recipes/face/webface.py:webface42m_r100_pfc02
+        --data DATA --out runs/wf42m
 DATA: one of the sets as InsightFace packs it: train.rec and train.idx, and the .bin sets; or tar
 shards with sampling.open_shards=64.
 Watched on LFW, CFP-FP and AgeDB-30 together while it trains, from DATA/lfw.bin, cfp_fp.bin,
@@ -29,9 +30,9 @@ arcface_torch/README.md, and hours: %: MFR-ALL; IJB-C TAR@FAR 1e-4 / 1e-5
         86.34; 97.16 / 95.81   20 h     glint360k_r100          89.52; 97.55 / 96.38    30 h
     glint360k_r100_pfc01
         no number in that README; ours to compare with
-    IJB-C is N1D1F1 (eval.protocols.ijb). Hours are computed, images x epochs / images a second, on 8 GPUs unless stated: r100 3,200
-    (insightface issue 1430), r50 4,700
-    (its speed table, V100), WebFace42M with 4,096 images 5,900 (r50) and 5,200 (r100), ViT-B 13,800 (README).
+    IJB-C is N1D1F1 (eval.protocols.ijb). Hours are computed, images x epochs / images a second, on
+    8 GPUs unless stated: r100 3,200 (insightface issue 1430), r50 4,700 (its speed table, V100),
+    WebFace42M with 4,096 images 5,900 (r50) and 5,200 (r100), ViT-B 13,800 (README).
 
 As released (configs/wf*.py, glint360k_*.py, base.py; train_v2.py): CosFace 64 and .4; flips; SGD .1
 for 8 x 128 images (.3 for 16 x 256, .4 for 8 x 512), momentum .9, weight decay 5e-4 (Glint360K

@@ -1,10 +1,12 @@
 """Cars196 with non-isotropic vMF proxies: Kirchhof, Roth, Akata and Kasneci, ECCV 2022 (the nivMF
 paper): Tables 1, 2, 4 and 5, Figures 4, 5 and 9.
 
-    likeness train recipes/image/cars196_nivmf.py:panc_el_nivmf backbone.weights=resnet50.pth --data
-    DATA --out runs/cars likeness compare recipes/image/cars196_nivmf.py --variants
-    proxynca,el_nivmf,panc,panc_el_nivmf --seeds 5 backbone.weights=resnet50.pth ...
-    likeness compare recipes/image/cars196_nivmf.py --variants cos,l2,nivmf,b_vmf,el_vmf,kl_vmf,elk_nivmf --tune 9 --seeds 5 ...
+    likeness train recipes/image/cars196_nivmf.py:panc_el_nivmf backbone.weights=resnet50.pth
+        --data DATA --out runs/cars
+    likeness compare recipes/image/cars196_nivmf.py --variants proxynca,el_nivmf,panc,panc_el_nivmf
+        --seeds 5 backbone.weights=resnet50.pth ...
+    likeness compare recipes/image/cars196_nivmf.py
+        --variants cos,l2,nivmf,b_vmf,el_vmf,kl_vmf,elk_nivmf --tune 9 --seeds 5 ...
         Figure 5, as Supp. I
 DATA holds car_ims/ and cars_annos.mat (likeness prepare cars196 says how): 98 models of cars train,
 98 unseen ones test. backbone.weights: torchvision's ImageNet ResNet-50; of the public

@@ -1,10 +1,12 @@
 """CUB-200-2011 with non-isotropic vMF proxies: Kirchhof, Roth, Akata and Kasneci, ECCV 2022 (the
 nivMF paper): Tables 1, 2, 4 and 5, Figures 4, 5 and 9.
 
-    likeness train recipes/image/cub200_nivmf.py:panc_el_nivmf backbone.weights=resnet50.pth --data
-    DATA --out runs/cub likeness compare recipes/image/cub200_nivmf.py --variants
-    proxynca,el_nivmf,panc,panc_el_nivmf --seeds 5 backbone.weights=resnet50.pth ...
-    likeness compare recipes/image/cub200_nivmf.py --variants cos,l2,nivmf,b_vmf,el_vmf,kl_vmf,elk_nivmf --tune 9 --seeds 5 ...
+    likeness train recipes/image/cub200_nivmf.py:panc_el_nivmf backbone.weights=resnet50.pth
+        --data DATA --out runs/cub
+    likeness compare recipes/image/cub200_nivmf.py --variants proxynca,el_nivmf,panc,panc_el_nivmf
+        --seeds 5 backbone.weights=resnet50.pth ...
+    likeness compare recipes/image/cub200_nivmf.py
+        --variants cos,l2,nivmf,b_vmf,el_vmf,kl_vmf,elk_nivmf --tune 9 --seeds 5 ...
         Figure 5, as Supp. I
 DATA holds CUB_200_2011/ (likeness prepare cub200): 100 species train, 100 unseen ones test.
 backbone.weights: torchvision's ImageNet ResNet-50; of the public bn_inception-52deb4733.pth for

@@ -1,9 +1,11 @@
 """Fifteen losses on CUB-200-2011 with BN-Inception: Table 7 of Wen et al., "Pairwise Similarity
 Learning is SimPLE", ICCV 2023 (the SimPLE paper).
 
-    likeness train recipes/image/cub200_simple.py:simple backbone.weights=bn_inception-52deb4733.pth --data DATA --out runs/cub-simple
+    likeness train recipes/image/cub200_simple.py:simple backbone.weights=bn_inception-52deb4733.pth
+        --data DATA --out runs/cub-simple
         one fold of four
-    python recipes/image/cub200_simple.py --variants simple,contrastive --weights bn_inception-52deb4733.pth --data DATA --out runs/table7
+    python recipes/image/cub200_simple.py --variants simple,contrastive
+        --weights bn_inception-52deb4733.pth --data DATA --out runs/table7
         four, joined
 DATA holds CUB_200_2011/ (likeness prepare cub200). backbone.weights: the public ImageNet checkpoint
 of BN-Inception. A run stops when the validation classes are no longer better: half an hour to two

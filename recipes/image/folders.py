@@ -2,7 +2,8 @@
 retrieval model for classes that it never saw.
 
     likeness train recipes/image/folders.py --data DATA --out runs/mine
-    likeness train recipes/image/folders.py:resnet50 backbone.weights=resnet50.pth --data DATA --out runs/mine
+    likeness train recipes/image/folders.py:resnet50 backbone.weights=resnet50.pth
+        --data DATA --out runs/mine
         from a local ImageNet file
 
 A fifth of the classes, at least 2, are held out and retrieved from among themselves. A batch is 16

@@ -1,10 +1,12 @@
 """Speaker verification on CMU AN4: 54 speakers, one session each, five folds of disjoint speakers.
 
-    likeness train recipes/speaker/an4.py:arcface items.fold=0 trials.fold=0 --data DATA --out runs/an4-0
+    likeness train recipes/speaker/an4.py:arcface items.fold=0 trials.fold=0
+        --data DATA --out runs/an4-0
         DATA holds an4/
     make results DATA=...
         all folds, seeds and baselines
-    likeness compare recipes/speaker/an4.py --variants arcface,cosface,simple --tune 6 --data DATA --out runs/an4-compare
+    likeness compare recipes/speaker/an4.py --variants arcface,cosface,simple --tune 6
+        --data DATA --out runs/an4-compare
         one fold, three seeds
 
 Expected numbers, with intervals and their commands: docs/results.md. One run takes minutes on one

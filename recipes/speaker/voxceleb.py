@@ -4,10 +4,12 @@ speakers, 1,092,009 utterances), test on VoxCeleb1-O.
     likeness prepare voxceleb1 --data DATA
         and voxceleb2, musan, rirs_noises: what to fetch, or fetches it, and counts
     likeness train recipes/speaker/voxceleb.py:simple --data DATA --out runs/simple
-    likeness train recipes/speaker/voxceleb.py:wespeaker_resnet34 augment.corrupt.musan=DATA/musan augment.corrupt.rirs=DATA/RIRS_NOISES/simulated_rirs
-        --data DATA --out runs/wespeaker_resnet34
+    likeness train recipes/speaker/voxceleb.py:wespeaker_resnet34 augment.corrupt.musan=DATA/musan
+        augment.corrupt.rirs=DATA/RIRS_NOISES/simulated_rirs --data DATA
+        --out runs/wespeaker_resnet34
         (augment.corrupt=none trains without noise)
-    likeness train recipes/speaker/voxceleb.py:wespeaker_resnet34_lm (the same folders) init=runs/wespeaker_resnet34 --data DATA --out runs/resnet34_lm
+    likeness train recipes/speaker/voxceleb.py:wespeaker_resnet34_lm (the same folders)
+        init=runs/wespeaker_resnet34 --data DATA --out runs/resnet34_lm
     python recipes/speaker/voxceleb.py DATA OUT E_cleaned
         items and trials for `embed` and `score`; O, E, H, O_cleaned, E_cleaned, H_cleaned
 Tests during training are on VoxCeleb1-O cleaned; on -E and -H with trials.protocol=E_cleaned, for

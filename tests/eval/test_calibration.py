@@ -26,12 +26,11 @@ from eval.verification import cllr, eer, min_cllr
 
 
 def llrs(seed: int, size: int = 4000, separation: float = 2.0) -> tuple[np.ndarray, np.ndarray]:
-    """Perfectly calibrated LLRs: for N(+-d^2/2, d^2) the log-likelihood ratio is the score itself."""
+    """Perfectly calibrated LLRs: for N(+-d^2/2, d^2) the log-likelihood ratio is the score."""
     rng = np.random.default_rng(seed)
     target = rng.random(size) < 0.3
-    return rng.standard_normal(size) * separation + np.where(
-        target, 1, -1
-    ) * separation**2 / 2, target
+    noise = rng.standard_normal(size) * separation
+    return noise + np.where(target, 1, -1) * separation**2 / 2, target
 
 
 @pytest.mark.parametrize("p_target", [0.5, 0.05])

@@ -417,7 +417,7 @@ def test_bad_input_is_refused_in_one_sentence():
 
 
 def passing(scores, probes, threshold):
-    """The share of probes whose own subject's score reaches the threshold; subject i is column i."""
+    """Share of probes whose own subject's score reaches the threshold; subject i is column i."""
     return np.mean([row[own] >= threshold for row, own in zip(scores, probes, strict=True)])
 
 

@@ -341,12 +341,11 @@ def test_embeddings_add_quality_grids_and_a_map_and_media_pictures(
         media=faces,
     )
     page = Page(text)
-    assert (
-        page.tags.count("svg") == 4 + 4
-    )  # error versus reject; three dimensions, their directions and the map: once, as both systems share the embeddings
-    assert (
-        page.tags.count("img") == 2 * 2 * 2 * 8 + 2 * 2 * 2 + 16
-    )  # of each system 8 target and 10 nontarget pairs; 8 items at each end of the norms
+    # error versus reject; three dimensions, their directions and the map: once, as both systems
+    # share the embeddings
+    assert page.tags.count("svg") == 4 + 4
+    # of each system 8 target and 10 nontarget pairs; 8 items at each end of the norms
+    assert page.tags.count("img") == 2 * 2 * 2 * 8 + 2 * 2 * 2 + 16
     assert {link.split(",")[0] for link in page.links if not link.startswith("#")} == {
         "data:image/png;base64"
     }

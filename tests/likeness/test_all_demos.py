@@ -25,7 +25,8 @@ import torch
 def main(out, *, page):
     out.mkdir(parents=True)
     (out / "threads").write_text(str(torch.get_num_threads()))
-    (out / "values").write_text(str(torch.rand(3, generator=torch.Generator().manual_seed(1)).tolist()))
+    seeded = torch.Generator().manual_seed(1)
+    (out / "values").write_text(str(torch.rand(3, generator=seeded).tolist()))
     print("first of", out.name, flush=True)
     print("second of", out.name, file=sys.stderr)
     assert not page

@@ -1,4 +1,4 @@
-"""The commands that a demo tells are what a shell takes, also in a folder whose name holds blanks."""
+"""The commands that a demo tells are what a shell takes, also in a folder named with blanks."""
 
 from __future__ import annotations
 

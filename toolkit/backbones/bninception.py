@@ -75,8 +75,8 @@ class BNInception(nn.Module):
         if pooling not in ImagePooling.__args__:  # type: ignore[attr-defined]
             raise ValueError(
                 f"BNInception: pooling is {pooling!r}; it must be one of "
-                f"{', '.join(ImagePooling.__args__)}"
-            )  # type: ignore[attr-defined]
+                f"{', '.join(ImagePooling.__args__)}"  # type: ignore[attr-defined]
+            )
         self.in_dim, self.pooling, self.batch_norm = in_dim, pooling, batch_norm
         self._add("conv1_7x7_s2", in_dim, 64, 7, 2)
         self._add("conv2_3x3_reduce", 64, 64, 1)

@@ -73,8 +73,8 @@ class ImageResNet(nn.Module):
             if word not in allowed.__args__:  # type: ignore[attr-defined]
                 raise ValueError(
                     f"ImageResNet: {name} is {word!r}; it must be one of "
-                    f"{', '.join(allowed.__args__)}"
-                )  # type: ignore[attr-defined]
+                    f"{', '.join(allowed.__args__)}"  # type: ignore[attr-defined]
+                )
         self.in_dim, self.stem, self.pooling, self.batch_norm = in_dim, stem, pooling, batch_norm
         counts, bottleneck = _DEPTHS[depth]
         self.conv1 = (

@@ -58,8 +58,8 @@ def hold_still(network: nn.Module, batch_norm: BatchNorm) -> None:
     """
     if batch_norm not in BatchNorm.__args__:  # type: ignore[attr-defined]
         raise ValueError(
-            f"batch_norm is {batch_norm!r}; it must be one of {', '.join(BatchNorm.__args__)}"
-        )  # type: ignore[attr-defined]
+            f"batch_norm is {batch_norm!r}; it must be one of {', '.join(BatchNorm.__args__)}"  # type: ignore[attr-defined]
+        )
     if batch_norm == "trained":
         return
     for module in network.modules():

@@ -177,7 +177,7 @@ def _views(chosen: Mapping[str, Stored], held: Mapping[str, Tensor]) -> dict[str
 
 
 # The interpreter
-# ------------------------------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def _tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> Stored:
@@ -332,7 +332,7 @@ class _Reader(pickle._Unpickler):
         self.stack[-1] = function(*arguments)
 
     def load_build(self) -> None:
-        """The attributes of an OrderedDict: state_dict()'s versions of modules, which nobody needs."""
+        """Attributes of an OrderedDict: state_dict()'s versions of modules, which nobody needs."""
         self.stack.pop()
 
     def load_setitem(self) -> None:

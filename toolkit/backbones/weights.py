@@ -146,7 +146,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _put(backbone: nn.Module, given: dict[str, Tensor], num: int) -> None:
-    """load_state_dict, strictly, with all that is wrong in one sentence. num: tensors of the file."""
+    """load_state_dict, strictly; says all that is wrong in one sentence. num: tensors of a file."""
     wanted = backbone.state_dict()
     given |= {
         name: value

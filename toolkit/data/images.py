@@ -132,7 +132,7 @@ def decode_bytes(held: bytes, name: str) -> Pixels:
 
 
 def encode(pixels: Pixels, suffix: str = ".png", *, quality: int = 95) -> bytes:
-    """(H, W, 3) uint8 RGB -> a PNG (lossless) or a JPEG of this quality without chroma subsampling."""
+    """(H, W, 3) uint8 RGB -> PNG (lossless) or JPEG of this quality without chroma subsampling."""
     held = io.BytesIO()
     if suffix == ".png":
         Image.fromarray(pixels).save(held, "PNG", compress_level=3)
@@ -155,8 +155,8 @@ def _to_rgb(image: Image.Image, name: str) -> Pixels:
     wide = (
         image.mode == "I"
         and image.format == "TIFF"
-        and max(image.tag_v2.get(_TIFF_BITS, (1,))) > 16
-    )  # type: ignore[attr-defined]
+        and max(image.tag_v2.get(_TIFF_BITS, (1,))) > 16  # type: ignore[attr-defined]
+    )
     if image.mode == "F" or wide:  # levels of 0 to 255 in 32 bits would become nearly black
         raise BadImage(
             f"{name}: {'32-bit' if wide else 'floating-point'} pixels, whose range is not known; "

@@ -85,7 +85,10 @@ class PixelScale(nn.Module):
         return scaled.flip(1) if self.bgr else scaled, None
 
     def extra_repr(self) -> str:
-        return f"mean={self.mean.flatten().tolist()}, std={self.std.flatten().tolist()}, scale={self.scale}, bgr={self.bgr}, crop={self.crop}"
+        return (
+            f"mean={self.mean.flatten().tolist()}, std={self.std.flatten().tolist()}, "
+            f"scale={self.scale}, bgr={self.bgr}, crop={self.crop}"
+        )
 
 
 # Faces (field-face 1.2). Weights made for one lose little by / 128 in place of / 127.5 and much by

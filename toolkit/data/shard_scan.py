@@ -132,7 +132,10 @@ def _refuse(member: tarfile.TarInfo, name: str) -> str:
     if not member.isreg() or member.issparse():
         return "a link, device or sparse file"
     if not is_name(name) or name.startswith(("/", "\\")) or ".." in name.split("/"):
-        return f"a name that is absolute, leaves its folder, is not printable or over {MAX_NAME} characters"
+        return (
+            "a name that is absolute, leaves its folder, is not printable or "
+            f"over {MAX_NAME} characters"
+        )
     return f"{member.size} bytes, over {MAX_SPAN}" if member.size > MAX_SPAN else ""
 
 

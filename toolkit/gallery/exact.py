@@ -16,7 +16,8 @@ Three stores, the same methods:
     update(embeddings, subjects)
         the same in place of what they have
     remove(subjects)
-    search(probes, k=5, threshold=None) -> one tuple of Matches per probe, best first; threshold: an empty tuple = nobody who is enrolled
+    search(probes, k=5, threshold=None) -> one tuple of Matches per probe, best first
+        with a threshold, an empty tuple says that it is nobody who is enrolled
     entries(), len(), close(), meta, similarity
 
 A subject is one template, pooled from its enrolments by eval.templates.pool; enrolments are kept

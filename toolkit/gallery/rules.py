@@ -42,8 +42,8 @@ def pooled(subjects: Sequence[str], rows: Floats32, pooling: str) -> Embeddings:
     return pool(
         Embeddings(tuple(map(str, range(len(rows)))), rows),
         np.array(subjects, dtype=object),
-        method=pooling,
-    )  # type: ignore[arg-type]
+        method=pooling,  # type: ignore[arg-type]
+    )
 
 
 def stated(

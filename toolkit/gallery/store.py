@@ -272,10 +272,10 @@ class Enrolments:
                 f"({name_first(wrong)}), {unnamed} lack a name; it is damaged"
             )
         rows = (
-            np.frombuffer(b"".join(blobs), dtype="<f4")
+            np.frombuffer(b"".join(blobs), dtype="<f4")  # type: ignore[arg-type]
             .reshape(len(blobs), self.dim)
             .astype(np.float32)
-        )  # type: ignore[arg-type]
+        )
         if not np.isfinite(rows).all() or np.abs(rows).max(initial=0) > _MAX_NUMBER:
             raise ValueError(
                 f"{self.name}: enrolments hold NaN, infinity or numbers beyond {_MAX_NUMBER:g}; it "
@@ -296,7 +296,7 @@ class Enrolments:
 
     @contextmanager
     def _said(self) -> Iterator[None]:
-        """SQLite's errors as one sentence: OSError for what a disk does, ValueError for the file."""
+        """SQLite's errors as one sentence: OSError for what a disk does, ValueError for a file."""
         try:
             yield
         except sqlite3.OperationalError as error:

@@ -133,7 +133,8 @@ class CurricularFace(nn.Module):
         """(B, C) scale * cosine, without a margin: what prediction uses."""
         return scaled_cosine(z, self.proxies, self.scale)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # compiled, torch 2.13 lets gradient through detach() into a buffer changed in the same graph
+    # compiled, torch 2.13 lets gradient through detach() into a buffer changed in the same graph
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def _move(self, mean: Tensor) -> None:
         self.ema.mul_(self.momentum).add_((1 - self.momentum) * mean)

@@ -89,7 +89,7 @@ class BroadFace(nn.Module):
 
     @torch.no_grad()
     def compensated(self) -> tuple[Tensor, Tensor]:
-        """The queue's filled slots: (N, D) embeddings moved along with their proxies, (N,) labels."""
+        """The queue's filled slots: (N, D) embeddings moved along with the proxies, (N,) labels."""
         filled = self.past_labels >= 0
         e, old, y = self.past[filled], self.past_proxies[filled], self.past_labels[filled]
         share = norms(e) / norms(old).clamp(min=1e-12)

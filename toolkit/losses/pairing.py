@@ -15,9 +15,9 @@ from toolkit.losses.common import KeyBank, Rates, against
 from toolkit.losses.simple import refuse_negative
 from toolkit.vmf.precision import once_in_full, unit
 
-BLOCK = (
-    1 << 18
-)  # numbers per block of a blockwise sum on a CPU, so that it stays in the cache; 64 times as many elsewhere
+# numbers per block of a blockwise sum on a CPU, so that it stays in the cache; 64 times as many
+# elsewhere
+BLOCK = 1 << 18
 
 
 class Pairs(NamedTuple):

@@ -323,8 +323,10 @@ class Joint(nn.Module):
         seen: set[int] = set()
         groups: list[dict[str, Any]] = []
         for group in (
-            group for part in (self.first, self.second) for group in part.param_groups(optim)
-        ):  # type: ignore[operator]
+            group
+            for part in (self.first, self.second)
+            for group in part.param_groups(optim)  # type: ignore[operator]
+        ):
             own = [parameter for parameter in group["params"] if id(parameter) not in seen]
             seen |= {id(parameter) for parameter in own}
             if own:

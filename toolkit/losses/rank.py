@@ -170,8 +170,8 @@ class SmoothAP(nn.Module):
         weight = 1.0 / count.clamp(min=1).to(pairs.x.dtype)
         total = cast(
             Tensor,
-            _SmoothPrecision.apply(pairs.x @ pairs.keys.T, same, other, weight, self.temperature),
-        )  # type: ignore[no-untyped-call]
+            _SmoothPrecision.apply(pairs.x @ pairs.keys.T, same, other, weight, self.temperature),  # type: ignore[no-untyped-call]
+        )
         return total[None], count > 0
 
     def param_groups(self, optim: Rates) -> list[dict[str, Any]]:

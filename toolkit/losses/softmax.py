@@ -53,7 +53,7 @@ def scaled_cosine(z: Tensor, proxies: Tensor, scale: float | Tensor = 1.0) -> Te
 def tau_groups(
     loss: nn.Module, proxies: nn.Parameter, tau: nn.Parameter, tau_lr: float, optim: Rates
 ) -> list[dict[str, Any]]:
-    """Proxies as usual; tau at its own rate, without momentum or decay (vMF paper, appendix D.3)."""
+    """Proxies as usual; tau at its own rate, without momentum or decay (vMF paper, App. D.3)."""
     groups = proxy_groups(loss, proxies, optim)
     rest = [
         parameter for group in groups[1:] for parameter in group["params"] if parameter is not tau

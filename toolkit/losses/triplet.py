@@ -164,8 +164,9 @@ class Triplet(nn.Module):
             )
         else:
             made = cast(
-                Triplets, _TripletSum.apply(d, same, other, self.margin, self.mining, self.smooth)
-            )  # type: ignore[no-untyped-call]
+                Triplets,
+                _TripletSum.apply(d, same, other, self.margin, self.mining, self.smooth),  # type: ignore[no-untyped-call]
+            )
             return tuple(one[None] for one in made)
         return tuple(one[None] for one in _terms_of(d, triplets, self.margin, self.smooth))
 

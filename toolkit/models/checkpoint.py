@@ -307,7 +307,7 @@ def put(
 
 
 def misfits(wanted: Mapping[str, torch.Size], stored: Mapping[str, torch.Size]) -> str:
-    """What is missing, unknown or of another shape, counted, three of each named; "" if nothing is."""
+    """What is missing, unknown or of another shape: counted, three of each named; "" if nothing."""
     shapes = [
         f"{name} {tuple(stored[name])} for {tuple(one)}"
         for name, one in wanted.items()

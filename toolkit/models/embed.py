@@ -35,9 +35,9 @@ ReadParts = Callable[
 ]  # an item in several inputs: crops, or the chunks of a long recording
 _WINDOW = 256  # inputs read ahead and sorted by length: bounds memory, keeps buckets tight
 _WINDOW_VALUES = 2**26  # and so many numbers: 256 MB
-_CPU_BATCH_SAMPLES = (
-    2**14
-)  # on a CPU a ResNet34 takes 13 utterances of 3 s a second one by one, 12 in batches of 4, 7 to 11 in batches of 16 (cache)
+# on a CPU a ResNet34 takes 13 utterances of 3 s a second one by one, 12 in batches of 4, 7 to 11 in
+# batches of 16 (cache)
+_CPU_BATCH_SAMPLES = 2**14
 _BATCH_VALUES = 2**24  # a batch of long inputs is smaller: what a network keeps grows with them
 _LONGEST_PADDING = 1.2  # a batch holds no input this much shorter than its longest
 

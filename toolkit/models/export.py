@@ -168,9 +168,9 @@ def _translate(embedder: torch.nn.Module, example: Tensor, name: str) -> Any:
         try:
             program = torch.onnx.export(
                 embedder,
-                (
-                    example[:2].clone().requires_grad_(),
-                ),  # OrderStatistics sorts in numpy, which no export follows, where no gradient is asked for
+                # OrderStatistics sorts in numpy, which no export follows, where no gradient is
+                # asked for
+                (example[:2].clone().requires_grad_(),),
                 input_names=[name],
                 output_names=["embeddings"],
                 dynamic_shapes=(free,),

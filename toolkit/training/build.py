@@ -84,7 +84,7 @@ class Network(nn.Module):
 
 @contextmanager
 def _still(network: nn.Module) -> Iterator[None]:
-    """While activations are computed a second time, running statistics must not move a second time."""
+    """While activations are computed a second time, running statistics must not move once more."""
     norms = [
         (one, one.momentum)
         for one in network.modules()

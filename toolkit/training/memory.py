@@ -1,4 +1,4 @@
-"""The FIFO bank of keys and the momentum encoder, for SimPLE and for every loss that takes z_key."""
+"""The FIFO bank of keys and the momentum encoder, for SimPLE and every loss that takes z_key."""
 
 from __future__ import annotations
 

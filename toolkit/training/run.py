@@ -70,7 +70,7 @@ class Plateau:
         return False
 
     def keep(self, value: float, step: int, higher_is_better: bool, num: int) -> bool:
-        """Whether this evaluation is among the `num` best; of equal values the earlier goes first."""
+        """Whether this evaluation is among the `num` best; of equal values the earlier wins."""
         if math.isnan(value):
             return False
         ranked = sorted(
@@ -338,7 +338,7 @@ def _random_states() -> dict[str, Tensor]:
 
 
 def _make_optimizer_state(run: Run, stored: Mapping[str, torch.Size]) -> None:
-    """Empty tensors for what the optimiser will be given: it makes its own only at its first step."""
+    """Empty tensors for what the optimiser is given: it makes its own only at its first step."""
     places = [parameter for group in run.optimizer.param_groups for parameter in group["params"]]
     for name in stored:
         kind, _, rest = name.partition(".")

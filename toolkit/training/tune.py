@@ -88,9 +88,9 @@ class Search(dict[str, "Range | Choice"]):
         self.seeds, self.looks = seeds, looks
 
 
-Score = Callable[
-    [Recipe, Path], float
-]  # trains a recipe in a folder, going on where it was stopped, and gives the first metric on the recipe's trials
+# trains a recipe in a folder, going on where it was stopped, and gives the first metric on the
+# recipe's trials
+Score = Callable[[Recipe, Path], float]
 
 
 def divide(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:

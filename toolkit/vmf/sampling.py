@@ -113,9 +113,9 @@ def _rejection(kappa: Tensor, dim: int, num_samples: int, generator: Generator |
     """
     n = dim - 1
     b = n / (2 * kappa + (4 * kappa * kappa + n * n).sqrt())
-    rest = (
-        2 * b / (1 + b)
-    )  # 1 - x, where x = (1 - b)/(1 + b) is the proposals' parameter: everything below is in 1 - x and 1 - w, so that no kappa cancels
+    # 1 - x, where x = (1 - b)/(1 + b) is the proposals' parameter: everything below is in 1 - x and
+    # 1 - w, so that no kappa cancels
+    rest = 2 * b / (1 + b)
     half = torch.full((num_samples, *kappa.shape), n / 2, dtype=torch.float64, device=kappa.device)
     result = torch.zeros_like(half)
     waiting = torch.ones_like(half, dtype=torch.bool)

@@ -311,9 +311,8 @@ def test_every_truncation_is_noticed(tmp_path, name):
             found = read(path)
         except ValueError:
             continue
-        assert (
-            name != "e.npz"
-        )  # archives of fewer whole entries are valid, and a .scp may lose its last newline or entries
+        # archives of fewer whole entries are valid, and a .scp may lose its last newline or entries
+        assert name != "e.npz"
         assert len(found.ids) in complete
         assert found.ids == SMALL.ids[: len(found.ids)]
         assert found.matrix.tobytes() == SMALL.matrix[: len(found.ids)].tobytes()

@@ -388,7 +388,9 @@ from eval.types import Embeddings
 number = 0
 while True:
     number += 1
-    write(sys.argv[1], Embeddings(tuple(f"{number}/{k}" for k in range(3000)), np.full((3000, 64), number, np.float32), {"number": str(number)}))
+    ids = tuple(f"{number}/{k}" for k in range(3000))
+    rows = np.full((3000, 64), number, np.float32)
+    write(sys.argv[1], Embeddings(ids, rows, {"number": str(number)}))
     if number == 1:
         print("first", flush=True)
 """

@@ -77,10 +77,9 @@ def loops(name, faces, views, detector):
     found = {}
     for t in np.unique(faces.template):
         here = np.flatnonzero(faces.template == t)
-        if (
-            pooling == "weighted"
-            # OpenSphere: both views are observations of weight 1 / (count(mid) #media), renormalised
-        ):
+        if pooling == "weighted":
+            # OpenSphere: both views are observations of weight 1 / (count(mid) #media),
+            # renormalised
             mids, count = np.unique(faces.medium[here], return_counts=True)
             weight = np.array(
                 [1 / dict(zip(mids, count, strict=True))[faces.medium[i]] for i in here]
@@ -428,7 +427,7 @@ def test_damaged_meta_files_are_refused_and_counted(tmp_path):
 
 
 def test_contradictions_are_found_wherever_they_stand(tmp_path, monkeypatch):
-    """Against a dictionary, also where two lines of a pair fall into different blocks of the check."""
+    """Against a dictionary, also where two lines of a pair fall into different blocks checked."""
     from eval.protocols import ijb_files
 
     monkeypatch.setattr(ijb_files, "_CELLS", 2)

@@ -178,11 +178,8 @@ def test_an_archive_cut_short_leaves_nothing_under_its_name(
 def test_missing_split_files_and_images_are_named_with_what_to_do(
     server: Server, tmp_path: Path
 ) -> None:
-    sop = zipped(
-        {
-            "Stanford_Online_Products/Ebay_train.txt": b"image_id class_id super_class_id path\n1 1 1 bicycle_final/a.JPG\n"
-        }
-    )
+    listed = b"image_id class_id super_class_id path\n1 1 1 bicycle_final/a.JPG\n"
+    sop = zipped({"Stanford_Online_Products/Ebay_train.txt": listed})
     lines, error = said(served("sop", server, {"Stanford_Online_Products.zip": sop}), tmp_path)
     assert "Stanford_Online_Products is ready" in lines
     assert "Ebay_test.txt" in error

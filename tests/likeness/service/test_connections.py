@@ -22,7 +22,8 @@ for needed in ("fastapi", "uvicorn", "python_multipart"):
 
 FILES = {"first": b"a" * 1000, "second": b"b"}
 BODY_BEGUN = (
-    b"POST /verify HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: multipart/form-data; boundary=x\r\nContent-Length: %d\r\n\r\n"
+    b"POST /verify HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    b"Content-Type: multipart/form-data; boundary=x\r\nContent-Length: %d\r\n\r\n"
     % 100_000
     + b"--x"
 )
@@ -294,7 +295,10 @@ def test_an_upload_that_is_too_large_is_answered(chunked: bool) -> None:
 
 
 def test_who_asks_before_sending_is_told_not_to() -> None:
-    head = b"POST /verify HTTP/1.1\r\nHost: 127.0.0.1\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+    head = (
+        b"POST /verify HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+    )
     with serving(max_bytes=100_000) as port:
         with connect(port) as raw:
             raw.sendall(head % 10**9)
@@ -308,11 +312,9 @@ def test_what_is_no_request_is_answered_too() -> None:
     with serving() as port, connect(port) as raw:
         raw.sendall(b"GET / HTTP/1.1\r\nX: " + b"a" * 200_000)
         assert read_all(raw).startswith(b"HTTP/1.1 400 Bad Request\r\n")
-        for _ in range(
-            3
-            # what is still sent is read: a closed connection would be reset, and a slower reader would
-            # lose the answer
-        ):
+        # what is still sent is read: a closed connection would be reset, and a slower reader would
+        # lose the answer
+        for _ in range(3):
             assert (
                 httpx.get(f"http://127.0.0.1:{port}/", trust_env=False, timeout=60).status_code
                 == 200

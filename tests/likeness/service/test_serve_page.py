@@ -246,8 +246,10 @@ def test_a_verdict_goes_with_the_files_that_were_compared(
             assert page.inner_text(".verdict") == "The same face"
 
         drop = """async ([place, name, type]) => {
-            const data = new DataTransfer(); data.items.add(new File([new Uint8Array([1, 2, 3])], name, { type }));
-            document.querySelector(`[data-drop=${place}]`).dispatchEvent(new DragEvent("drop", { dataTransfer: data }));
+            const data = new DataTransfer();
+            data.items.add(new File([new Uint8Array([1, 2, 3])], name, { type }));
+            const event = new DragEvent("drop", { dataTransfer: data });
+            document.querySelector(`[data-drop=${place}]`).dispatchEvent(event);
         }"""
         compare()
         page.click("[data-drop=second] .row button")  # removed

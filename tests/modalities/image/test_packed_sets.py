@@ -155,10 +155,13 @@ def py2_pickle(pixels: np.ndarray, labels: list[int], *, by_columns: bool = Fals
     held = (pixels.T if by_columns else pixels).tobytes()
     shape = b"".join(b"J" + struct.pack("<i", one) for one in pixels.shape) + b"\x86"
     array = (
-        b"cnumpy.core.multiarray\n_reconstruct\nq\x03cnumpy\nndarray\nq\x04K\x00\x85U\x01b\x87Rq\x05(K\x01"
-        + shape
+        b"cnumpy.core.multiarray\n_reconstruct\nq\x03cnumpy\nndarray\nq\x04"
+        b"K\x00\x85U\x01b\x87Rq\x05(K\x01" + shape
     )
-    array += b"cnumpy\ndtype\nq\x06U\x02u1K\x00K\x01\x87Rq\x07(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+    array += (
+        b"cnumpy\ndtype\nq\x06U\x02u1K\x00K\x01\x87Rq\x07"
+        b"(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+    )
     array += (
         (b"\x88" if by_columns else b"\x89") + b"T" + struct.pack("<i", len(held)) + held + b"tb"
     )
@@ -229,7 +232,7 @@ def test_damaged_pickles_give_value_errors_only(data: st.DataObject) -> None:
 
 
 def test_cifar_distributions_agree(tmp_path: Path) -> None:
-    """The test part of CIFAR-10 written three ways; 10,000 images are demanded, most of them black."""
+    """The test part of CIFAR-10 written three ways; 10,000 images are demanded, most are black."""
     pixels, labels = np.zeros((10_000, 3072), dtype=np.uint8), [i % 10 for i in range(10_000)]
     pixels[[0, 77, 9_999]] = np.random.default_rng(0).integers(0, 256, (3, 3072), dtype=np.uint8)
     py, binary, packed = (tmp_path / one for one in ("py", "binary", "packed"))

@@ -251,7 +251,8 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
 def test_oml_tables(tmp_path: Path) -> None:
     table = tmp_path / "df.csv"
     table.write_text(
-        "label,path,split,is_query,is_gallery,category\n0,im/0.jpg,train,None,None,x\n1,im/1.jpg,validation,True,False,x\n1,im/2.jpg,validation,False,True,x\n"
+        "label,path,split,is_query,is_gallery,category\n0,im/0.jpg,train,None,None,x\n"
+        "1,im/1.jpg,validation,True,False,x\n1,im/2.jpg,validation,False,True,x\n"
         '2,"im/3, a.jpg",validation,1,1.0,x\n'
     )
     assert [(one.id, one.label, one.path) for one in lists.oml_items(tmp_path)] == [

@@ -185,7 +185,7 @@ def test_settings_out_of_range() -> None:
 
 @pytest.mark.slow  # a process that imports albumentations
 def test_views_ask_no_network() -> None:
-    """albumentations looks for a newer version of itself when it is imported, unless told not to."""
+    """albumentations looks for a newer version of itself when imported, unless told not to."""
     source = (
         "import socket, sys, numpy as np\n"
         "def refuse(*_, **__): raise SystemExit('the network was asked')\n"

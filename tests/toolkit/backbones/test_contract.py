@@ -64,10 +64,8 @@ class TestContract:
         backbone = build(make).train()
         z = backbone(torch.randn(4, 60, 20))
         assert z.shape == (4, 16) == (4, backbone.dim)
-        (
-            z * torch.randn(4, 16)
-            # a fixed direction: the sum of squares after a batch norm without weights has no gradient
-        ).sum().backward()
+        # a fixed direction: the sum of squares after a batch norm without weights has no gradient
+        (z * torch.randn(4, 16)).sum().backward()
         lacking = [
             name
             for name, p in backbone.named_parameters()

@@ -105,9 +105,9 @@ def build(name: str) -> tuple[Any, Tensor]:
     for module in network.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.momentum = None  # statistics of all that is seen: of this batch
-            nn.init.constant_(
-                module.weight, 0.5
-            )  # rectifiers mostly open: random deep networks without shortcuts magnify rounding, trained ones do not
+            # rectifiers mostly open: random deep networks without shortcuts magnify rounding,
+            # trained ones do not
+            nn.init.constant_(module.weight, 0.5)
             nn.init.constant_(module.bias, 1.0)
     with torch.no_grad():
         network.train()(x)

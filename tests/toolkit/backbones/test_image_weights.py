@@ -1,4 +1,4 @@
-"""Published state dicts of face and image networks: what is read, understood, left out and refused."""
+"""Published state dicts of face and image networks: what is read, understood, left out, refused."""
 
 from __future__ import annotations
 

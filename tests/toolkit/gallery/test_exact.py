@@ -393,7 +393,8 @@ gallery = {kind}(sys.argv[1], {META!r})
 for batch in range(100_000):
     rows = np.full((500, 16), batch + 1, dtype=np.float32)
     group = "s" if batch % 2 else f"b{{batch}}"
-    gallery.enrol(Embeddings(tuple(map(str, range(500))), rows, {META!r}), [f"{{group}}.{{i}}" for i in range(500)])
+    held = Embeddings(tuple(map(str, range(500))), rows, {META!r})
+    gallery.enrol(held, [f"{{group}}.{{i}}" for i in range(500)])
     print(batch, flush=True)
 """
     folder = tmp_path / "g"

@@ -1,4 +1,4 @@
-"""Losses of tuples against their formulas in loops, and the choices that references make at random."""
+"""Losses of tuples against their formulas in loops, and choices that references make at random."""
 
 from __future__ import annotations
 

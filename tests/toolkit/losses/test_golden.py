@@ -302,10 +302,8 @@ def test_proxy_losses_equal_their_reference(name: str, case: str) -> None:
             )
     if case == "small0":
         theirs = by_class(arrays[f"grad_{weights}"], weights, name)
-        if name.endswith(
-            "opensphere"
-            # it normalises w in place before the product, so its gradient lacks the tangent projection
-        ):
+        # it normalises w in place before the product, so its gradient lacks the tangent projection
+        if name.endswith("opensphere"):
             theirs = theirs - (theirs * proxies).sum(1, keepdims=True) * proxies
         ours = getattr(loss, main).grad
         if several:

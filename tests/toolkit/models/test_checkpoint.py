@@ -208,7 +208,10 @@ def test_the_digest_of_a_file_of_version_0_1_stays(tmp_path: Path) -> None:
     that name it keep matching.
     """
     path = tmp_path / "m.safetensors"
-    header = b'{"__metadata__":{"state":"{}","format":"t/1"},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+    header = (
+        b'{"__metadata__":{"state":"{}","format":"t/1"},'
+        b'"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+    )
     path.write_bytes(len(header).to_bytes(8, "little") + header + b"\0\0\x80\x3f")
     tensors, _, digest = checkpoint.read(path, "t/1")
     assert tensors["a"].tolist() == [1.0]

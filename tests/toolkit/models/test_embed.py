@@ -58,7 +58,8 @@ def test_reading_processes_work_beside_a_long_temporary_path(
     folder = tmp_path / ("x" * 120)
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    monkeypatch.delitem(multiprocessing.process.current_process()._config, "tempdir", raising=False)  # type: ignore[attr-defined]  # chosen once
+    config = multiprocessing.process.current_process()._config  # type: ignore[attr-defined]
+    monkeypatch.delitem(config, "tempdir", raising=False)  # chosen once
     items = folders.items(voices, split="all")[:2]
     made, bad = embed(make("resnet"), items, audio.read, workers=1)
     assert (len(made.ids), bad) == (2, [])

@@ -191,7 +191,7 @@ def test_pixel_scaling_crop_and_polarlike_features_are_in_the_graph(tmp_path: Pa
 
 @pytest.mark.slow  # an export of its own
 def test_a_front_end_s_crop_moves_into_the_reading(tmp_path: Path) -> None:
-    """Whole images are read for it, and the graph has one size: the same embeddings all the same."""
+    """Whole images are read for it, and the graph has one size: the embeddings stay the same."""
     from PIL import Image
 
     model = picture_model(

@@ -64,9 +64,19 @@ RECIPES = {{
     "arcface": replace(made["arcface"], metrics=metrics),
     "simple": replace(made["simple"], metrics=metrics),
     "explodes": replace(made["arcface"], metrics=metrics, optim=Optim(lr=1e38)),
-    "shuffled": replace(made["arcface"], metrics=metrics, sampling=replace(made["arcface"].sampling, items_per_class=0)),
+    "shuffled": replace(
+        made["arcface"],
+        metrics=metrics,
+        sampling=replace(made["arcface"].sampling, items_per_class=0),
+    ),
 }}
-RANGES = {{"arcface": {{"loss.margin": Range(0.0, 0.5), "optim.lr": Range(0.001, 0.1, log=True), "optim.nesterov": Choice((True, False))}}}}
+RANGES = {{
+    "arcface": {{
+        "loss.margin": Range(0.0, 0.5),
+        "optim.lr": Range(0.001, 0.1, log=True),
+        "optim.nesterov": Choice((True, False)),
+    }}
+}}
 """
 
 

@@ -97,7 +97,7 @@ def test_a_misspelt_argument_is_found_before_anything_runs() -> None:
 
 
 def test_a_setting_that_its_type_does_not_list_is_found_before_anything_runs() -> None:
-    """In any part: a constructor behind a decorator, a function, a type that is a union of lists."""
+    """In any part: a constructor behind a decorator, a function, a type that unites lists."""
     for change, says in (
         (
             {"loss": partial(ArcFace, wrap="sometimes")},

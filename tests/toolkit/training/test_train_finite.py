@@ -84,7 +84,7 @@ def check_stopped(out: Path, at: int, saved: int) -> None:
 
 
 class Hiding(nn.Module):
-    """A loss of somebody else: whatever its embeddings are, its value and its gradients are finite."""
+    """A loss of somebody else: whatever its embeddings are, its value and gradients are finite."""
 
     def __init__(self, dim: int, num_classes: int):
         super().__init__()

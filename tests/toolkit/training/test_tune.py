@@ -312,7 +312,7 @@ def test_a_trial_that_was_killed_before_it_had_its_settings_is_not_lost(tmp_path
 
 
 def test_the_score_of_supp_i_is_the_median_over_seeds_of_the_best_look(tmp_path: Path) -> None:
-    """Supp. I of the nivMF paper: three seeds, the median of the maximum R@1 on the validation set."""
+    """Supp. I of the nivMF paper: three seeds, the median of the highest R@1 in validation."""
     pytest.importorskip("optuna")
     tried: list[Recipe] = []
 

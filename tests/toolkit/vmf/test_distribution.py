@@ -319,7 +319,7 @@ def test_sampler_has_the_exact_mean_and_an_unbiased_gradient(dim: int, kappa: fl
 
 @pytest.mark.parametrize(("dim", "kappa"), [(2, 3.0), (5, 5.0), (64, 30.0), (512, 5000.0)])
 def test_implicit_gradient_is_that_of_the_quantile(dim: int, kappa: float) -> None:
-    """dw/dkappa at a fixed quantile, by finite differences of the distribution function on a grid."""
+    """dw/dkappa at a fixed quantile, by finite differences of the distribution on a grid."""
     angle = torch.linspace(1e-9, np.pi - 1e-9, 400_001, dtype=torch.float64)
 
     def distribution(k: float) -> tuple[Tensor, Tensor]:
