@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from os import PathLike
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 from unicodedata import normalize
@@ -133,6 +135,53 @@ class Embeddings:
                 f"({name_first(bad)}); extract them again or remove them"
             )
 
+    def __repr__(self) -> str:
+        meta = "".join(f", {key} {value[:16]}" for key, value in self.meta.items())
+        norms = f", norms {self.norms.min():.4g} to {self.norms.max():.4g}" if self.ids else ""
+        return f"<Embeddings of {len(self)} items, {self.matrix.shape[1]} dimensions{norms}{meta}>"
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the embeddings to a file, whole or not at all.
+
+        Args:
+            path: where to write. The ending chooses the format: .npz, .ark (with .scp), .parquet,
+                .h5, or .lance for a LanceDB table.
+
+        Raises:
+            ValueError: another ending, or ids that the format cannot hold.
+            ImportError: names the extra to install.
+
+        >>> import tempfile
+        >>> from eval.formats.embeddings import read
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Embeddings(("a",), np.ones((1, 2))).save(f"{folder}/one.npz")
+        ...     read(f"{folder}/one.npz").matrix.tolist()
+        [[1.0, 1.0]]
+        """
+        from eval.formats.embeddings import write
+
+        write(Path(path), self)
+
+    def to_frame(self) -> Any:
+        """Give a pandas DataFrame of N rows, with `id`, `norm` and the columns 0 to D - 1.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise ImportError(
+                "to_frame() needs pandas, which is not installed: pip install pandas"
+            ) from None
+        frame = pandas.DataFrame(self.matrix)
+        frame.insert(0, "norm", self.norms)
+        frame.insert(0, "id", list(self.ids))
+        return frame
+
     @cached_property
     def _row(self) -> dict[str, int]:
         return {one: i for i, one in enumerate(self.ids)}
@@ -227,6 +276,17 @@ class Trials:
     def __len__(self) -> int:
         return int(self.enrol.size)
 
+    def __repr__(self) -> str:
+        labels = (
+            "without labels"
+            if self.target is None
+            else f"{int(self.target.sum())} of them target trials"
+        )
+        return (
+            f"<Trials: {len(self)} between {len(self.enrol_ids)} enrolment and "
+            f"{len(self.probe_ids)} probe ids, {labels}>"
+        )
+
 
 class SplitScores(np.ndarray[Any, np.dtype[np.float64]]):
     """Scores of one class that labels have split off: a metric need not ask whether they are labels
@@ -258,6 +318,13 @@ class Scores:
             )
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "target", target)
+
+    def __len__(self) -> int:
+        return int(self.values.size)
+
+    def __repr__(self) -> str:
+        ends = f", {self.values.min():.4g} to {self.values.max():.4g}" if len(self) else ""
+        return f"<Scores of {len(self)} trials, {int(self.target.sum())} of them targets{ends}>"
 
     @property
     def targets(self) -> Floats:

@@ -1,1 +1,88 @@
-"""Likeness, the application: what people import and what they type."""
+"""Likeness: is this the same voice, the same face, the same thing?
+
+    import likeness
+
+    model = likeness.load("runs/voices")
+    model.verify("a.wav", "b.wav")
+    embeddings = model.embed("voices/")
+    scores = likeness.score("trials.txt", embeddings)
+    result = likeness.evaluate(scores)
+
+`likeness.losses`, `likeness.backbones` and `likeness.metrics` are flat lists of what there is.
+Importing this package is quick and does not import torch: each name is imported when it is first
+used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from eval.calibration import Calibration
+    from eval.formats.embeddings import read as read_embeddings
+    from eval.formats.provenance import likeness_version
+    from eval.formats.trials import read_trials
+    from eval.types import Embeddings, Scores, Trials
+    from likeness import backbones, losses, metrics
+    from likeness.model import Model, load
+    from likeness.verify import Verification
+    from toolkit.data.batch import Item
+    from toolkit.gallery.open import open_gallery
+
+    __version__ = likeness_version()
+
+__all__ = [
+    "Calibration",
+    "Embeddings",
+    "Item",
+    "Model",
+    "Scores",
+    "Trials",
+    "Verification",
+    "__version__",
+    "backbones",
+    "load",
+    "losses",
+    "metrics",
+    "open_gallery",
+    "read_embeddings",
+    "read_trials",
+]
+
+# Where each name stands: a module, and its name there where that is another one.
+_HOMES = {
+    "Calibration": "eval.calibration",
+    "Embeddings": "eval.types",
+    "Item": "toolkit.data.batch",
+    "Model": "likeness.model",
+    "Scores": "eval.types",
+    "Trials": "eval.types",
+    "Verification": "likeness.verify",
+    "load": "likeness.model",
+    "open_gallery": "toolkit.gallery.open",
+    "read_embeddings": "eval.formats.embeddings:read",
+    "read_trials": "eval.formats.trials",
+}
+_MODULES = ("backbones", "losses", "metrics")
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    if name == "__version__":
+        from eval.formats.provenance import likeness_version
+
+        value: Any = likeness_version()
+    elif name in _MODULES:
+        return importlib.import_module(f"likeness.{name}")
+    elif name in _HOMES:
+        module, _, other = _HOMES[name].partition(":")
+        value = getattr(importlib.import_module(module), other or name)
+    else:
+        raise AttributeError(f"likeness has no {name!r}; it has {', '.join(__all__)}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

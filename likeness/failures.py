@@ -16,7 +16,7 @@ from types import TracebackType
 
 from toolkit.printing import one_line, say, silence
 
-_PACKAGES = ("eval", "toolkit", "modalities", "recipes")
+_PACKAGES = ("likeness", "eval", "toolkit", "modalities", "recipes")
 _OF_OTHERS = tuple(
     {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 )

@@ -38,6 +38,13 @@ class Verification(NamedTuple):
     threshold: float | None = None
     same: bool | None = None
 
+    def __str__(self) -> str:
+        return self.text()
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return f"<pre>{self.text()}</pre>"
+
     def text(self) -> str:
         """What it says, in lines."""
         lines = [

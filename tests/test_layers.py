@@ -13,7 +13,7 @@ SYNTHETIC = [
 ]
 METRICS = {"numpy", "scipy", "sklearn"}
 EXTERNAL = {
-    "eval": METRICS,
+    "eval": METRICS | {"pandas"},  # which Embeddings.to_frame imports where it is asked for
     # What reads foreign formats is imported inside functions only: see test_eval_is_light.
     "eval.formats": METRICS | {"kaldiio", "soundfile", "pyarrow", "h5py", "lancedb"},
     "eval.reports": METRICS | {"matplotlib", "PIL", "soundfile"},
@@ -61,7 +61,7 @@ def layer(path: Path) -> str:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_follow_the_table(path: Path) -> None:
     mine = layer(path)
-    if path.name == "__init__.py":
+    if path.name == "__init__.py" and path.parent.name != "likeness":
         tree = ast.parse(path.read_text(encoding="utf-8"))
         assert len(tree.body) == 1, "an __init__.py holds a docstring only"
         return
@@ -116,6 +116,7 @@ def test_only_checkpoints_import_by_name() -> None:
         if "importlib.import_module(" in path.read_text(encoding="utf-8")
     }
     optional = {
+        "likeness/__init__.py",  # its public names, when they are first used
         "likeness/models/speechbrain.py",
         "toolkit/backbones/torchaudio_cpu.py",
         "eval/formats/tables.py",

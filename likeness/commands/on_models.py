@@ -9,7 +9,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from likeness.commands.options import EXISTING, PACK, placed, refuse_input_as_output
+from likeness.commands.options import (
+    EXISTING,
+    PACK,
+    placed,
+    refuse_absent_files,
+    refuse_absent_model,
+    refuse_input_as_output,
+)
 from toolkit.printing import one_line, say
 
 app = typer.Typer()
@@ -107,11 +114,6 @@ def embed(
     processes: torchrun --nproc-per-node N -m likeness embed ...
     """
     from eval.formats import embeddings
-    from likeness import extract
-    from likeness.models import load
-    from toolkit.data.batch import read_items
-    from toolkit.models.embed import pick_device
-    from toolkit.parallel import distributed
 
     if bad_items not in ("skip", "refuse"):
         raise ValueError(f"--bad-items {bad_items!r}: must be skip or refuse")
@@ -120,6 +122,24 @@ def embed(
         raise FileNotFoundError(f"{out}: there is no folder {out.parent}; make it first")
     if (items is None) == (ijb is None):
         raise ValueError("embed needs --items LIST or --ijb FOLDER, one of them")
+    if ijb is not None and detector is not None:
+        raise ValueError(
+            "--detector finds faces in photographs, and --ijb aligns them by its own landmarks; "
+            "leave one out"
+        )
+    refuse_absent_model(model)
+
+    # These are slow to import, so that what can be refused without them is refused before.
+    from likeness import extract
+    from likeness.inputs import refuse_missing_files
+    from likeness.models import load
+    from toolkit.data.batch import read_items
+    from toolkit.models.embed import pick_device
+    from toolkit.parallel import distributed
+
+    listed = [] if items is None else read_items(items, root)
+    if listed:
+        refuse_missing_files(listed, allow_some=bad_items == "skip")
     loaded = load.in_parts(
         load.load(model, frontend=frontend),
         crops=crops,
@@ -127,16 +147,9 @@ def embed(
         chunk_seconds=chunk_seconds,
         only_speech=only_speech,
     )
-    if ijb is not None and detector is not None:
-        raise ValueError(
-            "--detector finds faces in photographs, and --ijb aligns them by its own landmarks; "
-            "leave one out"
-        )
     loaded = load.with_detector(loaded, detector)
     if ijb is not None:
         loaded, listed = extract.ijb_pack(loaded, ijb)
-    elif items is not None:
-        listed = read_items(items, root)
     embeddings.check_ids(out, [item.id for item in listed])
     loaded = extract.with_flip(loaded, flip)
     loaded.embedder.to(distributed.start() or pick_device())
@@ -215,12 +228,16 @@ def verify(
     """
     import json
 
+    refuse_input_as_output(context, "json_file")
+    refuse_absent_files(first, second)
+    refuse_absent_model(model)
+
+    # These are slow to import, so that what is missing has to be reported before.
     from eval.formats.files import atomic_path
     from likeness import verify
     from likeness.models import load
     from toolkit.models.embed import pick_device
 
-    refuse_input_as_output(context, "json_file")
     fitted = verify.find_calibration(model, calibration)
     loaded = load.with_detector(
         load.load(model, frontend=frontend), detector or load.find_detector(model)

@@ -8,6 +8,7 @@ import json
 import os
 import runpy
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -255,3 +256,12 @@ def test_json_is_not_an_excuse() -> None:
     with pytest.raises(json.JSONDecodeError) as caught:
         json.loads("{")
     assert explain(caught.value).startswith("JSONDecodeError: ")
+
+
+def test_the_texts_of_every_package_of_ours_stand_for_themselves() -> None:
+    """Installed from a wheel, our files lie where those of others do; their names tell them."""
+    from likeness import failures
+
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = pyproject["tool"]["setuptools"]["packages"]["find"]["include"]
+    assert {pattern.rstrip("*") for pattern in patterns} <= set(failures._PACKAGES)

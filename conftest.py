@@ -1,0 +1,58 @@
+"""A folder with a small model and a few recordings, in which the examples of `likeness` run."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent
+
+
+@pytest.fixture(scope="session")
+def _world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """runs/voices, a network that nobody trained; voices/, trials.txt, a.wav and b.wav."""
+    import soundfile
+    import torch
+
+    from eval.formats.trials import write_trials
+    from modalities.speaker import audio, folders
+    from modalities.speaker.features import KaldiFbank
+    from modalities.synthetic import write_voices
+    from toolkit.backbones.resnet import ResNet34
+    from toolkit.losses.softmax import NormFace
+    from toolkit.models.checkpoint import save_model
+    from toolkit.models.embed import TorchEmbedder
+    from toolkit.training.recipe import Recipe
+
+    world = tmp_path_factory.mktemp("example")
+    voices, run = world / "voices", world / "runs" / "voices"
+    write_voices(voices, num_speakers=4, num_utterances=2, seed=0)
+    for name, voice in zip(("a.wav", "b.wav"), sorted(voices.rglob("*.flac")), strict=False):
+        soundfile.write(world / name, *soundfile.read(voice))
+    _, trials = folders.trials(voices, split="all")
+    write_trials(world / "trials.txt", trials)
+    recipe = Recipe(
+        modality="speaker",
+        frontend=partial(KaldiFbank, num_mels=16),
+        backbone=partial(ResNet34, dim=8, width=2, blocks=(1, 1, 1, 1)),
+        loss=partial(NormFace),
+        items=partial(folders.items),
+        read=audio.read,
+    )
+    torch.manual_seed(0)
+    frontend = recipe.frontend()
+    embedder = TorchEmbedder(frontend, recipe.backbone(frontend.dim))
+    run.mkdir(parents=True)
+    save_model(run / "last.safetensors", embedder, recipe, similarity="cosine", step=1, metrics={})
+    return world
+
+
+@pytest.fixture(autouse=True)
+def _examples(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The examples of `likeness` run in that folder; nothing else is touched."""
+    if isinstance(request.node, pytest.DoctestItem) and (
+        (ROOT / "likeness") in request.node.path.parents or request.node.path.name == "README.md"
+    ):
+        monkeypatch.chdir(request.getfixturevalue("_world"))

@@ -1,0 +1,43 @@
+"""Every backbone, in one flat list: `from likeness.backbones import ECAPA, IResNet`.
+
+A backbone is a torch module that gives raw embeddings (B, dim), from features (B, T, F) or from
+images (B, C, H, W). docs/backbones.md lists them with their sizes.
+"""
+
+from __future__ import annotations
+
+from toolkit.backbones.bninception import BNInception
+from toolkit.backbones.campplus import CAMPPlus
+from toolkit.backbones.ecapa import ECAPA, WeSpeakerECAPA
+from toolkit.backbones.eres2net import ERes2Net, ERes2NetV2
+from toolkit.backbones.gradients import GradientHistograms
+from toolkit.backbones.image_resnet import ImageResNet
+from toolkit.backbones.iresnet import IResNet
+from toolkit.backbones.mobileface import MobileFaceNet
+from toolkit.backbones.resnet import ResNet, ResNet34
+from toolkit.backbones.sfnet import SFNet
+from toolkit.backbones.small import SmallCNN
+from toolkit.backbones.statistics import OrderStatistics
+from toolkit.backbones.vit import FaceViT, ViT
+from toolkit.backbones.xvector import XVector
+
+__all__ = [
+    "ECAPA",
+    "BNInception",
+    "CAMPPlus",
+    "ERes2Net",
+    "ERes2NetV2",
+    "FaceViT",
+    "GradientHistograms",
+    "IResNet",
+    "ImageResNet",
+    "MobileFaceNet",
+    "OrderStatistics",
+    "ResNet",
+    "ResNet34",
+    "SFNet",
+    "SmallCNN",
+    "ViT",
+    "WeSpeakerECAPA",
+    "XVector",
+]

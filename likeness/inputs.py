@@ -1,0 +1,350 @@
+"""What people give to be embedded, as items: paths, folders, lists, tables, arrays, files."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from eval.types import name_first
+from toolkit.data.batch import Item, check_unique, read_items
+
+TABLES = (".csv", ".tsv")
+_MAX_TABLE = 2**30  # bytes of a CSV file
+_MAX_CHANNELS = 32  # of a recording that is handed in as an array
+_SNIFFED = 64  # bytes at the start of a file that tell its format
+
+
+@contextmanager
+def items_of(
+    inputs: Any, *, modality: str, rate_hz: float | None = None, root: str | Path | None = None
+) -> Iterator[list[Item]]:
+    """Give the inputs as items, for as long as the context lasts.
+
+    Arrays and open files are written to a temporary folder, without loss, so that they are read
+    with the same checks as everything else. The folder is removed at the end.
+
+    Args:
+        inputs: one of
+            a path: a file of the modality, a folder that is searched for such files, a list file
+            (see `toolkit.data.batch.read_items`), or a .csv or .tsv file with a column `path` and,
+            if wanted, the columns `id` and `label`;
+            a table with such columns, as of pandas or polars;
+            an `Item`;
+            an array, a tensor or a PIL image: a recording (samples,) or (samples, channels), or an
+            image (H, W), (H, W, 3) or (3, H, W) of uint8;
+            an array and its sampling rate as a pair, as soundfile and torchaudio give it;
+            an open binary file, or the bytes of a file;
+            a sequence of any of these but tables, lists and folders;
+            a mapping from ids to any of these.
+        modality: "speaker", "face" or "image".
+        rate_hz: sampling rate of recordings that are arrays.
+        root: folder that relative paths of lists and tables start from. By default a list's and a
+            file's own folder, and the current folder for a table in memory.
+
+    Yields:
+        The items, each with an id of its own: the id that was given, else the path below the
+        folder, else the path as it was written, else the number of the input, from 0.
+
+    Raises:
+        FileNotFoundError: a path does not exist; all are counted. Of a list file or a table in a
+            file some may be missing; reading them will say so.
+        ValueError: the inputs are of another kind, none are there, or ids are repeated.
+    """
+    with TemporaryDirectory(prefix="likeness-") as folder:
+        maker = _Maker(modality, rate_hz, None if root is None else Path(root), Path(folder))
+        items = maker.several(inputs)
+        if not items:
+            raise ValueError("there is nothing to embed; give at least one file or array")
+        check_unique(items, "inputs")
+        refuse_missing_files(items, allow_some=isinstance(inputs, str | os.PathLike))
+        yield items
+
+
+def refuse_missing_files(items: Sequence[Item], *, allow_some: bool = False) -> None:
+    """Refuse items whose files do not exist.
+
+    Args:
+        items: what is going to be read.
+        allow_some: refuse only if all are missing, as where a list is read from a wrong folder.
+
+    Raises:
+        FileNotFoundError: files are missing; all are counted and the first are named.
+    """
+    missing: list[str] = []
+    for item in items:
+        if not item.path.exists():
+            missing.append(str(item.path))
+        elif allow_some:
+            return
+    if missing:
+        raise FileNotFoundError(
+            f"{len(missing)} of {len(items)} files do not exist ({name_first(missing)}); "
+            "correct the paths, or the folder that they start from"
+        )
+
+
+def suffixes_of(modality: str) -> tuple[str, ...]:
+    """The endings of the files that a modality reads, in lower case."""
+    if modality == "speaker":
+        from modalities.speaker.audio import AV_SUFFIXES, SUFFIXES
+
+        return SUFFIXES + AV_SUFFIXES
+    from toolkit.data.images import SUFFIXES as IMAGES
+
+    return IMAGES
+
+
+class _Maker:
+    """Turns inputs into items; files that it has to write go into `folder`."""
+
+    def __init__(self, modality: str, rate_hz: float | None, root: Path | None, folder: Path):
+        self.modality, self.rate_hz, self.root, self.folder = modality, rate_hz, root, folder
+        self.suffixes = suffixes_of(modality)
+        self.num_written = 0
+
+    def several(self, inputs: Any) -> list[Item]:
+        if isinstance(inputs, str | os.PathLike):
+            return self._from_path(Path(inputs), str(inputs))
+        if hasattr(inputs, "columns") and hasattr(inputs, "__getitem__"):
+            return self._from_table(inputs)
+        if isinstance(inputs, Mapping):
+            return [self._single(value, str(key)) for key, value in inputs.items()]
+        if self._is_single(inputs):
+            return [self._single(inputs, "0")]
+        if isinstance(inputs, Iterable):
+            return [self._single(value, str(number)) for number, value in enumerate(inputs)]
+        raise ValueError(
+            f"inputs of type {type(inputs).__name__} cannot be embedded; give paths, a folder, a "
+            "list file, a table with a column `path`, arrays, or open files"
+        )
+
+    def _is_single(self, value: Any) -> bool:
+        return (
+            isinstance(value, Item)
+            or hasattr(value, "read")
+            or isinstance(value, bytes)
+            or _is_array(value)
+            or _is_recording(value)
+        )
+
+    def _single(self, value: Any, number: str) -> Item:
+        """One item. number: its id, if the value has no name of its own."""
+        if isinstance(value, Item):
+            return value
+        if isinstance(value, str | os.PathLike):
+            path = Path(value)
+            if path.is_dir():
+                raise ValueError(f"{path} is a folder; a folder is embedded alone, not in a list")
+            return Item(str(value) if number.isdecimal() else number, path)
+        if _is_recording(value):
+            return Item(number, self._write_wave(value[0], value[1]))
+        if isinstance(value, bytes) or hasattr(value, "read"):
+            return Item(number, self._write_bytes(value))
+        if _is_array(value):
+            write = self._write_wave if self.modality == "speaker" else self._write_image
+            return Item(number, write(value))
+        raise ValueError(
+            f"input {number} is of type {type(value).__name__}; give a path, an Item, an array or "
+            "an open file"
+        )
+
+    def _from_path(self, path: Path, text: str) -> list[Item]:
+        if path.is_dir():
+            return self._from_folder(path)
+        if not path.exists():
+            raise FileNotFoundError(f"{path}: there is no such file or folder; correct the path")
+        suffix = path.suffix.lower()
+        if suffix in self.suffixes:
+            return [Item(text, path)]
+        if suffix in TABLES:
+            return self._from_csv(path)
+        return read_items(path, self.root)
+
+    def _from_folder(self, folder: Path) -> list[Item]:
+        items = [
+            Item(file.relative_to(folder).as_posix(), file)
+            for file in sorted(folder.rglob("*"))
+            if file.suffix.lower() in self.suffixes
+            and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+            and file.is_file()
+        ]
+        if not items:
+            raise ValueError(
+                f"{folder}: the folder holds no files that a {self.modality} model reads "
+                f"({', '.join(self.suffixes)})"
+            )
+        return items
+
+    def _from_csv(self, path: Path) -> list[Item]:
+        if path.stat().st_size > _MAX_TABLE:
+            raise ValueError(f"{path}: over {_MAX_TABLE} bytes; give the table in parts")
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            try:
+                reader = csv.DictReader(
+                    file, delimiter="\t" if path.suffix.lower() == ".tsv" else ","
+                )
+                rows = list(reader)
+            except (csv.Error, UnicodeDecodeError) as error:
+                raise ValueError(f"{path}: this is not a table in UTF-8 ({error})") from None
+        columns = {
+            name: [row[name] for row in rows]
+            for name in reader.fieldnames or ()
+            if name is not None
+        }
+        return self._from_columns(columns, str(path), self.root or path.parent)
+
+    def _from_table(self, table: Any) -> list[Item]:
+        columns = {
+            str(name): [None if _is_empty(value) else value for value in table[name]]
+            for name in table.columns
+            if str(name) in ("id", "path", "label")
+        }
+        return self._from_columns(columns, "the table", self.root or Path())
+
+    def _from_columns(
+        self, columns: Mapping[str, Sequence[Any]], name: str, root: Path
+    ) -> list[Item]:
+        if "path" not in columns:
+            raise ValueError(f"{name} has no column `path`; rename the column that holds the paths")
+        paths = columns["path"]
+        if empty := [row for row, path in enumerate(paths) if path is None or not str(path)]:
+            raise ValueError(
+                f"{name}: {len(empty)} of {len(paths)} rows have no path; "
+                f"the first is row {empty[0] + 1}"
+            )
+        ids, labels = columns.get("id", paths), columns.get("label", [None] * len(paths))
+        return [
+            Item(str(id), root / str(path), None if label is None else str(label))
+            for id, path, label in zip(ids, paths, labels, strict=True)
+        ]
+
+    def _new_file(self, suffix: str) -> Path:
+        self.num_written += 1
+        return self.folder / f"{self.num_written:06d}{suffix}"
+
+    def _write_bytes(self, file: Any) -> Path:
+        content = file if isinstance(file, bytes) else file.read()
+        if not isinstance(content, bytes):
+            raise ValueError("an open file must be in binary mode; open it with 'rb'")
+        suffix = Path(str(getattr(file, "name", ""))).suffix.lower()
+        if suffix not in self.suffixes:
+            suffix = _sniffed(content[:_SNIFFED]) or self.suffixes[0]
+        path = self._new_file(suffix)
+        path.write_bytes(content)
+        return path
+
+    def _write_wave(self, array: Any, rate_hz: float | None = None) -> Path:
+        import soundfile
+
+        rate = self.rate_hz if rate_hz is None else rate_hz
+        if self.modality != "speaker":
+            raise ValueError(f"a {self.modality} model takes images, not recordings")
+        if rate is None or not (0 < rate < 2**31 and rate % 1 == 0):
+            raise ValueError(
+                "a recording that is an array needs its sampling rate, but rate_hz is "
+                f"{rate}; give a whole number of samples a second, such as rate_hz=16000"
+            )
+        wave = _as_numpy(array)
+        if wave.ndim == 2 and wave.shape[0] < wave.shape[1] and wave.shape[0] <= _MAX_CHANNELS:
+            wave = wave.T  # torchaudio gives (channels, samples)
+        if wave.ndim not in (1, 2) or (wave.ndim == 2 and wave.shape[1] > _MAX_CHANNELS):
+            raise ValueError(
+                f"a recording must have the shape (samples,) or (samples, channels), but it has "
+                f"{wave.shape}; give several recordings as a list"
+            )
+        if np.issubdtype(wave.dtype, np.integer):
+            wave = _full_scale(wave)
+        elif not np.issubdtype(wave.dtype, np.floating):
+            raise ValueError(f"a recording must hold floats or integers, not {wave.dtype}")
+        path = self._new_file(".wav")
+        soundfile.write(path, wave.astype(np.float32), int(rate), subtype="FLOAT")
+        return path
+
+    def _write_image(self, array: Any) -> Path:
+        from PIL import Image
+
+        pixels = _as_numpy(array)
+        if pixels.ndim == 3 and pixels.shape[0] == 3 and pixels.shape[2] != 3:
+            pixels = np.moveaxis(pixels, 0, 2)
+        if pixels.dtype != np.uint8 or not (
+            pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)
+        ):
+            raise ValueError(
+                "an image must hold uint8 in the shape (H, W), (H, W, 3) or (3, H, W), red first, "
+                f"but it holds {pixels.dtype} in {pixels.shape}"
+            )
+        if 0 in pixels.shape:
+            raise ValueError(f"an image must hold pixels, but its shape is {pixels.shape}")
+        path = self._new_file(".png")
+        Image.fromarray(np.ascontiguousarray(pixels)).save(path, compress_level=1)
+        return path
+
+
+def _is_array(value: Any) -> bool:
+    """Whether numpy can take the value as an array: an array, a tensor or a PIL image."""
+    return hasattr(value, "__array__") or hasattr(value, "__array_interface__")
+
+
+def _is_recording(value: Any) -> bool:
+    """Whether the value is an array and its sampling rate."""
+    return (
+        isinstance(value, tuple)
+        and len(value) == 2
+        and _is_array(value[0])
+        and isinstance(value[1], int | float | np.integer | np.floating)
+        and not isinstance(value[1], bool)
+    )
+
+
+def _as_numpy(array: Any) -> np.ndarray[Any, np.dtype[Any]]:
+    if hasattr(array, "detach"):
+        array = array.detach().cpu()
+    if hasattr(array, "convert") and hasattr(array, "mode"):
+        array = array.convert("RGB")
+    return np.asarray(array)
+
+
+def _full_scale(wave: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Integers as floats in [-1, 1), as a file of such samples is read; uint8 is centred on 128."""
+    bits = np.iinfo(wave.dtype).bits
+    centred = wave.astype(np.float64)
+    if np.issubdtype(wave.dtype, np.unsignedinteger):
+        centred = centred - 2.0 ** (bits - 1)
+    scaled: np.ndarray[Any, np.dtype[np.float64]] = centred / 2.0 ** (bits - 1)
+    return scaled
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and value != value)
+
+
+def _sniffed(start: bytes) -> str:
+    """The ending that fits the first bytes of a file; "" if they are of no known format."""
+    for signature, suffix in (
+        (b"fLaC", ".flac"),
+        (b"ID3", ".mp3"),
+        (b"\xff\xfb", ".mp3"),
+        (b"NIST_1A", ".sph"),
+        (b"FORM", ".aiff"),
+        (b"\x89PNG", ".png"),
+        (b"\xff\xd8", ".jpg"),
+        (b"BM", ".bmp"),
+        (b"II*\x00", ".tif"),
+        (b"MM\x00*", ".tif"),
+    ):
+        if start.startswith(signature):
+            return suffix
+    if start.startswith(b"OggS"):
+        return ".opus" if b"OpusHead" in start else ".ogg"
+    if start.startswith(b"RIFF"):
+        return ".webp" if start[8:12] == b"WEBP" else ".wav"
+    if start[4:8] == b"ftyp":
+        return ".m4a"
+    return ""

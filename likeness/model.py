@@ -1,0 +1,254 @@
+"""Model: a trained network that embeds recordings or images and compares them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from eval.calibration import Calibration, load_calibration
+from eval.types import Embeddings, name_first
+
+if TYPE_CHECKING:
+    from likeness.verify import Verification
+    from toolkit.models.checkpoint import Loaded
+    from toolkit.models.export import Parity
+
+
+class Model:
+    """A trained network, with the way it reads files and the similarity it was trained for.
+
+    `likeness.load` gives one.
+
+    Attributes:
+        loaded: the network and what its checkpoint says of it.
+        calibration: what turns scores into probabilities, or None.
+    """
+
+    def __init__(self, loaded: Loaded, calibration: Calibration | None = None):
+        self.loaded = loaded
+        self.calibration = calibration
+
+    @property
+    def modality(self) -> str:
+        """What the model takes: "speaker", "face" or "image"."""
+        return self.loaded.modality
+
+    @property
+    def dim(self) -> int:
+        """Number of dimensions D of an embedding."""
+        return self.loaded.embedder.dim
+
+    @property
+    def similarity(self) -> str:
+        """How two embeddings are compared, such as "cosine"; higher is closer."""
+        return self.loaded.similarity
+
+    @property
+    def norm_is_quality(self) -> bool:
+        """Whether the norm of an embedding measures the quality of its input."""
+        return self.loaded.norm_is_quality
+
+    @property
+    def meta(self) -> Mapping[str, str]:
+        """What is stored beside embeddings: the model's digest, its modality and similarity."""
+        return self.loaded.meta
+
+    def __repr__(self) -> str:
+        calibrated = ", calibrated" if self.calibration else ""
+        return (
+            f"<Model for modality {self.modality!r}: {self.dim} dimensions, similarity "
+            f"{self.similarity}{calibrated}, digest {self.loaded.digest[:16]}>"
+        )
+
+    def embed(
+        self,
+        inputs: Any,
+        *,
+        rate_hz: float | None = None,
+        root: str | Path | None = None,
+        batch_size: int = 16,
+        workers: int = 0,
+        progress: bool = False,
+    ) -> Embeddings:
+        """Embed recordings or images.
+
+        Files that cannot be read are left out; a warning counts and names them.
+
+        Args:
+            inputs: a file, a folder, a list file, a .csv file or a table (of pandas, say) with a
+                column `path`, an array or an open file, a sequence of files, arrays or open files,
+                or a mapping from ids to these. `likeness.inputs.items_of` has the details.
+            rate_hz: sampling rate in hertz of recordings that are given as arrays.
+            root: folder that relative paths of a list or table start from.
+            batch_size: how many inputs pass through the network at once; it changes no embedding.
+            workers: processes that read files beside this one.
+            progress: whether to show a progress bar.
+
+        Returns:
+            Raw embeddings (N, D) with their ids, in the order of the inputs. The norms are kept.
+
+        Raises:
+            FileNotFoundError: a file, a folder or a list does not exist.
+            ValueError: nothing can be read, or inputs are of a kind that is not known.
+
+        Example:
+            >>> import numpy as np, likeness
+            >>> model = likeness.load("runs/voices")
+            >>> wave = np.random.default_rng(0).normal(0, 0.1, 16000)
+            >>> found = model.embed({"ann": wave, "bob": wave[::-1]}, rate_hz=16000)
+            >>> found.ids, found.matrix.shape
+            (('ann', 'bob'), (2, 8))
+        """
+        from likeness.inputs import items_of
+        from toolkit.models.embed import embed_where_readable
+
+        with items_of(inputs, modality=self.modality, rate_hz=rate_hz, root=root) as items:
+            embeddings, bad = embed_where_readable(
+                self.loaded.embedder,
+                items,
+                self.loaded.read,
+                batch_size=batch_size,
+                workers=workers,
+                progress=progress,
+            )
+        if embeddings is None:
+            raise ValueError(
+                f"none of {len(items)} inputs can be read by this {self.modality} model; the "
+                f"first: {bad[0].reason}"
+            )
+        if bad:
+            warnings.warn(
+                f"{len(bad)} of {len(items)} inputs cannot be read and are left out "
+                f"({name_first(item.id for item in bad)}); the first: {bad[0].reason}",
+                stacklevel=2,
+            )
+        return Embeddings(embeddings.ids, embeddings.matrix, self.loaded.meta)
+
+    def verify(
+        self,
+        first: Any,
+        second: Any,
+        *,
+        rate_hz: float | None = None,
+        threshold: float | None = None,
+    ) -> Verification:
+        """Compare two recordings or images: are they of one subject?
+
+        Args:
+            first: a path, an array or an open file.
+            second: the other one.
+            rate_hz: sampling rate in hertz of recordings that are given as arrays.
+            threshold: the score from which on both are taken for one subject. Without it, the
+                model's calibration decides at a probability of one half. Without a calibration
+                there is no decision.
+
+        Returns:
+            The score, and `same`, `probability` and `threshold` where they are known.
+
+        Raises:
+            FileNotFoundError: a file does not exist.
+            ValueError: an input cannot be read, or the threshold is no number.
+
+        Example:
+            >>> import numpy as np, likeness
+            >>> model = likeness.load("runs/voices")
+            >>> wave = np.random.default_rng(0).normal(0, 0.1, 16000)
+            >>> result = model.verify(wave, wave, rate_hz=16000, threshold=0.9)
+            >>> round(result.score, 3), result.same
+            (1.0, True)
+        """
+        from likeness.inputs import items_of
+        from likeness.verify import verify
+
+        with items_of(
+            {"first": first, "second": second}, modality=self.modality, rate_hz=rate_hz
+        ) as items:
+            return verify(
+                self.loaded,
+                items[0].path,
+                items[1].path,
+                threshold=threshold,
+                calibration=self.calibration,
+            )
+
+    def export(self, path: str | Path, *, size: tuple[int, int] | None = None) -> Parity:
+        """Write front-end and network as one ONNX file that other systems can run.
+
+        Args:
+            path: where to write; the name ends in .onnx.
+            size: height and width of images in pixels, where the model does not say them.
+
+        Returns:
+            How far the file's embeddings differ from this model's.
+
+        Raises:
+            ValueError: the file would give other embeddings, or the network cannot be translated.
+            ImportError: names the extra to install.
+        """
+        from toolkit.models.export import export
+
+        return export(self.loaded, Path(path), size=size)
+
+    def to(self, device: str) -> Model:
+        """Move the network to a device such as "cpu" or "cuda"; gives the model itself."""
+        self.loaded.embedder.to(device)
+        return self
+
+
+def load(
+    model: str | Path,
+    *,
+    detector: str | Path | None = None,
+    calibration: str | Path | Calibration | None = None,
+    frontend: Literal["wespeaker", "3dspeaker"] = "wespeaker",
+    device: str | None = None,
+) -> Model:
+    """Load a trained model.
+
+    Args:
+        model: the folder of a run, a .safetensors checkpoint, an .onnx file,
+            "speechbrain:SOURCE", "wespeaker:FILE.pt" or "insightface:PATH".
+        detector: for faces, an SCRFD .onnx file with landmarks. Inputs are then photographs, not
+            aligned crops. The folder of an InsightFace pack brings its own.
+        calibration: a file of `likeness score --calibrate`, or such a calibration. By default that
+            of the run's folder is taken, if there is one.
+        frontend: the filterbanks that an .onnx or wespeaker: network was trained with.
+        device: where the network runs; by default a GPU, if there is one.
+
+    Returns:
+        The model.
+
+    Raises:
+        FileNotFoundError: a file does not exist.
+        ValueError: the file is of another kind, or damaged.
+        ImportError: names the extra to install.
+
+    Example:
+        >>> import likeness
+        >>> model = likeness.load("runs/voices")
+        >>> model.modality, model.dim, model.similarity
+        ('speaker', 8, 'cosine')
+    """
+    name = str(model)
+    if ":" not in name and not Path(name).exists():
+        raise FileNotFoundError(
+            f"{name}: there is no such model; give the folder of a run, a .safetensors or .onnx "
+            "file, speechbrain:SOURCE, wespeaker:FILE.pt or insightface:PATH"
+        )
+    if detector is not None and not Path(detector).is_file():
+        raise FileNotFoundError(f"{detector}: there is no such detector file; correct the path")
+
+    from likeness.models import load as loading
+    from likeness.verify import find_calibration
+    from toolkit.models.embed import pick_device
+
+    if not isinstance(calibration, Calibration):
+        calibration = (
+            find_calibration(name, None) if calibration is None else load_calibration(calibration)
+        )
+    finder = Path(detector) if detector is not None else loading.find_detector(name)
+    loaded = loading.with_detector(loading.load(name, frontend=frontend), finder)
+    loaded.embedder.to(device or pick_device())
+    return Model(loaded, calibration)

@@ -1,0 +1,341 @@
+"""`import likeness`: what it offers, what it costs, and everything that it takes as an input."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import io
+import pkgutil
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from PIL import Image
+from torch import nn
+
+import likeness
+import toolkit.backbones
+import toolkit.losses
+from likeness.cli import main
+from likeness.inputs import items_of
+from modalities.face import images
+from modalities.speaker import audio, folders
+from modalities.speaker.features import KaldiFbank
+from toolkit.backbones.resnet import ResNet34
+from toolkit.backbones.small import SmallCNN
+from toolkit.data.batch import Item
+from toolkit.data.pixels import PixelScale
+from toolkit.losses.softmax import NormFace
+from toolkit.models.checkpoint import save_model
+from toolkit.models.embed import TorchEmbedder
+from toolkit.training.recipe import Recipe
+
+
+def saved(folder: Path, recipe: Recipe) -> Path:
+    folder.mkdir(parents=True)
+    torch.manual_seed(0)
+    frontend = recipe.frontend()
+    embedder = TorchEmbedder(frontend, recipe.backbone(frontend.dim))
+    save_model(
+        folder / "last.safetensors", embedder, recipe, similarity="cosine", step=1, metrics={}
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    recipe = Recipe(
+        modality="speaker",
+        frontend=partial(KaldiFbank, num_mels=16),
+        backbone=partial(ResNet34, dim=8, width=8, blocks=(1, 1, 1, 1)),
+        loss=partial(NormFace),
+        items=partial(folders.items),
+        read=audio.read,
+    )
+    return saved(tmp_path_factory.mktemp("front") / "run", recipe)
+
+
+@pytest.fixture(scope="module")
+def model(run: Path) -> likeness.Model:
+    return likeness.load(run)
+
+
+@pytest.fixture(scope="module")
+def faces(tmp_path_factory: pytest.TempPathFactory) -> likeness.Model:
+    recipe = Recipe(
+        modality="face",
+        frontend=partial(PixelScale, mean=(0.0,) * 3, std=(1.0,) * 3),
+        backbone=partial(SmallCNN, dim=4),
+        loss=partial(NormFace),
+        items=partial(folders.items),
+        read=partial(images.read, size=(28, 28)),
+    )
+    return likeness.load(saved(tmp_path_factory.mktemp("front") / "faces", recipe))
+
+
+def wave_of(file: Path) -> tuple[np.ndarray, int]:
+    wave, rate_hz = soundfile.read(file, dtype="float32")
+    return wave, rate_hz
+
+
+def same(first: likeness.Embeddings, second: likeness.Embeddings) -> None:
+    np.testing.assert_allclose(first.matrix, second.matrix, rtol=0, atol=1e-4)
+
+
+def test_importing_is_quick_and_brings_no_torch() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import likeness; dir(likeness); "
+        "new = {name.split('.')[0] for name in set(sys.modules) - before}; "
+        "print(sorted(new & {'torch', 'numpy', 'scipy', 'typer', 'toolkit', 'eval'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_public_name_is_there_and_explained() -> None:
+    assert set(likeness.__all__) <= set(dir(likeness))
+    for name in likeness.__all__:
+        value = getattr(likeness, name)
+        assert name == "__version__" or inspect.getdoc(value), name
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = likeness.nonsense
+
+
+@pytest.mark.parametrize("room", [toolkit.losses, toolkit.backbones], ids=["losses", "backbones"])
+def test_the_flat_lists_are_complete(room: object) -> None:
+    """Every public network or loss of the room is in the flat list, and nothing else."""
+    listed = getattr(likeness, room.__name__.rpartition(".")[2])  # type: ignore[attr-defined]
+    classes = {
+        value.__name__
+        for info in pkgutil.iter_modules(room.__path__)  # type: ignore[attr-defined]
+        for value in vars(importlib.import_module(f"{room.__name__}.{info.name}")).values()  # type: ignore[attr-defined]
+        if inspect.isclass(value)
+        and issubclass(value, nn.Module)
+        and value.__module__ == f"{room.__name__}.{info.name}"  # type: ignore[attr-defined]
+        and not value.__name__.startswith("_")
+    }
+    assert set(listed.__all__) == classes - {"KeyBank"}
+
+
+def test_a_folder_a_list_and_a_table_give_the_same(
+    model: likeness.Model, voices: Path, tmp_path: Path
+) -> None:
+    folder = model.embed(voices)
+    names = [item.id for item in folders.items(voices, split="all")]
+    assert sorted(folder.ids) == list(folder.ids)
+    assert {Path(name).stem for name in folder.ids} == {Path(name).stem for name in names}
+    some = folder.ids[:3]
+    rows = folder.matrix[:3]
+
+    (tmp_path / "list.txt").write_text("".join(f"{name}\n" for name in some))
+    (tmp_path / "table.csv").write_text(
+        "label,path,id\n" + "".join(f"x,{name},n{i}\n" for i, name in enumerate(some))
+    )
+    listed = model.embed(tmp_path / "list.txt", root=voices)
+    table = model.embed(str(tmp_path / "table.csv"), root=str(voices))
+    paths = model.embed([voices / name for name in some])
+    texts = model.embed([str(voices / name) for name in some])
+    items = model.embed([Item(name, voices / name) for name in some])
+    named = model.embed({"a": voices / some[0], "b": str(voices / some[1])})
+    assert listed.ids == items.ids == some
+    assert table.ids == ("n0", "n1", "n2")
+    assert texts.ids == tuple(str(voices / name) for name in some)
+    assert named.ids == ("a", "b")
+    for other in (listed, table, paths, texts, items):
+        np.testing.assert_allclose(other.matrix, rows, rtol=0, atol=1e-4)
+    assert named.meta == folder.meta == model.meta
+
+
+def test_a_data_frame(model: likeness.Model, voices: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    files = sorted(voices.rglob("*.flac"))[:2]
+    frame = pandas.DataFrame({"path": files, "id": ["x", "y"], "age": [1, 2]})
+    embeddings = model.embed(frame)
+    assert embeddings.ids == ("x", "y")
+    assert list(embeddings.to_frame().columns[:3]) == ["id", "norm", 0]
+    assert embeddings.to_frame().shape == (2, 2 + model.dim)
+
+
+def test_a_table_needs_only_columns(model: likeness.Model, voices: Path) -> None:
+    class Table:
+        """What pandas and polars have in common."""
+
+        columns = ("path", "label")
+
+        def __getitem__(self, name: str) -> list[object]:
+            files = sorted(voices.rglob("*.flac"))[:2]
+            return {"path": [str(file) for file in files], "label": ["a", float("nan")]}[name]
+
+    assert len(model.embed(Table())) == 2
+
+
+def test_arrays_tensors_and_open_files_are_read_as_the_file_is(
+    model: likeness.Model, voices: Path
+) -> None:
+    file = sorted(voices.rglob("*.flac"))[0]
+    wave, rate_hz = wave_of(file)
+    whole = model.embed(file)
+    assert whole.ids == (str(file),)
+    same(model.embed(wave, rate_hz=rate_hz), whole)
+    same(model.embed((wave, rate_hz)), whole)
+    same(model.embed([(torch.from_numpy(wave)[None], rate_hz)]), whole)
+    same(model.embed(np.stack([wave, wave], axis=1), rate_hz=rate_hz), whole)
+    same(model.embed((wave * 32768).astype(np.int16), rate_hz=rate_hz), whole)
+    with file.open("rb") as opened:
+        same(model.embed(opened), whole)
+    same(model.embed([io.BytesIO(file.read_bytes())]), whole)
+    assert model.embed([wave, wave], rate_hz=rate_hz).ids == ("0", "1")
+
+
+def test_images_as_arrays(faces: likeness.Model, tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 255, (28, 28, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "face.png")
+    whole = faces.embed(tmp_path / "face.png")
+    same(faces.embed(pixels), whole)
+    same(faces.embed([torch.from_numpy(pixels).permute(2, 0, 1)]), whole)
+    same(faces.embed(Image.fromarray(pixels)), whole)
+    same(faces.embed({"x": io.BytesIO((tmp_path / "face.png").read_bytes())}), whole)
+    grey = faces.verify(pixels[..., 0], pixels[..., 0])
+    assert grey.score == pytest.approx(1, abs=1e-6)
+    for wrong in (pixels / 255, pixels[:, :, :2], pixels[None], pixels[:0]):
+        with pytest.raises(ValueError, match="image"):
+            faces.embed(wrong)
+    with pytest.raises(ValueError, match="not recordings"):
+        faces.embed((np.zeros(100, np.float32), 16000))
+
+
+def test_verify_takes_whatever_embed_takes(model: likeness.Model, voices: Path) -> None:
+    first, second = sorted(voices.rglob("*.flac"))[:2]
+    wave, rate_hz = wave_of(first)
+    unit = model.embed([first, second]).unit()
+    score = model.verify(first, str(second)).score
+    assert score == pytest.approx(float(unit[0] @ unit[1]), abs=1e-5)
+    assert model.verify((wave, rate_hz), second).score == pytest.approx(score, abs=1e-5)
+    with second.open("rb") as opened:
+        result = model.verify(wave, opened, rate_hz=rate_hz, threshold=2.0)
+    assert result.score == pytest.approx(score, abs=1e-5)
+    assert result.same is False
+    assert str(result) == result.text()
+    assert result._repr_html_().startswith("<pre>")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error", "word"),
+    [
+        (["no.wav", "none.wav"], FileNotFoundError, "2 of 2"),
+        ("nowhere", FileNotFoundError, "nowhere"),
+        ([], ValueError, "nothing"),
+        (3, ValueError, "int"),
+        ([3], ValueError, "int"),
+        (np.zeros((3, 40, 2), np.float32), ValueError, "shape"),
+        (np.zeros((100, 100), np.float32), ValueError, "shape"),
+        (np.array(["a"]), ValueError, "floats"),
+        (io.StringIO("text"), ValueError, "binary"),
+        (io.BytesIO(b"no sound"), ValueError, "none of 1"),
+        (np.zeros(16000, np.float32), ValueError, "silent"),
+        (np.full(16000, np.nan, np.float32), ValueError, "NaN"),
+        (b"RIFF", ValueError, "none of 1"),
+    ],
+)
+def test_what_cannot_be_embedded(
+    model: likeness.Model, inputs: object, error: type[Exception], word: str
+) -> None:
+    with pytest.raises(error, match=word):
+        model.embed(inputs, rate_hz=16000)
+
+
+def test_a_recording_needs_its_rate(model: likeness.Model) -> None:
+    for rate_hz in (None, 0, 16000.5, -1, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="rate"):
+            model.embed(np.ones(16000, np.float32), rate_hz=rate_hz)
+
+
+def test_unreadable_files_are_counted_and_left_out(
+    model: likeness.Model, voices: Path, tmp_path: Path
+) -> None:
+    good = sorted(voices.rglob("*.flac"))[0]
+    (tmp_path / "good.flac").write_bytes(good.read_bytes())
+    (tmp_path / "bad.flac").write_bytes(b"fLaC")
+    (tmp_path / ".hidden.flac").write_bytes(b"fLaC")
+    (tmp_path / "notes.txt").write_text("no sound")
+    with pytest.warns(UserWarning, match=r"1 of 2 .*bad\.flac"):
+        embeddings = model.embed(tmp_path)
+    assert embeddings.ids == ("good.flac",)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="no files"):
+        model.embed(tmp_path / "empty")
+
+
+def test_temporary_files_do_not_stay(model: likeness.Model) -> None:
+    with items_of(np.ones(1600, np.float32), modality="speaker", rate_hz=16000) as items:
+        assert items[0].path.is_file()
+    assert not items[0].path.parent.exists()
+
+
+@pytest.mark.parametrize(
+    "table", ["id,label\na,b\n", "path,id\n,a\n", "\x00", "path\nno.flac\n", "path\n"]
+)
+def test_damaged_tables(model: likeness.Model, tmp_path: Path, table: str) -> None:
+    (tmp_path / "table.csv").write_text(table)
+    with pytest.raises((ValueError, FileNotFoundError)):
+        model.embed(tmp_path / "table.csv")
+
+
+def test_people_see_what_values_hold(model: likeness.Model, voices: Path) -> None:
+    embeddings = model.embed(voices)
+    assert f"{len(embeddings)} items, {model.dim} dimensions" in repr(embeddings)
+    assert "speaker" in repr(model)
+    trials = folders.trials(voices, split="all")[1]
+    assert f"{len(trials)} between" in repr(trials)
+    assert len(repr(embeddings)) < 200
+
+
+def test_embeddings_are_saved_and_read(model: likeness.Model, voices: Path, tmp_path: Path) -> None:
+    embeddings = model.embed(voices)
+    for name in ("voices.npz", "voices.ark"):
+        embeddings.save(str(tmp_path / name))
+        back = likeness.read_embeddings(tmp_path / name)
+        assert back.ids == embeddings.ids
+        np.testing.assert_array_equal(back.matrix, embeddings.matrix)
+    with pytest.raises(ValueError, match=r"\.txt"):
+        embeddings.save(tmp_path / "voices.txt")
+
+
+def test_a_model_that_is_not_there() -> None:
+    with pytest.raises(FileNotFoundError, match="runs/nothing"):
+        likeness.load("runs/nothing")
+    with pytest.raises(FileNotFoundError, match="detector"):
+        likeness.load("insightface:none", detector="nothing.onnx")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["verify", "a.wav", "b.wav", "--model", "RUN"], "2 of 2 files"),
+        (["verify", "HERE", "HERE", "--model", "nothing"], "'nothing'"),
+        (["embed", "--items", "LIST", "--model", "nothing", "--out", "out.npz"], "'nothing'"),
+        (["embed", "--items", "LIST", "--model", "RUN", "--out", "out.npz"], "2 of 2 files"),
+    ],
+)
+def test_what_is_missing_is_said_before_a_network_is_loaded(
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    word: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "list.txt").write_text("a.wav\nb.wav\n")
+    (tmp_path / "last.safetensors").write_bytes(b"this is no network, and nobody should look")
+    places = {"RUN": str(tmp_path / "last.safetensors"), "LIST": "list.txt", "HERE": "list.txt"}
+    with pytest.raises(SystemExit) as stopped:
+        main([places.get(text, text) for text in arguments])
+    assert stopped.value.code == 2
+    assert word in capsys.readouterr().err
+    assert not (tmp_path / "out.npz").exists()
