@@ -62,16 +62,7 @@ def cohort_statistics(
     """
     rows, others = _finite("embeddings", embeddings), _finite("cohort", cohort)
     size = len(others)
-    if size < 2:
-        raise ValueError(
-            f"score normalisation: a cohort of {size} has no spread; give at least two embeddings "
-            "of other subjects"
-        )
-    if top_n is not None and not 2 <= top_n <= size:
-        raise ValueError(
-            f"score normalisation: top_n = {top_n}, but must be 2 to {size}, the size of the "
-            "cohort; lower top_n or enlarge the cohort"
-        )
+    check_cohort(size, top_n)
     count = size if top_n is None else top_n
     mean, std = np.empty(len(rows)), np.empty(len(rows))
     step = max(1, _BLOCK // size)
@@ -88,6 +79,22 @@ def cohort_statistics(
         mean[part], spread = scores.mean(axis=1), scores.std(axis=1)
         std[part] = np.where(spread > _FLAT * np.abs(scores).max(axis=1), spread, 0)
     return CohortStatistics(mean, std)
+
+
+def check_cohort(size: int, top_n: int | None) -> None:
+    """ValueError unless a cohort of this size has a spread and the top_n members that are asked
+    for; None stands for all of them.
+    """
+    if size < 2:
+        raise ValueError(
+            f"score normalisation: a cohort of {size} has no spread; give at least two embeddings "
+            "of other subjects"
+        )
+    if top_n is not None and not 2 <= top_n <= size:
+        raise ValueError(
+            f"score normalisation: top_n = {top_n}, but must be 2 to {size}, the size of the "
+            "cohort; lower top_n or enlarge the cohort"
+        )
 
 
 def z_norm(

@@ -92,6 +92,21 @@ class _Formula(NamedTuple):
     precise: bool = False
 
 
+def check_similarity(similarity: str) -> None:
+    """Refuses a name that is no similarity.
+
+    Raises:
+        ValueError: The name is unknown or its parameter is out of range.
+
+    >>> check_similarity("simple:0.3")
+    >>> check_similarity("cosin")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    ValueError: unknown similarity 'cosin'; did you mean 'cosine'? allowed: ...
+    """
+    _formula(similarity, 2)
+
+
 def _formula(similarity: str, dim: int) -> _Formula:
     name, colon, text = similarity.partition(":")
     if similarity == "cosine":

@@ -4,8 +4,9 @@ identify, retrieve, plda.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -120,6 +121,7 @@ def score(
     """Score a verification trial list, with models of several utterances, score normalisation and
     calibration where asked for.
     """
+    from eval.scoring import Scoring
     from likeness.commands.score import calibrate_files, score_files
 
     refuse_input_as_output(context, "out")
@@ -134,28 +136,16 @@ def score(
     refuse_idle(
         context, ("durations",), "--calibrate --quality log_duration, or --calibration,", timed
     )
-    shared: dict[str, Any] = {
-        "probe_embeddings": probe_embeddings,
-        "enrolment": enrolment,
-        "pooling": pooling,
-        "similarity": similarity,
-        "cohort": cohort,
-        "cohort_subjects": cohort_subjects,
-        "top_n": top_n,
-        "norm": norm,
-        "subtract_mean": subtract_mean,
-        "plda": plda,
-        "scoring_length": scoring_length,
-        "durations": durations,
-    }
+    options = {field.name: context.params[field.name] for field in fields(Scoring)}
+    options |= {"probe_embeddings": probe_embeddings, "enrolment": enrolment}
+    if calibrate and calibration:
+        raise ValueError(
+            "--calibrate fits a calibration and --calibration applies one; give one of them"
+        )
     if calibrate:
-        if calibration:
-            raise ValueError(
-                "--calibrate fits a calibration and --calibration applies one; give one of them"
-            )
-        say(calibrate_files(trials, embeddings, out, quality=tuple(quality or ()), **shared))
+        say(calibrate_files(trials, embeddings, out, quality=tuple(quality or ()), **options))
     else:
-        say(score_files(trials, embeddings, out, calibration=calibration, **shared))
+        say(score_files(trials, embeddings, out, **options))
 
 
 @app.command(

@@ -445,7 +445,7 @@ def test_fit_and_score_from_the_command_line(
     )  # without --plda
     assert "--plda" in capsys.readouterr().err
     assert likeness(*score, "--cohort", tmp_path / "e.npz") == 2
-    assert "leave out --cohort" in capsys.readouterr().err
+    assert "leave out cohort" in capsys.readouterr().err
     files.write(
         tmp_path / "e.npz", Embeddings(tuple(f"x{k}" for k in range(150)), matrix, {"model": "m2"})
     )
@@ -453,4 +453,4 @@ def test_fit_and_score_from_the_command_line(
     assert "150 of 150 ids have no class ('x0'" in capsys.readouterr().err
     (tmp_path / "t.txt").write_text("x0 x1 1\nx0 x9 0\n")
     assert likeness(*score) == 0
-    assert "fitted on embeddings of another model (m1) than these (m2)" in capsys.readouterr().out
+    assert "another model (m1) than these (m2)" in capsys.readouterr().out

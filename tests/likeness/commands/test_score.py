@@ -274,7 +274,7 @@ def test_a_calibration_serves_its_own_system_only(folder):
     )
     with pytest.raises(
         ValueError,
-        match=r"fitted for \[simple:0.2, model abc\], but these scores are \[cosine, model abc\]",
+        match=r"\[simple:0.2, model abc\].*\[cosine, model abc\]",
     ):
         score_files(
             folder / "trials",
@@ -287,23 +287,17 @@ def test_a_calibration_serves_its_own_system_only(folder):
 
 def test_all_missing_ids_are_counted_at_once(folder):
     write(folder / "more", ["x s1/u1 1", "y s1/u1 0", "s2/u2 z 0"])
-    with pytest.raises(
-        KeyError, match=r"2 of 3 enrolment ids \('x', 'y'\) and 1 of 2 probe ids \('z'\)"
-    ):
+    with pytest.raises(KeyError, match=r"2 of 3 .*'x', 'y'.* 1 of 2 .*'z'"):
         score_files(folder / "more", folder / "e.npz", folder / "out")
     write(folder / "more", ["m1 z 1", "m2 s1/u1 0"])
     write(folder / "models", ["m1 s1/u1 gone", "m2 s1/u1 lost", "m3 unused"])
-    with pytest.raises(
-        KeyError, match=r"2 of 3 enrolment item ids \('gone', 'lost'\) and 1 of 2 probe ids \('z'\)"
-    ):
+    with pytest.raises(KeyError, match=r"2 of 3 enrolment item .*'gone', 'lost'.* 1 of 2 .*'z'"):
         score_files(folder / "more", folder / "e.npz", folder / "out", enrolment=folder / "models")
     write(folder / "more", ["m1 s1/u1 1", "n s1/u1 0"])
-    with pytest.raises(
-        KeyError, match=r"1 of 2 enrolment ids of the trials are no models of this list \('n'\)"
-    ):
+    with pytest.raises(KeyError, match=r"1 of 2 .* no models .*'n'"):
         score_files(folder / "more", folder / "e.npz", folder / "out", enrolment=folder / "models")
     write(folder / "seconds", ["s0/u0 1"])
-    with pytest.raises(KeyError, match=r"23 ids of the trials have no duration"):
+    with pytest.raises(KeyError, match="23 ids .* no duration"):
         calibrate_files(
             folder / "trials",
             folder / "e.npz",
@@ -312,7 +306,7 @@ def test_all_missing_ids_are_counted_at_once(folder):
             durations=folder / "seconds",
         )
     write(folder / "cohort_subjects", ["c0 t0"])
-    with pytest.raises(KeyError, match="39 of 40 cohort ids have no subject"):
+    with pytest.raises(KeyError, match="39 of 40 cohort ids"):
         score_files(
             folder / "trials",
             folder / "e.npz",
@@ -328,7 +322,7 @@ def test_warnings_are_told(folder):
     text = score_files(
         folder / "trials", folder / "e.npz", folder / "out", cohort=folder / "e.npz", top_n=9
     )
-    assert "warning: 24 of 24 cohort ids are also in the trials ('s0/u0'" in text
+    assert "warning: 24 of 24 cohort ids" in text
     held = files.read(folder / "e.npz")
     files.write(
         folder / "p.npz",
@@ -345,10 +339,7 @@ def test_warnings_are_told(folder):
         top_n=9,
     )
     assert "of another model (other) than" in text
-    assert (
-        "warning: score normalisation: 1 of 23 probe embeddings score the whole cohort alike"
-        in text
-    )
+    assert "1 of 23 probe embeddings score the whole cohort alike" in text
     assert np.isfinite(scores(folder)).all()
 
 
@@ -356,7 +347,7 @@ def test_warnings_are_told(folder):
     ("how", "message"),
     [
         ({"norm": "x"}, "unknown norm 'x'; choose one of as, s, z, t"),
-        ({"cohort": "c.npz"}, "top_n = 300, but must be 2 to 40, the size of the cohort"),
+        ({"cohort": "c.npz"}, "top_n = 300, but must be 2 to 40"),
         ({"similarity": "cosin"}, "did you mean 'cosine'"),
         ({"calibration": "trials"}, "not a calibration file"),
         ({"cohort": "short.npz", "top_n": 2}, "with one D"),
@@ -383,9 +374,9 @@ def test_refused(folder, how, message):
     [
         (
             {"quality": ["norm"]},
-            "unknown quality measures 'norm'; choose from log_norm, log_duration, cohort_mean",
+            "unknown quality measures 'norm'; choose from log_norm",
         ),
-        ({"quality": ["log_duration"]}, "needs a durations file"),
+        ({"quality": ["log_duration"]}, "needs durations"),
         ({"quality": ["cohort_mean"]}, "needs a cohort"),
     ],
 )
@@ -396,12 +387,10 @@ def test_quality_that_cannot_be_had(folder, how, message):
 
 def test_other_bad_input(folder):
     write(folder / "blind", ["s0/u0 s1/u1"])
-    with pytest.raises(
-        ValueError, match=r"has no labels; a calibration is fitted on a labelled list"
-    ):
+    with pytest.raises(ValueError, match="has no labels"):
         calibrate_files(folder / "blind", folder / "e.npz", folder / "c.json")
     write(folder / "seconds", [f"s{k % 6}/u{k} long" for k in range(NUM)])
-    with pytest.raises(ValueError, match=r"could not convert .* expected lines `id seconds`"):
+    with pytest.raises(ValueError, match="24 of 24 durations"):
         calibrate_files(
             folder / "trials",
             folder / "e.npz",
@@ -410,9 +399,7 @@ def test_other_bad_input(folder):
             durations=folder / "seconds",
         )
     Calibration(1.0, 0.0, (1.0,), ("mood",)).save(folder / "mood.json")
-    with pytest.raises(
-        ValueError, match="its quality measures are mood; score can work out log_norm"
-    ):
+    with pytest.raises(ValueError, match="its quality measures are mood"):
         score_files(
             folder / "trials", folder / "e.npz", folder / "out", calibration=folder / "mood.json"
         )

@@ -1,0 +1,183 @@
+"""`Scoring` is checked when it is made, and scores without files what `likeness score` scores."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import FrozenInstanceError, fields, replace
+from typing import Any
+from unicodedata import normalize
+
+import numpy as np
+import pytest
+
+from eval.calibration import Calibration
+from eval.normalization import as_norm
+from eval.plda import Plda
+from eval.scoring import QUALITY, Scored, Scoring, calibrate, score
+from eval.similarity import matrix
+from eval.types import Embeddings, Trials
+from likeness.commands import on_files
+from likeness.commands.score import read_scoring
+
+NUM, DIM = 12, 4
+RNG = np.random.default_rng(3)
+EMBEDDINGS = Embeddings(
+    tuple(f"s{k % 3}/u{k}" for k in range(NUM)),
+    np.repeat(RNG.standard_normal((1, 3, DIM)), 4, axis=0).reshape(NUM, DIM)
+    + RNG.standard_normal((NUM, DIM)),
+    {"model": "abc"},
+)
+COHORT = Embeddings(tuple(f"c{k}" for k in range(20)), RNG.standard_normal((20, DIM)))
+FIRST, SECOND = (side.astype(np.int32) for side in np.triu_indices(NUM, k=1))
+TRIALS = Trials(EMBEDDINGS.ids, EMBEDDINGS.ids, FIRST, SECOND, FIRST % 3 == SECOND % 3)
+SECONDS = {name: 1.0 + k for k, name in enumerate(EMBEDDINGS.ids)}
+PLDA = Plda(np.zeros(DIM), np.eye(DIM), np.zeros(DIM), np.eye(DIM), np.ones(DIM))
+
+
+def test_every_field_has_its_option_of_the_command_line() -> None:
+    """A new option is a field of Scoring and a parameter of the command, of the same name."""
+    parameters = inspect.signature(on_files.score).parameters
+    assert [field.name for field in fields(Scoring) if field.name not in parameters] == []
+    not_a_field = {"context", "trials", "embeddings", "out", "probe_embeddings", "enrolment"}
+    assert set(parameters) - {field.name for field in fields(Scoring)} == not_a_field | {
+        "calibrate",
+        "quality",
+    }
+    for field in fields(Scoring):
+        assert parameters[field.name].default == field.default
+
+
+def test_every_field_that_holds_a_value_of_a_file_can_be_read(tmp_path) -> None:
+    """The edge knows how to read a path for each field that is no name or number."""
+    for field in fields(Scoring):
+        if field.name in ("similarity", "pooling", "scoring_length", "norm", "top_n"):
+            continue
+        with pytest.raises((OSError, ValueError)):
+            read_scoring({field.name: tmp_path / "absent.npz"})
+
+
+def test_it_is_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Scoring().top_n = 2  # type: ignore[misc]
+    subjects = dict.fromkeys(COHORT.ids[:10], "a") | dict.fromkeys(COHORT.ids[10:], "b")
+    scoring = Scoring(cohort=COHORT, cohort_subjects=subjects, top_n=2)
+    subjects.clear()
+    assert len(scoring.cohort_subjects or ()) == 20
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "keyword"),
+    [
+        ({"norm": "x"}, ValueError, "'x'"),
+        ({"pooling": "ijb"}, ValueError, "'ijb'"),
+        ({"similarity": "cosin"}, ValueError, "'cosine'"),
+        ({"similarity": "simple:2"}, ValueError, "B_THETA"),
+        ({"plda": PLDA, "similarity": "dot"}, ValueError, "leave out similarity"),
+        ({"plda": PLDA, "cohort": COHORT}, ValueError, "leave out cohort"),
+        ({"scoring_length": "kaldi"}, ValueError, "without a PLDA"),
+        ({"plda": PLDA, "scoring_length": "long"}, ValueError, "'long'"),
+        ({"cohort": COHORT}, ValueError, "2 to 20"),
+        ({"cohort_subjects": {"c0": "a"}}, ValueError, "without a cohort"),
+        ({"cohort": COHORT, "cohort_subjects": {"c0": "a"}}, KeyError, "19 of 20"),
+        (
+            {"cohort": COHORT, "cohort_subjects": dict.fromkeys(COHORT.ids, "a"), "norm": "s"},
+            ValueError,
+            "cohort of 1",
+        ),
+        (
+            {"calibration": Calibration(1.0, 0.0, (1.0, 1.0), ("mood_low", "mood_high"))},
+            ValueError,
+            "mood",
+        ),
+        ({"durations": {"a": "long"}}, ValueError, "long"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(
+    options: dict[str, Any], error: type[Exception], keyword: str
+) -> None:
+    with pytest.raises(error, match=keyword):
+        Scoring(**options)
+
+
+def test_normalised_scores_are_those_of_the_functions() -> None:
+    scored = score(TRIALS, EMBEDDINGS, Scoring("dot", cohort=COHORT, top_n=5))
+    rows = EMBEDDINGS.matrix
+    raw = matrix(rows, rows, "dot")[FIRST, SECOND]
+    np.testing.assert_allclose(
+        scored.values,
+        as_norm(raw, rows, rows, COHORT.matrix, top_n=5, i=FIRST, j=SECOND, similarity="dot"),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+    assert scored.system == "dot, as_norm over the top 5 of the cohort, model abc"
+    assert scored.scores.targets.size == int(TRIALS.target.sum()) == 18  # type: ignore[union-attr]
+
+
+def test_a_plda_scores_at_the_length_that_is_asked_for() -> None:
+    rows = EMBEDDINGS.matrix
+    scored = score(TRIALS, EMBEDDINGS, Scoring(plda=PLDA, scoring_length="kaldi"))
+    expected = replace(PLDA, scoring_length="kaldi").score(rows, rows, FIRST, SECOND)
+    np.testing.assert_allclose(scored.values, expected)
+    assert scored.system == "plda, model abc, scoring length kaldi"
+
+
+def test_models_in_another_unicode_form_are_found() -> None:
+    name = normalize("NFC", "Zoë")
+    trials = Trials((name,), EMBEDDINGS.ids[:1], [0], [0], None)
+    models = {normalize("NFD", name): EMBEDDINGS.ids[3:5]}
+    scored = score(trials, EMBEDDINGS, Scoring("dot"), models=models)
+    mean = EMBEDDINGS.matrix[3:5].mean(axis=0)
+    np.testing.assert_allclose(scored.values, [mean @ EMBEDDINGS.matrix[0]], rtol=1e-5)
+    assert scored.system == "dot, mean of the enrolment items, model abc"
+    with pytest.raises(KeyError, match=r"1 of 1 .*Zo"):
+        score(trials, EMBEDDINGS, models={name: ()})
+
+
+def test_a_calibration_with_every_measure_gives_llrs_of_the_same_scoring() -> None:
+    scoring = Scoring("dot", cohort=COHORT, top_n=5, durations=SECONDS)
+    fitted = calibrate(TRIALS, EMBEDDINGS, scoring, quality=QUALITY, p_target=0.2)
+    assert fitted.names[:2] == ("log_norm_low", "log_norm_high")
+    assert len(fitted.weights) == 6
+    raw = score(TRIALS, EMBEDDINGS, scoring).values
+    llrs = score(TRIALS, EMBEDDINGS, replace(scoring, calibration=fitted)).values
+    assert not np.allclose(llrs, fitted.slope * raw + fitted.offset)
+    seconds = np.log(np.array(list(SECONDS.values())))
+    norms = np.log(EMBEDDINGS.norms.astype(float))
+    rest = llrs - fitted.slope * raw - fitted.offset
+    for k, one in ((0, norms), (2, seconds)):
+        rest -= fitted.weights[k] * np.minimum(one[FIRST], one[SECOND])
+        rest -= fitted.weights[k + 1] * np.maximum(one[FIRST], one[SECOND])
+    closest = np.sort(matrix(EMBEDDINGS.matrix, COHORT.matrix, "dot"), axis=1)[:, -5:].mean(axis=1)
+    rest -= fitted.weights[4] * np.minimum(closest[FIRST], closest[SECOND])
+    rest -= fitted.weights[5] * np.maximum(closest[FIRST], closest[SECOND])
+    np.testing.assert_allclose(rest, 0, atol=1e-4)
+    with pytest.raises(ValueError, match=r"\[dot.*\[cosine"):
+        score(TRIALS, EMBEDDINGS, replace(scoring, similarity="cosine", calibration=fitted))
+    with pytest.raises(ValueError, match="already"):
+        calibrate(TRIALS, EMBEDDINGS, replace(scoring, calibration=fitted))
+
+
+def test_what_a_measure_lacks_is_counted() -> None:
+    some = dict(list(SECONDS.items())[:4])
+    with pytest.raises(KeyError, match="8 ids"):
+        calibrate(TRIALS, EMBEDDINGS, Scoring(durations=some), quality=["log_duration"])
+    with pytest.raises(ValueError, match="cohort"):
+        calibrate(TRIALS, EMBEDDINGS, quality=["cohort_mean"])
+    blind = Trials(TRIALS.enrol_ids, TRIALS.probe_ids, FIRST, SECOND)
+    with pytest.raises(ValueError, match="66 trials has no labels"):
+        calibrate(blind, EMBEDDINGS)
+    with pytest.raises(ValueError, match="66 trials has no labels"):
+        score(blind, EMBEDDINGS).scores  # noqa: B018
+
+
+def test_embeddings_of_another_network_are_warned_of() -> None:
+    other = Embeddings(COHORT.ids, COHORT.matrix, {"model": "xyz"})
+    with pytest.warns(UserWarning, match="cohort .* xyz|xyz"):
+        score(TRIALS, EMBEDDINGS, Scoring(cohort=other, top_n=5))
+    with pytest.warns(UserWarning, match="PLDA .*xyz"):
+        score(TRIALS, EMBEDDINGS, Scoring(plda=replace(PLDA, model="xyz")))
+    probe = Embeddings(EMBEDDINGS.ids, EMBEDDINGS.matrix, {"model": "xyz"})
+    with pytest.warns(UserWarning, match="probe .*xyz"):
+        scored = score(TRIALS, EMBEDDINGS, probe=probe)
+    assert isinstance(scored, Scored)
+    np.testing.assert_allclose(scored.values, score(TRIALS, EMBEDDINGS).values, atol=1e-6)
