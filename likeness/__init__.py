@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from eval.formats.embeddings import read as read_embeddings
     from eval.formats.provenance import likeness_version
     from eval.formats.trials import read_trials
+    from eval.scoring import Scoring
     from eval.types import Embeddings, Scores, Trials
     from likeness import backbones, losses, metrics
     from likeness.model import Model, load
+    from likeness.trials import score
     from likeness.verify import Verification
     from toolkit.data.batch import Item
     from toolkit.gallery.open import open_gallery
@@ -38,6 +40,7 @@ __all__ = [
     "Item",
     "Model",
     "Scores",
+    "Scoring",
     "Trials",
     "Verification",
     "__version__",
@@ -48,21 +51,24 @@ __all__ = [
     "open_gallery",
     "read_embeddings",
     "read_trials",
+    "score",
 ]
 
-# Where each name stands: a module, and its name there where that is another one.
+# The module of each name, and the name there after a colon where it is another one.
 _HOMES = {
     "Calibration": "eval.calibration",
     "Embeddings": "eval.types",
     "Item": "toolkit.data.batch",
     "Model": "likeness.model",
     "Scores": "eval.types",
+    "Scoring": "eval.scoring",
     "Trials": "eval.types",
     "Verification": "likeness.verify",
     "load": "likeness.model",
     "open_gallery": "toolkit.gallery.open",
     "read_embeddings": "eval.formats.embeddings:read",
     "read_trials": "eval.formats.trials",
+    "score": "likeness.trials",
 }
 _MODULES = ("backbones", "losses", "metrics")
 
