@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from eval.types import name_first
-from toolkit.data.batch import Item, check_unique, read_items
+from toolkit.data.batch import MAX_SPAN, Item, check_unique, read_items
 
 TABLES = (".csv", ".tsv")
 _MAX_TABLE = 2**30  # bytes of a CSV file
@@ -156,10 +156,10 @@ class _Maker:
         )
 
     def _from_path(self, path: Path, text: str) -> list[Item]:
+        if not text or not path.exists():
+            raise FileNotFoundError(f"{text!r}: there is no such file or folder; correct the path")
         if path.is_dir():
             return self._from_folder(path)
-        if not path.exists():
-            raise FileNotFoundError(f"{path}: there is no such file or folder; correct the path")
         suffix = path.suffix.lower()
         if suffix in self.suffixes:
             return [Item(text, path)]
@@ -230,9 +230,14 @@ class _Maker:
         return self.folder / f"{self.num_written:06d}{suffix}"
 
     def _write_bytes(self, file: Any) -> Path:
-        content = file if isinstance(file, bytes) else file.read()
+        content = file if isinstance(file, bytes) else file.read(MAX_SPAN + 1)
         if not isinstance(content, bytes):
             raise ValueError("an open file must be in binary mode; open it with 'rb'")
+        if len(content) > MAX_SPAN:
+            raise ValueError(
+                f"an open file holds over {MAX_SPAN} bytes, and at most so many are read; give "
+                "its path"
+            )
         suffix = Path(str(getattr(file, "name", ""))).suffix.lower()
         if suffix not in self.suffixes:
             suffix = _sniffed(content[:_SNIFFED]) or self.suffixes[0]

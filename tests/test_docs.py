@@ -309,7 +309,7 @@ def test_measuring_again_keeps_what_was_written_by_hand() -> None:
 
 
 def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 200
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 220
 
 
 def module_of(path: Path) -> ModuleType:

@@ -229,6 +229,7 @@ def test_verify_takes_whatever_embed_takes(model: likeness.Model, voices: Path) 
     [
         (["no.wav", "none.wav"], FileNotFoundError, "2 of 2"),
         ("nowhere", FileNotFoundError, "nowhere"),
+        ("", FileNotFoundError, "no such"),
         ([], ValueError, "nothing"),
         (3, ValueError, "int"),
         ([3], ValueError, "int"),
