@@ -18,7 +18,7 @@ File = str | PathLike[str]
 def score(
     trials: File | Trials,
     embeddings: File | Embeddings,
-    scoring: Scoring = Scoring(),
+    scoring: Scoring | None = None,
     *,
     probe: File | Embeddings | None = None,
     models: File | Mapping[str, Sequence[str]] | None = None,
@@ -52,7 +52,7 @@ def score(
     return score_values(
         trials if isinstance(trials, Trials) else read_trials(trials),
         _embeddings(embeddings),
-        scoring,
+        Scoring() if scoring is None else scoring,
         probe=None if probe is None else _embeddings(probe),
         models=models if models is None or isinstance(models, Mapping) else read_enrolment(models),
     )
