@@ -16,7 +16,8 @@ from functools import partial
 import numpy as np
 
 from eval.bootstrap import FEW_DRAWN, MIN_DRAWN, Bounds, Drawn, bounds, bounds_of, drawn_from
-from eval.results import NO_INTERVAL, Switches, aligned, ends_text, metric_label, percent_text
+from eval.protocols.verification import VerificationSettings
+from eval.results import NO_INTERVAL, aligned, ends_text, metric_label, percent_text
 from eval.types import Bools, Floats, Ints, Scores, Trials, name_first, nfc_mapping
 from eval.verification import eer, tar_at_far, verification_metrics
 
@@ -131,18 +132,18 @@ def evaluate_groups(
     sides: Ints,
     names: Sequence[str],
     *,
-    switches: Switches,
+    settings: VerificationSettings,
 ) -> Grouped:
     """Rates of every group of one system at the global thresholds and at its own, and the worst to
     the best.
 
     subjects, sides: (P, 2) subject and group numbers of each trial's enrol and probe side; names:
-    of the groups. switches: FARs, rules and resamples as for `report.evaluate_scores`; the
+    of the groups. settings: FARs, rules and resamples as for `evaluate`; the
     thresholds are strict. ValueError: an empty class over all trials, labels that contradict the
     subjects.
     """
     measured = verification_metrics(
-        scores.targets, scores.nontargets, p_targets=(), fars=switches.fars
+        scores.targets, scores.nontargets, p_targets=(), fars=settings.fars
     )
     thresholds = {
         "eer" if at == "eer" else at.removeprefix("tar_at_far(").removesuffix(")"): float(
@@ -158,8 +159,8 @@ def evaluate_groups(
             subjects,
             np.all(sides == number, axis=1),
             thresholds,
-            switches,
-            switches.seed + 1 + number,
+            settings,
+            settings.seed + 1 + number,
         )
         rows.append(row)
         drawn.append(draws)
@@ -169,32 +170,32 @@ def evaluate_groups(
         subjects,
         sides[:, 0] != sides[:, 1],
         thresholds,
-        switches,
-        switches.seed,
+        settings,
+        settings.seed,
         own=False,
     )
     ratios = {
         metric: one
         for metric in rows[0].rates
-        if (one := _ratio(metric, rows, drawn, switches.level)) is not None
+        if (one := _ratio(metric, rows, drawn, settings.level)) is not None
     }
     conventions: dict[str, str | float | int] = {
         "trials": "of a group: both sides in it; across groups: sides in two of them",
         "global_threshold": "set on all trials, strict, and held fixed while subjects are "
         "resampled",
-        "eer_method": switches.eer_method,
-        "tar_rule": switches.tar_rule,
+        "eer_method": settings.eer_method,
+        "tar_rule": settings.tar_rule,
         "ratio": "worst over best EER, FAR or 1 - TAR; interval of the ratio of these two groups, "
         "which were picked on the same trials",
         "flags": f"fewer than {FEW_DRAWN} subjects (no interval below {MIN_DRAWN}); fewer than "
         f"{MIN_ERRORS} false accepts to be expected at a FAR",
     }
-    if switches.num_resamples:
+    if settings.num_resamples:
         conventions |= {
             "interval": "percentile bootstrap over the group's subjects",
-            "level": switches.level,
+            "level": settings.level,
         }
-        conventions |= {"num_resamples": switches.num_resamples, "seed": switches.seed}
+        conventions |= {"num_resamples": settings.num_resamples, "seed": settings.seed}
     return Grouped(
         name,
         tuple(rows),
@@ -211,7 +212,7 @@ def _row(
     subjects: Ints,
     chosen: Bools,
     thresholds: Mapping[str, float],
-    switches: Switches,
+    settings: VerificationSettings,
     seed: int,
     *,
     own: bool = True,
@@ -225,23 +226,23 @@ def _row(
     draws: dict[str, Floats] = {}
     found: dict[str, Bounds] = {}
     if own:
-        metrics = {"eer": partial(eer, method=switches.eer_method)}
+        metrics = {"eer": partial(eer, method=settings.eer_method)}
         metrics |= {
-            f"tar_at_far({far:g})": partial(tar_at_far, far=far, rule=switches.tar_rule)
-            for far in switches.fars
+            f"tar_at_far({far:g})": partial(tar_at_far, far=far, rule=settings.tar_rule)
+            for far in settings.fars
         }
         both = bool(target.size and nontarget.size)
         values |= {
             metric: function(target, nontarget) if both else None
             for metric, function in metrics.items()
         }
-        if both and switches.num_resamples:
+        if both and settings.num_resamples:
             found, made = bounds_of(
                 metrics,
                 part,
                 pairs,
-                num_resamples=switches.num_resamples,
-                level=switches.level,
+                num_resamples=settings.num_resamples,
+                level=settings.level,
                 seed=seed,
             )
             draws |= made.values  # NaN of fewer than 5 subjects, which no ratio takes
@@ -250,8 +251,8 @@ def _row(
         values[f"global_far({at})"] = (
             float(np.mean(nontarget >= threshold)) if nontarget.size else None
         )
-    if chosen.any() and switches.num_resamples:
-        at_thresholds = _resample_rates(part, pairs, thresholds, switches.num_resamples, seed)
+    if chosen.any() and settings.num_resamples:
+        at_thresholds = _resample_rates(part, pairs, thresholds, settings.num_resamples, seed)
         of_kind = {
             "global_tar": Drawn(
                 int(np.unique(pairs[part.target]).size), "subjects with target trials"
@@ -262,7 +263,7 @@ def _row(
         }
         for metric, one in at_thresholds.items():
             behind = of_kind[metric.partition("(")[0]]
-            found[metric] = bounds(one, switches.level, behind)
+            found[metric] = bounds(one, settings.level, behind)
             if behind.number >= MIN_DRAWN:
                 draws[metric] = one
     rates = {metric: Rate(value, *found.get(metric, ())) for metric, value in values.items()}
@@ -274,7 +275,7 @@ def _row(
         if fewest.number < FEW_DRAWN
         else []
     )
-    few = [f"{far:g}" for far in switches.fars if far * nontarget.size < MIN_ERRORS]
+    few = [f"{far:g}" for far in settings.fars if far * nontarget.size < MIN_ERRORS]
     flags += (
         [f"fewer than {MIN_ERRORS} false accepts to be expected at FAR {', '.join(few)}"]
         if few

@@ -28,11 +28,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.formats import embeddings as files
 from eval.formats.files import atomic_path, bounded
-from eval.formats.subjects import read_mapping
 from eval.similarity import pairs
-from eval.types import Floats, name_first
+from eval.types import Floats
 
 FORMAT = "likeness plda 2"
 _BEFORE = "likeness plda 1"  # says nothing of the length at scoring: none was set
@@ -221,54 +219,6 @@ def fit_plda(
         length_norm,
         model,
         scoring_length,
-    )
-
-
-def fit_files(
-    embeddings: Path,
-    out: Path,
-    *,
-    labels: Path | None = None,
-    lda_dim: int = 0,
-    length_norm: bool = True,
-    iterations: int = 10,
-    scoring_length: ScoringLength = "kaldi",
-) -> str:
-    """Fit on an embeddings file and write the PLDA for `score_files`; returns what was done.
-    labels: `id class` list, else the first folder of the ids.
-
-    KeyError counts the ids without a label. ValueError as fit_plda.
-    """
-    held = files.read(embeddings)
-    if labels is None:
-        class_of = {
-            one: one.replace("\\", "/").partition("/")[0]
-            for one in held.ids
-            if "/" in one.replace("\\", "/").strip("/")
-        }
-    else:
-        class_of = read_mapping(labels)
-    missing = [one for one in held.ids if one not in class_of]
-    if missing:
-        where = f"{labels}: " if labels else ""
-        raise KeyError(
-            f"{where}{len(missing)} of {len(held.ids)} ids have no class ({name_first(missing)}); "
-            "give a list of `id class` lines"
-        )
-    fitted = fit_plda(
-        held.matrix,
-        [class_of[one] for one in held.ids],
-        lda_dim=lda_dim,
-        length_norm=length_norm,
-        iterations=iterations,
-        model=held.meta.get("model", ""),
-        scoring_length=scoring_length,
-    )
-    fitted.save(out)
-    num_classes = len({class_of[one] for one in held.ids})
-    return (
-        f"PLDA of {len(fitted.psi)} dims fitted on {len(held.ids)} embeddings "
-        f"of {num_classes} classes in {out}"
     )
 
 
