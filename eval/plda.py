@@ -157,6 +157,31 @@ def load_plda(path: str | Path) -> Plda:
     return found
 
 
+def _check_fit(rows: Floats, num: int, lda_dim: int, iterations: int) -> None:
+    """ValueError unless a PLDA can be fitted on these rows (N, D) of `num` classes."""
+    dims = rows.shape[1]
+    kept = lda_dim or dims
+    if num < 2 or len(rows) == num:
+        raise ValueError(
+            f"plda: {len(rows)} items of {num} classes; at least two classes, and classes of "
+            "several items, are needed"
+        )
+    if not 0 < kept <= dims or (lda_dim and lda_dim > num - 1):
+        raise ValueError(
+            f"plda: lda_dim is {lda_dim}; 0 (none) to {min(dims, num - 1)} are allowed for {dims} "
+            f"dims and {num} classes"
+        )
+    if iterations < 1:
+        raise ValueError(f"plda: {iterations} iterations; 1 or more are needed, e.g. 10")
+    if len(rows) - num < dims:  # also with LDA, whose scatter within classes is (D, D)
+        raise ValueError(
+            f"plda: {len(rows)} items of {num} classes do not determine the covariance within "
+            f"classes of {dims} dims, which takes {num + dims} items of so"
+            f" many classes, with LDA too; add {num + dims - len(rows)} items to them, or score by "
+            "the cosine"
+        )
+
+
 def fit_plda(
     embeddings: ArrayLike,
     labels: Sequence[str] | NDArray[np.generic],
@@ -181,30 +206,10 @@ def fit_plda(
             f"plda: embeddings {rows.shape} and {len(labels)} labels; (N, D) finite numbers with "
             "one label each are needed"
         )
-    names, classes = np.unique(np.asarray(labels), return_inverse=True)
-    num, dims = len(names), rows.shape[1]
-    kept = lda_dim or dims
-    if num < 2 or len(rows) == num:
-        raise ValueError(
-            f"plda: {len(rows)} items of {num} classes; at least two classes, and classes of "
-            "several items, are needed"
-        )
-    if not 0 < kept <= dims or (lda_dim and lda_dim > num - 1):
-        raise ValueError(
-            f"plda: lda_dim is {lda_dim}; 0 (none) to {min(dims, num - 1)} are allowed for {dims} "
-            f"dims and {num} classes"
-        )
-    if iterations < 1:
-        raise ValueError(f"plda: {iterations} iterations; 1 or more are needed, e.g. 10")
-    if len(rows) - num < dims:  # also with LDA, whose scatter within classes is (D, D)
-        raise ValueError(
-            f"plda: {len(rows)} items of {num} classes do not determine the covariance within "
-            f"classes of {dims} dims, which takes {num + dims} items of so"
-            f" many classes, with LDA too; add {num + dims - len(rows)} items to them, or score by "
-            "the cosine"
-        )
+    classes = np.unique(np.asarray(labels), return_inverse=True)[1]
+    _check_fit(rows, int(classes.max(initial=-1)) + 1, lda_dim, iterations)
     mean = rows.mean(axis=0)
-    lda = _lda(rows - mean, classes, lda_dim) if lda_dim else np.eye(dims)
+    lda = _lda(rows - mean, classes, lda_dim) if lda_dim else np.eye(rows.shape[1])
     rows = _prepare(rows, mean, lda, length_norm)
     centre = _class_means(rows, classes).mean(axis=0)
     between, within = _em(rows - centre, classes, iterations)

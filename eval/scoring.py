@@ -142,7 +142,7 @@ class Scoring:
             meta: Of the embeddings of the enrolment side.
             of_models: The enrolment ids are models that are pooled from several items.
 
-        >>> Scoring(cohort=Embeddings(("c", "d"), np.eye(2)), top_n=2).system({"model": "ab12"})
+        >>> Scoring(cohort=Embeddings(("c", "d"), [[1], [2]]), top_n=2).system({"model": "ab12"})
         'cosine, as_norm over the top 2 of the cohort, model ab12'
         """
         parts = [self.similarity_of(meta)]
@@ -281,6 +281,7 @@ def calibrate(
             unknown or lacks its cohort or durations; and as `calibration.fit_calibration`.
         KeyError: As `score`.
 
+    >>> import numpy as np
     >>> subjects = np.repeat([[0.5], [-0.5]], 4, axis=0)
     >>> noise = np.random.default_rng(0).standard_normal((8, 3))
     >>> embeddings = Embeddings(tuple("abcdefgh"), subjects + noise)

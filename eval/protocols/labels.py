@@ -16,7 +16,7 @@ def labels_of(
         side: What the ids are of, for the messages.
         ids: N ids.
         mapping: Id -> label. None takes the first path component of the ids.
-        kind: What a label is: "subject" or "class".
+        kind: What a label is: "subject" or "label".
 
     Raises:
         ValueError: Ids have no label. All are counted, the first are named.

@@ -138,7 +138,7 @@ def retrieve(
     >>> {result.metric: result.value for result in retrieved.results}["recall@1"]
     1.0
     """
-    classes = labels_of("queries", queries.ids, labels, "class")
+    classes = labels_of("queries", queries.ids, labels, "label")
     similarity = settings.similarity or queries.meta.get("similarity") or "cosine"
     values = query_metrics(
         queries.matrix,
@@ -152,14 +152,10 @@ def retrieve(
     used = _used(queries, alone, settings)
     per_query = {name: np.nan_to_num(of_queries)[used] for name, of_queries in values.items()}
     codes = np.unique(np.asarray(classes)[used], return_inverse=True)[1].astype(np.int64)
-    num_classes = int(codes.max()) + 1
-    counts: dict[str, int | None] = {
-        "queries": codes.size,
-        "lone": int(np.count_nonzero(alone)),
-        "gallery": len((gallery or queries).ids),
-        "classes": num_classes,
-        "subjects": num_classes,
-    }
+    lone, num_classes = int(np.count_nonzero(alone)), int(codes.max()) + 1
+    counts: dict[str, int | None] = {"queries": codes.size, "lone": lone}
+    counts |= {"gallery": len((gallery or queries).ids), "classes": num_classes}
+    counts["subjects"] = num_classes
     source = "first path component of the ids" if labels is None else labels_from
     common = _common(similarity, gallery is not None, source, settings)
     protocol = "retrieval among the items" if gallery is None else "retrieval from a gallery"
@@ -217,7 +213,7 @@ def _gallery_classes(
             f"the queries and the gallery were made by different models ({models[0][:12]} and "
             f"{models[1][:12]}); embed both with one model"
         )
-    return labels_of("gallery", gallery.ids, gallery_labels or labels, "class")
+    return labels_of("gallery", gallery.ids, gallery_labels or labels, "label")
 
 
 def _used(queries: Embeddings, alone: Bools, settings: RetrievalSettings) -> Bools:

@@ -120,9 +120,7 @@ def test_lone_queries(files, tmp_path):
         json_file=out,
     )
     assert values(out)["map@r"]["value"] == pytest.approx(value * 59 / 60)
-    with pytest.raises(
-        ValueError, match=r"1 of 60 queries have no relevant item \('class11/items59'\)"
-    ):
+    with pytest.raises(ValueError, match=r"1 of 60 queries .*'class11/items59'"):
         retrieve_files(files["items"], files["items_labels"], RetrievalSettings(lone="error"))
 
 
@@ -130,13 +128,9 @@ def test_bad_files(files, tmp_path):
     lines = files["items_labels"].read_text(encoding="utf-8").splitlines()
     short = tmp_path / "short.txt"
     short.write_text("\n".join(lines[:-7]), encoding="utf-8")
-    with pytest.raises(
-        ValueError,
-        match=r"7 of 60 ids of .*items\.npz have no label \('class00/items0', 'class01/items1'.*, "
-        r"\.\.\.\)",
-    ):
+    with pytest.raises(ValueError, match=r"7 of 60 ids .*'class00/items0', .*\.\.\."):
         retrieve_files(files["items"], short)
-    with pytest.raises(ValueError, match=r"24 of 24 ids of .*gallery\.npz have no label"):
+    with pytest.raises(ValueError, match="gallery: 24 of 24 ids"):
         retrieve_files(files["items"], files["items_labels"], gallery=files["gallery"])
     with pytest.raises(ValueError, match="without a gallery"):
         retrieve_files(
@@ -144,7 +138,7 @@ def test_bad_files(files, tmp_path):
         )
     bare, other = tmp_path / "bare.npz", tmp_path / "other.npz"
     embeddings.write(bare, Embeddings(("a", "b"), np.eye(2, dtype=np.float32)))
-    with pytest.raises(ValueError, match="2 of 2 ids do not name a class"):
+    with pytest.raises(ValueError, match="2 of 2 ids"):
         retrieve_files(bare)
     apart = tmp_path / "apart.txt"
     apart.write_text("a x\nb y\n", encoding="utf-8")
