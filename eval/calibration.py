@@ -136,13 +136,8 @@ def fit_calibration(
     check_costs(p_target, 1, 1)
     columns = np.column_stack([values, measures])
     centre, spread = columns.mean(axis=0), columns.std(axis=0)
-    flat = [
-        name
-        for name, one, size in zip(
-            ("scores", *names), spread, np.abs(columns).max(axis=0), strict=True
-        )
-        if one <= 1e-12 * size
-    ]
+    constant = spread <= 1e-12 * np.abs(columns).max(axis=0)
+    flat = [name for name, is_flat in zip(("scores", *names), constant, strict=True) if is_flat]
     if flat:
         raise ValueError(
             f"calibration: {', '.join(flat)} are the same for every trial and say nothing; leave "

@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from eval.bootstrap import FEW_DRAWN, MIN_DRAWN, Bounds, Drawn, bounds, bounds_of, drawn_from
-from eval.results import NO_INTERVAL, Switches, aligned, ends_text, metric_label, percent_text
+from eval.protocols.verification import VerificationSettings
+from eval.results import NO_INTERVAL, aligned, ends_text, metric_label, percent_text
 from eval.types import Bools, Floats, Ints, Scores, Trials, name_first, nfc_mapping
 from eval.verification import eer, tar_at_far, verification_metrics
 
@@ -131,156 +133,163 @@ def evaluate_groups(
     sides: Ints,
     names: Sequence[str],
     *,
-    switches: Switches,
+    settings: VerificationSettings,
 ) -> Grouped:
     """Rates of every group of one system at the global thresholds and at its own, and the worst to
     the best.
 
     subjects, sides: (P, 2) subject and group numbers of each trial's enrol and probe side; names:
-    of the groups. switches: FARs, rules and resamples as for `report.evaluate_scores`; the
+    of the groups. settings: FARs, rules and resamples as for `evaluate`; the
     thresholds are strict. ValueError: an empty class over all trials, labels that contradict the
     subjects.
     """
     measured = verification_metrics(
-        scores.targets, scores.nontargets, p_targets=(), fars=switches.fars
+        scores.targets, scores.nontargets, p_targets=(), fars=settings.fars
     )
     thresholds = {
-        "eer" if at == "eer" else at.removeprefix("tar_at_far(").removesuffix(")"): float(
-            one.threshold
-        )
-        for at, one in measured.items()
+        at.removeprefix("tar_at_far(").removesuffix(")"): float(metric.threshold)
+        for at, metric in measured.items()
     }
-    rows, drawn = [], []
+    rows, draws = [], []
     for number, group in enumerate(names):
-        row, draws = _row(
-            group,
-            scores,
-            subjects,
-            np.all(sides == number, axis=1),
-            thresholds,
-            switches,
-            switches.seed + 1 + number,
-        )
-        rows.append(row)
-        drawn.append(draws)
-    across, _ = _row(
-        "across groups",
-        scores,
-        subjects,
-        sides[:, 0] != sides[:, 1],
-        thresholds,
-        switches,
-        switches.seed,
-        own=False,
+        own = _Part.of(scores, subjects, np.all(sides == number, axis=1))
+        rates, values = _own_rates(own, settings, settings.seed + 1 + number)
+        more, global_values = _global_rates(own, thresholds, settings, settings.seed + 1 + number)
+        rows.append(_row(group, own, rates | more, settings))
+        draws.append(values | global_values)
+    across = _Part.of(scores, subjects, sides[:, 0] != sides[:, 1])
+    rates, _ = _global_rates(across, thresholds, settings, settings.seed)
+    ratios = {metric: _ratio(metric, rows, draws, settings.level) for metric in rows[0].rates}
+    return Grouped(
+        name,
+        tuple(rows),
+        _row("across groups", across, rates, settings),
+        {at: limit if np.isfinite(limit) else None for at, limit in thresholds.items()},
+        {metric: ratio for metric, ratio in ratios.items() if ratio is not None},
+        _conventions(settings),
     )
-    ratios = {
-        metric: one
-        for metric in rows[0].rates
-        if (one := _ratio(metric, rows, drawn, switches.level)) is not None
-    }
+
+
+def _conventions(settings: VerificationSettings) -> dict[str, str | float | int]:
     conventions: dict[str, str | float | int] = {
         "trials": "of a group: both sides in it; across groups: sides in two of them",
         "global_threshold": "set on all trials, strict, and held fixed while subjects are "
         "resampled",
-        "eer_method": switches.eer_method,
-        "tar_rule": switches.tar_rule,
+        "eer_method": settings.eer_method,
+        "tar_rule": settings.tar_rule,
         "ratio": "worst over best EER, FAR or 1 - TAR; interval of the ratio of these two groups, "
         "which were picked on the same trials",
         "flags": f"fewer than {FEW_DRAWN} subjects (no interval below {MIN_DRAWN}); fewer than "
         f"{MIN_ERRORS} false accepts to be expected at a FAR",
     }
-    if switches.num_resamples:
+    if settings.num_resamples:
         conventions |= {
             "interval": "percentile bootstrap over the group's subjects",
-            "level": switches.level,
+            "level": settings.level,
+            "num_resamples": settings.num_resamples,
+            "seed": settings.seed,
         }
-        conventions |= {"num_resamples": switches.num_resamples, "seed": switches.seed}
-    return Grouped(
-        name,
-        tuple(rows),
-        across,
-        {at: one if np.isfinite(one) else None for at, one in thresholds.items()},
-        ratios,
-        conventions,
-    )
+    return conventions
 
 
-def _row(
-    group: str,
-    scores: Scores,
-    subjects: Ints,
-    chosen: Bools,
-    thresholds: Mapping[str, float],
-    switches: Switches,
-    seed: int,
-    *,
-    own: bool = True,
-) -> tuple[Row, dict[str, Floats]]:
-    """A row of the trials `chosen`, and the resampled values (R,) of each rate; those that rest on
-    too few subjects are NaN or left out.
-    """
-    part, pairs = Scores(scores.values[chosen], scores.target[chosen]), subjects[chosen]
-    target, nontarget = part.targets, part.nontargets
-    values: dict[str, float | None] = {}
-    draws: dict[str, Floats] = {}
-    found: dict[str, Bounds] = {}
-    if own:
-        metrics = {"eer": partial(eer, method=switches.eer_method)}
-        metrics |= {
-            f"tar_at_far({far:g})": partial(tar_at_far, far=far, rule=switches.tar_rule)
-            for far in switches.fars
-        }
-        both = bool(target.size and nontarget.size)
-        values |= {
-            metric: function(target, nontarget) if both else None
-            for metric, function in metrics.items()
-        }
-        if both and switches.num_resamples:
-            found, made = bounds_of(
-                metrics,
-                part,
-                pairs,
-                num_resamples=switches.num_resamples,
-                level=switches.level,
-                seed=seed,
-            )
-            draws |= made.values  # NaN of fewer than 5 subjects, which no ratio takes
+class _Part(NamedTuple):
+    """Some of the trials: their scores, and (P, 2) the subjects of both sides."""
+
+    scores: Scores
+    subjects: Ints
+
+    @classmethod
+    def of(cls, scores: Scores, subjects: Ints, chosen: Bools) -> _Part:
+        return cls(Scores(scores.values[chosen], scores.target[chosen]), subjects[chosen])
+
+
+_Draws = dict[str, Floats]
+"""Rate -> its (R,) resampled values; those that rest on too few subjects are NaN or left out."""
+
+
+def _own_rates(
+    part: _Part, settings: VerificationSettings, seed: int
+) -> tuple[dict[str, Rate], _Draws]:
+    """The rates of a group at a threshold of its own."""
+    target, nontarget = part.scores.targets, part.scores.nontargets
+    metrics = {"eer": partial(eer, method=settings.eer_method)}
+    metrics |= {
+        f"tar_at_far({far:g})": partial(tar_at_far, far=far, rule=settings.tar_rule)
+        for far in settings.fars
+    }
+    if not (target.size and nontarget.size):
+        return {metric: Rate(None) for metric in metrics}, {}
+    intervals: dict[str, Bounds] = {}
+    values: _Draws = {}
+    if settings.num_resamples:
+        intervals, resamples = bounds_of(
+            metrics,
+            part.scores,
+            part.subjects,
+            num_resamples=settings.num_resamples,
+            level=settings.level,
+            seed=seed,
+        )
+        values = dict(resamples.values)  # NaN of fewer than 5 subjects, which no ratio takes
+    rates = {
+        metric: Rate(function(target, nontarget), *intervals.get(metric, ()))
+        for metric, function in metrics.items()
+    }
+    return rates, values
+
+
+def _global_rates(
+    part: _Part, thresholds: Mapping[str, float], settings: VerificationSettings, seed: int
+) -> tuple[dict[str, Rate], _Draws]:
+    """The rates at the thresholds of all trials."""
+    target, nontarget = part.scores.targets, part.scores.nontargets
+    rates: dict[str, float | None] = {}
     for at, threshold in thresholds.items():
-        values[f"global_tar({at})"] = float(np.mean(target >= threshold)) if target.size else None
-        values[f"global_far({at})"] = (
+        rates[f"global_tar({at})"] = float(np.mean(target >= threshold)) if target.size else None
+        rates[f"global_far({at})"] = (
             float(np.mean(nontarget >= threshold)) if nontarget.size else None
         )
-    if chosen.any() and switches.num_resamples:
-        at_thresholds = _resample_rates(part, pairs, thresholds, switches.num_resamples, seed)
-        of_kind = {
-            "global_tar": Drawn(
-                int(np.unique(pairs[part.target]).size), "subjects with target trials"
-            ),
-            "global_far": Drawn(
-                int(np.unique(pairs[~part.target]).size), "subjects in nontarget trials"
-            ),
+    intervals: dict[str, Bounds] = {}
+    values: _Draws = {}
+    if len(part.subjects) and settings.num_resamples:
+        of_targets, of_nontargets = (
+            int(np.unique(part.subjects[kind]).size)
+            for kind in (part.scores.target, ~part.scores.target)
+        )
+        behind = {
+            "global_tar": Drawn(of_targets, "subjects with target trials"),
+            "global_far": Drawn(of_nontargets, "subjects in nontarget trials"),
         }
-        for metric, one in at_thresholds.items():
-            behind = of_kind[metric.partition("(")[0]]
-            found[metric] = bounds(one, switches.level, behind)
-            if behind.number >= MIN_DRAWN:
-                draws[metric] = one
-    rates = {metric: Rate(value, *found.get(metric, ())) for metric, value in values.items()}
-    count = int(np.unique(pairs).size)
-    some = [one for one in (drawn_from(part.target, pairs), Drawn(count, "subjects")) if one.number]
-    fewest = min(some, key=lambda one: one.number, default=Drawn(0, "subjects"))
-    flags = (
-        [f"{fewest.number} {fewest.what}, fewer than {FEW_DRAWN}"]
-        if fewest.number < FEW_DRAWN
-        else []
+        resampled = _resample_rates(*part, thresholds, settings.num_resamples, seed)
+        for metric, draws in resampled.items():
+            drawn = behind[metric.partition("(")[0]]
+            intervals[metric] = bounds(draws, settings.level, drawn)
+            if drawn.number >= MIN_DRAWN:
+                values[metric] = draws
+    return {
+        metric: Rate(rate, *intervals.get(metric, ())) for metric, rate in rates.items()
+    }, values
+
+
+def _row(group: str, part: _Part, rates: Mapping[str, Rate], settings: VerificationSettings) -> Row:
+    """A row of the tables, with what is to be known of its size."""
+    num_targets, num_nontargets = part.scores.targets.size, part.scores.nontargets.size
+    count = int(np.unique(part.subjects).size)
+    behind = [drawn_from(part.scores.target, part.subjects), Drawn(count, "subjects")]
+    fewest = min(
+        (drawn for drawn in behind if drawn.number),
+        key=lambda drawn: drawn.number,
+        default=Drawn(0, "subjects"),
     )
-    few = [f"{far:g}" for far in switches.fars if far * nontarget.size < MIN_ERRORS]
-    flags += (
-        [f"fewer than {MIN_ERRORS} false accepts to be expected at FAR {', '.join(few)}"]
-        if few
-        else []
-    )
-    return Row(group, count, int(target.size), int(nontarget.size), tuple(flags), rates), draws
+    flags = []
+    if fewest.number < FEW_DRAWN:
+        flags.append(f"{fewest.number} {fewest.what}, fewer than {FEW_DRAWN}")
+    few = [f"{far:g}" for far in settings.fars if far * num_nontargets < MIN_ERRORS]
+    if few:
+        flags.append(
+            f"fewer than {MIN_ERRORS} false accepts to be expected at FAR {', '.join(few)}"
+        )
+    return Row(group, count, num_targets, num_nontargets, tuple(flags), rates)
 
 
 def _resample_rates(

@@ -300,67 +300,82 @@ def rank_rate(found: Searched, k: int) -> float:
 
 
 def tpir(
-    found: Searched, fpir: float, *, protocol: Protocol = "open", weights: ArrayLike | None = None
+    searched: Searched,
+    fpir: float,
+    *,
+    protocol: Protocol = "open",
+    weights: ArrayLike | None = None,
 ) -> Measured:
-    """TPIR and its threshold (a probe's score counts iff >= threshold; inf: none does) of a search;
-    see `tpir_at_fpir`.
+    """TPIR of a search and its threshold, see `tpir_at_fpir`.
 
-    weights: (Q,) how often each probe counts (a bootstrap draw). The closed rule then stays on the
-    `highest` scores kept; should a draw lack them, the lowest of these is the threshold, on the
-    strict side. ValueError: a search that kept fewer than needed, or none for the weights.
+    Args:
+        searched: What `search` found.
+        fpir: False-positive identification rate.
+        protocol: A name of `RULES`.
+        weights: (Q,) how often each probe counts (a bootstrap draw). The closed rule then stays on
+            the `highest` scores kept; should a draw lack them, the lowest of these is the
+            threshold, on the strict side.
+
+    Returns:
+        The rate, and the threshold: the score of a probe counts if it is at least this. Infinity
+        means that no score counts.
+
+    Raises:
+        ValueError: The search kept fewer scores than are needed, or none for the weights.
     """
     if protocol not in get_args(Protocol):
         raise ValueError(
             f"tpir: unknown protocol {protocol!r}; choose one of {', '.join(get_args(Protocol))}"
         )
-    w = np.ones(found.mate.size, dtype=np.int64) if weights is None else np.asarray(weights)
-    mated = found.mated
+    counts = np.ones(searched.mate.size, dtype=np.int64) if weights is None else np.asarray(weights)
+    mated = searched.mated
     if protocol == "closed":
-        _need_mates(
-            found,
-            "the closed protocol needs one for each: leave such probes out, or use protocol='open'",
-        )
-        required = _num_required(fpir, int(w.sum()))
-        if found.highest.size < min(
-            required if weights is None else 1, mated.size * (found.num_subjects - 1)
-        ):
-            raise ValueError(
-                f"tpir: the search kept {found.highest.size} non-mated scores, but fpir = {fpir} "
-                f"needs {required}; search with keep={required}"
-            )
-        limit = _nth(
-            found.highest,
-            w[found.highest_probe],
-            required - 1,
-            mated.size * (found.num_subjects - 1),
-        )
-        hits = found.mate > limit
+        limit = _closed_limit(searched, fpir, counts, exact=weights is None)
+        hits = searched.mate > limit
+        tops = searched.mates  # the score of the mate counts, which need not come first
     else:
-        num_non_mated = int(w.sum() - np.sum(w * mated))
-        if not mated.any() or not num_non_mated:
-            raise ValueError(
-                f"tpir: {np.count_nonzero(mated)} mated and {np.count_nonzero(~mated)} non-mated "
-                "probes, but an open set needs both; "
-                "add probes of subjects that are not enrolled (for galleries apart, those of the "
-                "other gallery) or use protocol='closed'"
-            )
-        allowed = _num_allowed(fpir, num_non_mated)
-        order = found.non_mated_first
-        limit = _nth(
-            found.rival[order],
-            w[order],
-            allowed if protocol == "open" else max(allowed - 1, 0),
-            order.size,
-        )
-        hits = (found.mate > limit) & found.first
-    tops = (
-        found.mates if protocol == "closed" else found.tops
-    )  # a probe counts by its mate's score, which under the closed rule need not come first
+        limit = _open_limit(searched, fpir, counts, protocol)
+        hits = (searched.mate > limit) & searched.first
+        tops = searched.tops
     place = int(np.searchsorted(tops, limit, side="right"))
     return Measured(
-        float(np.sum(w * hits) / np.sum(w * mated)),
+        float(np.sum(counts * hits) / np.sum(counts * mated)),
         float(tops[place]) if place < tops.size else float("inf"),
     )
+
+
+def _closed_limit(searched: Searched, fpir: float, counts: Counts, *, exact: bool) -> float:
+    """The score that a hit must exceed in the closed protocol. exact: all probes count once."""
+    _need_mates(
+        searched,
+        "the closed protocol needs one for each: leave such probes out, or use protocol='open'",
+    )
+    required = _num_required(fpir, int(counts.sum()))
+    num_non_mated = searched.mated.size * (searched.num_subjects - 1)
+    if searched.highest.size < min(required if exact else 1, num_non_mated):
+        raise ValueError(
+            f"tpir: the search kept {searched.highest.size} non-mated scores, but fpir = {fpir} "
+            f"needs {required}; search with keep={required}"
+        )
+    of_highest = counts[searched.highest_probe]
+    return _nth(searched.highest, of_highest, required - 1, num_non_mated)
+
+
+def _open_limit(searched: Searched, fpir: float, counts: Counts, protocol: Protocol) -> float:
+    """The score that a hit must exceed in an open protocol."""
+    mated = searched.mated
+    num_non_mated = int(counts.sum() - np.sum(counts * mated))
+    if not mated.any() or not num_non_mated:
+        raise ValueError(
+            f"tpir: {np.count_nonzero(mated)} mated and {np.count_nonzero(~mated)} non-mated "
+            "probes, but an open set needs both; "
+            "add probes of subjects that are not enrolled (for galleries apart, those of the "
+            "other gallery) or use protocol='closed'"
+        )
+    allowed = _num_allowed(fpir, num_non_mated)
+    order = searched.non_mated_first
+    n = allowed if protocol == "open" else max(allowed - 1, 0)
+    return _nth(searched.rival[order], counts[order], n, order.size)
 
 
 def _nth(descending: Floats, weights: Counts, n: int, num_all: int) -> float:

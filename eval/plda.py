@@ -28,11 +28,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.formats import embeddings as files
 from eval.formats.files import atomic_path, bounded
-from eval.formats.subjects import read_mapping
 from eval.similarity import pairs
-from eval.types import Floats, name_first
+from eval.types import Floats
 
 FORMAT = "likeness plda 2"
 _BEFORE = "likeness plda 1"  # says nothing of the length at scoring: none was set
@@ -159,6 +157,31 @@ def load_plda(path: str | Path) -> Plda:
     return found
 
 
+def _check_fit(rows: Floats, num: int, lda_dim: int, iterations: int) -> None:
+    """ValueError unless a PLDA can be fitted on these rows (N, D) of `num` classes."""
+    dims = rows.shape[1]
+    kept = lda_dim or dims
+    if num < 2 or len(rows) == num:
+        raise ValueError(
+            f"plda: {len(rows)} items of {num} classes; at least two classes, and classes of "
+            "several items, are needed"
+        )
+    if not 0 < kept <= dims or (lda_dim and lda_dim > num - 1):
+        raise ValueError(
+            f"plda: lda_dim is {lda_dim}; 0 (none) to {min(dims, num - 1)} are allowed for {dims} "
+            f"dims and {num} classes"
+        )
+    if iterations < 1:
+        raise ValueError(f"plda: {iterations} iterations; 1 or more are needed, e.g. 10")
+    if len(rows) - num < dims:  # also with LDA, whose scatter within classes is (D, D)
+        raise ValueError(
+            f"plda: {len(rows)} items of {num} classes do not determine the covariance within "
+            f"classes of {dims} dims, which takes {num + dims} items of so"
+            f" many classes, with LDA too; add {num + dims - len(rows)} items to them, or score by "
+            "the cosine"
+        )
+
+
 def fit_plda(
     embeddings: ArrayLike,
     labels: Sequence[str] | NDArray[np.generic],
@@ -183,30 +206,10 @@ def fit_plda(
             f"plda: embeddings {rows.shape} and {len(labels)} labels; (N, D) finite numbers with "
             "one label each are needed"
         )
-    names, classes = np.unique(np.asarray(labels), return_inverse=True)
-    num, dims = len(names), rows.shape[1]
-    kept = lda_dim or dims
-    if num < 2 or len(rows) == num:
-        raise ValueError(
-            f"plda: {len(rows)} items of {num} classes; at least two classes, and classes of "
-            "several items, are needed"
-        )
-    if not 0 < kept <= dims or (lda_dim and lda_dim > num - 1):
-        raise ValueError(
-            f"plda: lda_dim is {lda_dim}; 0 (none) to {min(dims, num - 1)} are allowed for {dims} "
-            f"dims and {num} classes"
-        )
-    if iterations < 1:
-        raise ValueError(f"plda: {iterations} iterations; 1 or more are needed, e.g. 10")
-    if len(rows) - num < dims:  # also with LDA, whose scatter within classes is (D, D)
-        raise ValueError(
-            f"plda: {len(rows)} items of {num} classes do not determine the covariance within "
-            f"classes of {dims} dims, which takes {num + dims} items of so"
-            f" many classes, with LDA too; add {num + dims - len(rows)} items to them, or score by "
-            "the cosine"
-        )
+    classes = np.unique(np.asarray(labels), return_inverse=True)[1]
+    _check_fit(rows, int(classes.max(initial=-1)) + 1, lda_dim, iterations)
     mean = rows.mean(axis=0)
-    lda = _lda(rows - mean, classes, lda_dim) if lda_dim else np.eye(dims)
+    lda = _lda(rows - mean, classes, lda_dim) if lda_dim else np.eye(rows.shape[1])
     rows = _prepare(rows, mean, lda, length_norm)
     centre = _class_means(rows, classes).mean(axis=0)
     between, within = _em(rows - centre, classes, iterations)
@@ -221,54 +224,6 @@ def fit_plda(
         length_norm,
         model,
         scoring_length,
-    )
-
-
-def fit_files(
-    embeddings: Path,
-    out: Path,
-    *,
-    labels: Path | None = None,
-    lda_dim: int = 0,
-    length_norm: bool = True,
-    iterations: int = 10,
-    scoring_length: ScoringLength = "kaldi",
-) -> str:
-    """Fit on an embeddings file and write the PLDA for `score_files`; returns what was done.
-    labels: `id class` list, else the first folder of the ids.
-
-    KeyError counts the ids without a label. ValueError as fit_plda.
-    """
-    held = files.read(embeddings)
-    if labels is None:
-        class_of = {
-            one: one.replace("\\", "/").partition("/")[0]
-            for one in held.ids
-            if "/" in one.replace("\\", "/").strip("/")
-        }
-    else:
-        class_of = read_mapping(labels)
-    missing = [one for one in held.ids if one not in class_of]
-    if missing:
-        where = f"{labels}: " if labels else ""
-        raise KeyError(
-            f"{where}{len(missing)} of {len(held.ids)} ids have no class ({name_first(missing)}); "
-            "give a list of `id class` lines"
-        )
-    fitted = fit_plda(
-        held.matrix,
-        [class_of[one] for one in held.ids],
-        lda_dim=lda_dim,
-        length_norm=length_norm,
-        iterations=iterations,
-        model=held.meta.get("model", ""),
-        scoring_length=scoring_length,
-    )
-    fitted.save(out)
-    num_classes = len({class_of[one] for one in held.ids})
-    return (
-        f"PLDA of {len(fitted.psi)} dims fitted on {len(held.ids)} embeddings "
-        f"of {num_classes} classes in {out}"
     )
 
 

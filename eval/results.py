@@ -9,31 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-from numpy.typing import ArrayLike
-
-from eval.bootstrap import Bounds, Ends, Metric, Resamples, bounds_of
+from eval.bootstrap import Bounds, Ends
 from eval.formats.files import atomic_path
 from eval.formats.provenance import likeness_version
-from eval.types import Floats, Scores
-from eval.verification import (
-    EerMethod,
-    Measured,
-    TarRule,
-    actual_dcf,
-    cllr,
-    eer,
-    min_cllr,
-    min_dcf,
-    min_dcf_threshold,
-    num_allowed,
-    tar_at_far,
-    verification_metrics,
-)
 
 SCHEMA = "likeness.results/1"
 NO_INTERVAL = "no interval"
@@ -57,43 +38,6 @@ class Result:
     protocol: str
 
 
-@dataclass(frozen=True)
-class Switches:
-    """What `likeness evaluate` computes and by which rule; each is named in every result."""
-
-    p_targets: Sequence[float] = (0.01, 0.05)
-    c_miss: float = 1.0
-    c_fa: float = 1.0
-    fars: Sequence[float] = (1e-1, 1e-2, 1e-3)
-    eer_method: EerMethod = "interpolated"
-    tar_rule: TarRule = "strict"
-    llr: bool = False  # the scores are log-likelihood ratios: add Cllr, minCllr and the actual DCF
-    level: float = 0.95
-    num_resamples: int = 1000
-    seed: int = 0
-
-
-_EER = {
-    "interpolated": "interpolated between the two ROC points around FAR = FRR",
-    "convex_hull": "on the convex hull of the ROC (ROCCH)",
-    "nearest": "mean of FAR and FRR at the ROC point where they are nearest",
-}
-_TAR = {
-    "strict": "strict: score > the (floor(far N) + 1)-th largest nontarget score",
-    "nearest": "nearest: the ROC point of the nearest FAR, which may exceed it",
-    "interpolated": "interpolated: linear between adjacent ROC points",
-}
-
-
-class Evaluated(NamedTuple):
-    """results: in table order. resamples: the values behind their intervals, None where none were
-    asked for.
-    """
-
-    results: list[Result]
-    resamples: Resamples | None
-
-
 def with_bounds(result: Result, found: Bounds | None) -> Result:
     """The result with an interval; why there is none, or why it is not to be relied on, becomes the
     convention "interval_note".
@@ -106,164 +50,6 @@ def with_bounds(result: Result, found: Bounds | None) -> Result:
         conventions=dict(result.conventions)
         | ({"interval_note": found.note} if found.note else {}),
     )
-
-
-def evaluate_scores(
-    name: str,
-    scores: Scores,
-    subjects: ArrayLike | None,
-    *,
-    subjects_from: str,
-    switches: Switches = Switches(),
-    protocol: str = "verification 1:1",
-) -> list[Result]:
-    """The results of `evaluate_resampled`, without the resamples."""
-    return evaluate_resampled(
-        name, scores, subjects, subjects_from=subjects_from, switches=switches, protocol=protocol
-    ).results
-
-
-def evaluate_resampled(
-    name: str,
-    scores: Scores,
-    subjects: ArrayLike | None,
-    *,
-    subjects_from: str,
-    switches: Switches = Switches(),
-    protocol: str = "verification 1:1",
-) -> Evaluated:
-    """EER, minDCF per p_target and TAR per FAR of one system, with thresholds and bootstrap
-    intervals.
-
-    name: the system, as shown in tables. subjects: (P, 2) integers or None (intervals over trials,
-    marked as optimistic); subjects_from: one phrase on where they came from. num_resamples=0 leaves
-    the intervals out; Cllr and the actual DCF have none. Errors: those of eval.verification,
-    eval.bootstrap.
-    """
-    target, nontarget = scores.targets, scores.nontargets
-    num_nontargets = nontarget.size
-    measured, metrics, conventions = _metrics(target, nontarget, switches)
-    common: dict[str, str | float | int] = {
-        "ties": "one operating point per distinct score",
-        "accept": "score >= threshold",
-    }
-    intervals: dict[str, Bounds] = {}
-    drawn: Resamples | None = None
-    if switches.num_resamples:
-        intervals, drawn = bounds_of(
-            metrics,
-            scores,
-            subjects,
-            num_resamples=switches.num_resamples,
-            level=switches.level,
-            seed=switches.seed,
-        )
-        over = (
-            "percentile bootstrap over trials: optimistic, trials share subjects"
-            if subjects is None
-            else "percentile bootstrap over subjects"
-        )
-        common |= {
-            "interval": over,
-            "level": switches.level,
-            "num_resamples": switches.num_resamples,
-            "seed": switches.seed,
-            "num_redrawn": drawn.num_redrawn,
-        }
-    counts = {
-        "targets": target.size,
-        "nontargets": num_nontargets,
-        "subjects": None if subjects is None else int(np.unique(np.asarray(subjects)).size),
-    }
-    common["subjects_from"] = subjects_from
-    results = [
-        with_bounds(
-            Result(
-                name,
-                metric,
-                value,
-                None,
-                threshold if np.isfinite(threshold) else None,
-                counts,
-                conventions[metric] | common,
-                protocol,
-            ),
-            intervals.get(metric),
-        )
-        for metric, (value, threshold) in measured.items()
-    ]
-    return Evaluated(results, drawn)
-
-
-def _metrics(
-    target: Floats, nontarget: Floats, switches: Switches
-) -> tuple[dict[str, Measured], dict[str, Metric], dict[str, dict[str, str | float | int]]]:
-    """Values with thresholds (NaN where there is none), the functions to resample, and each
-    metric's own conventions.
-    """
-    costs = {"c_miss": switches.c_miss, "c_fa": switches.c_fa}
-    measured = verification_metrics(
-        target, nontarget, p_targets=switches.p_targets, fars=switches.fars
-    )
-    metrics: dict[str, Metric] = {"eer": partial(eer, method=switches.eer_method)}
-    conventions: dict[str, dict[str, str | float | int]] = {
-        "eer": {"method": _EER[switches.eer_method]}
-    }
-    for p in switches.p_targets:
-        metrics[f"min_dcf({p:g})"] = partial(min_dcf, p_target=p, **costs)
-        conventions[f"min_dcf({p:g})"] = {
-            "p_target": p,
-            **costs,
-            "normalised_by": "min(c_miss p_target, c_fa (1 - p_target))",
-        }
-    for far in switches.fars:
-        metrics[f"tar_at_far({far:g})"] = partial(tar_at_far, far=far, rule=switches.tar_rule)
-        allowed = (
-            {"nontargets_allowed": num_allowed(far, nontarget.size)}
-            if switches.tar_rule == "strict"
-            else {}
-        )  # the other rules keep to no number
-        conventions[f"tar_at_far({far:g})"] = {
-            "far": far,
-            "rule": _TAR[switches.tar_rule],
-            **allowed,
-        }
-    if switches.eer_method != "interpolated":
-        measured["eer"] = Measured(metrics["eer"](target, nontarget), measured["eer"].threshold)
-    if switches.tar_rule != "strict":
-        measured |= {
-            name: Measured(metrics[name](target, nontarget), np.nan)
-            for name in metrics
-            if name.startswith("tar_at_far")
-        }
-    if costs != {"c_miss": 1.0, "c_fa": 1.0}:
-        for p in switches.p_targets:
-            name = f"min_dcf({p:g})"
-            measured[name] = Measured(
-                metrics[name](target, nontarget),
-                min_dcf_threshold(target, nontarget, p_target=p, **costs),
-            )
-    if switches.llr:
-        measured |= {
-            "cllr": Measured(cllr(target, nontarget), np.nan),
-            "min_cllr": Measured(min_cllr(target, nontarget), np.nan),
-        }
-        conventions |= {
-            "cllr": {"unit": "bits", "scores": "log-likelihood ratios"},
-            "min_cllr": {"unit": "bits", "pooling": "adjacent violators over tied groups"},
-        }
-        for p in switches.p_targets:
-            name, threshold = (
-                f"actual_dcf({p:g})",
-                float(np.log(switches.c_fa * (1 - p) / (switches.c_miss * p))),
-            )
-            measured[name] = Measured(actual_dcf(target, nontarget, p_target=p, **costs), threshold)
-            conventions[name] = {
-                "p_target": p,
-                **costs,
-                "threshold_rule": "the Bayes threshold log(c_fa (1 - p) / (c_miss p))",
-            }
-    return measured, metrics, conventions
 
 
 def to_json(results: Sequence[Result], inputs: Mapping[str, str], version: str, **more: Any) -> str:

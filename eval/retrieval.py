@@ -162,6 +162,29 @@ def _padded(ranks: Ranks, num_items: int, of_last_class: Bools) -> Ranks:
     )
 
 
+def _check_options(
+    ks: Sequence[int],
+    gallery: ArrayLike | None,
+    gallery_labels: ArrayLike | None,
+    compat: Compat | None,
+) -> None:
+    if compat not in (None, "pml", "oml", "rdml"):
+        raise ValueError(f"compat = {compat!r}: allowed are None, 'pml', 'oml' and 'rdml'")
+    bad = [k for k in ks if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1]
+    if bad:
+        raise ValueError(f"ks: {bad[0]!r} is not a number of items; give integers from 1")
+    if (gallery is None) != (gallery_labels is None):
+        raise ValueError(
+            "gallery and gallery_labels belong together: give both, or none for retrieval among "
+            "the embeddings themselves"
+        )
+    if compat == "rdml" and gallery is not None:
+        raise ValueError(
+            "compat='rdml' drops the first of each list as the query itself; it has no separate "
+            "gallery"
+        )
+
+
 def query_metrics(
     embeddings: ArrayLike,
     labels: ArrayLike,
@@ -178,21 +201,7 @@ def query_metrics(
     Lone queries (R = 0) are NaN; under compat "oml" and "rdml" they have that tool's value.
     Arguments and errors: those of `retrieval_metrics`.
     """
-    if compat not in (None, "pml", "oml", "rdml"):
-        raise ValueError(f"compat = {compat!r}: allowed are None, 'pml', 'oml' and 'rdml'")
-    bad = [k for k in ks if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1]
-    if bad:
-        raise ValueError(f"ks: {bad[0]!r} is not a number of items; give integers from 1")
-    if (gallery is None) != (gallery_labels is None):
-        raise ValueError(
-            "gallery and gallery_labels belong together: give both, or none for retrieval among "
-            "the embeddings themselves"
-        )
-    if compat == "rdml" and gallery is not None:
-        raise ValueError(
-            "compat='rdml' drops the first of each list as the query itself; it has no separate "
-            "gallery"
-        )
+    _check_options(ks, gallery, gallery_labels, compat)
     rows = check_rows("embeddings", embeddings)
     gallery_rows = None if gallery is None else check_rows("gallery", gallery)
     codes, gallery_codes = label_codes(labels, gallery_labels)
@@ -266,13 +275,7 @@ def retrieval_metrics(
     >>> round(result["map@r"], 4), result["num_queries"], result["num_lone"]
     (0.75, 3, 1)
     """
-    if lone not in ("exclude", "zero", "error"):
-        raise ValueError(f"lone = {lone!r}: allowed are 'exclude', 'zero' and 'error'")
-    if compat is not None and lone != "exclude":
-        raise ValueError(
-            f"lone = {lone!r} with compat={compat!r}: the preset fixes what lone queries count; "
-            "leave lone out"
-        )
+    _check_lone(lone, compat)
     values = query_metrics(
         embeddings,
         labels,
@@ -282,7 +285,29 @@ def retrieval_metrics(
         similarity=similarity,
         compat=compat,
     )
-    alone = values.pop("relevant") == 0
+    alone: Bools = values.pop("relevant") == 0
+    values = _counted(values, alone, lone, compat)
+    size = next(iter(values.values())).size
+    return {name: float(of_queries.mean()) for name, of_queries in values.items()} | {
+        "num_queries": size,
+        "num_lone": int(np.count_nonzero(alone)),
+    }
+
+
+def _check_lone(lone: Lone, compat: Compat | None) -> None:
+    if lone not in ("exclude", "zero", "error"):
+        raise ValueError(f"lone = {lone!r}: allowed are 'exclude', 'zero' and 'error'")
+    if compat is not None and lone != "exclude":
+        raise ValueError(
+            f"lone = {lone!r} with compat={compat!r}: the preset fixes what lone queries count; "
+            "leave lone out"
+        )
+
+
+def _counted(
+    values: dict[str, Floats], alone: Bools, lone: Lone, compat: Compat | None
+) -> dict[str, Floats]:
+    """The values of the queries that enter the means. alone: those without a relevant item."""
     num_lone = int(np.count_nonzero(alone))
     if lone == "error" and num_lone:
         raise ValueError(
@@ -290,19 +315,15 @@ def retrieval_metrics(
             f"{int(np.argmax(alone))}); remove them or pass lone='exclude'"
         )
     if lone == "zero":
-        values = {name: np.nan_to_num(one) for name, one in values.items()}
-    elif compat in (None, "pml"):
-        if num_lone == alone.size:
-            raise ValueError(
-                f"none of the {alone.size} queries has a relevant item; classes need at least two "
-                "items, or a gallery that holds them"
-            )
-        values = {name: one[~alone] for name, one in values.items()}
-    size = next(iter(values.values())).size
-    return {name: float(one.mean()) for name, one in values.items()} | {
-        "num_queries": size,
-        "num_lone": num_lone,
-    }
+        return {name: np.nan_to_num(of_queries) for name, of_queries in values.items()}
+    if compat not in (None, "pml"):
+        return values
+    if num_lone == alone.size:
+        raise ValueError(
+            f"none of the {alone.size} queries has a relevant item; classes need at least two "
+            "items, or a gallery that holds them"
+        )
+    return {name: of_queries[~alone] for name, of_queries in values.items()}
 
 
 def clusters(embeddings: ArrayLike, num_clusters: int, *, seed: int = 0) -> Counts:

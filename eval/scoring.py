@@ -15,20 +15,16 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Literal, get_args
 
-import numpy as np
-from numpy.typing import NDArray
-
-from eval import normalization, templates
-from eval.calibration import Calibration, by_side, cohort_mean, fit_calibration, log_measure
+from eval import normalization
+from eval.calibration import Calibration, fit_calibration
 from eval.plda import Plda, ScoringLength
-from eval.similarity import check_similarity, pairs, refuse_missing, warn_of_zeros
-from eval.types import Embeddings, Floats, Floats32, Scores, Trials, name_first, nfc, nfc_mapping
+from eval.quality import QUALITY, column_names, measures_of, quality_of
+from eval.sides import Models, Sides, sides_of
+from eval.similarity import check_similarity, pairs
+from eval.types import Embeddings, Floats, Scores, Trials, name_first, nfc, nfc_mapping
 
 Norm = Literal["as", "s", "z", "t"]
 Pooling = Literal["mean", "norm_weighted"]
-Models = Mapping[str, Sequence[str]]
-QUALITY = ("log_norm", "log_duration", "cohort_mean")
-"""Measures of one side. A trial has two values of each: the lower and the higher of its sides."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,46 +84,48 @@ class Scoring:
                 )
         if self.similarity is not None:
             check_similarity(self.similarity)
+        self._check_plda()
+        self._check_cohort()
+        if self.durations is not None:
+            seconds = {nfc(name): float(value) for name, value in self.durations.items()}
+            object.__setattr__(self, "durations", MappingProxyType(seconds))
+        if self.calibration is not None:
+            measures_of(self.calibration)  # refuses measures that are unknown
+
+    def _check_plda(self) -> None:
+        if self.plda is None and self.scoring_length:
+            raise ValueError(
+                f"scoring_length {self.scoring_length!r} without a PLDA would change nothing; give "
+                "plda too, or leave it out"
+            )
         if self.plda is not None and (self.similarity or self.cohort is not None):
             raise ValueError(
                 "plda is a similarity of its own, which is not normalised: leave out "
                 f"{'similarity' if self.similarity else 'cohort'}"
             )
-        if self.scoring_length and self.plda is None:
-            raise ValueError(
-                f"scoring_length {self.scoring_length!r} without a PLDA would change nothing; give "
-                "plda too, or leave it out"
-            )
         if self.plda is not None and self.scoring_length:
             replace(self.plda, scoring_length=self.scoring_length)  # refuses an unknown name
-        self._check_subjects()
-        if self.cohort is not None:
-            subject_of = self.cohort_subjects
-            names = self.cohort.ids
-            size = len(names if subject_of is None else {subject_of[name] for name in names})
-            normalization.check_cohort(size, self._num_cohort_scores)
-        if self.durations is not None:
-            seconds = {nfc(name): float(value) for name, value in self.durations.items()}
-            object.__setattr__(self, "durations", MappingProxyType(seconds))
-        if self.calibration is not None:
-            _measures_of(self.calibration)
 
-    def _check_subjects(self) -> None:
-        if self.cohort_subjects is None:
-            return
+    def _check_cohort(self) -> None:
         if self.cohort is None:
-            raise ValueError(
-                "cohort_subjects without a cohort would change nothing; give cohort too, or leave "
-                "it out"
-            )
-        subject_of = MappingProxyType(dict(nfc_mapping(self.cohort_subjects)))
-        missing = [name for name in self.cohort.ids if name not in subject_of]
-        if missing:
-            raise KeyError(
-                f"cohort_subjects: {len(missing)} of {len(self.cohort.ids)} cohort ids have no "
-                f"subject ({name_first(missing)}); add them"
-            )
-        object.__setattr__(self, "cohort_subjects", subject_of)
+            if self.cohort_subjects is not None:
+                raise ValueError(
+                    "cohort_subjects without a cohort would change nothing; give cohort too, or "
+                    "leave it out"
+                )
+            return
+        rows = set(self.cohort.ids)
+        if self.cohort_subjects is not None:
+            subject_of = MappingProxyType(dict(nfc_mapping(self.cohort_subjects)))
+            missing = [name for name in self.cohort.ids if name not in subject_of]
+            if missing:
+                raise KeyError(
+                    f"cohort_subjects: {len(missing)} of {len(self.cohort.ids)} cohort ids have no "
+                    f"subject ({name_first(missing)}); add them"
+                )
+            object.__setattr__(self, "cohort_subjects", subject_of)
+            rows = {subject_of[name] for name in self.cohort.ids}
+        normalization.check_cohort(len(rows), self._num_cohort_scores)
 
     def similarity_of(self, meta: Mapping[str, str]) -> str:
         """The name of the similarity for embeddings with this meta; "plda" where a PLDA scores."""
@@ -144,7 +142,7 @@ class Scoring:
             meta: Of the embeddings of the enrolment side.
             of_models: The enrolment ids are models that are pooled from several items.
 
-        >>> Scoring(cohort=Embeddings(("c", "d"), np.eye(2)), top_n=2).system({"model": "ab12"})
+        >>> Scoring(cohort=Embeddings(("c", "d"), [[1], [2]]), top_n=2).system({"model": "ab12"})
         'cosine, as_norm over the top 2 of the cohort, model ab12'
         """
         parts = [self.similarity_of(meta)]
@@ -249,10 +247,12 @@ def score(
             f"[{system}]; fit one for this system"
         )
     sides = _sides(trials, embeddings, scoring, probe, models)
-    values = _values(sides, scoring)
-    if calibration is not None:
-        measures = _measures_of(calibration)
-        values = calibration.apply(values, _quality(sides, measures, scoring) if measures else None)
+    name = scoring.similarity_of(embeddings.meta)
+    values = _values(sides, scoring, name)
+    if calibration is not None and calibration.names:
+        values = calibration.apply(values, _quality(sides, measures_of(calibration), scoring, name))
+    elif calibration is not None:
+        values = calibration.apply(values)
     return Scored(trials, values, system)
 
 
@@ -273,11 +273,7 @@ def calibrate(
     Args:
         trials: P trials with labels, of other subjects than those to be scored.
         embeddings: As in `score`; so are `scoring`, `probe` and `models`.
-        quality: Measures of `QUALITY` that help the score: `log_norm` (the norm of the raw
-            embedding; that of a model is the norm of its pooled items), `log_duration` (that of a
-            model is the sum of its items), `cohort_mean`. Each enters as the lower and the higher
-            of the two sides of the trial. Differences, and ratios of what stands under the
-            logarithm, are linear in these: WeSpeaker's QMF.
+        quality: Measures of `eval.quality.QUALITY` that help the score.
         p_target: The prior of a target trial at which the calibration is to be good.
 
     Raises:
@@ -285,6 +281,7 @@ def calibrate(
             unknown or lacks its cohort or durations; and as `calibration.fit_calibration`.
         KeyError: As `score`.
 
+    >>> import numpy as np
     >>> subjects = np.repeat([[0.5], [-0.5]], 4, axis=0)
     >>> noise = np.random.default_rng(0).standard_normal((8, 3))
     >>> embeddings = Embeddings(tuple("abcdefgh"), subjects + noise)
@@ -310,43 +307,15 @@ def calibrate(
             "labelled list"
         )
     sides = _sides(trials, embeddings, scoring, probe, models)
+    name = scoring.similarity_of(embeddings.meta)
     return fit_calibration(
-        _values(sides, scoring),
+        _values(sides, scoring, name),
         trials.target,
-        quality=_quality(sides, quality, scoring) if quality else None,
-        names=_column_names(quality),
+        quality=_quality(sides, quality, scoring, name) if quality else None,
+        names=column_names(quality),
         p_target=p_target,
         system=scoring.system(embeddings.meta, of_models=models is not None),
     )
-
-
-@dataclass(frozen=True, eq=False)
-class _Sides:
-    """Both sides of the trials, as they are compared.
-
-    Attributes:
-        enrol: Raw embeddings of the enrolment ids, in the order of the trials. Quality measures and
-            warnings are of these.
-        probe: Raw embeddings of the probe ids; the same object where one matrix serves both sides.
-        left: (N, D) rows of the enrolment side after the mean was subtracted.
-        right: (M, D) rows of the probe side; the same object where one matrix serves both sides, so
-            that the cohort is scored once.
-        i: (P,) row of the enrolment side of each trial.
-        j: (P,) row of the probe side of each trial.
-        similarity: Its name, or "plda".
-        cohort: (C, D) after the mean was subtracted, or None.
-        models: The items of each enrolment id, or None where the ids are items.
-    """
-
-    enrol: Embeddings
-    probe: Embeddings
-    left: Floats32
-    right: Floats32
-    i: NDArray[np.int64]
-    j: NDArray[np.int64]
-    similarity: str
-    cohort: Floats32 | None
-    models: Models | None
 
 
 def _sides(
@@ -355,172 +324,46 @@ def _sides(
     scoring: Scoring,
     probe: Embeddings | None,
     models: Models | None,
-) -> _Sides:
-    apart = probe if probe is not None else embeddings
+) -> Sides:
     _warn_of_other_models(embeddings, probe, scoring)
-    models = None if models is None else _models_of(trials, models)
-    items = tuple(trials.enrol_ids if models is None else _items(models))
-    enrolment = "enrolment" if models is None else "enrolment item"
-    refuse_missing([(enrolment, items, embeddings), ("probe", trials.probe_ids, apart)])
-    cohort = _cohort(scoring, {*items, *trials.probe_ids})
-
-    def pooled(rows: Embeddings) -> Embeddings:
-        return rows if models is None else templates.enrol(rows, models, method=scoring.pooling)
-
-    shared = models is None and apart is embeddings
-    together = tuple(dict.fromkeys(trials.enrol_ids + trials.probe_ids))
-    enrol = _only(pooled(embeddings), together if shared else trials.enrol_ids)
-    probe = enrol if shared else _only(apart, trials.probe_ids)
-    warn_of_zeros(
-        *((rows, np.arange(len(rows.ids))) for rows in ([enrol] if shared else [enrol, probe]))
-    )
-    if models is None:
-        left = _centred(enrol, scoring).matrix
-    else:
-        left = _only(pooled(_centred(embeddings, scoring)), trials.enrol_ids).matrix
-    return _Sides(
-        enrol,
-        probe,
-        left,
-        left if shared else _centred(probe, scoring).matrix,
-        enrol.rows(trials.enrol_ids)[trials.enrol],
-        probe.rows(trials.probe_ids)[trials.probe],
-        scoring.similarity_of(embeddings.meta),
-        None if cohort is None else _centred(cohort, scoring).matrix,
-        models,
+    return sides_of(
+        trials,
+        embeddings,
+        probe=probe,
+        models=models,
+        pooling=scoring.pooling,
+        subtract_mean=scoring.subtract_mean,
+        cohort=scoring.cohort,
+        cohort_subjects=scoring.cohort_subjects,
     )
 
 
-def _models_of(trials: Trials, models: Models) -> dict[str, tuple[str, ...]]:
-    """The models of the trials, in their order, with their items."""
-    known = {nfc(model): tuple(items) for model, items in models.items()}
-    absent = [model for model in trials.enrol_ids if not known.get(model)]
-    if absent:
-        raise KeyError(
-            f"{len(absent)} of {len(trials.enrol_ids)} enrolment ids of the trials are no models "
-            f"of the enrolment list, or models without items ({name_first(absent)}); add their "
-            "items to it"
-        )
-    return {model: known[model] for model in trials.enrol_ids}
-
-
-def _items(models: Models) -> dict[str, None]:
-    """The distinct items of the models, in order."""
-    return dict.fromkeys(item for items in models.values() for item in items)
-
-
-def _cohort(scoring: Scoring, ids: set[str]) -> Embeddings | None:
-    """The cohort, of one row per subject where the subjects are known. ids: of the trials."""
-    cohort = scoring.cohort
-    if cohort is None:
-        return None
-    shared = [name for name in cohort.ids if name in ids]
-    if shared:
-        warnings.warn(
-            f"{len(shared)} of {len(cohort.ids)} cohort ids are also in the trials "
-            f"({name_first(shared)}); a cohort holds other subjects",
-            stacklevel=4,
-        )
-    if scoring.cohort_subjects is None:
-        return cohort
-    return templates.pool(cohort, [scoring.cohort_subjects[name] for name in cohort.ids])
-
-
-def _centred(embeddings: Embeddings, scoring: Scoring) -> Embeddings:
-    if scoring.subtract_mean is None:
-        return embeddings
-    centred = normalization.subtract_mean(embeddings.matrix, scoring.subtract_mean.matrix)
-    return Embeddings(embeddings.ids, centred, embeddings.meta)
-
-
-def _only(embeddings: Embeddings, ids: tuple[str, ...]) -> Embeddings:
-    """The embeddings of these ids in this order: rows then go by the numbers of the trials."""
-    if ids == embeddings.ids:
-        return embeddings
-    return Embeddings(ids, embeddings.matrix[embeddings.rows(ids)], embeddings.meta)
-
-
-def _values(sides: _Sides, scoring: Scoring) -> Floats:
+def _values(sides: Sides, scoring: Scoring, similarity: str) -> Floats:
     """(P,) scores, normalised where there is a cohort, before any calibration."""
     left, right, i, j = sides.left, sides.right, sides.i, sides.j
     if scoring._plda_at_scoring is not None:
         return scoring._plda_at_scoring.score(left, right, i, j)
-    values = pairs(left, right, i, j, sides.similarity)
+    values = pairs(left, right, i, j, similarity)
     if sides.cohort is None:
         return values
     if scoring.norm == "z":
-        return normalization.z_norm(values, left, sides.cohort, i=i, similarity=sides.similarity)
+        return normalization.z_norm(values, left, sides.cohort, i=i, similarity=similarity)
     if scoring.norm == "t":
-        return normalization.t_norm(values, right, sides.cohort, j=j, similarity=sides.similarity)
+        return normalization.t_norm(values, right, sides.cohort, j=j, similarity=similarity)
+    top_n = scoring._num_cohort_scores
     return normalization.s_norm(
-        values,
-        left,
-        right,
-        sides.cohort,
-        top_n=scoring._num_cohort_scores,
-        i=i,
-        j=j,
-        similarity=sides.similarity,
+        values, left, right, sides.cohort, top_n=top_n, i=i, j=j, similarity=similarity
     )
 
 
-def _measures_of(calibration: Calibration) -> list[str]:
-    """The quality measures that the calibration was fitted with."""
-    measures = list(dict.fromkeys(name.rpartition("_")[0] for name in calibration.names))
-    if _column_names(measures) != calibration.names or not set(measures) <= set(QUALITY):
-        raise ValueError(
-            f"calibration: its quality measures are {', '.join(calibration.names)}; score can work "
-            f"out {', '.join(QUALITY)}, low and high"
-        )
-    return measures
-
-
-def _column_names(measures: Sequence[str]) -> tuple[str, ...]:
-    return tuple(f"{measure}_{side}" for measure in measures for side in ("low", "high"))
-
-
-def _quality(sides: _Sides, measures: Sequence[str], scoring: Scoring) -> Floats:
-    """(P, 2 K): the lower and the higher value of each of K measures."""
-    columns = []
-    for measure in measures:
-        if measure == "log_norm":
-            enrol = log_measure("the norm", sides.enrol.norms)
-            probe = log_measure("the norm", sides.probe.norms)
-        elif measure == "log_duration":
-            enrol, probe = _log_durations(sides, scoring.durations)
-        elif sides.cohort is None:
-            raise ValueError("the quality measure cohort_mean needs a cohort; give one")
-        else:
-            enrol, probe = (
-                cohort_mean(
-                    rows,
-                    sides.cohort,
-                    top_n=scoring._num_cohort_scores,
-                    similarity=sides.similarity,
-                )
-                for rows in (sides.left, sides.right)
-            )
-        columns.append(by_side(enrol, probe, sides.i, sides.j))
-    return np.concatenate(columns, axis=1)
-
-
-def _log_durations(sides: _Sides, durations: Mapping[str, float] | None) -> tuple[Floats, Floats]:
-    """(N,) and (M,) logarithms of the seconds of each side; a model has the sum of its items."""
-    if durations is None:
-        raise ValueError(
-            "the quality measure log_duration needs durations, the seconds of each item; give them"
-        )
-    items = [sides.models[name] if sides.models else (name,) for name in sides.enrol.ids]
-    used = dict.fromkeys([nfc(name) for group in items for name in group])
-    missing = [name for name in {**used, **dict.fromkeys(sides.probe.ids)} if name not in durations]
-    if missing:
-        raise KeyError(
-            f"durations: {len(missing)} ids of the trials have no duration "
-            f"({name_first(missing)}); add them"
-        )
-    enrol = [sum(durations[nfc(name)] for name in group) for group in items]
-    probe = [durations[name] for name in sides.probe.ids]
-    return log_measure("the durations", enrol), log_measure("the durations", probe)
+def _quality(sides: Sides, measures: Sequence[str], scoring: Scoring, similarity: str) -> Floats:
+    return quality_of(
+        sides,
+        measures,
+        similarity=similarity,
+        top_n=scoring._num_cohort_scores,
+        durations=scoring.durations,
+    )
 
 
 def _warn_of_other_models(

@@ -77,25 +77,7 @@ def pool(
         )
     rows = _rows(embeddings, items)
     names, template = _numbered("template_of", template_of, rows.size)
-    factor = np.ones(rows.size) if weights is None else np.asarray(weights, dtype=np.float64)
-    if factor.shape != rows.shape or not (np.isfinite(factor) & (factor >= 0)).all():
-        raise ValueError(
-            f"pool: weights must be {rows.size} finite numbers >= 0, but got shape {factor.shape}"
-        )
-    if method == "mean":
-        factor = factor / np.bincount(template)[template]
-    elif method in ("ijb", "ijb_mean"):
-        if media_of is None:
-            raise ValueError(
-                f"pool: method {method!r} averages over each medium first and needs media_of"
-            )
-        _, media = _numbered("media_of", media_of, rows.size)
-        pairs, medium = np.unique(
-            template * np.int64(media.max(initial=0) + 1) + media, return_inverse=True
-        )
-        factor = factor / np.bincount(medium)[medium]
-        if method == "ijb_mean":
-            factor = factor / np.bincount(pairs // (media.max(initial=0) + 1))[template]
+    factor = _factors(template, media_of, method, weights)
     if not keep_norm:
         norms = embeddings.norms.astype(np.float64)[rows]
         factor = np.divide(factor, norms, out=np.zeros_like(factor), where=norms > 0)
@@ -104,6 +86,32 @@ def pool(
         length = np.linalg.norm(pooled, axis=1, keepdims=True)
         pooled /= np.where(length > 0, length, 1.0)
     return Embeddings(names, pooled.astype(np.float32), embeddings.meta)
+
+
+def _factors(
+    template: NDArray[Any], media_of: ArrayLike | None, method: Method, weights: ArrayLike | None
+) -> Floats:
+    """(R,) the weight of each row in its template. template: (R,) numbers."""
+    factor = np.ones(template.size) if weights is None else np.asarray(weights, dtype=np.float64)
+    if factor.shape != template.shape or not (np.isfinite(factor) & (factor >= 0)).all():
+        raise ValueError(
+            f"pool: weights must be {template.size} finite numbers >= 0, but got shape "
+            f"{factor.shape}"
+        )
+    if method == "mean":
+        factor = factor / np.bincount(template)[template]
+    elif method in ("ijb", "ijb_mean"):
+        if media_of is None:
+            raise ValueError(
+                f"pool: method {method!r} averages over each medium first and needs media_of"
+            )
+        _, media = _numbered("media_of", media_of, template.size)
+        num_media = media.max(initial=0) + 1
+        pairs, medium = np.unique(template * np.int64(num_media) + media, return_inverse=True)
+        factor = factor / np.bincount(medium)[medium]
+        if method == "ijb_mean":
+            factor = factor / np.bincount(pairs // num_media)[template]
+    return factor
 
 
 def _sums(

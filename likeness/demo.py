@@ -16,7 +16,7 @@ from eval import similarity
 from eval.formats import embeddings
 from eval.formats import trials as trial_lists
 from eval.types import Embeddings
-from likeness.commands.evaluate import evaluate_files
+from likeness.commands.evaluate import Page, evaluate_files
 from likeness.models.run import load_model
 from toolkit.data.batch import Item, read_items, write_items
 from toolkit.models.embed import embed
@@ -146,14 +146,8 @@ def report(demos: Sequence[Made], out: Path) -> str:
     again = command(
         "likeness", "evaluate", *scores, *each, "--media", media, "--report", out / "report"
     )
-    return evaluate_files(
-        scores,
-        report_folder=out / "report",
-        json_file=out / "results.json",
-        embeddings=embedded,
-        media=media,
-        command=again,
-    )
+    page = Page(out / "report", embedded, media, again)
+    return evaluate_files(scores, json_file=out / "results.json", page=page)
 
 
 def command(*parts: str | Path) -> str:

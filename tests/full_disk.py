@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from eval import results as report
 from eval.formats import embeddings, trials
+from eval.protocols.verification import VerificationSettings, evaluate
 from eval.reports import verification
 from eval.types import Embeddings, Scores, Trials
 from modalities.face import recordio, recordio_writer
@@ -90,9 +90,9 @@ def write_scores(path: Path, version: int) -> None:
 
 def write_page(path: Path, version: int) -> None:
     scores = Scores(np.linspace(version, 2, 40), np.arange(40) % 2 == 0)
-    results = report.evaluate_scores(
-        "a", scores, None, subjects_from="none", switches=report.Switches(num_resamples=0)
-    )
+    results = evaluate(
+        scores, VerificationSettings(num_resamples=0), subjects_from="none", system="a"
+    ).results
     verification.html(path, results, {"a": scores}, command="x" * 50_000, version="1")
 
 

@@ -21,8 +21,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from eval.bootstrap import Bounds, Metric, bounds_of
 from eval.identification import Protocol
+from eval.protocols.identification import (
+    IdentificationSettings,
+    Identified,
+    Labelled,
+    identify_labelled,
+)
 from eval.protocols.ijb_files import Faces, Side
-from eval.protocols.search import Identified, identified
 from eval.results import Result, with_bounds
 from eval.similarity import pairs as score_pairs
 from eval.similarity import refuse_missing
@@ -258,6 +263,45 @@ def verification_1_1(
     pairs file names no subjects, the 1:N lists do); None with num_resamples > 0: over trials,
     marked as optimistic. Errors: those of eval.verification.
     """
+    scores = _pair_scores(pooled, pairs, switches.similarity)
+    measured = verification_metrics(
+        scores.targets, scores.nontargets, p_targets=(), fars=fars, tar_rule=switches.tar_rule
+    )
+    own = _own_conventions(fars, scores.nontargets.size, switches)
+    common = _record(switches) | {
+        "subjects_from": "given" if subjects is not None else "unknown: the pairs name templates"
+    }
+    intervals: dict[str, Bounds] = {}
+    if num_resamples:
+        metrics: dict[str, Metric] = {"eer": eer} | {
+            f"tar_at_far({far:g})": partial(tar_at_far, far=far, rule=switches.tar_rule)
+            for far in fars
+        }
+        intervals, drawn = bounds_of(metrics, scores, subjects, num_resamples=num_resamples)
+        common |= {
+            "interval": "percentile bootstrap over subjects"
+            if subjects is not None
+            else "percentile bootstrap over trials: optimistic, trials share subjects",
+            "level": 0.95,
+            "num_resamples": num_resamples,
+            "seed": 0,
+            "num_redrawn": drawn.num_redrawn,
+        }
+    counts = {
+        "targets": scores.targets.size,
+        "nontargets": scores.nontargets.size,
+        "subjects": None if subjects is None else int(np.unique(np.asarray(subjects)).size),
+    }
+    results = []
+    for metric, (value, threshold) in measured.items():
+        limit = threshold if np.isfinite(threshold) else None
+        conventions = own[metric] | common
+        result = Result(system, metric, value, None, limit, counts, conventions, "IJB 1:1")
+        results.append(with_bounds(result, intervals.get(metric)))
+    return results
+
+
+def _pair_scores(pooled: Embeddings, pairs: Trials, similarity: str) -> Scores:
     if pairs.target is None:
         raise ValueError("verification 1:1: the pairs have no labels")
     refuse_missing([("enrolment", pairs.enrol_ids, pooled), ("probe", pairs.probe_ids, pooled)])
@@ -265,65 +309,24 @@ def verification_1_1(
         pooled.rows(ids).astype(np.int32) for ids in (pairs.enrol_ids, pairs.probe_ids)
     )  # 15.7 million of each in IJB-C
     values = score_pairs(
-        pooled.matrix, pooled.matrix, rows[pairs.enrol], columns[pairs.probe], switches.similarity
+        pooled.matrix, pooled.matrix, rows[pairs.enrol], columns[pairs.probe], similarity
     )
-    scores = Scores(values, pairs.target)
-    measured = verification_metrics(
-        scores.targets, scores.nontargets, p_targets=(), fars=fars, tar_rule=switches.tar_rule
-    )
-    num_nontargets = int(np.count_nonzero(~pairs.target))
-    metrics: dict[str, Metric] = {"eer": eer} | {
-        f"tar_at_far({far:g})": partial(tar_at_far, far=far, rule=switches.tar_rule) for far in fars
-    }
-    numbers: dict[str, dict[str, str | float | int]] = {
+    return Scores(values, pairs.target)
+
+
+def _own_conventions(
+    fars: Sequence[float], num_nontargets: int, switches: Switches
+) -> dict[str, dict[str, str | float | int]]:
+    """What the record says of each metric of 1:1 alone."""
+    conventions: dict[str, dict[str, str | float | int]] = {
         "eer": {"method": "interpolated between the two ROC points around FAR = FRR"}
     }
     for far in fars:
-        allowed = (
-            {"nontargets_allowed": num_allowed(far, num_nontargets)}
-            if switches.tar_rule == "strict"
-            else {}
-        )
-        numbers[f"tar_at_far({far:g})"] = {"far": far, **allowed}
-    common = _record(switches) | {
-        "subjects_from": "given" if subjects is not None else "unknown: the pairs name templates"
-    }
-    intervals: dict[str, Bounds] = {}
-    if num_resamples:
-        intervals, drawn = bounds_of(metrics, scores, subjects, num_resamples=num_resamples)
-        over = (
-            "percentile bootstrap over subjects"
-            if subjects is not None
-            else "percentile bootstrap over trials: optimistic, trials share subjects"
-        )
-        common |= {
-            "interval": over,
-            "level": 0.95,
-            "num_resamples": num_resamples,
-            "seed": 0,
-            "num_redrawn": drawn.num_redrawn,
-        }
-    counts = {
-        "targets": pairs.target.size - num_nontargets,
-        "nontargets": num_nontargets,
-        "subjects": None if subjects is None else int(np.unique(np.asarray(subjects)).size),
-    }
-    return [
-        with_bounds(
-            Result(
-                system,
-                metric,
-                value,
-                None,
-                threshold if np.isfinite(threshold) else None,
-                counts,
-                numbers[metric] | common,
-                "IJB 1:1",
-            ),
-            intervals.get(metric),
-        )
-        for metric, (value, threshold) in measured.items()
-    ]
+        conventions[f"tar_at_far({far:g})"] = {"far": far}
+        if switches.tar_rule == "strict":
+            allowed = num_allowed(far, num_nontargets)
+            conventions[f"tar_at_far({far:g})"]["nontargets_allowed"] = allowed
+    return conventions
 
 
 def identification_1_n(
@@ -332,32 +335,27 @@ def identification_1_n(
     galleries: Sequence[Side],
     probes: Side,
     switches: Switches,
-    *,
-    fpirs: Sequence[float] = (1e-2, 1e-1),
-    ranks: Sequence[int] = (1, 5, 10),
-    num_resamples: int = 1000,
+    settings: IdentificationSettings,
 ) -> Identified:
-    """Rank-k and TPIR@FPIR of the probe templates in the galleries (G1 and G2), by the switches'
-    protocol: open ones keep the galleries apart, closed merges.
+    """Rank-k and TPIR@FPIR of the probe templates in the galleries (G1 and G2), by the protocol of
+    the switches: open ones keep the galleries apart, closed merges.
 
-    galleries, probes: from eval.protocols.ijb_files.read_side. Intervals: bootstrap over the
-    subjects of the probes. KeyError: templates that `pooled` lacks.
+    Args:
+        system: Its name, as shown in tables.
+        pooled: From `templates`.
+        galleries: From `eval.protocols.ijb_files.read_side`; so are the probes.
+        switches: Similarity and protocol, which take the place of those of the settings.
+        settings: What is measured. Intervals are over the subjects of the probes.
+
+    Raises:
+        KeyError: `pooled` lacks templates.
     """
-    enrolled, searched = [_chosen(pooled, one) for one in galleries], _chosen(pooled, probes)
-    names = [one.subject for one in galleries]
-    conventions = _record(switches) | {"subjects_from": "1:N lists"}
-    return identified(
-        system,
-        enrolled,
-        names,
-        searched,
-        probes.subject,
-        switches.similarity,
-        fpirs,
-        ranks,
-        switches.tpir_protocol,
-        conventions,
-        num_resamples,
+    return identify_labelled(
+        [Labelled(_chosen(pooled, side), side.subject) for side in galleries],
+        Labelled(_chosen(pooled, probes), probes.subject),
+        replace(settings, similarity=switches.similarity, protocol=switches.tpir_protocol),
+        system=system,
+        conventions=_record(switches) | {"subjects_from": "1:N lists"},
     )
 
 

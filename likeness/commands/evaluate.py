@@ -1,225 +1,210 @@
-"""Score files to results: the whole of `likeness evaluate` as one function."""
+"""The files of `likeness evaluate`: score files become tables, JSON and a page."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import numpy as np
-
-from eval import groups
 from eval import results as report
-from eval.bootstrap import Drawn, Resamples, drawn_from
 from eval.formats import embeddings as embedding_files
 from eval.formats import trials
 from eval.formats.provenance import likeness_version, sha256
-from eval.formats.subjects import read_mapping, subjects_of
+from eval.formats.subjects import read_mapping
+from eval.protocols.side_by_side import Compared, evaluate_together
+from eval.protocols.verification import VerificationSettings
 from eval.reports import media as media_blocks
-from eval.types import Ints, Scores, Trials
+from eval.types import Embeddings, Scores, Trials
 
-if TYPE_CHECKING:
-    from eval.paired import Paired, Unpaired
+
+@dataclass(frozen=True)
+class Page:
+    """The page that an evaluation writes, and what it shows beside the results.
+
+    Attributes:
+        folder: Where `index.html` is written.
+        embeddings: What was scored, one file for all score files or one for each: the page then has
+            error-versus-reject by their norms, norm grids and a map.
+        media: Folder of the images or recordings that the ids name, or a list `id path`: the page
+            shows those of the hardest trials and of the norm grids.
+        command: The command line, which the page repeats.
+    """
+
+    folder: Path
+    embeddings: Sequence[Path] = ()
+    media: Path | None = None
+    command: str = ""
+
+
+def page_of(
+    folder: Path | None,
+    embeddings: Sequence[Path] = (),
+    media: Path | None = None,
+    command: str = "",
+) -> Page | None:
+    """The page that was asked for, or None without a folder.
+
+    Raises:
+        ValueError: There is no folder for what only a page shows.
+    """
+    if folder is not None:
+        return Page(folder, embeddings, media, command)
+    if embeddings or media:
+        raise ValueError(
+            "embeddings and media are shown in the report; name a folder for it with --report"
+        )
+    return None
 
 
 def evaluate_files(
     score_files: Sequence[Path],
+    settings: VerificationSettings | None = None,
     *,
     reference: Path | None = None,
     trial_list: Path | None = None,
     subject_list: Path | None = None,
     group_list: Path | None = None,
-    switches: report.Switches | None = None,
     json_file: Path | None = None,
-    report_folder: Path | None = None,
-    embeddings: Sequence[Path] = (),
-    media: Path | None = None,
-    command: str = "",
+    page: Page | None = None,
 ) -> str:
-    """Evaluate score files side by side; returns the table as text.
+    """Evaluates score files side by side.
 
-    reference: the score file to which the others' differences are given (default: the first); those
-    on the same trials are paired, see eval.paired.
-    trial_list: labels for score files that hold none, matched by pair. subject_list: `id subject`
-    lines for the intervals (else see subjects.subjects_of).
-    group_list: `id group` or `subject group` lines: error rates by group as well, see eval.groups.
-    json_file: results in the schema of docs/protocols.md. report_folder: one self-contained page,
-    index.html.
-    embeddings: what was scored, one file for all score files or one for each; the page then has
-    error-versus-reject by their norms, norm grids and a map.
-    media: folder of the images or recordings that the ids name, or a list `id path`; the page shows
-    those of the hardest trials and of the norm grids. Errors are those of reading and of the
-    metrics; KeyError if trial items have no embedding.
+    Args:
+        score_files: One for each system.
+        settings: What is measured and by which rule.
+        reference: The score file to which the differences of the others are given, by default the
+            first. Those on the same trials are paired, see `eval.paired`.
+        trial_list: Labels for score files that have none, matched by pair.
+        subject_list: `id subject` lines for the intervals, see `evaluate_together`.
+        group_list: `id group` or `subject group` lines: error rates by group as well, see
+            `eval.groups`.
+        json_file: Results in the schema of docs/protocols.md.
+        page: One self-contained page.
+
+    Returns:
+        The table as text.
+
+    Raises:
+        ValueError: As in reading the files and in the metrics.
+        KeyError: Items of the trials have no embedding.
     """
-    if len(embeddings) not in (0, 1, len(score_files)):
+    settings = settings or VerificationSettings()
+    names = dict(zip(_names(score_files), score_files, strict=True))
+    _check(score_files, reference, page)
+    shown = _Shown.read(page, list(names))
+    labels = trials.read_trials(trial_list) if trial_list else None
+    subject_of = read_mapping(subject_list) if subject_list else None
+    group_of = read_mapping(group_list) if group_list else None
+    systems: dict[str, tuple[Trials, Scores]] = {}
+    for name, path in names.items():
+        systems[name] = _read_system(path, labels, trial_list)
+        shown.check(name, systems[name][0])
+    compared = evaluate_together(
+        systems,
+        settings,
+        reference=next((name for name, path in names.items() if path == reference), None),
+        subject_of=subject_of,
+        group_of=group_of,
+    )
+    lists = [path for path in (trial_list, subject_list, group_list) if path]
+    inputs = {str(path): sha256(path) for path in [*score_files, *lists, *shown.files]}
+    if json_file:
+        report.write_json(json_file, compared.results, inputs, **compared.more_json())
+    if page is not None:
+        known = compared.subject_of if subject_of or shown.embeddings or group_of else None
+        _write_page(page, compared, inputs, shown, known or None)
+    return compared.table()
+
+
+def _check(score_files: Sequence[Path], reference: Path | None, page: Page | None) -> None:
+    if page is not None and len(page.embeddings) not in (0, 1, len(score_files)):
         raise ValueError(
-            f"{len(embeddings)} embedding files for {len(score_files)} score files; give one for "
-            "all or one for each, in their order"
-        )
-    if (embeddings or media) and not report_folder:
-        raise ValueError(
-            "embeddings and media are shown in the report; name a folder for it with --report"
+            f"{len(page.embeddings)} embedding files for {len(score_files)} score files; give one "
+            "for all or one for each, in their order"
         )
     if reference is not None and reference not in score_files:
         raise ValueError(
             f"the reference {reference} is none of the score files; give one of "
             f"{', '.join(map(str, score_files))}"
         )
-    held = {path: embedding_files.read(path) for path in dict.fromkeys(embeddings)}
-    of_each = [held[one] for one in embeddings] * (len(score_files) if len(embeddings) == 1 else 1)
-    shown = media_blocks.media_of(media) if media else None
-    labels = trials.read_trials(trial_list) if trial_list else None
-    subject_names = read_mapping(subject_list) if subject_list else None
-    group_names = read_mapping(group_list) if group_list else None
-    results: list[report.Result] = []
-    grouped: list[groups.Grouped] = []
-    scores: dict[str, Scores] = {}
-    lists: dict[str, Trials] = {}
-    subject_of: dict[str, str] = dict(subject_names or {})
-    names = dict(zip(_names(score_files), score_files, strict=True))
-    for i, (name, path) in enumerate(names.items()):
-        listed, values = trials.read_scores(path, labels)
-        if listed.target is None:
-            neither = (
-                f"neither {path} nor {trial_list} holds labels; give a trial list that has them "
-                "with --trials"
-            )
-            raise ValueError(
-                neither
-                if trial_list
-                else f"{path} holds no labels; give the trial list that has them with --trials"
-            )
-        if listed.target.all() or not listed.target.any():
-            kind = "target" if listed.target.all() else "nontarget"
-            raise ValueError(
-                f"{path}: all {len(listed)} trials are {kind} trials; verification metrics need at "
-                "least one of each kind"
-            )
-        scores[name], lists[name] = Scores(values, listed.target), listed
-        if of_each:
+
+
+@dataclass(frozen=True, eq=False)
+class _Shown:
+    """What the page shows beside the results, read from its files.
+
+    Attributes:
+        embeddings: System -> the embeddings that were scored; empty where none are shown.
+        media: The media by id, or None.
+        files: What was read, for the record.
+    """
+
+    embeddings: Mapping[str, Embeddings]
+    media: media_blocks.Media | None
+    files: Sequence[Path]
+
+    @classmethod
+    def read(cls, page: Page | None, systems: Sequence[str]) -> _Shown:
+        """Reads the files of the page. One embedding file serves all systems."""
+        if page is None:
+            return cls({}, None, [])
+        read = {path: embedding_files.read(path) for path in dict.fromkeys(page.embeddings)}
+        of_each = [read[path] for path in page.embeddings]
+        of_each *= len(systems) if len(of_each) == 1 else 1
+        media = media_blocks.media_of(page.media) if page.media else None
+        files = [*page.embeddings, *([page.media] if page.media and page.media.is_file() else [])]
+        return cls(dict(zip(systems, of_each, strict=True)) if of_each else {}, media, files)
+
+    def check(self, system: str, listed: Trials) -> None:
+        """Refuses trials of items without an embedding, before the long work."""
+        if self.embeddings:
             from eval.reports.scores import embedded_sides  # slow to import, needed here only
 
-            embedded_sides(listed, of_each[i])  # for its error, before the long work
-    against = next((name for name, path in names.items() if path == reference), next(iter(names)))
-    unpaired = _in_one_order(scores, lists, against)
-    made: dict[str, Resamples] = {}
-    drawn: dict[str, Drawn] = {}
-    for name, path in names.items():
-        listed = lists[name]
-        subjects, found = subjects_of(listed, subject_names)
-        pairs = (
-            None
-            if subjects is None
-            else np.stack([subjects[0][listed.enrol], subjects[1][listed.probe]], axis=1)
-        )
-        if (held or group_names) and subjects is not None and not subject_names:
-            subject_of |= _named(listed, subjects, found)
-        if group_names is not None:
-            if pairs is None:
-                raise ValueError(
-                    f"{path}: groups are compared by their subjects, and the ids do not name them; "
-                    "give an `id subject` list with --subjects"
-                )
-            sides, group_labels = groups.sides_of(listed, group_names, subject_of)
-            grouped.append(
-                groups.evaluate_groups(
-                    name,
-                    scores[name],
-                    pairs,
-                    sides,
-                    group_labels,
-                    switches=switches or report.Switches(),
-                )
-            )
-        evaluated = report.evaluate_resampled(
-            name, scores[name], pairs, subjects_from=found, switches=switches or report.Switches()
-        )
-        results += evaluated.results
-        drawn[name] = drawn_from(scores[name].target, pairs)
-        if evaluated.resamples is not None:
-            made[name] = evaluated.resamples
-    compared: Paired | None = None
-    if len(names) > 1 and (made or unpaired):
-        from eval import paired  # slow to import, needed here only
+            embedded_sides(listed, self.embeddings[system])
 
-        compared = paired.differences(against, results, made, drawn, unpaired)
-    files = [
-        *score_files,
-        *(one for one in (trial_list, subject_list, group_list) if one),
-        *embeddings,
-        *([media] if media and media.is_file() else []),
-    ]
-    inputs = {str(path): sha256(path) for path in files}
-    if json_file:
-        more = {"groups": [asdict(one) for one in grouped]} if grouped else {}
-        report.write_json(
-            json_file, results, inputs, **more, **(paired.to_json(compared) if compared else {})
-        )
-    if report_folder:
-        from eval.reports import verification  # slow to import, needed here only
 
-        report_folder.mkdir(parents=True, exist_ok=True)
-        verification.html(
-            report_folder / "index.html",
-            results,
-            scores,
-            command=command,
-            version=likeness_version(),
-            inputs=inputs,
-            trials=lists,
-            embeddings=dict(zip(scores, of_each, strict=True)) if of_each else None,
-            labels=subject_of or None,
-            media=shown,
-            groups=grouped,
-            paired=compared,
+def _read_system(
+    path: Path, labels: Trials | None, trial_list: Path | None
+) -> tuple[Trials, Scores]:
+    """The labelled trials of a score file, and their scores."""
+    listed, values = trials.read_scores(path, labels)
+    if listed.target is None:
+        where = f"neither {path} nor {trial_list} holds" if trial_list else f"{path} holds no"
+        trial_lists = "a trial list that has" if trial_list else "the trial list that has"
+        raise ValueError(f"{where} labels; give {trial_lists} them with --trials")
+    if listed.target.all() or not listed.target.any():
+        kind = "target" if listed.target.all() else "nontarget"
+        raise ValueError(
+            f"{path}: all {len(listed)} trials are {kind} trials; verification metrics need at "
+            "least one of each kind"
         )
-    return (
-        report.table(results)
-        + (paired.table(compared) if compared else "")
-        + (groups.table(grouped) if grouped else "")
+    return listed, Scores(values, listed.target)
+
+
+def _write_page(
+    page: Page,
+    compared: Compared,
+    inputs: Mapping[str, str],
+    shown: _Shown,
+    subject_of: Mapping[str, str] | None,
+) -> None:
+    from eval.reports import verification  # slow to import, needed here only
+
+    page.folder.mkdir(parents=True, exist_ok=True)
+    verification.html(
+        page.folder / "index.html",
+        compared.results,
+        compared.scores,
+        command=page.command,
+        version=likeness_version(),
+        inputs=inputs,
+        trials=compared.trials,
+        embeddings=shown.embeddings or None,
+        labels=subject_of,
+        media=shown.media,
+        groups=compared.grouped,
+        paired=compared.paired,
     )
-
-
-def _in_one_order(
-    scores: dict[str, Scores], lists: dict[str, Trials], reference: str
-) -> list[Unpaired]:
-    """Brings the scores on the reference's trials into its order, so that all are measured on the
-    same resamples; gives the systems on other trials.
-    """
-    if len(scores) == 1:
-        return []
-    from eval.paired import Unpaired, match_trials  # slow to import, needed here only
-
-    unpaired = []
-    for name in scores:
-        if name == reference:
-            continue
-        matched = match_trials(lists[reference], lists[name])
-        if matched.order is None:
-            unpaired.append(
-                Unpaired(name, matched.only_first, matched.only_second, matched.other_label)
-            )
-        else:
-            scores[name], lists[name] = (
-                Scores(scores[name].values[matched.order], scores[reference].target),
-                lists[reference],
-            )
-    return unpaired
-
-
-def _named(listed: Trials, subjects: tuple[Ints, Ints], found: str) -> Mapping[str, str]:
-    """id -> subject, by the ids' first folder where that is what was found, else by the first of
-    its ids: numbers begin anew in each list.
-    """
-    by_folder = found.startswith("first path component")
-    sides = ((listed.enrol_ids, subjects[0]), (listed.probe_ids, subjects[1]))
-    first: dict[int, str] = {}
-    return {
-        one: one.split("/", 1)[0] if by_folder else f"subject of {first.setdefault(number, one)}"
-        for ids, numbers in sides
-        for one, number in zip(ids, numbers.tolist(), strict=True)
-    }
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

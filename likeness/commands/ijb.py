@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from eval import results as report
 from eval.formats import embeddings
 from eval.formats.provenance import sha256
-from eval.protocols import search
+from eval.protocols.identification import IdentificationSettings
 from eval.protocols.ijb import FARS, Switches, identification_1_n, templates, verification_1_1
 from eval.protocols.ijb_files import (
     MetaFiles,
@@ -83,9 +83,7 @@ def identify_files(
     root: Path,
     presets: Mapping[str, Switches],
     *,
-    fpirs: Sequence[float] = (1e-2, 1e-1),
-    ranks: Sequence[int] = (1, 5, 10),
-    num_resamples: int = 1000,
+    settings: IdentificationSettings | None = None,
     json_file: Path | None = None,
 ) -> str:
     """1:N of the pack ROOT from face features: a table for each preset (name -> switches).
@@ -102,18 +100,16 @@ def identify_files(
     results: list[Result] = []
     tables = []
     for system, switches, pooled in _pooled([features], files, presets):
-        found = identification_1_n(
+        identified = identification_1_n(
             system,
             pooled,
             galleries,
             probes,
             switches,
-            fpirs=fpirs,
-            ranks=ranks,
-            num_resamples=num_resamples,
+            settings or IdentificationSettings(),
         )
-        results += found.results
-        tables.append((f"{system}\n\n" if len(presets) > 1 else "") + search.table(found))
+        results += identified.results
+        tables.append((f"{system}\n\n" if len(presets) > 1 else "") + identified.table())
     _write(json_file, results, [features, *_read(files, presets), *files.galleries, files.probes])
     return "\n".join(tables) + _notes(presets)
 

@@ -297,10 +297,10 @@ def evaluate(
             )
         )
         return
-    from eval.results import Switches
-    from likeness.commands.evaluate import evaluate_files
+    from eval.protocols.verification import VerificationSettings
+    from likeness.commands.evaluate import evaluate_files, page_of
 
-    switches = Switches(
+    settings = VerificationSettings(
         p_targets=tuple(p_target or (0.01, 0.05)),
         fars=tuple(far or (0.1, 0.01, 0.001)),
         c_miss=c_miss,
@@ -312,16 +312,13 @@ def evaluate(
     )
     text = evaluate_files(
         scores,
+        settings,
         reference=reference,
         trial_list=trials,
         subject_list=subjects,
         group_list=groups,
-        switches=switches,
         json_file=json_file,
-        report_folder=report,
-        embeddings=embeddings or (),
-        media=media,
-        command=str(context.obj),
+        page=page_of(report, embeddings or (), media, str(context.obj)),
     )
     say(text)
 
@@ -404,23 +401,21 @@ def identify(
         ijb,
         ("gallery_subjects", "probe_subjects", "second_gallery", "similarity", "protocol"),
     )
-    fpirs, ranks = tuple(fpir or (0.01, 0.1)), tuple(rank or (1, 5, 10))
+    from eval.protocols.identification import IdentificationSettings
+
+    settings = IdentificationSettings(
+        similarity=similarity,
+        fpirs=tuple(fpir or (0.01, 0.1)),
+        ranks=tuple(rank or (1, 5, 10)),
+        protocol=protocol,
+        num_resamples=resamples,
+    )
     if ijb is not None:
         from eval.protocols.ijb import switches_of
         from likeness.commands import ijb as ijb_command
 
         chosen = {name: switches_of(name, switch or []) for name in preset or ["likeness"]}
-        say(
-            ijb_command.identify_files(
-                probes,
-                ijb,
-                chosen,
-                fpirs=fpirs,
-                ranks=ranks,
-                num_resamples=resamples,
-                json_file=json_file,
-            )
-        )
+        say(ijb_command.identify_files(probes, ijb, chosen, settings=settings, json_file=json_file))
         return
     from likeness.commands.identify import identify_files
 
@@ -428,14 +423,10 @@ def identify(
     text = identify_files(
         gallery,
         probes,
+        settings,
         gallery_subjects=gallery_subjects,
         probe_subjects=probe_subjects,
         second_gallery=second_gallery,
-        fpirs=fpirs,
-        ranks=ranks,
-        similarity=similarity,
-        protocol=protocol,
-        num_resamples=resamples,
         json_file=json_file,
     )
     say(text)
@@ -485,18 +476,19 @@ def retrieve(
     ] = None,
 ) -> None:
     """Recall@K, R-precision and MAP@R of image or voice retrieval, with intervals over classes."""
+    from eval.protocols.retrieval import RetrievalSettings
     from likeness.commands.retrieve import retrieve_files
 
     refuse_input_as_output(context, "json_file")
+    settings = RetrievalSettings(
+        similarity=similarity, ks=tuple(k or (1, 2, 4, 8)), lone=lone, num_resamples=resamples
+    )
     text = retrieve_files(
         embeddings,
         labels,
+        settings,
         gallery=gallery,
         gallery_labels=gallery_labels,
-        similarity=similarity,
-        ks=tuple(k or (1, 2, 4, 8)),
-        lone=lone,
-        num_resamples=resamples,
         json_file=json_file,
     )
     say(text)
@@ -533,7 +525,7 @@ def plda(
     ] = "kaldi",
 ) -> None:
     """Fit a two-covariance PLDA (Kaldi's conventions) on labelled embeddings."""
-    from eval.plda import fit_files
+    from likeness.commands.plda import fit_files
 
     refuse_input_as_output(context, "out")
     say(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from eval.formats.trials import write_scores
 from eval.groups import Grouped, evaluate_groups, sides_of, table
-from eval.results import Switches
+from eval.protocols.verification import VerificationSettings
 from eval.types import Scores, Trials
 from eval.verification import eer, tar_at_far
 from likeness.cli import main
@@ -53,7 +53,12 @@ def grouped(trials: Trials, scores: Scores, subject: list[int], *, resamples: in
         {one: one.split("/")[0] for one in trials.enrol_ids},
     )
     return evaluate_groups(
-        "x", scores, subjects, sides, names, switches=Switches(fars=FARS, num_resamples=resamples)
+        "x",
+        scores,
+        subjects,
+        sides,
+        names,
+        settings=VerificationSettings(fars=FARS, num_resamples=resamples),
     )
 
 
@@ -164,7 +169,12 @@ def test_a_group_without_errors_or_without_impostors_of_its_own_has_no_ratio_and
     subjects = np.array([[0, 0], [1, 1], [2, 2], [0, 1], [0, 2]], dtype=np.int32)
     sides, names = sides_of(trials, {"a": "x", "b": "x", "c": "y"}, {one: one[0] for one in ids})
     made = evaluate_groups(
-        "s", scores, subjects, sides, names, switches=Switches(fars=(0.5,), num_resamples=50)
+        "s",
+        scores,
+        subjects,
+        sides,
+        names,
+        settings=VerificationSettings(fars=(0.5,), num_resamples=50),
     )
     y = made.groups[1]
     assert (y.targets, y.nontargets, y.subjects) == (1, 0, 1)

@@ -20,19 +20,20 @@ from eval.formats.trials import write_scores
 from eval.groups import evaluate_groups
 from eval.groups import table as group_table
 from eval.per_item import PerItem
+from eval.protocols.identification import IdentificationSettings, Labelled, identify_labelled
 from eval.protocols.ijb import PRESETS, verification_1_1
-from eval.protocols.search import identified
-from eval.protocols.search import table as identified_table
+from eval.protocols.retrieval import RetrievalSettings
+from eval.protocols.verification import VerificationSettings, evaluate
 from eval.reports.comparison import forest_figure, table, to_json
 from eval.reports.items import html as items_html
-from eval.results import Switches, ends_text, evaluate_scores
+from eval.results import ends_text
 from eval.results import table as result_table
 from eval.types import Embeddings, Scores, Trials
 from eval.verification import eer
-from likeness.commands.evaluate import evaluate_files
+from likeness.commands.evaluate import Page, evaluate_files
 from likeness.commands.retrieve import retrieve_files
 
-FAST = Switches(num_resamples=60)
+FAST = VerificationSettings(num_resamples=60)
 BRACKET = re.compile(r"\[ *[+-]?[\d.]+, ")  # of an interval, and not of a note
 
 
@@ -62,7 +63,7 @@ def test_the_number_of_subjects_decides(number: int, has: bool, marked: bool) ->
         == has
         == (interval(eer, scores, subjects, num_resamples=60) is not None)
     )
-    results = evaluate_scores("x", scores, subjects, subjects_from="ids", switches=FAST)
+    results = evaluate(scores, FAST, subjects=subjects, subjects_from="ids", system="x").results
     text = result_table(results)
     assert bool(BRACKET.search(text)) == has
     assert ("] *" in text) == marked
@@ -143,10 +144,7 @@ def test_the_json_and_the_page_of_two_subjects_say_why(
     trials, scores, _ = a_list(2, 4)
     write_scores(tmp_path / "a.txt", trials, scores.values)
     text = evaluate_files(
-        [tmp_path / "a.txt"],
-        switches=FAST,
-        json_file=tmp_path / "r.json",
-        report_folder=tmp_path / "report",
+        [tmp_path / "a.txt"], FAST, json_file=tmp_path / "r.json", page=Page(tmp_path / "report")
     )
     page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
     first = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["results"][0]
@@ -165,7 +163,7 @@ def test_groups_have_intervals_of_their_own_subjects() -> None:
         subjects.astype(np.int32),
         group[subjects].astype(np.int32),
         ("few", "some", "more"),
-        switches=FAST,
+        settings=FAST,
     )
     few, some, more = made.groups
     assert {one.interval for one in few.rates.values()} == {None}
@@ -201,7 +199,7 @@ def test_a_ratio_of_rates_that_do_not_vary_has_no_interval() -> None:
         np.stack([one, other], axis=1).astype(np.int32)
         for one, other in ((enrol, probe), (group, group))
     )
-    made = evaluate_groups("x", scores, pairs, sides, ("a", "b"), switches=FAST)
+    made = evaluate_groups("x", scores, pairs, sides, ("a", "b"), settings=FAST)
     ratio = made.ratios["eer"]
     assert ratio.value == pytest.approx((1 / 3) / (1 / 4))
     assert ratio.interval is None
@@ -220,23 +218,21 @@ def test_identification_ijb_and_retrieval(tmp_path: Path) -> None:
             tuple(f"{one}/{k}" for one in names for k in range(4)), rows.astype(np.float32)
         )
         who = [one.split("/")[0] for one in probes.ids]
-        found = identified(
-            "x",
-            [gallery],
-            [names],
-            probes,
-            who,
-            "cosine",
-            [],
-            [1],
-            "open",
-            {"subjects_from": "ids"},
-            num_resamples=40,
+        found = identify_labelled(
+            [Labelled(gallery, names)],
+            Labelled(probes, who),
+            IdentificationSettings("cosine", fpirs=(), ranks=(1,), num_resamples=40),
+            system="x",
+            conventions={"subjects_from": "ids"},
         )
         assert (found.results[0].interval is not None) == (num == 8)
-        assert f"{num} subjects, fewer than" in identified_table(found)
+        assert f"{num} subjects, fewer than" in found.table()
         files.write(tmp_path / "p.npz", probes)
-        text = retrieve_files(tmp_path / "p.npz", num_resamples=40, json_file=tmp_path / "p.json")
+        text = retrieve_files(
+            tmp_path / "p.npz",
+            settings=RetrievalSettings(num_resamples=40),
+            json_file=tmp_path / "p.json",
+        )
         assert f"{num} classes, fewer than" in text
         assert bool(BRACKET.search(text)) == (num == 8)
         trials, scores, subjects = a_list(num)

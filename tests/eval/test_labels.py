@@ -14,7 +14,7 @@ import pytest
 from eval import verification
 from eval.bootstrap import resample
 from eval.calibration import error_versus_reject, fit_calibration
-from eval.results import Switches, evaluate_scores
+from eval.protocols.verification import VerificationSettings, evaluate
 from eval.types import Scores
 from eval.verification import actual_dcf, eer, min_dcf, tar_at_far, tar_threshold
 
@@ -138,13 +138,13 @@ def test_evaluation_of_coarse_scores_never_takes_them_for_labels() -> None:
     )
     scores = Scores(np.r_[1, 1, 0, 1, 1, 0.5, rng.choice([0.0, 1.0], 6)], np.arange(12) < 6)
     scores.values[6:8] = 0, 1
-    results = evaluate_scores(
-        "x",
+    results = evaluate(
         scores,
-        subjects,
+        VerificationSettings(num_resamples=200, eer_method="convex_hull", tar_rule="nearest"),
+        subjects=subjects,
         subjects_from="ids",
-        switches=Switches(num_resamples=200, eer_method="convex_hull", tar_rule="nearest"),
-    )
+        system="x",
+    ).results
     assert results[0].metric == "eer"
     made = resample(
         {"slow": lambda target, nontarget: min_dcf(target, nontarget, p_target=0.5)},

@@ -13,13 +13,13 @@ import pytest
 from eval.bootstrap import resample
 from eval.formats.trials import read_scores, write_scores
 from eval.paired import match_trials
-from eval.results import Switches
+from eval.protocols.verification import VerificationSettings
 from eval.types import Scores, Trials
 from eval.verification import eer
 from likeness.cli import main
-from likeness.commands.evaluate import evaluate_files
+from likeness.commands.evaluate import Page, evaluate_files
 
-FAST = Switches(num_resamples=200, p_targets=(0.05,), fars=(0.1,))
+FAST = VerificationSettings(num_resamples=200, p_targets=(0.05,), fars=(0.1,))
 
 
 @pytest.fixture
@@ -55,9 +55,9 @@ def test_the_difference_is_that_of_each_resample(
     monkeypatch.setattr("eval.reports.page.can_plot", lambda: False)  # plots take seconds
     evaluate_files(
         [folder / "a.txt", folder / "b.txt"],
-        switches=FAST,
+        FAST,
         json_file=folder / "r.json",
-        report_folder=folder / "report",
+        page=Page(folder / "report"),
     )
     document = json.loads((folder / "r.json").read_text(encoding="utf-8"))
     found = {one["metric"]: one for one in document["differences"]}
@@ -119,15 +119,13 @@ def test_the_reference_is_the_first_or_the_one_named(
 
 
 def test_another_label_is_another_trial(folder: Path) -> None:
-    text = evaluate_files([folder / "e.txt", folder / "f.txt"], switches=FAST)
+    text = evaluate_files([folder / "e.txt", folder / "f.txt"], FAST)
     assert "2 with another label" in text
     assert "minus" not in text
 
 
 def test_one_file_has_no_differences(folder: Path) -> None:
-    assert "ifference" not in evaluate_files(
-        [folder / "a.txt"], switches=FAST, json_file=folder / "r.json"
-    )
+    assert "ifference" not in evaluate_files([folder / "a.txt"], FAST, json_file=folder / "r.json")
     assert "differences" not in json.loads((folder / "r.json").read_text(encoding="utf-8"))
 
 

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from eval.bootstrap import interval
+from eval.protocols.verification import VerificationSettings, evaluate
 from eval.reports.media import Media
 from eval.reports.page import NO_PLOTS
 from eval.reports.verification import html
-from eval.results import SCHEMA, Switches, evaluate_scores, table, to_json
+from eval.results import SCHEMA, table, to_json
 from eval.types import Embeddings, Scores, Trials
 from eval.verification import actual_dcf, cllr, eer, min_cllr, min_dcf, tar_at_far
 
@@ -50,13 +51,13 @@ def results(scores, subjects):
     return [
         r
         for name, one in scores.items()
-        for r in evaluate_scores(
-            name,
+        for r in evaluate(
             one,
-            subjects,
+            VerificationSettings(num_resamples=50),
+            subjects=subjects,
             subjects_from="the first folder of each id",
-            switches=Switches(num_resamples=50),
-        )
+            system=name,
+        ).results
     ]
 
 
@@ -85,18 +86,17 @@ def test_results_hold_the_metrics_their_intervals_thresholds_and_counts(results,
 
 @pytest.mark.parametrize("rule", ["nearest", "interpolated"])
 def test_rules_that_keep_to_no_number_of_nontargets_state_none(scores, rule):
-    made = evaluate_scores(
-        "one",
+    made = evaluate(
         scores["one"],
-        None,
+        VerificationSettings(num_resamples=0, tar_rule=rule),
         subjects_from="unknown",
-        switches=Switches(num_resamples=0, tar_rule=rule),
-    )
+        system="one",
+    ).results
     assert not any("nontargets_allowed" in one.conventions for one in made)
     assert "none may be accepted" not in table(made)
-    strict = evaluate_scores(
-        "one", scores["one"], None, subjects_from="unknown", switches=Switches(num_resamples=0)
-    )
+    strict = evaluate(
+        scores["one"], VerificationSettings(num_resamples=0), subjects_from="unknown", system="one"
+    ).results
     assert (
         "TAR (%) at FAR 0.001: too few nontarget trials to resolve this FAR; none may be accepted."
         in table(strict)
@@ -112,13 +112,13 @@ def test_notes_name_the_system_that_they_are_of():
         target = subject[a] == subject[b]
         values = np.random.default_rng(0).standard_normal(a.size) + target
         pairs = np.stack([subject[a], subject[b]], axis=1)
-        return evaluate_scores(
-            system,
+        return evaluate(
             Scores(values, target),
-            pairs,
+            VerificationSettings(num_resamples=30),
+            subjects=pairs,
             subjects_from="made",
-            switches=Switches(num_resamples=30),
-        )
+            system=system,
+        ).results
 
     text = table([*made("few", 7), *made("many", 30)])
     assert "few, TAR (%) at FAR 0.001: too few nontarget" in text
@@ -168,9 +168,9 @@ def test_json_carries_schema_switches_digests_and_version(results):
 
 def test_json_is_strict_where_no_threshold_exists():
     worst = Scores(np.array([0.0, 1.0]), np.array([True, False]))  # rejecting every trial is best
-    results = evaluate_scores(
-        "x", worst, None, subjects_from="unknown", switches=Switches(num_resamples=0)
-    )
+    results = evaluate(
+        worst, VerificationSettings(num_resamples=0), subjects_from="unknown", system="x"
+    ).results
     text = to_json(results, {}, "0")
     assert "Infinity" not in text
     assert json.loads(text)["results"][1] | {"conventions": {}} == {
@@ -203,13 +203,12 @@ def test_table_lines_up_and_speaks_percent(results):
 
 
 def test_table_shows_missing_cells_unknown_metrics_and_trial_intervals(results, scores):
-    over_trials = evaluate_scores(
-        "third",
+    over_trials = evaluate(
         scores["one"],
-        None,
+        VerificationSettings(fars=[], num_resamples=20),
         subjects_from="no subjects given",
-        switches=Switches(fars=[], num_resamples=20),
-    )
+        system="third",
+    ).results
     text = table([*results[:6], *over_trials, replace(over_trials[0], metric="rank_1")])
     assert (
         "third: Intervals: 95 % bootstrap over trials, hence optimistic (no subjects given), 20 "
@@ -369,9 +368,9 @@ def test_llr_scores_get_their_reliability(tmp_path, trials):
         2.0 * trials.target - 1 + np.random.default_rng(0).standard_normal(len(trials)),
         trials.target,
     )
-    results = evaluate_scores(
-        "llr", one, None, subjects_from="unknown", switches=Switches(num_resamples=0, llr=True)
-    )
+    results = evaluate(
+        one, VerificationSettings(num_resamples=0, llr=True), subjects_from="unknown", system="llr"
+    ).results
     assert "Reliability of the log-likelihood ratios" in write(
         tmp_path / "r.html", results, {"llr": one}
     )
@@ -393,24 +392,24 @@ def test_page_without_matplotlib_says_how_to_get_it(tmp_path, results, scores, m
 
 def test_systems_without_errors_still_make_a_page(tmp_path, trials, subjects):
     perfect = {"perfect": Scores(trials.target * 1.0, trials.target)}
-    results = evaluate_scores(
-        "perfect",
+    results = evaluate(
         perfect["perfect"],
-        subjects,
+        VerificationSettings(num_resamples=10),
+        subjects=subjects,
         subjects_from="ids",
-        switches=Switches(num_resamples=10),
-    )
+        system="perfect",
+    ).results
     assert results[0].interval is None
     assert "give the same value" in str(results[0].conventions["interval_note"])
     assert "(no overlap, no curve)" in write(tmp_path / "r.html", results, perfect)
     constant = {"constant": Scores(np.zeros(len(trials)), trials.target)}
-    results = evaluate_scores(
-        "constant",
+    results = evaluate(
         constant["constant"],
-        subjects,
+        VerificationSettings(num_resamples=10),
+        subjects=subjects,
         subjects_from="ids",
-        switches=Switches(num_resamples=10),
-    )
+        system="constant",
+    ).results
     assert "EER 50.00 %" in write(tmp_path / "c.html", results, constant)
 
 
@@ -429,7 +428,7 @@ def test_every_rule_is_named_and_gives_its_own_number() -> None:
         np.round(np.concatenate([rng.normal(2, 1, 60), rng.normal(0, 1, 400)]), 1),
         np.arange(460) < 60,
     )
-    switches = Switches(
+    switches = VerificationSettings(
         eer_method="convex_hull",
         tar_rule="nearest",
         c_miss=10.0,
@@ -440,7 +439,7 @@ def test_every_rule_is_named_and_gives_its_own_number() -> None:
     )
     results = {
         one.metric: one
-        for one in evaluate_scores("x", scores, None, subjects_from="unknown", switches=switches)
+        for one in evaluate(scores, switches, subjects_from="unknown", system="x").results
     }
     target, nontarget = scores.targets, scores.nontargets
     assert results["eer"].value == eer(target, nontarget, method="convex_hull")

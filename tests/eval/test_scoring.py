@@ -13,7 +13,8 @@ import pytest
 from eval.calibration import Calibration
 from eval.normalization import as_norm
 from eval.plda import Plda
-from eval.scoring import QUALITY, Scored, Scoring, calibrate, score
+from eval.quality import QUALITY
+from eval.scoring import Scored, Scoring, calibrate, score
 from eval.similarity import matrix
 from eval.types import Embeddings, Trials
 from likeness.commands import on_files

@@ -11,6 +11,7 @@ import pytest
 from sklearn.metrics import roc_curve
 
 from eval.protocols import ijb
+from eval.protocols.identification import IdentificationSettings
 from eval.protocols.ijb import (
     PRESETS,
     Switches,
@@ -229,7 +230,12 @@ def test_identification_is_the_tools_procedure(name, world):
     galleries = [Side(ids[one], who[one]) for one in (first, second)]
     probes = Side(ids[30:], who[30:])
     found = identification_1_n(
-        "x", pooled, galleries, probes, switches, fpirs=(0.01, 0.1), ranks=(1, 5), num_resamples=20
+        "x",
+        pooled,
+        galleries,
+        probes,
+        switches,
+        settings=IdentificationSettings(fpirs=(0.01, 0.1), ranks=(1, 5), num_resamples=20),
     )
     values = {one.metric: one.value for one in found.results}
     x = np.stack([pooled.matrix[pooled.ids.index(str(one))] for one in ids]).astype(np.float64)
@@ -490,9 +496,7 @@ def test_presets_differ_as_the_field_s_tools_do(world):
             galleries,
             probes,
             switches,
-            fpirs=(0.01, 0.1),
-            ranks=(1,),
-            num_resamples=0,
+            settings=IdentificationSettings(fpirs=(0.01, 0.1), ranks=(1,), num_resamples=0),
         )
         tpir[name] = {one.metric: one.value for one in found.results}
     # fact 1: N0D1F1 of ijb_evals.py is N1D1F1 of ijb_11.py; fact 2: their 1:N is not one protocol,
@@ -642,7 +646,11 @@ def test_a_pack_without_landmarks_serves_presets_that_do_not_use_the_scores(tmp_
             [features], tmp_path, presets, fars=(0.1,), json_file=out
         ),
         lambda presets: ijb_command.identify_files(
-            features, tmp_path, presets, fpirs=(0.5,), ranks=(1,), num_resamples=0, json_file=out
+            features,
+            tmp_path,
+            presets,
+            json_file=out,
+            settings=IdentificationSettings(fpirs=(0.5,), ranks=(1,), num_resamples=0),
         ),
     ):
         work(without)

@@ -13,9 +13,9 @@ from PIL import Image
 
 from eval.formats import embeddings as files
 from eval.formats.trials import write_scores
-from eval.results import Switches
+from eval.protocols.verification import VerificationSettings
 from eval.types import Embeddings, Trials
-from likeness.commands.evaluate import evaluate_files
+from likeness.commands.evaluate import Page, evaluate_files
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +48,13 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
     evaluate_files(
         [folder / "one.txt", folder / "a-system-of-a-rather-long-name.txt"],
-        switches=Switches(llr=True, num_resamples=20),
-        report_folder=folder / "out",
-        embeddings=[folder / "e.npz"],
-        media=folder / "media",
-        command="likeness evaluate " + "x" * 300,
+        VerificationSettings(llr=True, num_resamples=20),
+        page=Page(
+            folder / "out",
+            embeddings=[folder / "e.npz"],
+            media=folder / "media",
+            command="likeness evaluate " + "x" * 300,
+        ),
     )
     return folder / "out" / "index.html"
 

@@ -13,12 +13,12 @@ from PIL import Image
 
 from eval.formats import embeddings as files
 from eval.formats.trials import write_scores
-from eval.results import Switches
+from eval.protocols.verification import VerificationSettings
 from eval.types import Embeddings, Trials
 from likeness.cli import main
-from likeness.commands.evaluate import evaluate_files
+from likeness.commands.evaluate import Page, evaluate_files, page_of
 
-FAST = Switches(num_resamples=0)
+FAST = VerificationSettings(num_resamples=0)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_the_command_writes_the_page_with_what_it_was_made_of(
 def test_one_file_serves_all_systems_or_each_has_its_own(folder: Path) -> None:
     scores = [folder / "x.txt", folder / "y.txt"]
     for given, maps in (([folder / "x.npz"], 1), ([folder / "x.npz", folder / "y.npz"], 2)):
-        evaluate_files(scores, switches=FAST, embeddings=given, report_folder=folder / "out")
+        evaluate_files(scores, FAST, page=Page(folder / "out", embeddings=given))
         assert (folder / "out" / "index.html").read_text().count("Map of the embeddings") == maps
 
 
@@ -82,13 +82,13 @@ def test_a_list_without_labels_is_not_asked_for_again(folder: Path) -> None:
         ValueError,
         match=r"^\S*bare.txt holds no labels; give the trial list that has them with --trials$",
     ):
-        evaluate_files([folder / "bare.txt"], switches=FAST)
+        evaluate_files([folder / "bare.txt"], FAST)
     with pytest.raises(
         ValueError,
         match=r"^neither \S*bare.txt nor \S*blind.txt holds labels; give a trial list that has "
         r"them with --trials$",
     ):
-        evaluate_files([folder / "bare.txt"], trial_list=folder / "blind.txt", switches=FAST)
+        evaluate_files([folder / "bare.txt"], FAST, trial_list=folder / "blind.txt")
 
 
 def test_groups_of_two_lists_do_not_share_a_name(
@@ -107,9 +107,8 @@ def test_groups_of_two_lists_do_not_share_a_name(
     )
     evaluate_files(
         [folder / "one.txt", folder / "two.txt"],
-        switches=FAST,
-        embeddings=[folder / "all.npz"],
-        report_folder=folder / "out",
+        FAST,
+        page=Page(folder / "out", embeddings=[folder / "all.npz"]),
     )
     assert told["a1"] == told["a2"]
     assert told["c1"] == told["c2"]
@@ -119,20 +118,19 @@ def test_groups_of_two_lists_do_not_share_a_name(
 def test_wrong_input_is_refused_first(folder: Path) -> None:
     scores = [folder / "x.txt", folder / "y.txt"]
     with pytest.raises(ValueError, match="3 embedding files for 2 score files"):
-        evaluate_files(scores, embeddings=[folder / "x.npz"] * 3, report_folder=folder / "out")
+        evaluate_files(scores, page=Page(folder / "out", embeddings=[folder / "x.npz"] * 3))
     with pytest.raises(ValueError, match="name a folder for it with --report"):
-        evaluate_files(scores, media=folder / "faces")
+        page_of(None, media=folder / "faces")
     (folder / "bad.txt").write_text("a b c d\n")
     with pytest.raises(ValueError, match="--media takes a folder or such a list"):
-        evaluate_files(scores, media=folder / "bad.txt", report_folder=folder / "out")
+        evaluate_files(scores, page=Page(folder / "out", media=folder / "bad.txt"))
     files.write(folder / "few.npz", Embeddings(("s0/0",), np.ones((1, 4))))
     with pytest.raises(KeyError, match="10 of 11 enrolment ids of the trials have no embedding"):
         evaluate_files(
             scores[:1],
-            switches=FAST,
-            embeddings=[folder / "few.npz"],
-            report_folder=folder / "out",
+            FAST,
             json_file=folder / "x.json",
+            page=Page(folder / "out", embeddings=[folder / "few.npz"]),
         )
     assert not (folder / "out").exists()
     assert not (folder / "x.json").exists()

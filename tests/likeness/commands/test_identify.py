@@ -12,6 +12,7 @@ import pytest
 
 from eval.formats import embeddings
 from eval.identification import rank_k, search_embeddings, tpir, tpir_at_fpir, tpir_galleries_apart
+from eval.protocols.identification import IdentificationSettings
 from eval.similarity import matrix
 from eval.types import Embeddings
 from eval.verification import eer
@@ -108,10 +109,8 @@ def test_intervals_are_draws_of_probe_subjects(files):
     identify_files(
         folder / "g1.npz",
         folder / "p.npz",
+        IdentificationSettings(num_resamples=60, ranks=(1,), fpirs=(0.1,)),
         json_file=folder / "out.json",
-        num_resamples=60,
-        ranks=(1,),
-        fpirs=(0.1,),
     )
     found, _ = results(folder / "out.json")
     scores, names, who = matrix(p.matrix, g1.matrix, "simple:0.3"), subjects(g1), subjects(p)
@@ -141,10 +140,9 @@ def test_galleries_apart_and_merged(files):
     identify_files(
         folder / "g1.npz",
         folder / "m.npz",
+        IdentificationSettings(similarity="cosine", num_resamples=50),
         second_gallery=folder / "g2.npz",
-        similarity="cosine",
         json_file=folder / "out.json",
-        num_resamples=50,
     )
     found, _ = results(folder / "out.json")
     for fpir in (0.01, 0.1):
@@ -161,11 +159,9 @@ def test_galleries_apart_and_merged(files):
     text = identify_files(
         folder / "g1.npz",
         folder / "m.npz",
+        IdentificationSettings(similarity="cosine", protocol="closed", num_resamples=50),
         second_gallery=folder / "g2.npz",
-        similarity="cosine",
-        protocol="closed",
         json_file=merged,
-        num_resamples=50,
     )
     found, _ = results(merged)
     assert found["tpir_at_fpir(0.1)"]["value"] == pytest.approx(
@@ -187,15 +183,18 @@ def test_subject_lists_and_row_order(files):
             "".join(f"{a} {b}\n" for a, b in zip(ids, subjects(one)[rows], strict=True))
         )
     first = identify_files(
-        folder / "g1.npz", folder / "p.npz", json_file=folder / "a.json", num_resamples=50
+        folder / "g1.npz",
+        folder / "p.npz",
+        IdentificationSettings(num_resamples=50),
+        json_file=folder / "a.json",
     )
     second = identify_files(
         folder / "g.npz",
         folder / "q.npz",
+        IdentificationSettings(num_resamples=50),
         gallery_subjects=folder / "g.txt",
         probe_subjects=folder / "q.txt",
         json_file=folder / "b.json",
-        num_resamples=50,
     )
     a, b = results(folder / "a.json")[0], results(folder / "b.json")[0]
     assert {name: (one["value"], one["interval"]) for name, one in a.items()} == {
@@ -206,7 +205,9 @@ def test_subject_lists_and_row_order(files):
 
 def test_what_cannot_be_said_is_left_out_with_a_note(files):
     folder = files[0]
-    text = identify_files(folder / "g1.npz", folder / "g1.npz", ranks=(1, 50), num_resamples=0)
+    text = identify_files(
+        folder / "g1.npz", folder / "g1.npz", IdentificationSettings(ranks=(1, 50), num_resamples=0)
+    )
     for words in (
         "rank-50 left out: the gallery has 20 subjects",
         "TPIR left out",
@@ -243,13 +244,25 @@ def test_bad_input_leaves_nothing_behind(files):
             json_file=out,
         )
     with pytest.raises(ValueError, match="unknown similarity"):
-        identify_files(folder / "g1.npz", folder / "p.npz", similarity="cosinus", json_file=out)
+        identify_files(
+            folder / "g1.npz",
+            folder / "p.npz",
+            IdentificationSettings(similarity="cosinus"),
+            json_file=out,
+        )
     with pytest.raises(ValueError, match="90 of 150 probes have no mate"):
-        identify_files(folder / "g1.npz", folder / "p.npz", protocol="closed", json_file=out)
+        identify_files(
+            folder / "g1.npz",
+            folder / "p.npz",
+            IdentificationSettings(protocol="closed"),
+            json_file=out,
+        )
     with pytest.raises(
         ValueError, match="a false positive identification rate lies between 0 and 1"
     ):
-        identify_files(folder / "g1.npz", folder / "p.npz", fpirs=(1.5,), json_file=out)
+        identify_files(
+            folder / "g1.npz", folder / "p.npz", IdentificationSettings(fpirs=(1.5,)), json_file=out
+        )
     assert not out.exists()
 
 
@@ -274,7 +287,10 @@ def test_orl_faces_by_their_pixels(shared, tmp_path):
             tmp_path / f"{name}.npz", Embeddings(tuple(np.array(names)[chosen]), faces[chosen])
         )
     identify_files(
-        tmp_path / "g.npz", tmp_path / "p.npz", json_file=tmp_path / "o.json", num_resamples=100
+        tmp_path / "g.npz",
+        tmp_path / "p.npz",
+        IdentificationSettings(num_resamples=100),
+        json_file=tmp_path / "o.json",
     )
     found, _ = results(tmp_path / "o.json")
     assert found["rank_k(1)"]["counts"]["mated_probes"] == 135

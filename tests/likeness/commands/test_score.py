@@ -297,7 +297,7 @@ def test_all_missing_ids_are_counted_at_once(folder):
     with pytest.raises(KeyError, match=r"1 of 2 .* no models .*'n'"):
         score_files(folder / "more", folder / "e.npz", folder / "out", enrolment=folder / "models")
     write(folder / "seconds", ["s0/u0 1"])
-    with pytest.raises(KeyError, match="23 ids .* no duration"):
+    with pytest.raises(KeyError, match=r"23 ids .* no duration"):
         calibrate_files(
             folder / "trials",
             folder / "e.npz",

@@ -1,0 +1,449 @@
+"""1:N identification: probes searched in galleries, rank-k and TPIR@FPIR with their intervals, as
+results and as a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from eval import results as report
+from eval.bootstrap import Drawn, bounds
+from eval.identification import (
+    RULES,
+    Counts,
+    Protocol,
+    Searched,
+    rank_hits,
+    search_embeddings,
+    tpir,
+)
+from eval.protocols.labels import labels_of
+from eval.results import Result, interval_text, percent_text, with_bounds
+from eval.similarity import check_similarity
+from eval.types import Bools, Embeddings, Floats, name_first
+
+Conventions = dict[str, str | float | int]
+_Measure = Callable[..., tuple[float, float | None]]
+"""(weights of the probes, exact: all count once) -> value and threshold."""
+_ROUNDS = 100  # how often a draw without mated or non-mated probes is drawn again
+
+
+@dataclass(frozen=True)
+class IdentificationSettings:
+    """How probes are searched and what is measured.
+
+    Attributes:
+        similarity: A name of `eval.similarity`. None stands for the similarity that the meta of the
+            embeddings names, or for cosine where it names none.
+        fpirs: False-positive identification rates, one TPIR for each.
+        ranks: K of rank-K.
+        protocol: Open or closed, see `eval.identification.RULES`.
+        level: Share of the resamples that an interval spans.
+        num_resamples: Draws of the bootstrap over the subjects of the probes; 0 leaves the
+            intervals out.
+        seed: Of the draws.
+
+    Raises:
+        ValueError: A name is unknown, or a number is outside its range.
+
+    >>> IdentificationSettings(protocol="half")
+    Traceback (most recent call last):
+    ...
+    ValueError: unknown protocol 'half'; choose one of open, closed, ijb_evals
+    """
+
+    similarity: str | None = None
+    fpirs: Sequence[float] = (1e-2, 1e-1)
+    ranks: Sequence[int] = (1, 5, 10)
+    protocol: Protocol = "open"
+    level: float = 0.95
+    num_resamples: int = 1000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fpirs", tuple(self.fpirs))
+        object.__setattr__(self, "ranks", tuple(self.ranks))
+        if self.protocol not in get_args(Protocol):
+            raise ValueError(
+                f"unknown protocol {self.protocol!r}; choose one of {', '.join(get_args(Protocol))}"
+            )
+        if self.similarity is not None:
+            check_similarity(self.similarity)
+        if self.num_resamples < 0:
+            raise ValueError(
+                f"num_resamples is {self.num_resamples}; give 0 for no intervals, or a number such "
+                "as 1000"
+            )
+
+
+class Labelled(NamedTuple):
+    """Embeddings whose subjects are known.
+
+    Attributes:
+        embeddings: Of N items or templates.
+        subjects: (N,) text or integers. Several items of one subject count by the best score.
+    """
+
+    embeddings: Embeddings
+    subjects: ArrayLike
+
+
+class Identified(NamedTuple):
+    """What was measured of a search.
+
+    Attributes:
+        results: In the order of the table.
+        notes: What was left out and why, one sentence each.
+    """
+
+    results: list[Result]
+    notes: list[str]
+
+    def table(self) -> str:
+        """Aligned text: a row per metric with its interval, the counts, the notes."""
+        rows = [
+            (
+                label(result.metric),
+                f"{100 * result.value:6.2f}  {interval_text(result, show=percent_text)}".rstrip(),
+            )
+            for result in self.results
+        ]
+        if self.results:
+            rows += [
+                (name.replace("_", " "), f"{count:6,}")
+                for name, count in self.results[0].counts.items()
+                if count is not None and name != "subjects"
+            ]
+        width = max((len(name) for name, _ in rows), default=0)
+        rules = dict.fromkeys(
+            str(result.conventions["rule"])
+            for result in self.results
+            if "rule" in result.conventions
+        )
+        lines = [
+            *(f"{name:<{width}}   {text}" for name, text in rows),
+            "",
+            *(f"TPIR: {rule}." for rule in rules),
+            *report.footnotes(self.results, label=label),
+            *self.notes,
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def identify(
+    galleries: Embeddings | Sequence[Embeddings],
+    probes: Embeddings,
+    settings: IdentificationSettings = IdentificationSettings(),
+    *,
+    gallery_subjects: Mapping[str, str] | None = None,
+    probe_subjects: Mapping[str, str] | None = None,
+    system: str = "probes",
+) -> Identified:
+    """Searches every probe in a gallery: rank-k and TPIR@FPIR.
+
+    Args:
+        galleries: The gallery, or galleries apart (such as G1 and G2 of IJB): rank-k pools them,
+            open-set TPIR is the mean over them, the closed protocol merges them.
+        probes: What is searched for.
+        settings: How it is searched and what is measured.
+        gallery_subjects: Id -> subject of the galleries, else the first path component of the ids.
+        probe_subjects: The same of the probes.
+        system: Its name, as shown in tables.
+
+    Returns:
+        The results. TPIR that needs non-mated probes where there are none, and ranks beyond the
+        subjects of the gallery, are left out with a note.
+
+    Raises:
+        ValueError: Ids have no subject, no probe has a mate, the embeddings ask for different
+            similarities; and as in `eval.identification`.
+
+    >>> gallery = Embeddings(("ann/1", "bob/1"), [[1, 0], [0, 1]])
+    >>> probes = Embeddings(("ann/2", "bob/2"), [[2, 1], [3, 1]])
+    >>> settings = IdentificationSettings(fpirs=(), ranks=(1,), num_resamples=0)
+    >>> identify(gallery, probes, settings).results[0].value
+    0.5
+    """
+    apart = [galleries] if isinstance(galleries, Embeddings) else list(galleries)
+    similarity = _similarity(settings, [probes, *apart])
+    conventions: Conventions = {
+        "similarity": similarity,
+        "subjects_from": "first path component of the ids"
+        if probe_subjects is None
+        else "given mapping",
+        "probes_enrolled_themselves": len(
+            set(probes.ids).intersection(*[set().union(*(rows.ids for rows in apart))])
+        ),
+    }
+    return identify_labelled(
+        [Labelled(rows, labels_of("gallery", rows.ids, gallery_subjects)) for rows in apart],
+        Labelled(probes, labels_of("probe", probes.ids, probe_subjects)),
+        replace(settings, similarity=similarity),
+        system=system,
+        conventions=conventions,
+    )
+
+
+def identify_labelled(
+    galleries: Sequence[Labelled],
+    probes: Labelled,
+    settings: IdentificationSettings,
+    *,
+    system: str,
+    conventions: Conventions,
+) -> Identified:
+    """`identify` of embeddings whose subjects are known.
+
+    Args:
+        conventions: Further switches for the record.
+    """
+    searched, names = _searched(galleries, probes, settings)
+    mated: Counts = np.sum([search.mated for search in searched], axis=0)
+    if not mated.any():
+        raise ValueError(
+            f"identification: none of {mated.size} probes has a mate in the gallery; check that "
+            "both name their subjects alike"
+        )
+    settings, notes = _possible(searched, settings)
+    without_mate = int(np.count_nonzero(mated == 0))
+    if without_mate:
+        notes.append(
+            f"rank-k is over the {mated.size - without_mate:,} probes with a mate; "
+            f"{without_mate:,} have none."
+        )
+    if conventions.get("probes_enrolled_themselves"):
+        notes.append(
+            f"{conventions['probes_enrolled_themselves']} probes are in the gallery themselves "
+            "(same id) and find themselves: their hits mean nothing."
+        )
+    subject = np.unique(np.asarray(probes.subjects), return_inverse=True)[1]
+    counts: dict[str, int | None] = {
+        "probes": mated.size,
+        "mated_probes": mated.size - without_mate,
+        "gallery_templates": sum(len(name) for name in names),
+        "gallery_subjects": len(set().union(*(name.tolist() for name in names))),
+        "subjects": int(subject.max()) + 1,
+    }
+    measures = _measures(searched, mated, settings)
+    values, num_redrawn = _resample(measures, subject, [one.mated for one in searched], settings)
+    behind = _behind(measures, subject, mated, settings)
+    common = _common(len(galleries), settings, num_redrawn, conventions)
+    kind = "closed set" if settings.protocol == "closed" else "open set"
+    protocol = f"identification 1:N, {kind}{', galleries apart' if len(searched) > 1 else ''}"
+    own = _own_conventions(settings)
+    results = []
+    for metric, measure in measures.items():
+        value, threshold = measure(np.ones(mated.size, dtype=np.int64), exact=True)
+        ends = None
+        if settings.num_resamples:
+            ends = bounds(values[metric], settings.level, behind[metric])
+        result = Result(
+            system, metric, value, None, threshold, counts, own[metric] | common, protocol
+        )
+        results.append(with_bounds(result, ends))
+    return Identified(results, notes)
+
+
+def _similarity(settings: IdentificationSettings, sides: Sequence[Embeddings]) -> str:
+    """The similarity that the settings name, else the one that all embeddings name."""
+    stated = {rows.meta["similarity"] for rows in sides if rows.meta.get("similarity")}
+    if settings.similarity is None and len(stated) > 1:
+        raise ValueError(
+            f"the embedding files ask for different similarities ({name_first(sorted(stated))}); "
+            "embed both with one model, or name one"
+        )
+    return settings.similarity or next(iter(stated), "cosine")
+
+
+def _searched(
+    galleries: Sequence[Labelled], probes: Labelled, settings: IdentificationSettings
+) -> tuple[list[Searched], list[NDArray[np.generic]]]:
+    """The search in each gallery, and the subjects of each; the closed protocol merges them."""
+    rows = [gallery.embeddings.matrix for gallery in galleries]
+    names = [np.asarray(gallery.subjects) for gallery in galleries]
+    keep = 0
+    if settings.protocol == "closed":
+        rows, names = [np.concatenate(rows)], [np.concatenate(names)]
+        num_probes = len(probes.embeddings.ids)
+        # More than are needed, because the draws of the bootstrap weigh the probes anew.
+        keep = 4 * int(np.ceil(max(settings.fpirs, default=0) * num_probes)) + 100
+    searched = [
+        search_embeddings(
+            probes.embeddings.matrix,
+            matrix,
+            of_rows,
+            probes.subjects,
+            similarity=settings.similarity or "cosine",
+            keep=keep,
+        )
+        for matrix, of_rows in zip(rows, names, strict=True)
+    ]
+    return searched, names
+
+
+def _possible(
+    searched: Sequence[Searched], settings: IdentificationSettings
+) -> tuple[IdentificationSettings, list[str]]:
+    """The settings without what cannot be measured, and a note on each such metric."""
+    num_subjects = min(search.num_subjects for search in searched)
+    notes = [
+        f"rank-{k} left out: the gallery has {num_subjects} subjects."
+        for k in settings.ranks
+        if k > num_subjects
+    ]
+    ranks = [k for k in settings.ranks if k <= num_subjects]
+    fpirs = settings.fpirs
+    one_kind = any(search.mated.all() or not search.mated.any() for search in searched)
+    if settings.protocol != "closed" and fpirs and one_kind:
+        notes.append(
+            "TPIR left out: an open set needs mated and non-mated probes for each gallery; add "
+            "probes of subjects not enrolled, or ask for the closed protocol."
+        )
+        fpirs = ()
+    return replace(settings, ranks=ranks, fpirs=fpirs), notes
+
+
+def _measures(
+    searched: Sequence[Searched], mated: Counts, settings: IdentificationSettings
+) -> dict[str, _Measure]:
+    """Metric -> how it is measured on weighted probes, in the order of the table."""
+    measures: dict[str, _Measure] = {
+        f"rank_k({k})": partial(
+            _rank, np.sum([rank_hits(search, k) for search in searched], axis=0), mated
+        )
+        for k in settings.ranks
+    }
+    return measures | {
+        f"tpir_at_fpir({fpir:g})": partial(_tpir, searched, fpir, settings.protocol)
+        for fpir in settings.fpirs
+    }
+
+
+def _behind(
+    measures: Mapping[str, _Measure],
+    subject: Counts,
+    mated: Counts,
+    settings: IdentificationSettings,
+) -> dict[str, Drawn]:
+    """Metric -> what its interval rests on: the kind of probes with fewer subjects."""
+    with_mate, without = (np.unique(subject[kind]).size for kind in (mated > 0, mated == 0))
+    all_mated = with_mate == int(subject.max()) + 1
+    behind = dict.fromkeys(
+        measures, Drawn(with_mate, "subjects" if all_mated else "subjects with mated probes")
+    )
+    if settings.protocol != "closed" and without < with_mate:
+        behind |= {
+            metric: Drawn(without, "subjects with non-mated probes")
+            for metric in measures
+            if metric.startswith("tpir")
+        }
+    return behind
+
+
+def _common(
+    num_galleries: int,
+    settings: IdentificationSettings,
+    num_redrawn: int,
+    conventions: Conventions,
+) -> Conventions:
+    """What the record says of every metric."""
+    common: Conventions = {
+        "galleries": num_galleries,
+        "templates": "best score over the templates of a subject",
+        **conventions,
+    }
+    if settings.num_resamples:
+        common |= {
+            "interval": "percentile bootstrap over subjects of the probes",
+            "level": settings.level,
+            "num_resamples": settings.num_resamples,
+            "seed": settings.seed,
+            "num_redrawn": num_redrawn,
+        }
+    return common
+
+
+def _own_conventions(settings: IdentificationSettings) -> dict[str, Conventions]:
+    """What the record says of each metric alone."""
+    closed = settings.protocol == "closed"
+    ranks: dict[str, Conventions] = {
+        f"rank_k({k})": {
+            "k": k,
+            "ties": "expected value over the orders of tied subjects",
+            "over": "mated probes",
+        }
+        for k in settings.ranks
+    }
+    return ranks | {
+        f"tpir_at_fpir({fpir:g})": {
+            "fpir": fpir,
+            "rule": RULES[settings.protocol],
+            "ties": "score > threshold" if closed else "a tie for first place is a miss",
+        }
+        for fpir in settings.fpirs
+    }
+
+
+def _rank(hits: Floats, mated: Counts, weights: Counts, exact: bool = False) -> tuple[float, None]:
+    """Pooled over galleries: hits, mated: (Q,) sums over them."""
+    return float(np.sum(weights * hits) / np.sum(weights * mated)), None
+
+
+def _tpir(
+    searched: Sequence[Searched],
+    fpir: float,
+    protocol: Protocol,
+    weights: Counts,
+    exact: bool = False,
+) -> tuple[float, float | None]:
+    """Mean over galleries; the threshold if there is one for all of them."""
+    each = [
+        tpir(search, fpir, protocol=protocol, weights=None if exact else weights)
+        for search in searched
+    ]
+    threshold = each[0].threshold if len(each) == 1 and np.isfinite(each[0].threshold) else None
+    return float(np.mean([measured.value for measured in each])), threshold
+
+
+def _resample(
+    measures: Mapping[str, _Measure],
+    subject: Counts,
+    mated: Sequence[Bools],
+    settings: IdentificationSettings,
+) -> tuple[dict[str, Floats], int]:
+    """Each metric's values on draws of as many probe subjects as there are, with replacement; draws
+    without a probe of a needed kind are drawn again.
+    """
+    values = {metric: np.empty(settings.num_resamples) for metric in measures}
+    rng, num_subjects = np.random.default_rng(settings.seed), int(subject.max()) + 1
+    need_both = bool(settings.fpirs) and settings.protocol != "closed"
+    redrawn = 0
+    for i in range(settings.num_resamples):
+        for _ in range(_ROUNDS):
+            weights = np.bincount(
+                rng.integers(num_subjects, size=num_subjects), minlength=num_subjects
+            )[subject]
+            numbers = [int(weights[kind].sum()) for kind in mated]
+            if sum(numbers) and (not need_both or all(0 < n < weights.sum() for n in numbers)):
+                break
+            redrawn += 1
+        else:
+            raise ValueError(
+                f"bootstrap: {_ROUNDS} draws in a row of {num_subjects} probe subjects lack mated "
+                "or non-mated probes; too few for an interval"
+            )
+        for metric, measure in measures.items():
+            values[metric][i] = measure(weights)[0]
+    return values, redrawn
+
+
+def label(metric: str) -> str:
+    """A metric's name for people: rank-1 (%), TPIR (%) at FPIR 0.01."""
+    kind, _, number = metric.rstrip(")").partition("(")
+    return f"rank-{number} (%)" if kind == "rank_k" else f"TPIR (%) at FPIR {float(number):g}"

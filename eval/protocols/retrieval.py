@@ -1,0 +1,281 @@
+"""Retrieval: every query searches all other items, or a gallery; recall@K, R-precision and MAP@R
+with intervals over classes, as results and as a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, get_args
+
+import numpy as np
+
+from eval.bootstrap import Bounds, Drawn, Ends, bounds
+from eval.protocols.labels import labels_of
+from eval.ranks import Counts
+from eval.results import Result, interval_notes, interval_text, percent_text, with_bounds
+from eval.retrieval import Lone, query_metrics
+from eval.similarity import check_similarity
+from eval.types import Bools, Embeddings, Floats, name_first
+
+Conventions = dict[str, str | float | int]
+_DRAWS = 1 << 22  # drawn classes in memory at once
+_RULES = {
+    "map@r": "(1/R) sum over the first R places of precision(i) rel(i)",
+    "map@1000": "the same over 1,000 places, divided by min(R, 1000)",
+}
+
+
+@dataclass(frozen=True)
+class RetrievalSettings:
+    """How queries search and what is measured.
+
+    Attributes:
+        similarity: A name of `eval.similarity`. None stands for the similarity that the meta of the
+            queries names, or for cosine where it names none.
+        ks: K of recall@K.
+        lone: What becomes of queries without any relevant item: they are left out, count as 0, or
+            are an error.
+        level: Share of the resamples that an interval spans.
+        num_resamples: Draws of the bootstrap over the classes of the queries; 0 leaves the
+            intervals out.
+        seed: Of the draws.
+
+    Raises:
+        ValueError: A name is unknown, or a number is outside its range.
+
+    >>> RetrievalSettings(lone="keep")
+    Traceback (most recent call last):
+    ...
+    ValueError: unknown lone 'keep'; choose one of exclude, zero, error
+    """
+
+    similarity: str | None = None
+    ks: Sequence[int] = (1, 2, 4, 8)
+    lone: Lone = "exclude"
+    level: float = 0.95
+    num_resamples: int = 1000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ks", tuple(self.ks))
+        if self.lone not in get_args(Lone):
+            raise ValueError(
+                f"unknown lone {self.lone!r}; choose one of {', '.join(get_args(Lone))}"
+            )
+        if self.similarity is not None:
+            check_similarity(self.similarity)
+        if self.num_resamples < 0:
+            raise ValueError(
+                f"num_resamples is {self.num_resamples}; give 0 for no intervals, or a number such "
+                "as 1000"
+            )
+
+
+class Retrieved(NamedTuple):
+    """What was measured of a retrieval.
+
+    Attributes:
+        results: In the order of the table.
+    """
+
+    results: list[Result]
+
+    def table(self) -> str:
+        """A row per metric in percent, then the counts and what the brackets are."""
+        lines = [f"{'':16}{self.results[0].system} (%)"]
+        for result in self.results:
+            lines.append(
+                f"{label(result.metric):16}{100 * result.value:6.2f}  "
+                f"{interval_text(result, show=percent_text)}".rstrip()
+            )
+        counts, conventions = self.results[0].counts, self.results[0].conventions
+        lines += [
+            f"{kind:16}{counts[kind]:>6,}" for kind in ("queries", "lone", "gallery", "classes")
+        ]
+        note = "No intervals were computed."
+        if "level" in conventions:
+            note = (
+                f"Intervals: {100 * float(conventions['level']):g} % bootstrap over "
+                f"{counts['classes']:,} classes ({conventions['labels_from']}), "
+                f"{conventions['num_resamples']:,} resamples."
+            )
+        lines += [
+            "",
+            f"Similarity {conventions['similarity']}; lone queries {conventions['lone']}. {note}",
+            *interval_notes(self.results, label=label),
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def retrieve(
+    queries: Embeddings,
+    labels: Mapping[str, str] | None = None,
+    settings: RetrievalSettings = RetrievalSettings(),
+    *,
+    gallery: Embeddings | None = None,
+    gallery_labels: Mapping[str, str] | None = None,
+    system: str = "queries",
+    labels_from: str = "given mapping",
+) -> Retrieved:
+    """Retrieval metrics with bootstrap intervals over classes.
+
+    Args:
+        queries: Each searches all others, or the gallery.
+        labels: Id -> class, else the first path component of the ids.
+        settings: How queries search and what is measured.
+        gallery: What is searched instead of the queries themselves.
+        gallery_labels: Id -> class of the gallery, by default `labels`.
+        system: Its name, as shown in tables.
+        labels_from: A phrase on where `labels` come from.
+
+    Raises:
+        ValueError: Ids have no class, the gallery is of another model, no query has a relevant
+            item; and as in `eval.retrieval`.
+
+    >>> items = Embeddings(("a/1", "a/2", "b/1", "b/2"), [[1, 0], [2, 1], [0, 1], [1, 3]])
+    >>> retrieved = retrieve(items, settings=RetrievalSettings(ks=(1,), num_resamples=0))
+    >>> {result.metric: result.value for result in retrieved.results}["recall@1"]
+    1.0
+    """
+    classes = labels_of("queries", queries.ids, labels, "label")
+    similarity = settings.similarity or queries.meta.get("similarity") or "cosine"
+    values = query_metrics(
+        queries.matrix,
+        classes,
+        gallery=None if gallery is None else gallery.matrix,
+        gallery_labels=_gallery_classes(queries, gallery, gallery_labels, labels),
+        ks=settings.ks,
+        similarity=similarity,
+    )
+    alone: Bools = values.pop("relevant") == 0
+    used = _used(queries, alone, settings)
+    per_query = {name: np.nan_to_num(of_queries)[used] for name, of_queries in values.items()}
+    codes = np.unique(np.asarray(classes)[used], return_inverse=True)[1].astype(np.int64)
+    lone, num_classes = int(np.count_nonzero(alone)), int(codes.max()) + 1
+    counts: dict[str, int | None] = {"queries": codes.size, "lone": lone}
+    counts |= {"gallery": len((gallery or queries).ids), "classes": num_classes}
+    counts["subjects"] = num_classes
+    source = "first path component of the ids" if labels is None else labels_from
+    common = _common(similarity, gallery is not None, source, settings)
+    protocol = "retrieval among the items" if gallery is None else "retrieval from a gallery"
+    intervals = _class_bounds(per_query, codes, settings) if settings.num_resamples else {}
+    results = []
+    for name, of_queries in per_query.items():
+        own: Conventions = {"rule": _RULES[name]} if name in _RULES else {}
+        mean = float(of_queries.mean())
+        result = Result(system, name, mean, None, None, counts, own | common, protocol)
+        results.append(with_bounds(result, intervals.get(name)))
+    return Retrieved(results)
+
+
+def class_intervals(
+    per_query: dict[str, Floats], codes: Counts, settings: RetrievalSettings = RetrievalSettings()
+) -> dict[str, Ends | None]:
+    """Percentile intervals of the means of per-query values (Q,), all on the same draws.
+
+    A draw takes C of the C classes with replacement, every query of a class as often as its class
+    was drawn. The ranks stay those of the whole gallery.
+
+    Args:
+        per_query: Metric -> (Q,) values.
+        codes: (Q,) class numbers 0 to C - 1, each in use.
+        settings: The level, the number of draws and their seed.
+
+    Returns:
+        Metric -> the interval; None where there is none, see `eval.bootstrap.bounds`.
+    """
+    return {
+        name: interval.ends for name, interval in _class_bounds(per_query, codes, settings).items()
+    }
+
+
+def label(metric: str) -> str:
+    """The name of a metric for people: R@1, MAP@R."""
+    names = {"r_precision": "R-precision", "map@r": "MAP@R", "map@1000": "MAP@1000"}
+    return names.get(metric, metric.replace("recall@", "R@").replace("precision@", "P@"))
+
+
+def _gallery_classes(
+    queries: Embeddings,
+    gallery: Embeddings | None,
+    gallery_labels: Mapping[str, str] | None,
+    labels: Mapping[str, str] | None,
+) -> list[str] | None:
+    """The class of each item of the gallery, None where there is no gallery."""
+    if gallery is None:
+        if gallery_labels is not None:
+            raise ValueError("gallery labels without a gallery; give its embeddings too")
+        return None
+    models = [rows.meta.get("model", "") for rows in (queries, gallery)]
+    if all(models) and models[0] != models[1]:
+        raise ValueError(
+            f"the queries and the gallery were made by different models ({models[0][:12]} and "
+            f"{models[1][:12]}); embed both with one model"
+        )
+    return labels_of("gallery", gallery.ids, gallery_labels or labels, "label")
+
+
+def _used(queries: Embeddings, alone: Bools, settings: RetrievalSettings) -> Bools:
+    """(Q,) the queries that count. alone: those without a relevant item."""
+    if settings.lone == "error" and alone.any():
+        first = name_first(queries.ids[i] for i in np.flatnonzero(alone)[:6])
+        raise ValueError(
+            f"{np.count_nonzero(alone)} of {alone.size} queries have no relevant item ({first}); "
+            "remove them or leave lone queries out"
+        )
+    used: Bools = np.ones_like(alone) if settings.lone == "zero" else ~alone
+    if not used.any():
+        raise ValueError(
+            f"none of the {alone.size} queries has a relevant item; classes need at least two "
+            "items, or a gallery that holds them"
+        )
+    return used
+
+
+def _common(
+    similarity: str, has_gallery: bool, labels_from: str, settings: RetrievalSettings
+) -> Conventions:
+    """What the record says of every metric."""
+    common: Conventions = {
+        "similarity": similarity,
+        "self": "separate gallery, nothing removed" if has_gallery else "removed by index",
+        "ties": "expected value over the orders of tied items",
+        "lone": {"zero": "count 0"}.get(settings.lone, "excluded"),
+        "labels_from": labels_from,
+    }
+    if settings.num_resamples:
+        common |= {
+            "interval": "percentile bootstrap over classes of queries, gallery as it is",
+            "level": settings.level,
+            "num_resamples": settings.num_resamples,
+            "seed": settings.seed,
+        }
+    return common
+
+
+def _class_bounds(
+    per_query: dict[str, Floats], codes: Counts, settings: RetrievalSettings
+) -> dict[str, Bounds]:
+    sizes = np.bincount(codes)
+    totals = np.stack(
+        [sizes, *(np.bincount(codes, weights=values) for values in per_query.values())], axis=1
+    ).astype(np.float64)
+    rng = np.random.default_rng(settings.seed)
+    step = max(1, _DRAWS // sizes.size)
+    sums = []
+    for start in range(0, settings.num_resamples, step):
+        height = min(step, settings.num_resamples - start)
+        drawn = (
+            rng.integers(sizes.size, size=(height, sizes.size))
+            + np.arange(height)[:, None] * sizes.size
+        )
+        sums.append(
+            np.bincount(drawn.ravel(), minlength=height * sizes.size).reshape(height, -1) @ totals
+        )
+    drawn_sums = np.concatenate(sums)
+    means = drawn_sums[:, 1:] / drawn_sums[:, :1]
+    return {
+        name: bounds(means[:, i], settings.level, Drawn(sizes.size, "classes"))
+        for i, name in enumerate(per_query)
+    }

@@ -1,0 +1,187 @@
+"""Several verification systems side by side: each measured, those on the same trials set against a
+reference, and error rates by groups of subjects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from eval import groups
+from eval.bootstrap import Drawn, Resamples, drawn_from
+from eval.formats.subjects import subjects_of
+from eval.protocols.verification import VerificationSettings, evaluate
+from eval.results import Result, table
+from eval.types import Ints, Scores, Trials
+
+if TYPE_CHECKING:
+    from eval.paired import Paired, Unpaired
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """What was measured of several systems.
+
+    Attributes:
+        results: Of all systems, in the order of the tables.
+        scores: System -> its scores; those on the trials of the reference in its order.
+        trials: System -> the trials of its scores.
+        grouped: Error rates by groups, one entry per system; empty without groups.
+        paired: The differences to the reference; None where there are none.
+        subject_of: Id -> name of its subject, as far as it is known.
+    """
+
+    results: list[Result]
+    scores: Mapping[str, Scores]
+    trials: Mapping[str, Trials]
+    grouped: Sequence[groups.Grouped] = ()
+    paired: Paired | None = None
+    subject_of: Mapping[str, str] = field(default_factory=dict)
+
+    def table(self) -> str:
+        """Everything as tables of text: the results, the differences, the groups."""
+        text = table(self.results)
+        if self.paired is not None:
+            from eval import paired
+
+            text += paired.table(self.paired)
+        return text + (groups.table(self.grouped) if self.grouped else "")
+
+    def more_json(self) -> dict[str, Any]:
+        """What the JSON of the results holds besides them."""
+        more: dict[str, Any] = {}
+        if self.grouped:
+            more["groups"] = [asdict(system) for system in self.grouped]
+        if self.paired is not None:
+            from eval import paired
+
+            more |= paired.to_json(self.paired)
+        return more
+
+
+def evaluate_together(
+    systems: Mapping[str, tuple[Trials, Scores]],
+    settings: VerificationSettings,
+    *,
+    reference: str | None = None,
+    subject_of: Mapping[str, str] | None = None,
+    group_of: Mapping[str, str] | None = None,
+) -> Compared:
+    """Measures several systems on lists of trials.
+
+    Args:
+        systems: Name -> the labelled trials and their scores.
+        settings: What is measured and by which rule.
+        reference: The system to which the differences of the others are taken, by default the
+            first. Systems on the same trials are compared on the same resamples.
+        subject_of: Id -> subject, for intervals over subjects, see `subjects_of`.
+        group_of: Id or subject -> group. The error rates are then measured by group as well.
+
+    Raises:
+        ValueError: Groups are asked for where no subjects are known; and as `subjects_of`,
+            `evaluate` and `eval.groups.sides_of`.
+
+    >>> trials = Trials(("a/1", "b/1"), ("a/2", "b/2"), [0, 0, 1, 1], [0, 1, 0, 1], [1, 0, 0, 1])
+    >>> good, bad = (Scores(values, trials.target) for values in ([3, 1, 1, 3], [3, 4, 1, 2]))
+    >>> systems = {"good": (trials, good), "bad": (trials, bad)}
+    >>> compared = evaluate_together(systems, VerificationSettings((), fars=(), num_resamples=0))
+    >>> {result.system: result.value for result in compared.results}
+    {'good': 0.0, 'bad': 0.5}
+    """
+    reference = next(iter(systems)) if reference is None else reference
+    trials = {name: listed for name, (listed, _) in systems.items()}
+    scores = {name: measured for name, (_, measured) in systems.items()}
+    unpaired = _in_one_order(scores, trials, reference)
+    results: list[Result] = []
+    grouped: list[groups.Grouped] = []
+    resamples: dict[str, Resamples] = {}
+    drawn: dict[str, Drawn] = {}
+    names_of = dict(subject_of or {})
+    for name, listed in trials.items():
+        numbers, source = subjects_of(listed, subject_of)
+        subjects = None if numbers is None else _of_trials(listed, numbers)
+        if numbers is not None and not subject_of:
+            names_of |= _named(listed, numbers, source)
+        if group_of is not None:
+            grouped.append(
+                _grouped(name, (listed, scores[name]), settings, subjects, group_of, names_of)
+            )
+        evaluated = evaluate(
+            scores[name], settings, subjects=subjects, subjects_from=source, system=name
+        )
+        results += evaluated.results
+        drawn[name] = drawn_from(scores[name].target, subjects)
+        if evaluated.resamples is not None:
+            resamples[name] = evaluated.resamples
+    compared: Paired | None = None
+    if len(systems) > 1 and (resamples or unpaired):
+        from eval.paired import differences  # slow to import, needed here only
+
+        compared = differences(reference, results, resamples, drawn, unpaired)
+    return Compared(results, scores, trials, grouped, compared, names_of)
+
+
+def _grouped(
+    name: str,
+    system: tuple[Trials, Scores],
+    settings: VerificationSettings,
+    subjects: Ints | None,
+    group_of: Mapping[str, str],
+    subject_of: Mapping[str, str],
+) -> groups.Grouped:
+    if subjects is None:
+        raise ValueError(
+            f"{name}: groups are compared by their subjects, and the ids do not name them; give an "
+            "`id subject` list with --subjects"
+        )
+    trials, scores = system
+    sides, names = groups.sides_of(trials, group_of, subject_of)
+    return groups.evaluate_groups(name, scores, subjects, sides, names, settings=settings)
+
+
+def _in_one_order(
+    scores: dict[str, Scores], trials: dict[str, Trials], reference: str
+) -> list[Unpaired]:
+    """Brings the scores on the trials of the reference into its order, so that all are measured on
+    the same resamples; gives the systems on other trials.
+    """
+    if len(scores) == 1:
+        return []
+    from eval.paired import Unpaired, match_trials  # slow to import, needed here only
+
+    unpaired = []
+    for name in scores:
+        if name == reference:
+            continue
+        matched = match_trials(trials[reference], trials[name])
+        if matched.order is None:
+            unpaired.append(
+                Unpaired(name, matched.only_first, matched.only_second, matched.other_label)
+            )
+        else:
+            in_order = scores[name].values[matched.order]
+            scores[name] = Scores(in_order, scores[reference].target)
+            trials[name] = trials[reference]
+    return unpaired
+
+
+def _of_trials(trials: Trials, numbers: tuple[Ints, Ints]) -> Ints:
+    """(P, 2) subject numbers of both sides of each trial, from those of the ids of each side."""
+    return np.stack([numbers[0][trials.enrol], numbers[1][trials.probe]], axis=1)
+
+
+def _named(trials: Trials, numbers: tuple[Ints, Ints], source: str) -> dict[str, str]:
+    """Id -> subject. Its name is the first folder of the ids where the subjects come from there,
+    else the first of its ids: numbers begin anew in each list.
+    """
+    by_folder = source.startswith("first path component")
+    sides = ((trials.enrol_ids, numbers[0]), (trials.probe_ids, numbers[1]))
+    first: dict[int, str] = {}
+    return {
+        name: name.split("/", 1)[0] if by_folder else f"subject of {first.setdefault(number, name)}"
+        for ids, of_side in sides
+        for name, number in zip(ids, of_side.tolist(), strict=True)
+    }

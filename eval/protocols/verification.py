@@ -1,0 +1,378 @@
+"""1:1 verification: the metrics of a system with their thresholds, intervals and conventions.
+
+`VerificationSettings` says what is measured and by which rule. `evaluate` measures one system;
+`evaluate_together` measures several, sets those on the same trials against a reference, and splits
+the error rates by groups of subjects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from eval.bootstrap import Bounds, Ends, Metric, Resamples, bounds_of
+from eval.results import Result, table, with_bounds
+from eval.types import Floats, Scores
+from eval.verification import (
+    EerMethod,
+    Measured,
+    TarRule,
+    actual_dcf,
+    check_costs,
+    cllr,
+    eer,
+    min_cllr,
+    min_dcf,
+    min_dcf_threshold,
+    num_allowed,
+    tar_at_far,
+    tar_threshold,
+    threshold_at_eer,
+    verification_metrics,
+)
+
+Conventions = dict[str, str | float | int]
+PROTOCOL = "verification 1:1"
+_EER_RULES = {
+    "interpolated": "interpolated between the two ROC points around FAR = FRR",
+    "convex_hull": "on the convex hull of the ROC (ROCCH)",
+    "nearest": "mean of FAR and FRR at the ROC point where they are nearest",
+}
+_TAR_RULES = {
+    "strict": "strict: score > the (floor(far N) + 1)-th largest nontarget score",
+    "nearest": "nearest: the ROC point of the nearest FAR, which may exceed it",
+    "interpolated": "interpolated: linear between adjacent ROC points",
+}
+
+
+@dataclass(frozen=True)
+class VerificationSettings:
+    """What `evaluate` measures and by which rule. Every result names them.
+
+    Attributes:
+        p_targets: Priors of a target trial, one minDCF for each.
+        c_miss: Cost of a miss in the DCF.
+        c_fa: Cost of a false accept in the DCF.
+        fars: False-accept rates, one TAR for each.
+        eer_method: How the EER is read off the ROC, see `eval.verification.eer`.
+        tar_rule: Which threshold belongs to a FAR, see `eval.verification.tar_at_far`.
+        llr: The scores are log-likelihood ratios: Cllr, minCllr and the actual DCF are added.
+        level: Share of the resamples that an interval spans.
+        num_resamples: Draws of the bootstrap; 0 leaves the intervals out.
+        seed: Of the draws.
+
+    Raises:
+        ValueError: A rule is unknown, or a number is outside its range.
+
+    >>> VerificationSettings(tar_rule="loose")
+    Traceback (most recent call last):
+    ...
+    ValueError: unknown tar_rule 'loose'; choose one of strict, nearest, interpolated
+    """
+
+    p_targets: Sequence[float] = (0.01, 0.05)
+    c_miss: float = 1.0
+    c_fa: float = 1.0
+    fars: Sequence[float] = (1e-1, 1e-2, 1e-3)
+    eer_method: EerMethod = "interpolated"
+    tar_rule: TarRule = "strict"
+    llr: bool = False
+    level: float = 0.95
+    num_resamples: int = 1000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "p_targets", tuple(self.p_targets))
+        object.__setattr__(self, "fars", tuple(self.fars))
+        for name, allowed in (("eer_method", get_args(EerMethod)), ("tar_rule", get_args(TarRule))):
+            if getattr(self, name) not in allowed:
+                raise ValueError(
+                    f"unknown {name} {getattr(self, name)!r}; choose one of {', '.join(allowed)}"
+                )
+        for p_target in self.p_targets:
+            check_costs(p_target, self.c_miss, self.c_fa)
+        if self.num_resamples < 0:
+            raise ValueError(
+                f"num_resamples is {self.num_resamples}; give 0 for no intervals, or a number such "
+                "as 1000"
+            )
+
+    @property
+    def costs(self) -> dict[str, float]:
+        """The costs of the two errors, as keywords of the DCF."""
+        return {"c_miss": self.c_miss, "c_fa": self.c_fa}
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluated:
+    """What was measured of one system.
+
+    Attributes:
+        results: In the order of the table.
+        resamples: The values behind the intervals; None where none were asked for.
+        scores: What was measured.
+    """
+
+    results: Sequence[Result]
+    resamples: Resamples | None
+    scores: Scores
+
+    @cached_property
+    def _by_metric(self) -> dict[str, Result]:
+        return {result.metric: result for result in self.results}
+
+    def result(self, metric: str) -> Result:
+        """The result of a metric, by its name such as "eer" or "tar_at_far(0.01)".
+
+        Raises:
+            KeyError: It was not measured.
+        """
+        if metric not in self._by_metric:
+            raise KeyError(f"{metric!r} was not measured; there is {', '.join(self._by_metric)}")
+        return self._by_metric[metric]
+
+    @property
+    def eer(self) -> float:
+        """The equal error rate, a fraction. A lower EER is better."""
+        return self.result("eer").value
+
+    @property
+    def interval(self) -> Ends | None:
+        """The interval of the EER, None where there is none."""
+        return self.result("eer").interval
+
+    def threshold(self, *, far: float | None = None, p_target: float | None = None) -> float:
+        """The threshold of an operating point: a trial is accepted if its score is at least this.
+
+        Args:
+            far: The lowest threshold that accepts no larger share of the nontarget trials.
+            p_target: The threshold of the minDCF at this prior of a target trial, at unit costs.
+                Without either, the threshold of the EER.
+
+        Returns:
+            The threshold; infinity where every trial has to be rejected.
+
+        Raises:
+            ValueError: Both are given, or one is outside 0 to 1.
+        """
+        if far is not None and p_target is not None:
+            raise ValueError(
+                f"far {far} and p_target {p_target} each set a threshold; give one of them"
+            )
+        target, nontarget = self.scores.targets, self.scores.nontargets
+        if far is not None:
+            return tar_threshold(target, nontarget, far)
+        if p_target is not None:
+            return min_dcf_threshold(target, nontarget, p_target=p_target)
+        return threshold_at_eer(target, nontarget)
+
+    def table(self) -> str:
+        """The results as an aligned table of text."""
+        return table(self.results)
+
+
+def evaluate(
+    scores: Scores,
+    settings: VerificationSettings = VerificationSettings(),
+    *,
+    subjects: ArrayLike | None = None,
+    subjects_from: str = "",
+    system: str = "scores",
+    protocol: str = PROTOCOL,
+) -> Evaluated:
+    """EER, minDCF per p_target and TAR per FAR of one system, with thresholds and bootstrap
+    intervals.
+
+    Args:
+        scores: P trials with labels.
+        settings: What is measured and by which rule.
+        subjects: (P, 2) integers, the subjects of both sides of each trial. None resamples trials,
+            which is too optimistic; the results say so.
+        subjects_from: A phrase on where the subjects come from, or why there are none.
+        system: Its name, as shown in tables.
+        protocol: The name of the protocol, as the results state it.
+
+    Returns:
+        The results. Cllr and the actual DCF have no interval.
+
+    Raises:
+        ValueError: As in `eval.verification` and `eval.bootstrap`.
+
+    >>> scores = Scores([3, 2, 1, 0, -1, -2], [True, True, False, True, False, False])
+    >>> evaluated = evaluate(scores, VerificationSettings(num_resamples=0))
+    >>> round(evaluated.eer, 3), evaluated.threshold(far=0.01)
+    (0.333, 2.0)
+    """
+    target, nontarget = scores.targets, scores.nontargets
+    measures = _measures(target, nontarget, settings)
+    intervals, resamples = _intervals(measures, scores, subjects, settings)
+    source = subjects_from or ("unknown: none were given" if subjects is None else "given")
+    common: Conventions = {
+        "ties": "one operating point per distinct score",
+        "accept": "score >= threshold",
+        **_interval_conventions(settings, resamples, subjects is not None),
+        "subjects_from": source,
+    }
+    counts = {
+        "targets": target.size,
+        "nontargets": nontarget.size,
+        "subjects": None if subjects is None else int(np.unique(np.asarray(subjects)).size),
+    }
+    results = []
+    for name, (_, (value, threshold), own) in measures.items():
+        threshold_or_none = threshold if np.isfinite(threshold) else None
+        result = Result(
+            system, name, value, None, threshold_or_none, counts, own | common, protocol
+        )
+        results.append(with_bounds(result, intervals.get(name)))
+    return Evaluated(results, resamples, scores)
+
+
+class _Measure(NamedTuple):
+    """One metric of a system.
+
+    Attributes:
+        metric: The function to resample; None where the metric has no interval.
+        measured: The value and its threshold, NaN where there is none.
+        conventions: Those of this metric alone.
+    """
+
+    metric: Metric | None
+    measured: Measured
+    conventions: Conventions
+
+
+def _intervals(
+    measures: Mapping[str, _Measure],
+    scores: Scores,
+    subjects: ArrayLike | None,
+    settings: VerificationSettings,
+) -> tuple[dict[str, Bounds], Resamples | None]:
+    """The interval of each metric that has one, and the values behind them."""
+    if not settings.num_resamples:
+        return {}, None
+    return bounds_of(
+        {name: metric for name, (metric, _, _) in measures.items() if metric is not None},
+        scores,
+        subjects,
+        num_resamples=settings.num_resamples,
+        level=settings.level,
+        seed=settings.seed,
+    )
+
+
+def _interval_conventions(
+    settings: VerificationSettings, resamples: Resamples | None, over_subjects: bool
+) -> Conventions:
+    if resamples is None:
+        return {}
+    return {
+        "interval": "percentile bootstrap over subjects"
+        if over_subjects
+        else "percentile bootstrap over trials: optimistic, trials share subjects",
+        "level": settings.level,
+        "num_resamples": settings.num_resamples,
+        "seed": settings.seed,
+        "num_redrawn": resamples.num_redrawn,
+    }
+
+
+def _measures(
+    target: Floats, nontarget: Floats, settings: VerificationSettings
+) -> dict[str, _Measure]:
+    """Every metric by its name, in the order of the table. All come from one sort; a rule other
+    than the default costs one more.
+    """
+    sorted_once = verification_metrics(
+        target, nontarget, p_targets=settings.p_targets, fars=settings.fars
+    )
+    measures = {"eer": _eer_measure(target, nontarget, settings, sorted_once["eer"])}
+    for p_target in settings.p_targets:
+        name = f"min_dcf({p_target:g})"
+        measures[name] = _dcf_measure(target, nontarget, settings, p_target, sorted_once[name])
+    for far in settings.fars:
+        name = f"tar_at_far({far:g})"
+        measures[name] = _tar_measure(target, nontarget, settings, far, sorted_once[name])
+    if settings.llr:
+        measures |= _llr_measures(target, nontarget, settings)
+    return measures
+
+
+def _eer_measure(
+    target: Floats, nontarget: Floats, settings: VerificationSettings, default: Measured
+) -> _Measure:
+    metric: Metric = partial(eer, method=settings.eer_method)
+    measured = default
+    if settings.eer_method != "interpolated":
+        measured = Measured(metric(target, nontarget), default.threshold)
+    return _Measure(metric, measured, {"method": _EER_RULES[settings.eer_method]})
+
+
+def _dcf_measure(
+    target: Floats,
+    nontarget: Floats,
+    settings: VerificationSettings,
+    p_target: float,
+    default: Measured,
+) -> _Measure:
+    metric: Metric = partial(min_dcf, p_target=p_target, **settings.costs)
+    measured = default
+    if (settings.c_miss, settings.c_fa) != (1.0, 1.0):
+        threshold = min_dcf_threshold(target, nontarget, p_target=p_target, **settings.costs)
+        measured = Measured(metric(target, nontarget), threshold)
+    conventions: Conventions = {
+        "p_target": p_target,
+        **settings.costs,
+        "normalised_by": "min(c_miss p_target, c_fa (1 - p_target))",
+    }
+    return _Measure(metric, measured, conventions)
+
+
+def _tar_measure(
+    target: Floats,
+    nontarget: Floats,
+    settings: VerificationSettings,
+    far: float,
+    default: Measured,
+) -> _Measure:
+    metric: Metric = partial(tar_at_far, far=far, rule=settings.tar_rule)
+    conventions: Conventions = {"far": far, "rule": _TAR_RULES[settings.tar_rule]}
+    if settings.tar_rule == "strict":  # the other rules do not keep to a number
+        conventions["nontargets_allowed"] = num_allowed(far, nontarget.size)
+        return _Measure(metric, default, conventions)
+    return _Measure(metric, Measured(metric(target, nontarget), np.nan), conventions)
+
+
+def _llr_measures(
+    target: Floats, nontarget: Floats, settings: VerificationSettings
+) -> dict[str, _Measure]:
+    """What log-likelihood ratios are measured by in addition."""
+    measures = {
+        "cllr": _Measure(
+            None,
+            Measured(cllr(target, nontarget), np.nan),
+            {"unit": "bits", "scores": "log-likelihood ratios"},
+        ),
+        "min_cllr": _Measure(
+            None,
+            Measured(min_cllr(target, nontarget), np.nan),
+            {"unit": "bits", "pooling": "adjacent violators over tied groups"},
+        ),
+    }
+    for p_target in settings.p_targets:
+        threshold = float(np.log(settings.c_fa * (1 - p_target) / (settings.c_miss * p_target)))
+        measures[f"actual_dcf({p_target:g})"] = _Measure(
+            None,
+            Measured(actual_dcf(target, nontarget, p_target=p_target, **settings.costs), threshold),
+            {
+                "p_target": p_target,
+                **settings.costs,
+                "threshold_rule": "the Bayes threshold log(c_fa (1 - p) / (c_miss p))",
+            },
+        )
+    return measures

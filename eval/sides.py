@@ -1,0 +1,151 @@
+"""Both sides of a list of trials, as they are compared: pooled, and with the mean subtracted."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eval import normalization, templates
+from eval.similarity import refuse_missing, warn_of_zeros
+from eval.types import Embeddings, Floats32, Trials, name_first, nfc
+
+Models = Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, eq=False)
+class Sides:
+    """Both sides of P trials.
+
+    Attributes:
+        enrol: Raw embeddings of the enrolment ids, in the order of the trials. Quality measures and
+            warnings are of these.
+        probe: Raw embeddings of the probe ids; the same object where one matrix serves both sides.
+        left: (N, D) rows of the enrolment side after the mean was subtracted.
+        right: (M, D) rows of the probe side; the same object where one matrix serves both sides, so
+            that the cohort is scored once.
+        i: (P,) the row of `left` of each trial.
+        j: (P,) the row of `right` of each trial.
+        cohort: (C, D) after the mean was subtracted, or None.
+        models: The items of each enrolment id, or None where the ids are items.
+    """
+
+    enrol: Embeddings
+    probe: Embeddings
+    left: Floats32
+    right: Floats32
+    i: NDArray[np.int64]
+    j: NDArray[np.int64]
+    cohort: Floats32 | None
+    models: Models | None
+
+
+def sides_of(
+    trials: Trials,
+    embeddings: Embeddings,
+    *,
+    probe: Embeddings | None = None,
+    models: Models | None = None,
+    pooling: templates.Method = "mean",
+    subtract_mean: Embeddings | None = None,
+    cohort: Embeddings | None = None,
+    cohort_subjects: Mapping[str, str] | None = None,
+) -> Sides:
+    """Prepares both sides of the trials.
+
+    Args:
+        trials: P trials between enrolment ids and probe ids.
+        embeddings, probe, models: As in `eval.scoring.score`.
+        pooling, subtract_mean, cohort, cohort_subjects: As in `eval.scoring.Scoring`.
+
+    Raises:
+        KeyError: Ids have no embedding or no model. All are counted, the first are named.
+        ValueError: The embeddings differ in D.
+
+    Warns:
+        UserWarning: The cohort has ids of the trials, or embeddings are zero vectors.
+    """
+    apart = embeddings if probe is None else probe
+    models = None if models is None else _models_of(trials, models)
+    items = trials.enrol_ids if models is None else _items(models)
+    kind = "enrolment" if models is None else "enrolment item"
+    refuse_missing([(kind, items, embeddings), ("probe", trials.probe_ids, apart)])
+    others = _cohort(cohort, cohort_subjects, {*items, *trials.probe_ids})
+
+    def pooled(rows: Embeddings) -> Embeddings:
+        return rows if models is None else templates.enrol(rows, models, method=pooling)
+
+    if models is None and apart is embeddings:  # then one matrix serves both sides
+        enrol = probe = _only(embeddings, tuple(dict.fromkeys(trials.enrol_ids + trials.probe_ids)))
+        warn_of_zeros((enrol, np.arange(len(enrol.ids))))
+        left = right = _centred(enrol, subtract_mean)
+    else:
+        enrol = _only(pooled(embeddings), trials.enrol_ids)
+        probe = _only(apart, trials.probe_ids)
+        warn_of_zeros(*((rows, np.arange(len(rows.ids))) for rows in (enrol, probe)))
+        right = _centred(probe, subtract_mean)
+        left = _centred(enrol, subtract_mean)
+        if models is not None:  # the mean is subtracted from the items, before they are pooled
+            left = _only(pooled(_centred(embeddings, subtract_mean)), trials.enrol_ids)
+    return Sides(
+        enrol,
+        probe,
+        left.matrix,
+        right.matrix,
+        enrol.rows(trials.enrol_ids)[trials.enrol],
+        probe.rows(trials.probe_ids)[trials.probe],
+        None if others is None else _centred(others, subtract_mean).matrix,
+        models,
+    )
+
+
+def _centred(rows: Embeddings, mean_of: Embeddings | None) -> Embeddings:
+    if mean_of is None:
+        return rows
+    return Embeddings(rows.ids, normalization.subtract_mean(rows.matrix, mean_of.matrix), rows.meta)
+
+
+def _cohort(
+    cohort: Embeddings | None, subject_of: Mapping[str, str] | None, ids: set[str]
+) -> Embeddings | None:
+    """The cohort, of one row per subject where the subjects are known. ids: of the trials."""
+    if cohort is None:
+        return None
+    shared = [name for name in cohort.ids if name in ids]
+    if shared:
+        warnings.warn(
+            f"{len(shared)} of {len(cohort.ids)} cohort ids are also in the trials "
+            f"({name_first(shared)}); a cohort holds other subjects",
+            stacklevel=4,
+        )
+    if subject_of is None:
+        return cohort
+    return templates.pool(cohort, [subject_of[name] for name in cohort.ids])
+
+
+def _models_of(trials: Trials, models: Models) -> dict[str, tuple[str, ...]]:
+    """The models of the trials, in their order, with their items."""
+    known = {nfc(model): tuple(items) for model, items in models.items()}
+    absent = [model for model in trials.enrol_ids if not known.get(model)]
+    if absent:
+        raise KeyError(
+            f"{len(absent)} of {len(trials.enrol_ids)} enrolment ids of the trials are no models "
+            f"of the enrolment list, or models without items ({name_first(absent)}); add their "
+            "items to it"
+        )
+    return {model: known[model] for model in trials.enrol_ids}
+
+
+def _items(models: Models) -> tuple[str, ...]:
+    """The distinct items of the models, in order."""
+    return tuple(dict.fromkeys(item for items in models.values() for item in items))
+
+
+def _only(embeddings: Embeddings, ids: tuple[str, ...]) -> Embeddings:
+    """The embeddings of these ids in this order: rows then go by the numbers of the trials."""
+    if ids == embeddings.ids:
+        return embeddings
+    return Embeddings(ids, embeddings.matrix[embeddings.rows(ids)], embeddings.meta)
