@@ -7,6 +7,7 @@
     embeddings = model.embed("voices/")
     scores = likeness.score("trials.txt", embeddings)
     result = likeness.evaluate(scores)
+    result.eer, result.threshold(far=0.01), result.report("report")
 
 `likeness.losses`, `likeness.backbones` and `likeness.metrics` are flat lists of what there is.
 Importing this package is quick and does not import torch: each name is imported when it is first
@@ -23,11 +24,14 @@ if TYPE_CHECKING:
     from eval.formats.embeddings import read as read_embeddings
     from eval.formats.provenance import likeness_version
     from eval.formats.trials import read_trials
+    from eval.protocols.identification import IdentificationSettings
+    from eval.protocols.retrieval import RetrievalSettings
+    from eval.protocols.verification import VerificationSettings
     from eval.scoring import Scoring
     from eval.types import Embeddings, Scores, Trials
     from likeness import backbones, losses, metrics
+    from likeness.evaluation import Evaluation, evaluate, identify, retrieve, score
     from likeness.model import Model, load
-    from likeness.trials import score
     from likeness.verify import Verification
     from toolkit.data.batch import Item
     from toolkit.gallery.open import open_gallery
@@ -37,20 +41,27 @@ if TYPE_CHECKING:
 __all__ = [
     "Calibration",
     "Embeddings",
+    "Evaluation",
+    "IdentificationSettings",
     "Item",
     "Model",
+    "RetrievalSettings",
     "Scores",
     "Scoring",
     "Trials",
     "Verification",
+    "VerificationSettings",
     "__version__",
     "backbones",
+    "evaluate",
+    "identify",
     "load",
     "losses",
     "metrics",
     "open_gallery",
     "read_embeddings",
     "read_trials",
+    "retrieve",
     "score",
 ]
 
@@ -58,17 +69,24 @@ __all__ = [
 _HOMES = {
     "Calibration": "eval.calibration",
     "Embeddings": "eval.types",
+    "Evaluation": "likeness.evaluation",
+    "IdentificationSettings": "eval.protocols.identification",
     "Item": "toolkit.data.batch",
     "Model": "likeness.model",
+    "RetrievalSettings": "eval.protocols.retrieval",
     "Scores": "eval.types",
     "Scoring": "eval.scoring",
     "Trials": "eval.types",
     "Verification": "likeness.verify",
+    "VerificationSettings": "eval.protocols.verification",
+    "evaluate": "likeness.evaluation",
+    "identify": "likeness.evaluation",
     "load": "likeness.model",
     "open_gallery": "toolkit.gallery.open",
     "read_embeddings": "eval.formats.embeddings:read",
     "read_trials": "eval.formats.trials",
-    "score": "likeness.trials",
+    "retrieve": "likeness.evaluation",
+    "score": "likeness.evaluation",
 }
 _MODULES = ("backbones", "losses", "metrics")
 

@@ -21,6 +21,7 @@ from torch import nn
 import likeness
 import toolkit.backbones
 import toolkit.losses
+from eval.formats.trials import write_trials
 from likeness.cli import main
 from likeness.inputs import items_of
 from modalities.face import images
@@ -340,3 +341,71 @@ def test_what_is_missing_is_said_before_a_network_is_loaded(
     assert stopped.value.code == 2
     assert word in capsys.readouterr().err
     assert not (tmp_path / "out.npz").exists()
+
+
+@pytest.fixture(scope="module")
+def world(model: likeness.Model, voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trial list, embeddings and two score files."""
+    folder = tmp_path_factory.mktemp("world")
+    write_trials(folder / "trials.txt", folders.trials(voices, split="all")[1])
+    model.embed(voices).save(folder / "voices.npz")
+    likeness_command("score", "--trials", "trials.txt", folder=folder, out="scores.txt")
+    likeness_command(
+        "score", "--trials", "trials.txt", "--similarity", "dot", folder=folder, out="dot.txt"
+    )
+    return folder
+
+
+def likeness_command(*arguments: str, folder: Path, out: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        with pytest.raises(SystemExit) as stopped:
+            main([*arguments, "--embeddings", "voices.npz", "--out", out])
+    assert not stopped.value.code
+
+
+def test_files_and_values_are_scored_and_evaluated_alike(world: Path, voices: Path) -> None:
+    embeddings = likeness.read_embeddings(world / "voices.npz")
+    trials = likeness.read_trials(world / "trials.txt")
+    of_files = likeness.score(str(world / "trials.txt"), world / "voices.npz")
+    of_values = likeness.score(trials, embeddings)
+    np.testing.assert_array_equal(of_files.values, of_values.values)
+    result = likeness.evaluate(of_values)
+    from_file = likeness.evaluate(world / "scores.txt")
+    assert result.eer == pytest.approx(from_file.eer, abs=1e-6)
+    assert result.interval == pytest.approx(from_file.interval, abs=1e-6)
+    target, nontarget = of_values.scores.targets, of_values.scores.nontargets
+    assert result.eer == likeness.metrics.eer(target, nontarget)
+    assert np.mean(nontarget >= result.threshold(far=0.2)) <= 0.2
+    for text in (str(result), repr(result), result._repr_html_()):
+        assert "EER" in text
+    assert result.to_frame()["metric"].iloc[0] == "eer"
+    result.save(world / "results.json")
+    page = result.report(world / "report", embeddings=embeddings, media=voices)
+    assert page.read_text(encoding="utf-8").count("<table") > 1
+    blind = likeness.Trials(trials.enrol_ids, trials.probe_ids, trials.enrol, trials.probe)
+    with pytest.raises(ValueError, match="labels"):
+        likeness.evaluate(likeness.score(blind, embeddings))
+
+
+def test_several_systems_stand_side_by_side(world: Path) -> None:
+    subjects = {
+        name: name.split("/")[0] for name in likeness.read_embeddings(world / "voices.npz").ids
+    }
+    both = likeness.evaluate(
+        {"cosine": world / "scores.txt", "dot": world / "dot.txt"}, subjects=subjects
+    )
+    assert both["dot"].eer == likeness.evaluate(world / "dot.txt").eer
+    assert both.compared.paired is not None
+    with pytest.raises(ValueError, match="2 systems"):
+        _ = both.eer
+    with pytest.raises(KeyError, match="cosine"):
+        _ = both["nothing"]
+
+
+def test_identify_and_retrieve(world: Path) -> None:
+    identified = likeness.identify(world / "voices.npz", str(world / "voices.npz"))
+    assert "rank" in identified.table()
+    settings = likeness.RetrievalSettings(num_resamples=0)
+    retrieved = likeness.retrieve(world / "voices.npz", settings=settings)
+    assert {result.metric for result in retrieved.results} >= {"recall@1", "map@r"}
