@@ -6,6 +6,7 @@ Everything heavy is imported where it is used, so that scoring starts without to
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -21,13 +22,37 @@ from toolkit.printing import help_columns, say
 
 app = typer.Typer(
     name="likeness",
-    help="Pairwise similarity learning: train embedders, score verification trials, export "
-    "embeddings.",
+    context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from eval.formats.provenance import likeness_version
+
+        say(f"likeness {likeness_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def likeness(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            is_eager=True,
+            callback=_print_version,
+            help="Show the version and exit.",
+        ),
+    ] = False,
+) -> None:
+    """Likeness learns and measures similarity: is this the same voice, the same face, the same
+    thing? It trains networks, scores verification trials, and exports embeddings.
+    """
 
 
 @app.command(epilog="Example: likeness demo --only face --out demo")
@@ -276,13 +301,25 @@ app.add_typer(on_models.app)
 app.add_typer(on_files.app)
 
 
+def _whole_command() -> typer.core.TyperGroup:
+    """The command line, whose list of commands shows the first sentence of each one whole.
+
+    Without a text of its own, a command's help would be cut to the width of the terminal.
+    """
+    group = cast(typer.core.TyperGroup, typer.main.get_command(app))
+    for command in group.commands.values():
+        first = " ".join((command.help or "").split("\n\n")[0].split())
+        command.short_help = re.sub(r"(?<=[.?]) .*", "", first)
+    return group
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command; wrong input ends with exit code 2 and one sentence, Ctrl-C with 130.
 
     LIKENESS_TRACEBACK=1 shows the traceback as well.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    command, line = typer.main.get_command(app), shlex.join(["likeness", *arguments])
+    command, line = _whole_command(), shlex.join(["likeness", *arguments])
     with one_sentence("likeness"):
         try:
             with command.make_context(

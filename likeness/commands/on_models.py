@@ -32,86 +32,99 @@ def embed(
     model: Annotated[
         str,
         typer.Option(
-            help="A run directory, a .safetensors checkpoint, speechbrain:SOURCE, "
+            help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE, "
             "wespeaker:FILE.pt, insightface:PATH or an .onnx file."
         ),
     ],
     out: Annotated[
         Path,
         typer.Option(
-            help="FILE.npz, .ark (with .scp), .parquet or .h5, or a LanceDB table "
+            help="The file to write: .npz, .ark (with .scp), .parquet or .h5, or a LanceDB table "
             "lancedb:DIR/TABLE.",
             parser=placed,
             metavar="FILE",
         ),
     ],
     items: Annotated[
-        Path | None, typer.Option(help="LIST: one path per line, or `id path [label]`.", **EXISTING)
+        Path | None,
+        typer.Option(
+            help="A list with one path per line, or with lines `id path [label]`.", **EXISTING
+        ),
     ] = None,
     ijb: Annotated[
         Path | None,
         typer.Option(
-            help="Instead of a list: the folder of IJB-B or IJB-C (meta, loose_crop); its faces "
-            "are aligned by its landmarks.",
+            help="The folder of IJB-B or IJB-C (with meta and loose_crop), instead of a list. "
+            "Its faces are aligned by its landmarks.",
             **PACK,
         ),
     ] = None,
     root: Annotated[
         Path | None,
-        typer.Option(help="Folder that relative paths start from (default: the list's)."),
+        typer.Option(help="The folder that relative paths start from (default: the list's own)."),
     ] = None,
     bad_items: Annotated[
         str,
-        typer.Option(help="skip: leave unreadable items out and name them; refuse: write nothing."),
+        typer.Option(
+            help="What becomes of unreadable items: skip leaves them out and names them, refuse "
+            "writes nothing."
+        ),
     ] = "skip",
     batch_size: Annotated[
-        int, typer.Option(min=1, help="Inputs per batch; changes no embedding.")
+        int, typer.Option(min=1, help="How many inputs make a batch; this changes no embedding.")
     ] = 16,
     flip: Annotated[
         Literal["none", "sum", "mean", "concat"],
         typer.Option(
-            help="Images: join with the mirror image's embedding; concat holds both, for every IJB "
-            "preset."
+            help="For images: how the embedding is joined with that of the mirror image. concat "
+            "keeps "
+            "both, which every IJB preset can use."
         ),
     ] = "none",
     detector: Annotated[
         Path | None,
         typer.Option(
-            help="Faces: an SCRFD .onnx file with landmarks; the items are photographs, not "
+            help="For faces: an SCRFD .onnx file with landmarks. The items are then photographs, "
+            "not "
             "aligned crops.",
             **EXISTING,
         ),
     ] = None,
-    workers: Annotated[int, typer.Option(min=0, help="Processes that read files.")] = 0,
+    workers: Annotated[int, typer.Option(min=0, help="How many processes read files.")] = 0,
     frontend: Annotated[
         Literal["wespeaker", "3dspeaker"],
-        typer.Option(help="Filterbanks that an .onnx or wespeaker: model was trained with."),
+        typer.Option(help="The filterbanks that an .onnx or wespeaker: model was trained with."),
     ] = "wespeaker",
     crops: Annotated[
         int,
         typer.Option(
             min=0,
-            help="Speech: the mean over so many evenly spaced crops; 0 = the whole recording.",
+            help="For speech: embed so many evenly spaced crops and take their mean. 0 takes the "
+            "whole recording.",
         ),
     ] = 0,
-    crop_seconds: Annotated[float, typer.Option(help="Their length.")] = 4.0,
+    crop_seconds: Annotated[float, typer.Option(help="The length of a crop in seconds.")] = 4.0,
     chunk_seconds: Annotated[
         float,
         typer.Option(
             min=0,
-            help="Speech: the mean over chunks of at most so many seconds, e.g. 60, for recordings "
-            "of hours; 0 = off.",
+            help="For speech: the longest chunk in seconds, such as 60, for recordings of hours. "
+            "The "
+            "embedding is the mean of the chunks. 0 takes the recording whole.",
         ),
     ] = 0.0,
     only_speech: Annotated[
-        bool, typer.Option("--only-speech", help="Speech: leave out pauses, by their energy.")
+        bool,
+        typer.Option(
+            "--only-speech", help="For speech: leave out pauses, which are found by their energy."
+        ),
     ] = False,
 ) -> None:
-    """Embed every item of a list; raw vectors with their norms, ready for `score` or another
-    system.
+    """Embed every item of a list, and write raw vectors with their norms.
 
-    Long lists are embedded in shards: the same command goes on where it was stopped. Many
-    processes: torchrun --nproc-per-node N -m likeness embed ...
+    `likeness score` and other systems read them. A long list is embedded in parts, and the same
+    command goes on where it was stopped. Several processes share the work when the command is
+    started by torchrun: torchrun --nproc-per-node N -m likeness embed ...
     """
     from eval.formats import embeddings
 
@@ -185,46 +198,51 @@ def embed(
 )
 def verify(
     context: typer.Context,
-    first: Annotated[Path, typer.Argument(metavar="A", help="A file of the model's modality.")],
-    second: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
+    first: Annotated[
+        Path, typer.Argument(metavar="A", help="A recording or image, as the model takes them.")
+    ],
+    second: Annotated[Path, typer.Argument(metavar="B", help="The other one.")],
     model: Annotated[
         str,
         typer.Option(
-            help="A run directory, a .safetensors checkpoint, speechbrain:SOURCE, "
-            "wespeaker:FILE.pt, an .onnx file, or insightface:PATH, a recognition .onnx "
-            "file or the folder of a pack such as buffalo_l (InsightFace's own weights: for "
-            "non-commercial research only)."
+            help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE, "
+            "wespeaker:FILE.pt, an .onnx file, or insightface:PATH, which is a recognition .onnx "
+            "file or the folder of a pack such as buffalo_l. InsightFace's own weights are for "
+            "non-commercial research only."
         ),
     ],
     detector: Annotated[
         Path | None,
         typer.Option(
-            help="Faces: an SCRFD .onnx file with landmarks; A and B are photographs, of whose "
-            "faces the largest near the centre is aligned (default: that of "
-            "insightface:FOLDER; else A and B are aligned crops).",
+            help="For faces: an SCRFD .onnx file with landmarks. A and B are then photographs, of "
+            "which the largest face near the centre is aligned. By default the detector of "
+            "insightface:FOLDER is taken; without one, A and B are aligned crops.",
             **EXISTING,
         ),
     ] = None,
     threshold: Annotated[
-        float | None, typer.Option(help="Score from which on both are taken for one subject.")
+        float | None, typer.Option(help="The score from which on both are taken for one subject.")
     ] = None,
     calibration: Annotated[
         Path | None,
         typer.Option(
-            help="A calibration of `score --calibrate` (default: RUN/calibration.json, if there).",
+            help="A calibration of `likeness score --calibrate` (default: RUN/calibration.json, if "
+            "it exists).",
             **EXISTING,
         ),
     ] = None,
     frontend: Annotated[
         Literal["wespeaker", "3dspeaker"],
-        typer.Option(help="Filterbanks that an .onnx or wespeaker: model was trained with."),
+        typer.Option(help="The filterbanks that an .onnx or wespeaker: model was trained with."),
     ] = "wespeaker",
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the result as JSON.")
+        Path | None, typer.Option("--json", help="Write the result into this JSON file.")
     ] = None,
 ) -> None:
-    """Are two files of one subject? Score, calibrated probability where there is a calibration,
-    decision, and the norms as a measure of quality.
+    """Compare two files: are they of one subject?
+
+    The command prints the score, the norms as a measure of quality, a decision where there is a
+    threshold, and a probability where there is a calibration.
     """
     import json
 
@@ -261,27 +279,32 @@ def export(
     model: Annotated[
         str,
         typer.Argument(
-            help="MODEL: a run directory, a .safetensors checkpoint, speechbrain:SOURCE or "
+            help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE or "
             "wespeaker:FILE.pt."
         ),
     ],
     onnx: Annotated[
-        Path, typer.Option(help="FILE.onnx; it is a MODEL itself, and all that other systems need.")
+        Path,
+        typer.Option(
+            help="The .onnx file to write. It is a model itself, and all that other systems need."
+        ),
     ],
     size: Annotated[
         str,
         typer.Option(
             metavar="HEIGHTxWIDTH",
-            help="Of the images, e.g. 112x112, where the model does not say it.",
+            help="The size of the images, such as 112x112, where the model does not say it.",
         ),
     ] = "",
     frontend: Annotated[
         Literal["wespeaker", "3dspeaker"],
-        typer.Option(help="Filterbanks that a wespeaker: model was trained with."),
+        typer.Option(help="The filterbanks that a wespeaker: model was trained with."),
     ] = "wespeaker",
 ) -> None:
-    """Write front-end and network as one ONNX file, if it gives the same embeddings as torch: waves
-    or images in, raw embeddings out, any batch and length.
+    """Write front-end and network as one ONNX file.
+
+    The file takes waves or images of any batch size and length, and gives raw embeddings. It is
+    written only if it gives the same embeddings as torch.
     """
     from likeness.models import load
     from toolkit.models import export as exporting
@@ -302,7 +325,7 @@ def export(
 
 @app.command(epilog="Example: likeness serve --model runs/an4 --gallery people --threshold 0.4")
 def serve(
-    model: Annotated[str, typer.Option(help="MODEL, as for `likeness verify`.")],
+    model: Annotated[str, typer.Option(help="The model, as for `likeness verify`.")],
     gallery: Annotated[
         Path | None,
         typer.Option(
@@ -317,36 +340,40 @@ def serve(
             "token for everything."
         ),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 = a free one.")] = 8000,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes a free one.")
+    ] = 8000,
     token: Annotated[
         str,
         typer.Option(
             envvar="LIKENESS_TOKEN",
             show_envvar=True,
-            help="Needed to enrol and remove (default: made, and printed at the start).",
+            help="The token that is needed to enrol and remove. By default one is made and printed "
+            "at the start.",
         ),
     ] = "",
     threshold: Annotated[
-        float | None, typer.Option(help="Score from which on two are taken for one subject.")
+        float | None, typer.Option(help="The score from which on two are taken for one subject.")
     ] = None,
     calibration: Annotated[
         Path | None,
         typer.Option(
-            help="A calibration of `score --calibrate` (default: RUN/calibration.json, if there).",
+            help="A calibration of `likeness score --calibrate` (default: RUN/calibration.json, if "
+            "it exists).",
             **EXISTING,
         ),
     ] = None,
     detector: Annotated[
         Path | None,
         typer.Option(
-            help="Faces: an SCRFD .onnx file, so that photographs may be sent (default: that of "
-            "insightface:FOLDER).",
+            help="For faces: an SCRFD .onnx file, so that photographs may be sent (default: the "
+            "detector of insightface:FOLDER).",
             **EXISTING,
         ),
     ] = None,
     frontend: Annotated[
         Literal["wespeaker", "3dspeaker"],
-        typer.Option(help="Filterbanks that an .onnx or wespeaker: model was trained with."),
+        typer.Option(help="The filterbanks that an .onnx or wespeaker: model was trained with."),
     ] = "wespeaker",
     allow_host: Annotated[
         list[str] | None,
@@ -355,17 +382,27 @@ def serve(
         ),
     ] = None,
     rate: Annotated[
-        float, typer.Option(min=0, help="Requests per second and client address; 0 = no limit.")
+        float,
+        typer.Option(
+            min=0, help="How many requests a second each client may send; 0 sets no limit."
+        ),
     ] = 200.0,
     max_megabytes: Annotated[
-        float, typer.Option(min=0.01, max=1024, help="Of one request.")
+        float, typer.Option(min=0.01, max=1024, help="The largest request in megabytes.")
     ] = 16.0,
     workers: Annotated[
-        int, typer.Option(min=0, help="Uploads worked on at once; 0 = as many as cores, at most 4.")
+        int,
+        typer.Option(
+            min=0,
+            help="How many uploads are worked on at once; 0 takes as many as there are cores, at "
+            "most 4.",
+        ),
     ] = 0,
 ) -> None:
-    """A web page and REST: record or upload two voices or photos, see score, probability and
-    quality; manage a gallery. On this machine only, unless told.
+    """Serve a web page and a REST interface that compare two voices or photos.
+
+    Both show score, probability and quality, and manage a gallery of enrolled subjects. Only this
+    machine can connect, unless --host says otherwise.
     """
     import logging
     from importlib.util import find_spec

@@ -22,7 +22,7 @@ import likeness
 import toolkit.backbones
 import toolkit.losses
 from eval.formats.trials import write_trials
-from likeness.cli import main
+from likeness.cli import _whole_command, main
 from likeness.inputs import items_of
 from modalities.face import images
 from modalities.speaker import audio, folders
@@ -409,3 +409,21 @@ def test_identify_and_retrieve(world: Path) -> None:
     settings = likeness.RetrievalSettings(num_resamples=0)
     retrieved = likeness.retrieve(world / "voices.npz", settings=settings)
     assert {result.metric for result in retrieved.results} >= {"recall@1", "map@r"}
+
+
+def test_help_and_version(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """-h works everywhere, and the list of commands holds whole sentences at any width."""
+    monkeypatch.setenv("COLUMNS", "50")
+    for arguments in (["-h"], ["--version"], ["verify", "-h"]):
+        with pytest.raises(SystemExit) as stopped:
+            main(arguments)
+        assert stopped.value.code == 0
+    shown = capsys.readouterr().out
+    assert f"likeness {likeness.__version__}" in shown
+    assert "..." not in shown.split("Commands:")[1].split("likeness")[0]
+    whole = _whole_command()
+    for name, command in whole.commands.items():
+        assert command.short_help.endswith((".", "?")), name
+        assert "..." not in command.get_short_help_str(20), name
