@@ -152,6 +152,7 @@ def embed(
 
     listed = [] if items is None else read_items(items, root)
     if listed:
+        embeddings.check_ids(out, [item.id for item in listed])
         refuse_missing_files(listed, allow_some=bad_items == "skip")
     loaded = load.in_parts(
         load.load(model, frontend=frontend),
@@ -163,7 +164,7 @@ def embed(
     loaded = load.with_detector(loaded, detector)
     if ijb is not None:
         loaded, listed = extract.ijb_pack(loaded, ijb)
-    embeddings.check_ids(out, [item.id for item in listed])
+        embeddings.check_ids(out, [item.id for item in listed])
     loaded = extract.with_flip(loaded, flip)
     loaded.embedder.to(distributed.start() or pick_device())
     made = extract.extract(

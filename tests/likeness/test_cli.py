@@ -566,7 +566,7 @@ def test_identify_and_retrieve(stored: Path, capsys: pytest.CaptureFixture[str])
                 "--out",
                 "{tmp}/o.npz",
             ],
-            "could be read",
+            "8 of 8 files do not exist",
         ),
         (
             [
