@@ -61,7 +61,7 @@ from toolkit.training.measure import (
     run_test,
     settings_of,
 )
-from toolkit.training.moved import place
+from toolkit.training.moved import GROUPS, flat, place
 from toolkit.training.recipe import Recipe, Verification, current
 from toolkit.training.train import fit
 from toolkit.training.tune import Ranges, check_ranges, on_validation_classes, tune
@@ -90,7 +90,7 @@ INDIFFERENT = (
     "compute.threads",
     "compute.cache",
 )
-GROUPS = ("schedule", "compute", "parallel", "measure")  # whose fields are compared one by one
+
 _RESULT, _SCORES = "result.json", "scores.txt"
 _FAILURES = (
     ValueError,
@@ -328,7 +328,7 @@ def _check(
             f"{', '.join(sorted({type(one.measure).__name__ for one in variants.values()}))}; "
             "choose among them with --variants"
         )
-    known = set().union(*(_flat(describe(one)) for one in variants.values())) | {*GROUPS}
+    known = set().union(*(flat(describe(one)) for one in variants.values())) | {*GROUPS}
     unknown = [field for field in allow_different if field not in known]
     if unknown:
         raise ValueError(
@@ -358,18 +358,8 @@ def _within(field: str, names: Sequence[str]) -> bool:
 
 def _differing(variants: Mapping[str, Recipe]) -> list[str]:
     """Names of the fields in which the recipes differ; those of GROUPS one by one."""
-    flat = [_flat(describe(one)) for one in variants.values()]
+    flat = [flat(describe(one)) for one in variants.values()]
     return sorted(name for name in flat[0] if any(one[name] != flat[0][name] for one in flat[1:]))
-
-
-def _flat(description: dict[str, Any]) -> dict[str, Any]:
-    """A description whose GROUPS are taken apart: {"schedule.steps": 100, ...}."""
-    whole = {name: one for name, one in description.items() if name not in GROUPS}
-    return whole | {
-        f"{group}.{name}": one
-        for group in GROUPS
-        for name, one in (description[group] or {}).items()
-    }
 
 
 def _data(variants: Mapping[str, Recipe], data: Path) -> dict[str, Data]:
@@ -433,7 +423,7 @@ def _keep_plan(path: Path, variants: Mapping[str, Recipe], measured: Mapping[str
     before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     changed: dict[str, list[str]] = {}
     for name in stated.keys() & before.keys():
-        old, new = _flat(current(before[name]["recipe"])), _flat(stated[name]["recipe"])
+        old, new = flat(current(before[name]["recipe"])), flat(stated[name]["recipe"])
         differ = sorted(
             field for field in old.keys() | new.keys() if old.get(field) != new.get(field)
         )

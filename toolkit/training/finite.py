@@ -5,19 +5,18 @@ measured or saved.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from eval.types import name_first
-from toolkit.data.batch import Item
-from toolkit.data.sampling import Index, draws
+from toolkit.data.sampling import draws
 from toolkit.models.embed import Diverged
 from toolkit.parallel import distributed
 from toolkit.training.log import LOG, Log
-from toolkit.training.recipe import Recipe
+from toolkit.training.plan import Plan
 from toolkit.training.run import Run
 
 _LEAST_SCALE = (
@@ -37,26 +36,9 @@ class Watch:
     All processes stop together, and the one that logs writes down the items of the step's batch.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        recipe: Recipe,
-        items: Sequence[Item],
-        labels: Index,
-        shards: Index | None,
-        log: Log,
-        *,
-        every: int,
-    ):
-        self.run, self.recipe, self.items, self.labels, self.shards, self.log, self.every = (
-            run,
-            recipe,
-            items,
-            labels,
-            shards,
-            log,
-            every,
-        )
+    def __init__(self, run: Run, planned: Plan, log: Log):
+        self.run, self.plan, self.log = run, planned, log
+        self.every = 1 if run.device.type == "cpu" else 16
         self.value = math.nan  # the latest loss that was read
         self.pending: list[
             tuple[int, float, Tensor]
@@ -165,14 +147,14 @@ class Watch:
 
     def stop(self, step: int, rate: float, what: str) -> NoReturn:
         (batch,) = draws(
-            self.labels,
-            self.recipe.sampling,
-            seed=self.recipe.seed,
+            self.plan.labels,
+            self.plan.recipe.sampling,
+            seed=self.plan.recipe.seed,
             start=step,
             stop=step + 1,
-            shards=self.shards,
+            shards=self.plan.shards,
         )
-        ids = [self.items[draw.item].id for draw in batch]
+        ids = [self.plan.items[draw.item].id for draw in batch]
         self.log.write(step, error=what, lr=rate, items=ids)
         raise Diverged(
             f"step {step}: {what} at lr {rate:.3g}, for the {len(batch)} items {name_first(ids)} "

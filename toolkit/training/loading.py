@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from eval.formats.provenance import digest
-from eval.types import Trials, name_first
+from eval.types import name_first
 from toolkit.console import bar, console, ignore_ctrl_c
 from toolkit.data.batch import (
     NOT_FINITE,
@@ -30,7 +30,6 @@ from toolkit.data.batch import (
 )
 from toolkit.data.sampling import Index, Sampling, draws
 from toolkit.parallel import distributed
-from toolkit.training import measure
 from toolkit.training.recipe import Recipe
 from toolkit.training.run import Run
 
@@ -84,19 +83,6 @@ def on_device(batch: Batch, device: torch.device, recipe: Recipe) -> Batch:
     if recipe.compute.channels_last and inputs.ndim == 4:
         inputs = inputs.contiguous(memory_format=torch.channels_last)
     return Batch(inputs, labels, lengths)
-
-
-def held_out(
-    recipe: Recipe, data: Path, trials: tuple[Sequence[Item], Trials] | None
-) -> list[Item]:
-    """The items that a run is measured on: those of its trials, or of its measure and validation.
-
-    Each once.
-    """
-    listed = [] if trials is None else [*trials[0]]
-    for settings in measure.settings_of(recipe):
-        listed += [item for items in measure.items_of(settings, data).values() for item in items]
-    return list({(item.id, item.path, item.span): item for item in listed}.values())
 
 
 def check_held_out(items: Sequence[Item], read: Read, *, workers: int = 0) -> None:
@@ -209,7 +195,6 @@ def estimate(
     of_loss = getattr(run.loss, "estimate", None) if loss else None
     if of_backbone is None and of_loss is None:
         return
-    device = next(iter(run.embedder.parameters())).device
     views = views_of(
         recipe, items, labels, seed=recipe.seed + 1_000_003
     )  # other random numbers than the training views
@@ -218,9 +203,9 @@ def estimate(
 
     def batches(most: int) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
         order = draws(labels, Sampling(size), seed=recipe.seed, start=0, stop=most)
-        for batch, _ in loader_of(views, order, recipe, device):
+        for batch, _ in loader_of(views, order, recipe, run.device):
             if batch is not None:
-                batch = on_device(batch, device, recipe)
+                batch = on_device(batch, run.device, recipe)
                 features, lengths = run.embedder.frontend(batch.inputs, batch.lengths)
                 yield features, None if batch.lengths is None else lengths, batch.labels
 
@@ -232,7 +217,7 @@ def estimate(
         # statistics
         run.embedder.train()
         state = {name: value.clone() for name, value in run.embedder.state_dict().items()}
-        with torch.random.fork_rng(devices=[device.index] if device.type == "cuda" else []):
+        with torch.random.fork_rng(devices=[run.device.index] if run.device.type == "cuda" else []):
             torch.manual_seed(recipe.seed)  # dropout is the same in every process
             of_loss(
                 torch.cat(

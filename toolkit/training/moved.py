@@ -28,6 +28,7 @@ MOVED = {
     "validation": "measure.validation",
     "metrics": "measure.metrics",
 }
+GROUPS = ("schedule", "compute", "parallel", "measure")  # whose fields are told apart
 _VALUES = {
     "trials": "measure=Verification(trials=..., metrics=...)",
     "test": "measure=Classification(items=..., metrics=...) or measure=Retrieval(...)",
@@ -44,6 +45,16 @@ def place(field: str) -> str:
     """
     head, dot, rest = field.partition(".")
     return f"{MOVED.get(head, head)}{dot}{rest}"
+
+
+def flat(description: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe's description with the fields of GROUPS one by one: {"schedule.steps": 100, ...}."""
+    whole = {name: one for name, one in description.items() if name not in GROUPS}
+    return whole | {
+        f"{group}.{name}": one
+        for group in GROUPS
+        for name, one in (description.get(group) or {}).items()
+    }
 
 
 def refuse_flat(names: Iterable[str]) -> None:

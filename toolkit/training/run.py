@@ -33,6 +33,7 @@ from toolkit.models import checkpoint
 from toolkit.models.embed import TorchEmbedder
 from toolkit.parallel import distributed, spread
 from toolkit.training.log import LOG
+from toolkit.training.moved import flat
 from toolkit.training.recipe import current
 
 RECIPE = "recipe.json"
@@ -98,6 +99,11 @@ class Run:
     plateau: Plateau = field(default_factory=Plateau)
     step: int = 0
     owed: bool = False  # the evaluation after `step` failed, and is made up when the run goes on
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network and the loss are."""
+        return next(iter(self.embedder.parameters())).device
 
     @property
     def modules(self) -> dict[str, nn.Module]:
@@ -363,11 +369,10 @@ def check_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
     holds_run = recipe_file.is_file() or (out / RESUME).is_dir()
     if resume and holds_run:
         if recipe_file.is_file():
-            before = current(json.loads(recipe_file.read_text(encoding="utf-8")))
+            before = flat(current(json.loads(recipe_file.read_text(encoding="utf-8"))))
+            now = flat(json.loads(json.dumps(description)))
             changed = sorted(
-                key
-                for key in description.keys() | before.keys()
-                if before.get(key) != json.loads(json.dumps(description)).get(key)
+                key for key in now.keys() | before.keys() if before.get(key) != now.get(key)
             )
             if changed:
                 differ = "differs" if len(changed) == 1 else "differ"

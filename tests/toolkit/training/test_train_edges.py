@@ -32,6 +32,7 @@ from toolkit.models import checkpoint
 from toolkit.training import recipe as recipes
 from toolkit.training import run
 from toolkit.training.build import build
+from toolkit.training.keeper import evaluate
 from toolkit.training.log import Log, read_log
 from toolkit.training.recipe import (
     Classification,
@@ -43,7 +44,7 @@ from toolkit.training.recipe import (
     Verification,
 )
 from toolkit.training.run import Plateau, Run
-from toolkit.training.train import evaluate, fit, step
+from toolkit.training.train import fit, step
 
 TINY = Path(__file__).parents[2] / "tiny.py"
 CPU = torch.device("cpu")
@@ -166,7 +167,7 @@ def test_ctrl_c_during_the_last_evaluation_is_heard(
         os.kill(os.getpid(), signal.SIGINT)
         return evaluate(*arguments)
 
-    monkeypatch.setattr("toolkit.training.train.evaluate", interrupted)
+    monkeypatch.setattr("toolkit.training.keeper.evaluate", interrupted)
     with pytest.raises(Interrupted, match=r"stopped after the last step; .* is whole"):
         fit(recipe(schedule=Schedule(steps=2)), data=voices, out=tmp_path / "run")
     assert load_model(tmp_path / "run").step == 2

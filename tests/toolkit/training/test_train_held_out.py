@@ -21,10 +21,11 @@ from toolkit.data.batch import Batch, Item
 from toolkit.data.pixels import PixelScale
 from toolkit.data.sampling import Sampling
 from toolkit.losses.softmax import Softmax
-from toolkit.training import loading, run
 from toolkit.training import recipe as recipes
+from toolkit.training import run
 from toolkit.training.loading import check_held_out
 from toolkit.training.log import read_log
+from toolkit.training.plan import plan
 from toolkit.training.recipe import Classification, Compute, Recipe, Schedule
 from toolkit.training.run import Run
 from toolkit.training.train import fit, step
@@ -153,7 +154,9 @@ def test_a_list_is_read_once_until_a_file_changes(
 
 def test_what_is_measured_twice_is_read_once(data: Path) -> None:
     items, trials = folders.trials(data, split="test", test_share=0.25)
-    assert loading.held_out(recipe(), data, ([*items, *items], trials)) == [*items]
+    planned = plan(recipe(), data)
+    assert planned.trials == (items, trials)
+    assert replace(planned, trials=([*items, *items], trials)).held_out() == [*items]
 
 
 def test_each_unreadable_file_is_named_with_its_reason(
