@@ -205,8 +205,9 @@ def compare(
     """
     from eval.reports.comparison import table
     from toolkit.training import compare as comparing
+    from toolkit.training.variants import load_variants
 
-    chosen, ranges = comparing.load_variants(
+    chosen, ranges = load_variants(
         recipe, [one.strip() for one in variants.split(",") if one.strip()], overrides or []
     )
     with _stoppable():
@@ -215,12 +216,12 @@ def compare(
             num_seeds=seeds,
             data=data,
             out=out,
-            reference=reference,
-            allow_different=[one.strip() for one in allow_different.split(",") if one.strip()],
-            ranges=ranges,
-            num_tuning_trials=tune,
-            overrides=overrides or [],
-            command=str(context.obj),
+            terms=comparing.Terms(
+                reference,
+                [one.strip() for one in allow_different.split(",") if one.strip()],
+                str(context.obj),
+            ),
+            tuning=comparing.Tuning(ranges, tune, overrides or []) if tune else None,
             say=say,
         )
     say(f"\n{table(result)}\nReport: {out / 'report' / 'index.html'}")

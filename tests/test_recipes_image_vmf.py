@@ -18,8 +18,8 @@ import torch
 from modalities.image.splits import divide_classes
 from toolkit.losses.vmf import VMF
 from toolkit.models.parts import describe
-from toolkit.training import compare
 from toolkit.training.recipe import Recipe
+from toolkit.training.variants import check_variants
 
 LOSSES = ("standard", "hyperbolic", "cosine", "arcface", "vmf")
 NAMES = {
@@ -168,16 +168,16 @@ def test_variants_differ_in_the_method_alone(name: str) -> None:
     validation, one budget.
     """
     listed = MODULES[name].RECIPES
-    compare._check(
+    check_variants(
         {variant: one for variant, one in listed.items() if not variant.endswith("_cosine")},
         1,
         "",
         (),
     )
     if "standard_cosine" in listed:
-        compare._check(listed, 1, "", ("measure",))
+        check_variants(listed, 1, "", ("measure",))
         with pytest.raises(ValueError, match=r"--allow-different measure\.similarity$"):
-            compare._check(listed, 1, "", ())
+            check_variants(listed, 1, "", ())
         assert "--allow-different measure" in str(MODULES[name].__doc__)
 
 

@@ -43,6 +43,7 @@ from toolkit.data.pairs import all_pairs
 from toolkit.training import compare
 from toolkit.training import recipe as recipes
 from toolkit.training.recipe import Classification, Recipe
+from toolkit.training.variants import Data, load_variants
 
 ROOT = Path(__file__).parents[3]
 TINY = Path(__file__).parents[2] / "tiny.py"
@@ -89,7 +90,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def variants(file: Path, *names: str, overrides: list[str] = SHORT) -> dict[str, Recipe]:
-    return compare.load_variants(str(file), names, overrides)[0]
+    return load_variants(str(file), names, overrides)[0]
 
 
 def likeness(*arguments: object) -> int:
@@ -172,7 +173,7 @@ def test_finished_runs_are_not_done_again_and_other_recipes_refused(
         num_seeds=2,
         data=voices,
         out=whole,
-        reference="arcface",
+        terms=compare.Terms("arcface"),
         say=said.append,
     )
     assert said == [
@@ -400,11 +401,15 @@ def test_variants_that_differ_in_data_or_budget_are_refused_unless_allowed(
             num_seeds=1,
             data=voices,
             out=tmp_path / "out",
-            allow_different=["sampling", "schedule"],
+            terms=compare.Terms(allow_different=["sampling", "schedule"]),
         )
     with pytest.raises(ValueError, match="1 are no fields of a recipe"):
         compare.compare(
-            chosen, num_seeds=1, data=voices, out=tmp_path / "out", allow_different=["samplin"]
+            chosen,
+            num_seeds=1,
+            data=voices,
+            out=tmp_path / "out",
+            terms=compare.Terms(allow_different=["samplin"]),
         )
     assert not (tmp_path / "out").exists()
     result = compare.compare(
@@ -412,7 +417,7 @@ def test_variants_that_differ_in_data_or_budget_are_refused_unless_allowed(
         num_seeds=1,
         data=voices,
         out=tmp_path / "out",
-        allow_different=["augment", "sampling", "schedule.steps"],
+        terms=compare.Terms(allow_different=["augment", "sampling", "schedule.steps"]),
     )
     assert "they differ in augment, sampling, schedule.steps too" in table(result)
     assert result.cells[0].standard_error is None
@@ -580,7 +585,7 @@ def test_seeds_measured_on_other_items_are_refused_and_counts_are_of_what_finish
             items=folders.items, metrics={"accuracy": partial(per_item.mean, column="correct")}
         ),
     )
-    data = {name: compare.Data("d", (), None, None) for name in ("a", "b")}
+    data = {name: Data("d", (), None, None) for name in ("a", "b")}
 
     def summary(*ids: tuple[str, ...]) -> Comparison:
         for seed, one in enumerate(ids):

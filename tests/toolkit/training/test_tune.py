@@ -433,7 +433,7 @@ def test_a_tuned_comparison_trains_on_fit_classes_and_reports_every_trial(tmp_pa
     }
     ranges = {"arcface": {"loss.margin": Range(0.0, 0.5), "optim.lr": Range(1e-3, 1e-1, log=True)}}
     result = compare.compare(
-        chosen, num_seeds=1, data=voices, out=tmp_path / "out", ranges=ranges, num_tuning_trials=2
+        chosen, num_seeds=1, data=voices, out=tmp_path / "out", tuning=compare.Tuning(ranges, 2)
     )
     document = json.loads((tmp_path / "out" / "comparison.json").read_text())["tuned"]["arcface"]
     assert len(document["trials"]) == 2
@@ -450,7 +450,7 @@ def test_a_tuned_comparison_trains_on_fit_classes_and_reports_every_trial(tmp_pa
             (tmp_path / "out" / "tune" / "arcface" / f"trial-{number}" / "recipe.json").read_text()
         )
         assert trial["items"]["call"] == "toolkit.training.tune.fit_items"
-        assert trial["trials"]["call"] == "toolkit.training.tune.validation_trials"
+        assert trial["measure"]["trials"]["call"] == "toolkit.training.tune.validation_trials"
     assert list(result.varied) == ["loss", "optim"]
     with pytest.raises(ValueError, match=r"RANGES of plain change sampling\.batch_size"):
         compare.compare(
@@ -458,6 +458,5 @@ def test_a_tuned_comparison_trains_on_fit_classes_and_reports_every_trial(tmp_pa
             num_seeds=1,
             data=voices,
             out=tmp_path / "out",
-            ranges={"plain": {"sampling.batch_size": Choice((4, 8))}},
-            num_tuning_trials=2,
+            tuning=compare.Tuning({"plain": {"sampling.batch_size": Choice((4, 8))}}, 2),
         )
