@@ -19,9 +19,9 @@ def assign(owner: Any, path: list[str], text: str, name: str) -> Any:
             (owner.func, dict(owner.keywords)) if isinstance(owner, partial) else (owner, {})
         )
         parameters = {
-            key: one
-            for key, one in inspect.signature(func).parameters.items()
-            if one.kind is one.KEYWORD_ONLY or one.default is not one.empty
+            key: parameter
+            for key, parameter in inspect.signature(func).parameters.items()
+            if parameter.kind is parameter.KEYWORD_ONLY or parameter.default is not parameter.empty
         }
         if head not in parameters:
             raise ValueError(
@@ -42,7 +42,7 @@ def assign(owner: Any, path: list[str], text: str, name: str) -> Any:
             **{**known, head: _parse(text, typing.get_type_hints(target).get(head, Any), name)},
         )
     if dataclasses.is_dataclass(owner) and not isinstance(owner, type):
-        fields = {one.name for one in dataclasses.fields(owner)}
+        fields = {field.name for field in dataclasses.fields(owner)}
         if head not in fields:
             raise ValueError(
                 f"override {name}: {type(owner).__name__} has no field "
@@ -62,21 +62,22 @@ def _parse(text: str, hint: Any, name: str) -> Any:
     if origin in (typing.Union, types.UnionType):
         if text.lower() == "none" and type(None) in args:
             return None
-        return _parse(text, next(one for one in args if one is not type(None)), name)
+        return _parse(text, next(kind for kind in args if kind is not type(None)), name)
     if origin is Literal:
-        known = {str(one): one for one in args}
+        known = {str(value): value for value in args}
         if text not in known:
             raise ValueError(f"override {name}={text!r}: must be one of {', '.join(known)}")
         return known[text]
     if origin is tuple:
-        kinds = [one for one in args if one is not Ellipsis]
-        values = [one for one in text.strip("()[]").split(",") if one.strip()]
+        kinds = [kind for kind in args if kind is not Ellipsis]
+        values = [value for value in text.strip("()[]").split(",") if value.strip()]
         if Ellipsis not in args and len(values) != len(kinds):
             raise ValueError(
                 f"override {name}={text!r}: expected {len(kinds)} values separated by commas"
             )
         return tuple(
-            _parse(one.strip(), kinds[min(i, len(kinds) - 1)], name) for i, one in enumerate(values)
+            _parse(value.strip(), kinds[min(place, len(kinds) - 1)], name)
+            for place, value in enumerate(values)
         )
     if hint is bool:
         if text.lower() not in ("true", "false"):

@@ -71,8 +71,8 @@ class Network(nn.Module):
         )
         return torch.cat(
             [
-                recomputed(self.call, one, part, use_reentrant=False, context_fn=contexts)
-                for one, part in zip(rows, parts, strict=True)
+                recomputed(self.call, piece, part, use_reentrant=False, context_fn=contexts)
+                for piece, part in zip(rows, parts, strict=True)
             ]
         )
 
@@ -81,17 +81,17 @@ class Network(nn.Module):
 def _still(network: nn.Module) -> Iterator[None]:
     """While activations are computed a second time, running statistics must not move once more."""
     norms = [
-        (one, one.momentum)
-        for one in network.modules()
-        if isinstance(one, nn.modules.batchnorm._BatchNorm) and one.track_running_stats
+        (norm, norm.momentum)
+        for norm in network.modules()
+        if isinstance(norm, nn.modules.batchnorm._BatchNorm) and norm.track_running_stats
     ]
-    for one, _ in norms:
-        one.momentum = 0.0
+    for norm, _ in norms:
+        norm.momentum = 0.0
     try:
         yield
     finally:
-        for one, momentum in norms:
-            one.momentum = momentum
+        for norm, momentum in norms:
+            norm.momentum = momentum
 
 
 def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
@@ -217,7 +217,7 @@ def _check_rates(recipe: Recipe, frontend: nn.Module) -> None:
     its own, and the others cannot see which it was.
     """
     inside = (
-        one for one in frontend.modules() if hasattr(one, "rate_hz")
+        module for module in frontend.modules() if hasattr(module, "rate_hz")
     )  # SpecAugment holds the front-end that states it
     rates: dict[str, Any] = {"frontend": getattr(next(inside, None), "rate_hz", None)}
     for name in ("read", "train_read", "augment"):

@@ -14,16 +14,10 @@ out/comparison.json, table.txt, table.md, table.tex, report/index.html
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from eval import per_item
 from eval.comparison import (
@@ -36,28 +30,23 @@ from eval.comparison import (
     resamples_needed,
     summarise,
 )
-from eval.formats.provenance import likeness_version, sha256
-from eval.formats.trials import read_scores, write_scores
+from eval.formats.provenance import likeness_version
+from eval.formats.trials import read_scores
 from eval.reports import comparison
-from eval.similarity import score_trials
-from eval.types import Floats, Scores, Trials, name_first
+from eval.types import Scores, name_first
 from toolkit.console import Interrupted
-from toolkit.data.batch import Item
-from toolkit.models.embed import embed_all, pick_device
 from toolkit.models.parts import describe
+from toolkit.training.compared_run import SCORES, first_metric, train_and_measure
 from toolkit.training.lock import under_lock
 from toolkit.training.log import read_log
 from toolkit.training.measure import (
     TEST,
-    load_embedder,
-    metrics_of,
-    run_test,
     settings_of,
 )
 from toolkit.training.moved import place
-from toolkit.training.recipe import Recipe, Verification
-from toolkit.training.train import fit
-from toolkit.training.tune import Ranges, check_ranges, on_validation_classes, tune
+from toolkit.training.recipe import Recipe
+from toolkit.training.study import tune
+from toolkit.training.tune import Ranges, check_ranges, on_validation_classes
 from toolkit.training.variants import (
     INDIFFERENT,
     METHOD,
@@ -68,15 +57,7 @@ from toolkit.training.variants import (
     keep_plan,
     refuse,
     within,
-    write_json,
 )
-
-_RESULT, _SCORES = "result.json", "scores.txt"
-_FAILURES = (
-    ValueError,
-    RuntimeError,
-    OSError,
-)  # of one run: a loss that is NaN, unreadable items, memory or disk that is full
 
 
 @dataclass(frozen=True)
@@ -145,16 +126,10 @@ def compare(
     searched = _searched(variants, tuning, terms, data)
     measured = data_of(variants, data)
     plan_file = out / "plan.json"
-    keep_plan(
-        plan_file, {name: one for name, one in variants.items() if name not in searched}, measured
-    )
+    keep_plan(plan_file, _without(variants, searched), measured)
     try:
         chosen, tuned, untunable = _tune(variants, searched, tuning, measured, data, out, say)
-        keep_plan(
-            plan_file,
-            {name: one for name, one in chosen.items() if name not in untunable},
-            measured,
-        )
+        keep_plan(plan_file, _without(chosen, untunable), measured)
         runs = _train_all(chosen, untunable, num_seeds, measured, data, out, say)
     except (Interrupted, KeyboardInterrupt):
         raise Interrupted(
@@ -162,16 +137,20 @@ def compare(
         ) from None
     result = _stated(_summary(chosen, runs, measured, out, terms.reference), chosen, tuned)
     logs = {(run.variant, run.seed): read_log(out / run.folder) for run in runs}
-    scores = {name: _first_scores(name, runs, measured, out) for name in chosen}
+    scores = _first_scores(chosen, runs, measured, out)
     comparison.write(
         out,
         result,
         logs,
         command=terms.command,
         version=likeness_version(),
-        scores={name: one for name, one in scores.items() if one is not None},
+        scores=scores,
     )
     return result
+
+
+def _without(variants: Mapping[str, Recipe], names: Collection[str]) -> dict[str, Recipe]:
+    return {name: recipe for name, recipe in variants.items() if name not in names}
 
 
 def _searched(
@@ -216,7 +195,7 @@ def _tune(
                 variant=name,
                 num_trials=tuning.num_trials,
                 out=out / "tune",
-                score=partial(_score, data=data),
+                score=partial(first_metric, data=data),
                 data=measured[name].digest,
                 say=say,
             )
@@ -245,7 +224,7 @@ def _train_all(
         if not run.failed:
             tell = partial(_tell, say, f"run {number} of {len(order)}: {name} seed {seed}")
             recipe = replace(variants[name], seed=seed)
-            run = _run(run, recipe, measured[name], data, out / run.folder, tell)
+            run = train_and_measure(run, recipe, measured[name], data, out / run.folder, tell)
         runs.append(run)
     return sorted(runs, key=lambda run: list(variants).index(run.variant))
 
@@ -275,120 +254,20 @@ def _stated(
 
 
 def _first_scores(
-    variant: str, runs: Sequence[Run], measured: Mapping[str, Data], out: Path
-) -> Scores | None:
-    """Of a variant's first finished run, for the DET and ROC curves; None where items are measured
-    instead of trials.
+    variants: Collection[str], runs: Sequence[Run], measured: Mapping[str, Data], out: Path
+) -> dict[str, Scores]:
+    """The scores of each variant's first finished run, for the DET and ROC curves; none where
+    items are measured instead of trials.
     """
-    run = next((one for one in runs if one.variant == variant and not one.failed), None)
-    trials = measured[variant].trials
-    if run is None or trials is None:
-        return None
-    listed, values = read_scores(out / run.folder / _SCORES, trials)
-    assert listed.target is not None
-    return Scores(values, listed.target)
-
-
-def score_model(model: Path, recipe: Recipe, items: Sequence[Item], trials: Trials) -> Floats:
-    """(P,) scores of the trials by the model of a run of `recipe` and the similarity that it was
-    trained for. ValueError if trial items cannot be read.
-    """
-    loaded = load_embedder(model, recipe)
-    loaded.embedder.to(pick_device())
-    embeddings = embed_all(
-        loaded.embedder, items, loaded.read, what="trial", workers=recipe.compute.workers
-    )
-    return score_trials(trials, embeddings, similarity=loaded.similarity)
-
-
-def _run(
-    run: Run, recipe: Recipe, measured: Data, data: Path, folder: Path, tell: Callable[[str], None]
-) -> Run:
-    """Train, score and measure one run, or take what is finished."""
-    digest = hashlib.sha256(json.dumps(describe(recipe), sort_keys=True).encode()).hexdigest()
-    result, scores_file = folder / _RESULT, folder / (TEST if recipe.measures_items else _SCORES)
-    if result.is_file() and scores_file.is_file():
-        kept = json.loads(result.read_text(encoding="utf-8"))
-        if kept["recipe"] == digest and kept["scores"] == sha256(scores_file):
-            tell("finished before")
-            return replace(
-                run,
-                **{
-                    name: kept[name] for name in ("values", "scores", "seconds", "items_per_second")
-                },
-            )
-    tell("")
-    threads = (
-        torch.get_num_threads()
-    )  # a recipe may set them; the next run must not depend on the one before
-    try:
-        model = fit(recipe, data=data, out=folder, resume=True)
-        if measured.trials is None:
-            values = _finite(metrics_of(recipe, run_test(recipe, folder, data)))
-        else:
-            scores = score_model(model, recipe, measured.items, measured.trials)
-            values = _values(recipe, scores, measured.trials)
-            write_scores(scores_file, measured.trials, scores)
-    except _FAILURES as error:
-        tell(f"failed: {error}")
-        return replace(run, failed=str(error))
-    finally:
-        torch.set_num_threads(threads)
-    log = read_log(folder)
-    seconds = _seconds(log)
-    rate = log[-1]["step"] * recipe.sampling.batch_size / seconds if seconds else None
-    run = replace(
-        run, values=values, scores=sha256(scores_file), seconds=seconds, items_per_second=rate
-    )
-    entry = {
-        "schema": "likeness.run/1",
-        "recipe": digest,
-        "data": measured.digest,
-        "scores": run.scores,
-        "values": values,
-    }
-    write_json(
-        result,
-        entry | {"seconds": seconds, "items_per_second": rate, "version": likeness_version()},
-    )
-    tell(", ".join(f"{name} {value:.4f}" for name, value in values.items()))
-    return run
-
-
-def _values(recipe: Recipe, scores: Floats, trials: Trials) -> dict[str, float]:
-    assert trials.target is not None
-    checked = Scores(scores, trials.target)
-    return _finite(
-        {
-            name: float(metric(checked.targets, checked.nontargets))
-            for name, metric in recipe.metrics.items()
-        }
-    )
-
-
-def _finite(values: dict[str, float]) -> dict[str, float]:
-    unusable = [name for name, value in values.items() if not math.isfinite(value)]
-    if unusable:
-        raise ValueError(
-            f"{len(unusable)} metrics are not finite on the trials ({name_first(unusable)}); such "
-            "a number cannot be compared"
-        )
-    return values
-
-
-def _score(recipe: Recipe, folder: Path, *, data: Path) -> float:
-    """The first metric of a recipe trained in a folder, on the recipe's own trials."""
-    threads = torch.get_num_threads()
-    try:
-        model = fit(recipe, data=data, out=folder, resume=True)
-        if not isinstance(recipe.measure, Verification):
-            name = next(iter(recipe.metrics))
-            return _finite(metrics_of(recipe, run_test(recipe, folder, data), only=name))[name]
-        items, trials = recipe.measure.trials(data)
-        scores = score_model(model, recipe, items, trials)
-    finally:
-        torch.set_num_threads(threads)
-    return next(iter(_values(recipe, scores, trials).values()))
+    scores: dict[str, Scores] = {}
+    for name in variants:
+        run = next((run for run in runs if run.variant == name and not run.failed), None)
+        trials = measured[name].trials
+        if run is not None and trials is not None:
+            scored, values = read_scores(out / run.folder / SCORES, trials)
+            assert scored.target is not None
+            scores[name] = Scores(values, scored.target)
+    return scores
 
 
 def _summary(
@@ -399,38 +278,19 @@ def _summary(
     reference: str,
 ) -> Comparison:
     """The numbers of the table from the score files, resampled."""
-    metrics = list(dict.fromkeys(name for one in variants.values() for name in one.metrics))
+    metrics = list(dict.fromkeys(name for recipe in variants.values() for name in recipe.metrics))
     num_resamples = resamples_needed((len(variants) - 1) * len(metrics))
     outcomes: dict[str, dict[int, Outcome]] = {name: {} for name in variants}
     counts: dict[str, dict[str, int | None]] = {}
-    for run in (one for one in runs if not one.failed):
-        data, recipe = measured[run.variant], variants[run.variant]
-        if data.trials is None:
-            found = per_item.read(out / run.folder / TEST)
-            outcomes[run.variant][run.seed] = measure_items(
-                found, recipe.metrics, num_resamples=num_resamples
+    for run in runs:
+        if not run.failed:
+            outcomes[run.variant][run.seed], counts[run.variant] = _outcome(
+                variants[run.variant], measured[run.variant], out / run.folder, num_resamples
             )
-            counts[run.variant] = {"items": len(found.ids), found.over: found.num_groups}
-        else:
-            listed, values = read_scores(out / run.folder / _SCORES, data.trials)
-            assert listed.target is not None
-            assert data.subjects is not None
-            outcomes[run.variant][run.seed] = measure(
-                Scores(values, listed.target),
-                recipe.metrics,
-                data.subjects,
-                num_resamples=num_resamples,
-            )
-            targets = int(listed.target.sum())
-            counts[run.variant] = {
-                "targets": targets,
-                "nontargets": len(listed) - targets,
-                "subjects": data.subjects.num_subjects,
-            }
     mixed = [
         name
-        for name, one in outcomes.items()
-        if len({each.trial_list for each in one.values()}) > 1
+        for name, by_seed in outcomes.items()
+        if len({outcome.trial_list for outcome in by_seed.values()}) > 1
     ]
     if mixed:
         raise ValueError(
@@ -440,36 +300,46 @@ def _summary(
         )
     better = next(iter(variants.values())).schedule.higher_is_better
     cells, chosen = summarise(outcomes, metrics, reference=reference, higher_is_better=better)
-    against = measured[chosen or next(iter(variants))]
-    found_from = "" if against.subjects is None else against.subjects.found
-    seeds = sorted({one.seed for one in runs})
-    told = counts.get(chosen) or next(iter(counts.values()), {})
+    subjects = measured[chosen or next(iter(variants))].subjects
     return Comparison(
         list(variants),
         metrics,
-        seeds,
+        sorted({run.seed for run in runs}),
         runs,
         cells,
         chosen,
         not reference,
-        told,
-        found_from,
+        counts.get(chosen) or next(iter(counts.values()), {}),
+        "" if subjects is None else subjects.found,
         num_resamples=num_resamples,
         varied=(),
         allowed=(),
     )
 
 
-def _seconds(log: Sequence[Mapping[str, Any]]) -> float | None:
-    """Training time of the steps that count, summed over the stretches of a run that was stopped;
-    None if the log does not say.
-    """
-    total, before = 0.0, 0.0
-    for entry in log:
-        if "seconds" in entry:
-            total += before if entry["seconds"] < before else 0.0  # the clock began anew
-            before = entry["seconds"]
-    return total + before or None
+def _outcome(
+    recipe: Recipe, measured: Data, folder: Path, num_resamples: int
+) -> tuple[Outcome, dict[str, int | None]]:
+    """A run's metrics, resampled, and the counts of what they are of."""
+    if measured.trials is None:
+        items = per_item.read(folder / TEST)
+        outcome = measure_items(items, recipe.metrics, num_resamples=num_resamples)
+        return outcome, {"items": len(items.ids), items.over: items.num_groups}
+    trials, values = read_scores(folder / SCORES, measured.trials)
+    assert trials.target is not None
+    assert measured.subjects is not None
+    outcome = measure(
+        Scores(values, trials.target),
+        recipe.metrics,
+        measured.subjects,
+        num_resamples=num_resamples,
+    )
+    targets = int(trials.target.sum())
+    return outcome, {
+        "targets": targets,
+        "nontargets": len(trials) - targets,
+        "subjects": measured.subjects.num_subjects,
+    }
 
 
 def _tell(say: Callable[[str], None], doing: str, text: str) -> None:

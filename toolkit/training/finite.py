@@ -56,7 +56,7 @@ class Watch:
 
     def _see(self, _: nn.Module, inputs: tuple[Any, ...]) -> None:
         """What a loss is given are the embeddings of the whole batch, and its keys."""
-        given = [one for one in inputs if isinstance(one, Tensor)]
+        given = [value for value in inputs if isinstance(value, Tensor)]
         self.embeddings = (
             all_finite(given) if self.embeddings is None else self.embeddings & all_finite(given)
         )
@@ -65,10 +65,10 @@ class Watch:
         """Take a step, after its gradients are there and before the weights change."""
         loss = loss.detach()
         gradients = [
-            one.grad
+            parameter.grad
             for group in self.run.optimizer.param_groups
-            for one in group["params"]
-            if one.grad is not None
+            for parameter in group["params"]
+            if parameter.grad is not None
         ]
         nothing = torch.ones((), dtype=torch.bool, device=loss.device)
         seen = nothing if self.embeddings is None else self.embeddings
@@ -78,7 +78,7 @@ class Watch:
             nothing if self.run.scaler.is_enabled() else all_finite(gradients).to(loss.device),
         )
         self.pending.append(
-            (step, rate, torch.stack([loss.float(), *(one.float() for one in finite)]))
+            (step, rate, torch.stack([loss.float(), *(flag.float() for flag in finite)]))
         )
         self.embeddings, self.rate = None, rate
         if len(self.pending) >= self.every:
@@ -171,8 +171,8 @@ def all_finite(tensors: Iterable[Tensor]) -> Tensor:
     It is read off sums, in which NaN and infinity remain: one pass at the speed of the memory. A
     sum of finite numbers that overflows (they are above 1e30 then) counts as infinite.
     """
-    every = [one.detach() for one in tensors]
-    given = [one for one in every if one.is_floating_point() and one.numel()]
+    every = [tensor.detach() for tensor in tensors]
+    given = [tensor for tensor in every if tensor.is_floating_point() and tensor.numel()]
     if not given:
         return torch.ones((), dtype=torch.bool, device=every[0].device if every else None)
     if given[0].is_cuda:  # few launches for all; on a CPU plain sums take half the time of norms
@@ -180,10 +180,10 @@ def all_finite(tensors: Iterable[Tensor]) -> Tensor:
     return (
         torch.stack(
             [
-                one.sum(dtype=torch.promote_types(one.dtype, torch.float32)).to(
+                tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32)).to(
                     given[0].device, torch.float32
                 )
-                for one in given
+                for tensor in given
             ]
         )
         .sum()
@@ -195,4 +195,4 @@ def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
     """The names of the tensors that hold NaN or infinity."""
     if bool(all_finite(tensors.values())):
         return []
-    return [name for name, one in tensors.items() if not bool(torch.isfinite(one).all())]
+    return [name for name, tensor in tensors.items() if not bool(torch.isfinite(tensor).all())]

@@ -76,7 +76,7 @@ def loader_of(
 
 def on_device(batch: Batch, device: torch.device, recipe: Recipe) -> Batch:
     inputs, labels, lengths = (
-        None if one is None else one.to(device, non_blocking=True) for one in batch
+        None if tensor is None else tensor.to(device, non_blocking=True) for tensor in batch
     )
     assert inputs is not None
     assert labels is not None
@@ -122,17 +122,17 @@ def check_held_out(items: Sequence[Item], read: Read, *, workers: int = 0) -> No
             shown.advance(task)
     text = torch.frombuffer(bytearray(json.dumps(bad).encode() + b"\n"), dtype=torch.uint8)
     bad = [
-        Bad(*one)
+        Bad(*fields)
         for line in bytes(distributed.gather_plain(text).tolist()).decode().splitlines()
-        for one in json.loads(line)
+        for fields in json.loads(line)
     ]
     if bad:
         if distributed.is_main():
-            for one in bad[:_NAMED]:
-                console.print(f"cannot be read, {one.id}: {one.reason}")
+            for item in bad[:_NAMED]:
+                console.print(f"cannot be read, {item.id}: {item.reason}")
         raise ValueError(
             f"{len(bad)} of {len(items)} held-out items cannot be read "
-            f"({name_first(one.id for one in bad)}): {bad[0].reason}; "
+            f"({name_first(item.id for item in bad)}): {bad[0].reason}; "
             "repair or remove them before training: it is measured on all of them"
         )
     _checked.add(stated)

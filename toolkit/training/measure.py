@@ -242,8 +242,8 @@ def retrieval(model: Model, data: Path, settings: Retrieval) -> PerItem:
     columns: dict[str, Floats] = {}
     for rows in _draws(model.loss, z, settings.num_samples) if drawn else [z]:
         values = query_metrics(rows, labels, ks=settings.ks, similarity=compared)
-        for name, one in values.items():
-            columns[name] = columns.get(name, 0.0) + one / (settings.num_samples if drawn else 1)
+        for name, value in values.items():
+            columns[name] = columns.get(name, 0.0) + value / (settings.num_samples if drawn else 1)
     columns |= {"norm": np.linalg.norm(z, axis=1), "label": labels.astype(np.float64)}
     if settings.clusters:
         columns["cluster"] = find_clusters(z, len(names), seed=_SEED).astype(np.float64)
@@ -270,7 +270,7 @@ def _disjoint_labels(items: Sequence[Item], classes: Sequence[str], disjoint: bo
 
     ValueError, if they are to be disjoint, for those among `classes`, which were trained on.
     """
-    names = sorted({str(one.label) for one in items})
+    names = sorted({str(item.label) for item in items})
     both = sorted(set(names) & set(classes))
     if disjoint and both:
         raise ValueError(
@@ -300,7 +300,7 @@ def _per_item(
     classes: Sequence[str],
 ) -> PerItem:
     """With what a report shows of the items."""
-    where = {one.id: one for one in items}
+    where = {item.id: item for item in items}
 
     def show(id: str) -> Path | NDArray[np.uint8] | None:
         item = where.get(id)
@@ -313,7 +313,7 @@ def _per_item(
         return levels[0] if len(levels) == 1 else np.ascontiguousarray(levels.transpose(1, 2, 0))
 
     return PerItem(
-        tuple(one.id for one in items),
+        tuple(item.id for item in items),
         columns,
         groups,
         over,
@@ -365,10 +365,10 @@ def _numbers(
     items: Sequence[Item], classes: Sequence[str]
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     number = {name: i for i, name in enumerate(classes)}
-    unknown = [one.id for one in items if str(one.label) not in number]
+    unknown = [item.id for item in items if str(item.label) not in number]
     if unknown:
         raise ValueError(
             f"{len(unknown)} of {len(items)} items have labels that the model was not trained on "
             f"({name_first(unknown)}); test its own classes"
         )
-    return np.array([number[str(one.label)] for one in items], dtype=np.int64)
+    return np.array([number[str(item.label)] for item in items], dtype=np.int64)

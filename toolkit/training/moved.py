@@ -49,11 +49,11 @@ def place(field: str) -> str:
 
 def flat(description: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe's description with the fields of GROUPS one by one: {"schedule.steps": 100, ...}."""
-    whole = {name: one for name, one in description.items() if name not in GROUPS}
+    whole = {name: value for name, value in description.items() if name not in GROUPS}
     return whole | {
-        f"{group}.{name}": one
+        f"{group}.{name}": value
         for group in GROUPS
-        for name, one in (description.get(group) or {}).items()
+        for name, value in (description.get(group) or {}).items()
     }
 
 

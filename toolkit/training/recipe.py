@@ -287,11 +287,12 @@ def check(recipe: Recipe) -> None:
     for name, value in _parts(recipe):
         if isinstance(value, partial):
             accepted = inspect.signature(value.func).parameters
-            if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in accepted.values()):
+            kinds = {parameter.kind for parameter in accepted.values()}
+            if inspect.Parameter.VAR_KEYWORD in kinds:
                 continue
             for keyword in value.keywords:
                 if keyword not in accepted:
-                    known = [one for one in accepted if one != "self"]
+                    known = [argument for argument in accepted if argument != "self"]
                     raise ValueError(
                         f"{name}: {value.func.__name__} does not accept "
                         f"{keyword!r}{suggest(keyword, known)}; it accepts {', '.join(known)}"
@@ -327,9 +328,9 @@ def current(description: Mapping[str, Any]) -> dict[str, Any]:
     """A stored description of a recipe as this version describes it, whichever version wrote it."""
     defaults = {
         kind.__name__: {
-            one.name: describe(one.default, one.name)
-            for one in dataclasses.fields(kind)
-            if one.default is not dataclasses.MISSING
+            field.name: describe(field.default, field.name)
+            for field in dataclasses.fields(kind)
+            if field.default is not dataclasses.MISSING
         }
         for kind in (Classification, Retrieval)
     }
@@ -343,14 +344,11 @@ def _parts(value: Any, name: str = "") -> list[tuple[str, Any]]:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [
             pair
-            for one in dataclasses.fields(value)
-            for pair in _parts(getattr(value, one.name), f"{name}.{one.name}".strip("."))
+            for field in dataclasses.fields(value)
+            for pair in _parts(getattr(value, field.name), f"{name}.{field.name}".strip("."))
         ]
     if isinstance(value, Mapping):
-        return [pair for key, one in value.items() for pair in _parts(one, f"{name}.{key}")]
+        return [pair for key, part in value.items() for pair in _parts(part, f"{name}.{key}")]
     if isinstance(value, partial):
-        return [
-            (name, value),
-            *(pair for key, one in value.keywords.items() for pair in _parts(one, f"{name}.{key}")),
-        ]
+        return [(name, value), *_parts(value.keywords, name)]
     return [(name, value)] if callable(value) else []

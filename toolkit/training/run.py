@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import re
 import shutil
 import warnings
 from collections.abc import Mapping, Sequence
@@ -28,21 +26,14 @@ from torch.distributed.tensor import DTensor
 
 from eval.formats.files import atomic_path
 from eval.formats.provenance import digest
-from eval.formats.writing import remove_abandoned, sync, sync_names
+from eval.formats.writing import sync, sync_names
 from toolkit.models import checkpoint
 from toolkit.models.embed import TorchEmbedder
 from toolkit.parallel import distributed, spread
-from toolkit.training.log import LOG
-from toolkit.training.moved import flat
-from toolkit.training.recipe import current
 
-RECIPE = "recipe.json"
 RESUME = "resume"
 STATE = "state.json"
 FORMAT = "likeness.resume/3"
-_BEGUN = re.compile(
-    r"\.(best-\d+\.safetensors)\.[0-9a-f]{12}\.part"
-)  # what eval.formats.writing makes beside the file
 
 
 @dataclass
@@ -76,7 +67,7 @@ class Plateau:
             return False
         ranked = sorted(
             [*self.kept, (value, step)],
-            key=lambda one: (-one[0] if higher_is_better else one[0], one[1]),
+            key=lambda kept: (-kept[0] if higher_is_better else kept[0], kept[1]),
         )
         self.kept = ranked[:num]
         return (value, step) in self.kept
@@ -200,7 +191,15 @@ def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
             )
     except (Exception, CheckpointException) as error:  # the latter is a BaseException
         raise _unwritten(folder, error) from error
-    state = {
+    distributed.wait()
+    if main:
+        _finish(out, folder, _state(run, classes, items))
+    distributed.wait()
+
+
+def _state(run: Run, classes: Sequence[str], items: str) -> dict[str, Any]:
+    """What a checkpoint keeps beside tensors."""
+    return {
         "format": FORMAT,
         "step": run.step,
         "owed": run.owed,
@@ -210,23 +209,21 @@ def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
         "classes": digest(classes),
         "items": items,
     }
-    distributed.wait()
-    if main:
-        try:
-            sync(folder)
-            with atomic_path(folder / STATE) as partial_path:
-                partial_path.write_text(json.dumps(state) + "\n", encoding="utf-8")
-            for one in (
-                out / RESUME,
-                out,
-            ):  # the new folder is on the disk before the one before it goes
-                sync_names(one)
-        except OSError as error:
-            raise _unwritten(folder, error) from error
-        for other in (out / RESUME).iterdir():
-            if other != folder:
-                shutil.rmtree(other, ignore_errors=True)
-    distributed.wait()
+
+
+def _finish(out: Path, folder: Path, state: dict[str, Any]) -> None:
+    """Write the state, with which a checkpoint counts, and remove the checkpoint before it."""
+    try:
+        sync(folder)
+        with atomic_path(folder / STATE) as partial_path:
+            partial_path.write_text(json.dumps(state) + "\n", encoding="utf-8")
+        for changed in (out / RESUME, out):
+            sync_names(changed)  # the new folder is on the disk before the one before it goes
+    except OSError as error:
+        raise _unwritten(folder, error) from error
+    for other in (out / RESUME).iterdir():
+        if other != folder:
+            shutil.rmtree(other, ignore_errors=True)
 
 
 def _unwritten(folder: Path, error: BaseException) -> OSError:
@@ -234,7 +231,7 @@ def _unwritten(folder: Path, error: BaseException) -> OSError:
     if distributed.is_main():
         shutil.rmtree(folder, ignore_errors=True)
     cause = (
-        next((one[0] for one in error.failures.values()), error)
+        next((failure[0] for failure in error.failures.values()), error)
         if isinstance(error, CheckpointException)
         else error
     )
@@ -247,7 +244,7 @@ def _unwritten(folder: Path, error: BaseException) -> OSError:
 
 def latest(out: Path) -> tuple[Path, dict[str, Any]] | None:
     """The newest whole resume folder of a run and its state, or None."""
-    whole = sorted(one.parent for one in (out / RESUME).glob(f"*/{STATE}"))
+    whole = sorted(state.parent for state in (out / RESUME).glob(f"*/{STATE}"))
     if not whole:
         return None
     state = json.loads((whole[-1] / STATE).read_text(encoding="utf-8"))
@@ -334,7 +331,7 @@ def read_metadata(folder: Path) -> dict[str, torch.Size]:
         metadata = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
     except Exception as error:
         raise ValueError(f"{folder} cannot be read as a checkpoint: {error}") from None
-    return {name: getattr(one, "size", torch.Size()) for name, one in metadata.items()}
+    return {name: getattr(stored, "size", torch.Size()) for name, stored in metadata.items()}
 
 
 def _random_states() -> dict[str, Tensor]:
@@ -358,54 +355,3 @@ def _make_optimizer_state(run: Run, stored: Mapping[str, torch.Size]) -> None:
                     if alone
                     else torch.zeros_like(parameter)
                 )
-
-
-def check_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
-    """Refuse to mix two runs in one folder; nothing is written.
-
-    ValueError if another run is there, or this one without `resume`.
-    """
-    recipe_file = out / RECIPE
-    holds_run = recipe_file.is_file() or (out / RESUME).is_dir()
-    if resume and holds_run:
-        if recipe_file.is_file():
-            before = flat(current(json.loads(recipe_file.read_text(encoding="utf-8"))))
-            now = flat(json.loads(json.dumps(description)))
-            changed = sorted(
-                key for key in now.keys() | before.keys() if before.get(key) != now.get(key)
-            )
-            if changed:
-                differ = "differs" if len(changed) == 1 else "differ"
-                raise ValueError(
-                    f"{out} holds a run of another recipe: {', '.join(changed)} {differ}; resume "
-                    "with the same recipe and overrides, or choose another --out"
-                )
-    elif holds_run:
-        raise ValueError(
-            f"{out} already holds a run; add --resume to go on with it, or choose another --out"
-        )
-
-
-def prepare_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
-    """Make the run's folder, after `check_folder`.
-
-    What a killed run left half-written is removed. The main process calls it.
-    """
-    check_folder(out, description, resume)
-    recipe_file = out / RECIPE
-    out.mkdir(parents=True, exist_ok=True)
-    names = {
-        RECIPE,
-        LOG,
-        checkpoint.BEST,
-        checkpoint.LAST,
-        *(one[1] for one in map(_BEGUN.fullmatch, os.listdir(out)) if one),
-    }
-    for name in names:  # also of the best checkpoints of steps that are not written again
-        remove_abandoned(out / name)
-    if (out / RESUME).is_dir():
-        for folder in (out / RESUME).iterdir():
-            if not (folder / STATE).is_file():
-                shutil.rmtree(folder, ignore_errors=True)
-    with atomic_path(recipe_file) as partial_path:
-        partial_path.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")

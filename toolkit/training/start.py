@@ -15,10 +15,11 @@ from toolkit.models.embed import pick_device
 from toolkit.parallel import distributed
 from toolkit.training import run as runs
 from toolkit.training.build import build
+from toolkit.training.folder import check_folder, prepare_folder
 from toolkit.training.loading import estimate
 from toolkit.training.plan import Plan
 from toolkit.training.recipe import Recipe
-from toolkit.training.run import Run, check_folder, is_finished, load_run, prepare_folder
+from toolkit.training.run import Run, is_finished, load_run
 
 
 def start(planned: Plan, out: Path, *, resume: bool = False) -> Run:

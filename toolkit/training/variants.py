@@ -128,19 +128,19 @@ def check_variants(
             f"{len(unfit)} variants cannot name a folder ({name_first(unfit)}); use letters, "
             "digits and _ . + = -, and neither tune nor report"
         )
-    unmeasured = [name for name, one in variants.items() if not one.metrics]
+    unmeasured = [name for name, recipe in variants.items() if not recipe.metrics]
     if unmeasured:
         raise ValueError(
             f"{len(unmeasured)} variants have no measure or no metrics "
             f"({name_first(unmeasured)}); a comparison needs both"
         )
-    if len({type(one.measure) for one in variants.values()}) > 1:
+    ways = sorted({type(recipe.measure).__name__ for recipe in variants.values()})
+    if len(ways) > 1:
         raise ValueError(
-            "the variants are measured in different ways, "
-            f"{', '.join(sorted({type(one.measure).__name__ for one in variants.values()}))}; "
-            "choose among them with --variants"
+            f"the variants are measured in different ways, {', '.join(ways)}; choose among them "
+            "with --variants"
         )
-    known = set().union(*(flat(describe(one)) for one in variants.values())) | {*GROUPS}
+    known = set().union(*(flat(describe(recipe)) for recipe in variants.values())) | {*GROUPS}
     unknown = [field for field in allow_different if field not in known]
     if unknown:
         raise ValueError(
@@ -217,17 +217,17 @@ def _read_data(name: str, recipe: Recipe, data: Path) -> Data:
 def _tested(recipe: Recipe) -> Any:
     """What the recipe's measure tests, as JSON values: without metrics and validation."""
     described = describe(recipe.measure, "measure")
-    return {key: one for key, one in described.items() if key not in ("metrics", "validation")}
+    return {key: value for key, value in described.items() if key not in ("metrics", "validation")}
 
 
 def keep_plan(path: Path, variants: Mapping[str, Recipe], measured: Mapping[str, Data]) -> None:
     """Refuse to mix two comparisons in one folder; variants may be added."""
     stated = {
         name: {
-            "recipe": json.loads(json.dumps(describe(replace(one, seed=0)))),
+            "recipe": json.loads(json.dumps(describe(replace(recipe, seed=0)))),
             "data": measured[name].digest,
         }
-        for name, one in variants.items()
+        for name, recipe in variants.items()
     }
     before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     changed: dict[str, list[str]] = {}

@@ -108,8 +108,7 @@ def whole(file: Path, voices: Path, tmp_path_factory: pytest.TempPathFactory) ->
         num_seeds=2,
         data=voices,
         out=out,
-        reference="arcface",
-        command="likeness compare ...",
+        terms=compare.Terms("arcface", command="likeness compare ..."),
     )
     return out
 

@@ -28,6 +28,7 @@ from toolkit.training import compare
 from toolkit.training import recipe as recipes
 from toolkit.training import tune as tuning
 from toolkit.training.recipe import Classification, Recipe, Retrieval
+from toolkit.training.study import tune
 from toolkit.training.tune import (
     Choice,
     Range,
@@ -37,7 +38,6 @@ from toolkit.training.tune import (
     fit_items,
     held_out_items,
     on_validation_classes,
-    tune,
     validation_trials,
 )
 
