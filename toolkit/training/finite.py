@@ -56,9 +56,11 @@ class Watch:
 
     def _see(self, _: nn.Module, inputs: tuple[Any, ...]) -> None:
         """What a loss is given are the embeddings of the whole batch, and its keys."""
-        given = [value for value in inputs if isinstance(value, Tensor)]
+        tensors = [value for value in inputs if isinstance(value, Tensor)]
         self.embeddings = (
-            all_finite(given) if self.embeddings is None else self.embeddings & all_finite(given)
+            all_finite(tensors)
+            if self.embeddings is None
+            else self.embeddings & all_finite(tensors)
         )
 
     def add(self, step: int, rate: float, loss: Tensor) -> None:
@@ -172,18 +174,18 @@ def all_finite(tensors: Iterable[Tensor]) -> Tensor:
     sum of finite numbers that overflows (they are above 1e30 then) counts as infinite.
     """
     every = [tensor.detach() for tensor in tensors]
-    given = [tensor for tensor in every if tensor.is_floating_point() and tensor.numel()]
-    if not given:
+    numbers = [tensor for tensor in every if tensor.is_floating_point() and tensor.numel()]
+    if not numbers:
         return torch.ones((), dtype=torch.bool, device=every[0].device if every else None)
-    if given[0].is_cuda:  # few launches for all; on a CPU plain sums take half the time of norms
-        return nn.utils.get_total_norm(given, 1.0).isfinite()
+    if numbers[0].is_cuda:  # few launches for all; on a CPU plain sums take half the time of norms
+        return nn.utils.get_total_norm(numbers, 1.0).isfinite()
     return (
         torch.stack(
             [
                 tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32)).to(
-                    given[0].device, torch.float32
+                    numbers[0].device, torch.float32
                 )
-                for tensor in given
+                for tensor in numbers
             ]
         )
         .sum()

@@ -117,8 +117,8 @@ def check_held_out(items: Sequence[Item], read: Read, *, workers: int = 0) -> No
     bad: list[Bad] = []
     with bar(show=distributed.is_main()) as shown:
         task = shown.add_task("reading what is held out", total=len(mine))
-        for found in reader:
-            bad += [found] if isinstance(found, Bad) else []
+        for result in reader:
+            bad += [result] if isinstance(result, Bad) else []
             shown.advance(task)
     text = torch.frombuffer(bytearray(json.dumps(bad).encode() + b"\n"), dtype=torch.uint8)
     bad = [
@@ -199,7 +199,7 @@ def estimate(
         recipe, items, labels, seed=recipe.seed + 1_000_003
     )  # other random numbers than the training views
     size = min(64, len(items))
-    batches_wanted = recipe.estimate_views * (len(items) // size)
+    num_batches = recipe.estimate_views * (len(items) // size)
 
     def batches(most: int) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
         order = draws(labels, Sampling(size), seed=recipe.seed, start=0, stop=most)
@@ -211,7 +211,7 @@ def estimate(
 
     run.embedder.eval()
     if of_backbone is not None:
-        of_backbone(batches(batches_wanted))
+        of_backbone(batches(num_batches))
     if of_loss is not None:
         # batch norm has no statistics yet; as in the first steps, embeddings come from batch
         # statistics
@@ -223,7 +223,7 @@ def estimate(
                 torch.cat(
                     [
                         run.embedder.backbone(features, lengths).float()
-                        for features, lengths, _ in batches(min(64, batches_wanted))
+                        for features, lengths, _ in batches(min(64, num_batches))
                     ]
                 )
             )

@@ -61,8 +61,10 @@ class Model(NamedTuple):
 
 
 def load_model(path: Path, recipe: Recipe) -> Model:
-    """The model that a run of `recipe` (one that measures items) left in its folder or file, with
-    its loss. ValueError where the file holds no loss.
+    """The model that a run of `recipe` left in its folder or file, with its loss.
+
+    Raises:
+        ValueError: The file holds no loss, as the recipe did not measure items.
     """
     path = checkpoint.find_model(path)
     loaded = load_embedder(path, recipe)
@@ -88,9 +90,8 @@ def load_embedder(path: Path, recipe: Recipe) -> Loaded:
     path = checkpoint.find_model(path)
     tensors, stated, digest = checkpoint.read(path, checkpoint.FORMAT)
     backbone = recipe.backbone
-    if "weights" in getattr(
-        backbone, "keywords", {}
-    ):  # training started from that file; what became of it is here
+    # training started from that file; what became of it is in the checkpoint
+    if "weights" in getattr(backbone, "keywords", {}):
         backbone = partial(backbone, weights="")
     frontend = recipe.frontend()
     embedder = TorchEmbedder(frontend, backbone(frontend.dim), features=stated["features"])
@@ -110,20 +111,26 @@ def load_embedder(path: Path, recipe: Recipe) -> Loaded:
 def metrics_of(recipe: Recipe, measured: PerItem, *, only: str = "") -> dict[str, float]:
     """The recipe's metrics, or one of them, of what its measure or validation measured.
 
-    ValueError for a metric of a column that was not measured.
+    Args:
+        recipe: The recipe, whose metrics are functions of columns.
+        measured: A value of each item in each column.
+        only: The name of the metric that is computed, "" for all of them.
+
+    Raises:
+        ValueError: A metric needs a column that was not measured.
     """
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for name, metric in recipe.metrics.items():
         if only in ("", name):
             try:
-                found[name] = float(metric(measured.columns))
+                values[name] = float(metric(measured.columns))
             except KeyError as error:
                 there = ", ".join(measured.columns)
                 raise ValueError(
                     f"metric {name!r} needs the column {error}, but measured are {there}; give "
                     "measure and its validation what it takes (calibrate_on, clusters, ks)"
                 ) from None
-    return found
+    return values
 
 
 def settings_of(recipe: Recipe) -> list[Settings]:
@@ -337,14 +344,14 @@ def _logits(model: Model, z: Floats) -> Floats:
     rows = torch.from_numpy(z).float().to(device)
     loss: Any = model.loss
     try:
-        found: Tensor = (
+        logits: Tensor = (
             loss.posterior(rows, generator=_generator(device)).clamp(min=1e-30).log()
             if hasattr(loss, "posterior")
             else loss.logits(rows)
         )
     finally:
         model.loss.train(was_training)
-    return found.double().cpu().numpy()
+    return logits.double().cpu().numpy()
 
 
 def _draws(loss: nn.Module, z: Floats, num_samples: int) -> Iterator[Floats]:

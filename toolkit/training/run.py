@@ -105,25 +105,25 @@ class Run:
         """Every tensor of modules and optimiser under its name in a checkpoint, sharing memory;
         those with sharded classes as DTensors of the whole.
         """
-        found: dict[str, Tensor] = {}
-        held: set[int] = set()
+        tensors: dict[str, Tensor] = {}
+        seen: set[int] = set()
         for name, module in self.modules.items():
             for key, value in module.state_dict().items():
                 if (
-                    value.numel() and value.data_ptr() in held
+                    value.numel() and value.data_ptr() in seen
                 ):  # a joint loss holds one tensor under two names
                     continue
-                held.add(value.data_ptr())
-                found[f"{name}.{key}"] = self._whole(value, key) if name == "loss" else value
+                seen.add(value.data_ptr())
+                tensors[f"{name}.{key}"] = self._whole(value, key) if name == "loss" else value
         axes = self._sharded_parameters()
         for index, values in self.optimizer.state_dict()[
             "state"
         ].items():  # of SGD and Adam all are tensors; rates are set anew at every step
             for key, value in values.items():
-                found[f"optimizer.{index}.{key}"] = (
+                tensors[f"optimizer.{index}.{key}"] = (
                     self._whole(value, axes[index]) if index in axes and value.ndim else value
                 )
-        return found
+        return tensors
 
     def _whole(self, value: Tensor, key: str) -> Tensor:
         if self.layout is None or key not in self.layout.axes:
@@ -289,21 +289,23 @@ def load_run(out: Path, run: Run, classes: Sequence[str], items: str) -> bool:
         )
     stored = read_metadata(folder)
     _make_optimizer_state(run, stored)
-    wanted = run.tensors()
+    tensors = run.tensors()
     kept = {name: size for name, size in stored.items() if not name.startswith("random.")}
-    if found := checkpoint.misfits({name: value.shape for name, value in wanted.items()}, kept):
+    if misfits := checkpoint.misfits({name: value.shape for name, value in tensors.items()}, kept):
         raise ValueError(
-            f"{folder}: the state does not fit: {found}; resume with the same recipe and version "
+            f"{folder}: the state does not fit: {misfits}; resume with the same recipe and version "
             "of Likeness"
         )
     random = {
         f"random.{kind}.{distributed.rank()}": value for kind, value in _random_states().items()
     }
-    wanted |= {name: value for name, value in random.items() if name in stored}
-    read(folder, wanted)
+    tensors |= {name: value for name, value in random.items() if name in stored}
+    read(folder, tensors)
     for name in ("random.cpu", "random.cuda"):
-        if (key := f"{name}.{distributed.rank()}") in wanted:
-            (torch.set_rng_state if name == "random.cpu" else torch.cuda.set_rng_state)(wanted[key])
+        if (key := f"{name}.{distributed.rank()}") in tensors:
+            (torch.set_rng_state if name == "random.cpu" else torch.cuda.set_rng_state)(
+                tensors[key]
+            )
     run.scaler.load_state_dict(state["scaler"])
     best = [(float(value), int(step)) for value, step in state["plateau"].pop("kept")]
     run.plateau, run.step, run.owed = (

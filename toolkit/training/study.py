@@ -46,11 +46,10 @@ def tune(
         recipe: What is tuned.
         ranges: What may be searched. A Search says how a trial is scored.
         variant: The recipe's name.
-        num_trials: How many trials there are in all, earlier calls' included.
+        num_trials: The number of trials in all, those of earlier calls included.
         out: Keeps the study (study.log) and a run folder for each trial; a stopped search goes on.
         score: Trains a recipe in a folder and gives its first metric.
-        data: A digest of what is trained on.
-        say: Takes each line of progress.
+        data: A digest of what is trained on. say: Takes each line of progress.
 
     Returns:
         The recipe with the chosen settings, and what the search found.

@@ -27,7 +27,7 @@ from toolkit.models.parts import describe
 from toolkit.training import compare
 from toolkit.training import recipe as recipes
 from toolkit.training import tune as tuning
-from toolkit.training.recipe import Classification, Recipe, Retrieval
+from toolkit.training.recipe import Classification, Recipe, Retrieval, Verification
 from toolkit.training.study import tune
 from toolkit.training.tune import (
     Choice,
@@ -151,8 +151,8 @@ def test_the_inner_recipe_describes_itself_and_has_no_test_trials(voices: Path) 
     stated = json.dumps(describe(inner))
     assert "toolkit.training.tune.fit_items" in stated
     assert "modalities.speaker.folders.trials" not in stated
-    assert inner.trials is not None
-    items, _ = inner.trials(voices)
+    assert isinstance(inner.measure, Verification)
+    items, _ = inner.measure.trials(voices)
     tested = {item.label for item in folders.items(voices, split="test", test_share=0.25)}
     used = {item.label for item in [*items, *inner.items(voices)]}
     assert used == {item.label for item in folders.items(voices, split="train", test_share=0.25)}
