@@ -156,7 +156,7 @@ def train(
         distributed.end()
     if os.environ.get("RANK", "0") == "0":
         say(f"{variant}: trained model in {model}")
-        if chosen.test is not None:
+        if chosen.measures_items:
             from eval.formats.provenance import likeness_version
             from eval.reports import items
             from toolkit.training.measure import metrics_of, run_test
@@ -230,8 +230,9 @@ def compare(
     """
     from eval.reports.comparison import table
     from toolkit.training import compare as comparing
+    from toolkit.training.variants import load_variants
 
-    chosen, ranges = comparing.load_variants(
+    chosen, ranges = load_variants(
         recipe, [one.strip() for one in variants.split(",") if one.strip()], overrides or []
     )
     with _stoppable():
@@ -240,12 +241,12 @@ def compare(
             num_seeds=seeds,
             data=data,
             out=out,
-            reference=reference,
-            allow_different=[one.strip() for one in allow_different.split(",") if one.strip()],
-            ranges=ranges,
-            num_tuning_trials=tune,
-            overrides=overrides or [],
-            command=str(context.obj),
+            terms=comparing.Terms(
+                reference,
+                [one.strip() for one in allow_different.split(",") if one.strip()],
+                str(context.obj),
+            ),
+            tuning=comparing.Tuning(ranges, tune, overrides or []) if tune else None,
             say=say,
         )
     say(f"\n{table(result)}\nReport: {out / 'report' / 'index.html'}")

@@ -10,9 +10,9 @@
 DATA: InsightFace's faces_emore, unpacked: train.rec and train.idx, 5,822,653 images of 85,742
 subjects, and the .bin sets. Watched on LFW, AgeDB-30, CALFW and CPLFW together while it trains,
 from DATA/lfw.bin, agedb_30.bin, calfw.bin, cplfw.bin, or from a folder of that name with its list
-of pairs; with others by trials.sets=lfw,cfp_fp, without any by trials=none schedule.watch= . The
-best on them is the model: report IJB instead. Many GPUs: torchrun --nproc-per-node N -m likeness
-train ...; batch sizes are those of all processes together.
+of pairs; with others by measure.trials.sets=lfw,cfp_fp, without any by measure=none schedule.watch=
+. The best on them is the model: report IJB instead. Many GPUs: torchrun --nproc-per-node N -m
+likeness train ...; batch sizes are those of all processes together.
 
 Nothing here has been trained by us: docs/results.md has what was measured. Published, %, IJB-C
 TAR@FAR 1e-6 / 1e-5 / 1e-4; top 1 / TPIR@FPIR 1e-2 / 1e-1 (the closed-set rule of
@@ -85,7 +85,7 @@ from toolkit.losses.sphereface import SphereFace2, SphereFaceR
 from toolkit.losses.vmf import SCF
 from toolkit.models.parts import Part
 from toolkit.training.memory import Memory
-from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
 from toolkit.training.schedules import multistep, polynomial
 
 LOSSES: dict[str, Part] = {
@@ -129,13 +129,15 @@ ARCFACE = Recipe(
     backbone=partial(IResNet, dim=512, depth=100, opensphere=True),
     loss=LOSSES["arcface"],
     items=partial(folders.items, split="all"),
-    trials=partial(validation.trials),
+    measure=Verification(
+        trials=partial(validation.trials),
+        metrics={
+            "eer": eer,
+            **{f"tar_at_far({far})": partial(tar_at_far, far=far) for far in (1e-4, 1e-3, 1e-2)},
+        },
+    ),
     read=partial(images.read, size=(112, 112)),
     augment=partial(ADAFACE_VIEW),
-    metrics={
-        "eer": eer,
-        **{f"tar_at_far({far})": partial(tar_at_far, far=far) for far in (1e-4, 1e-3, 1e-2)},
-    },
     sampling=Sampling(batch_size=512),
     optim=Optim(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4, grad_clip=100.0),
     schedule=Schedule(
@@ -145,8 +147,7 @@ ARCFACE = Recipe(
         save_every=2_000,
         watch="eer",
     ),
-    channels_last=True,
-    workers=8,
+    compute=Compute(channels_last=True, workers=8),
 )
 # polar-like features have a dimension less than what they are made of: the embeddings have 512, as
 # those of the other losses

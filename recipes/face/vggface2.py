@@ -12,9 +12,9 @@ DATA/n000002/0001_01.jpg, 8,631 subjects and 3.14 million images of VGGFace2's t
 DATA/train.rec with train.idx.
 Watched on LFW, AgeDB-30, CALFW and CPLFW together while it trains, from DATA/lfw.bin, agedb_30.bin,
 calfw.bin, cplfw.bin, or from a folder of that name with its list of pairs; with others by
-trials.sets=lfw,cfp_fp, without any by trials=none schedule.watch= . The best on them is the model:
-report IJB instead. Many GPUs: torchrun --nproc-per-node N -m likeness train ...; batch sizes are
-those of all processes together.
+measure.trials.sets=lfw,cfp_fp, without any by measure=none schedule.watch= . The best on them is
+the model: report IJB instead. Many GPUs: torchrun --nproc-per-node N -m likeness train ...; batch
+sizes are those of all processes together.
 
 Nothing here has been trained by us: docs/results.md has what was measured. Published, hours not.
 Table 3, %, IJB-C TAR@FAR 1e-6 / 1e-5 / 1e-4; top 1 / TPIR@FPIR 1e-2 / 1e-1 (the closed-set rule of
@@ -69,7 +69,7 @@ from toolkit.losses.simple import SimPLE
 from toolkit.losses.softmax import NormFace, Softmax
 from toolkit.losses.sphereface import SphereFace2, SphereFaceR
 from toolkit.training.memory import Memory
-from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
 from toolkit.training.schedules import multistep
 
 ARCFACE = Recipe(
@@ -78,13 +78,15 @@ ARCFACE = Recipe(
     backbone=partial(SFNet, dim=512, depth=20, deprecated=True),
     loss=partial(ArcFace, margin=0.5, scale=30.0, grad="detached"),
     items=partial(folders.items, split="all"),
-    trials=partial(validation.trials),
+    measure=Verification(
+        trials=partial(validation.trials),
+        metrics={
+            "eer": eer,
+            **{f"tar_at_far({far})": partial(tar_at_far, far=far) for far in (1e-4, 1e-3, 1e-2)},
+        },
+    ),
     read=partial(images.read, size=(112, 112)),
     augment=partial(ADAFACE_VIEW),
-    metrics={
-        "eer": eer,
-        **{f"tar_at_far({far})": partial(tar_at_far, far=far) for far in (1e-4, 1e-3, 1e-2)},
-    },
     sampling=Sampling(batch_size=512),
     optim=Optim(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4, grad_clip=10.0),
     schedule=Schedule(
@@ -94,8 +96,7 @@ ARCFACE = Recipe(
         save_every=1_000,
         watch="eer",
     ),
-    channels_last=True,
-    workers=8,
+    compute=Compute(channels_last=True, workers=8),
 )
 
 # polar-like features have a dimension less than what they are made of: the embeddings have 512, as

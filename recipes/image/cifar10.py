@@ -22,8 +22,8 @@ Differs from the release: the vMF sampler is exact (wrong there for concentratio
 dimensions: mean cosine .31 for .40 at the start, so that vmf may come out otherwise), A and C_n
 exact (loss.method=bounds: the paper's), alpha by Eq 15 (loss.alpha_from=absolute: the paper's Eq
 16), hyperbolic without 1e-5 in its denominators (loss.epsilon=1e-5), bfloat16 on a GPU
-(precision=float32: the release's), the rate halved at the 15th epoch without a better one (16th
-there), bias of the embedding layer (0 there).
+(compute.precision=float32: the release's), the rate halved at the 15th epoch without a better one
+(16th there), bias of the embedding layer (0 there).
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ from toolkit.losses.margin import ArcFace
 from toolkit.losses.softmax import Cosine, Softmax
 from toolkit.losses.vmf import VMF
 from toolkit.models.parts import Part
-from toolkit.training.measure import classification
-from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.recipe import Classification, Compute, Optim, Recipe, Schedule
 from toolkit.training.schedules import constant
 
 EPOCH = 250  # steps
@@ -65,11 +64,14 @@ BASE = Recipe(
     backbone=partial(ImageResNet, dim=128, depth=50, stem="3x3", zero_init=True),
     loss=partial(Softmax, start=START),
     items=partial(_ITEMS, split="train", validation_share=0.15),
-    test=partial(classification, items=partial(_ITEMS, split="test"), calibrate_on=_VALIDATION),
-    validation=partial(classification, items=_VALIDATION),
+    measure=Classification(
+        items=partial(_ITEMS, split="test"),
+        calibrate_on=_VALIDATION,
+        validation=Classification(items=_VALIDATION),
+        metrics=METRICS,
+    ),
     read=images.read,
     augment=VMF_CIFAR10,
-    metrics=METRICS,
     sampling=Sampling(batch_size=260, items_per_class=26),
     optim=Optim(lr=0.05, momentum=0.99, nesterov=True, weight_decay=1e-4),
     schedule=Schedule(
@@ -82,9 +84,8 @@ BASE = Recipe(
         halve_after=15,
         stop_after=35,
     ),
-    channels_last=True,
     estimate_views=1,
-    workers=4,
+    compute=Compute(channels_last=True, workers=4),
 )
 
 RECIPES = {

@@ -18,7 +18,7 @@ to validate (MAP@R), the other 100 to test; 128-D; statistics of batch norm fixe
 class, or 1 for classification losses; the four models' unit embeddings joined (512-D), or their
 mean result (128-D). The second command joins them, by cosine; a single model is compared by its
 loss's own similarity. Protocol "mlrc" is that paper's folds; "benchmarker" its later releases':
-items.protocol=benchmarker validation.items.protocol=benchmarker.
+items.protocol=benchmarker measure.validation.items.protocol=benchmarker.
 
 Published, P@1 / R-precision / MAP@R %, nothing of it measured by us:
   simple 68.58 / 37.62 / 26.84, contrastive 68.13 / 37.24 / 26.53, multisimilarity_miner 67.73 /
@@ -75,7 +75,7 @@ from toolkit.models.parts import Part
 from toolkit.printing import argument_parser, say
 from toolkit.training.measure import load_model, retrieval
 from toolkit.training.memory import Memory
-from toolkit.training.recipe import Optim, Recipe, Schedule, override
+from toolkit.training.recipe import Compute, Optim, Recipe, Retrieval, Schedule, override
 from toolkit.training.schedules import constant
 from toolkit.training.train import fit
 
@@ -89,14 +89,14 @@ OURS = Recipe(
     backbone=partial(BNInception, dim=128, batch_norm="fixed"),
     loss=partial(SimPLE, b_theta=0.3, r=1.0, alpha=0.1, b=0.0),
     items=partial(cub.items, split="train", protocol="mlrc", fold=0),
-    test=partial(retrieval, items=partial(cub.items, split="test", protocol="mlrc")),
-    validation=partial(
-        retrieval, items=partial(cub.items, split="validation", protocol="mlrc", fold=0)
+    measure=Retrieval(
+        items=partial(cub.items, split="test", protocol="mlrc"),
+        validation=Retrieval(items=partial(cub.items, split="validation", protocol="mlrc", fold=0)),
+        metrics={name: partial(per_item.mean, column=name) for name in COLUMNS},
     ),
     read=partial(images.read, short_edge=256, crop=227),
     train_read=partial(images.read, short_edge=256),
     augment=BENCHMARKER,
-    metrics={name: partial(per_item.mean, column=name) for name in COLUMNS},
     sampling=Sampling(batch_size=32, items_per_class=4),
     optim=Optim(name="adam", lr=1e-5, weight_decay=1e-4),
     schedule=Schedule(
@@ -108,8 +108,7 @@ OURS = Recipe(
         higher_is_better=True,
         stop_after=5,
     ),
-    channels_last=True,
-    workers=4,
+    compute=Compute(channels_last=True, workers=4),
 )
 
 
@@ -184,7 +183,7 @@ RECIPES = {
 
 def of_fold(recipe: Recipe, fold: int) -> Recipe:
     """Trained and watched on another fold's classes; the test is the same."""
-    return override(recipe, [f"items.fold={fold}", f"validation.items.fold={fold}"])
+    return override(recipe, [f"items.fold={fold}", f"measure.validation.items.fold={fold}"])
 
 
 def joined(recipe: Recipe, data: Path, out: Path) -> tuple[PerItem, list[PerItem]]:
@@ -192,15 +191,15 @@ def joined(recipe: Recipe, data: Path, out: Path) -> tuple[PerItem, list[PerItem
 
     Runs are kept in `out` and go on where they were stopped.
     """
-    assert isinstance(recipe.test, partial)
+    assert isinstance(recipe.measure, Retrieval)
     rows, alone = [], []
     for fold in range(NUM_FOLDS):
         folder = out / f"fold{fold}"
         of_this = of_fold(recipe, fold)
         fit(of_this, data=data, out=folder, resume=True)
         model = load_model(folder, of_this)
-        alone.append(recipe.test(model, data))
-        z = model.embed(recipe.test.keywords["items"](data))
+        alone.append(retrieval(model, data, recipe.measure))
+        z = model.embed(recipe.measure.items(data))
         rows.append(z / np.maximum(np.linalg.norm(z, axis=1, keepdims=True), 1e-12))
     labels = alone[0].columns["label"].astype(np.int64)
     found = query_metrics(np.concatenate(rows, axis=1), labels, similarity="cosine")

@@ -18,8 +18,8 @@ ece_scaled_l2 here; ece and ece_scaled are the usual L1.
 
 Differs from the release: A and C_n exact (loss.method=bounds: the paper's), alpha by Eq 15
 (loss.alpha_from=absolute: the paper's Eq 16), hyperbolic without 1e-5 in its denominators
-(loss.epsilon=1e-5), bfloat16 on a GPU (precision=float32: the release's), the rate halved at the
-15th epoch without a better one (16th there).
+(loss.epsilon=1e-5), bfloat16 on a GPU (compute.precision=float32: the release's), the rate halved
+at the 15th epoch without a better one (16th there).
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ from toolkit.losses.margin import ArcFace
 from toolkit.losses.softmax import Cosine, Softmax
 from toolkit.losses.vmf import VMF
 from toolkit.models.parts import Part
-from toolkit.training.measure import classification
-from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.recipe import Classification, Compute, Optim, Recipe, Schedule
 from toolkit.training.schedules import constant
 
 EPOCH = 250  # steps
@@ -61,10 +60,13 @@ BASE = Recipe(
     backbone=partial(SmallCNN, dim=3),
     loss=partial(Softmax, start=START),
     items=partial(_ITEMS, split="train", validation_share=0.15),
-    test=partial(classification, items=partial(_ITEMS, split="test"), calibrate_on=_VALIDATION),
-    validation=partial(classification, items=_VALIDATION),
+    measure=Classification(
+        items=partial(_ITEMS, split="test"),
+        calibrate_on=_VALIDATION,
+        validation=Classification(items=_VALIDATION),
+        metrics=METRICS,
+    ),
     read=images.read,
-    metrics=METRICS,
     sampling=Sampling(batch_size=130, items_per_class=13),
     optim=Optim(lr=0.01, momentum=0.99, weight_decay=0.0),
     schedule=Schedule(
@@ -77,10 +79,8 @@ BASE = Recipe(
         halve_after=15,
         stop_after=35,
     ),
-    channels_last=True,
     estimate_views=1,
-    threads=1,
-    cache=True,
+    compute=Compute(channels_last=True, threads=1, cache=True),
 )
 
 RECIPES = {

@@ -22,8 +22,8 @@ three dimensions too.
 
 Differs from the release: A and C_n exact (loss.method=bounds: the paper's), alpha by Eq 15
 (loss.alpha_from=absolute: the paper's Eq 16), hyperbolic without 1e-5 in its denominators
-(loss.epsilon=1e-5), bfloat16 on a GPU (precision=float32: the release's), the rate halved at the
-15th epoch without a better one (16th there), 400 epochs at most (1,000 there).
+(loss.epsilon=1e-5), bfloat16 on a GPU (compute.precision=float32: the release's), the rate halved
+at the 15th epoch without a better one (16th there), 400 epochs at most (1,000 there).
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ from toolkit.losses.hyperbolic import Hyperbolic
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.softmax import Cosine, Softmax
 from toolkit.losses.vmf import VMF
-from toolkit.training.measure import classification
-from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.recipe import Classification, Compute, Optim, Recipe, Schedule
 from toolkit.training.schedules import constant
 
 EPOCH = 250  # steps
@@ -63,12 +62,13 @@ BASE = Recipe(
     backbone=partial(SmallCNN, dim=3),
     loss=partial(Softmax, start=START),
     items=partial(mnist.items, split="train", validation_share=0.15),
-    test=partial(
-        classification, items=partial(mnist.items, split="test"), calibrate_on=_VALIDATION
+    measure=Classification(
+        items=partial(mnist.items, split="test"),
+        calibrate_on=_VALIDATION,
+        validation=Classification(items=_VALIDATION),
+        metrics=METRICS,
     ),
-    validation=partial(classification, items=_VALIDATION),
     read=images.read,
-    metrics=METRICS,
     sampling=Sampling(batch_size=130, items_per_class=13),
     optim=Optim(lr=0.1, momentum=0.9, weight_decay=0.0),
     schedule=Schedule(
@@ -81,10 +81,8 @@ BASE = Recipe(
         halve_after=15,
         stop_after=35,
     ),
-    channels_last=True,
     estimate_views=1,
-    threads=1,
-    cache=True,
+    compute=Compute(channels_last=True, threads=1, cache=True),
 )
 
 RECIPES = {

@@ -52,8 +52,7 @@ from toolkit.losses.probabilistic import Joint, ProbabilisticNCA
 from toolkit.losses.proxy import ProxyAnchor, ProxyNCAPlusPlus
 from toolkit.losses.triplet import MarginLoss
 from toolkit.losses.weighted import MultiSimilarity
-from toolkit.training.measure import retrieval
-from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.recipe import Compute, Optim, Recipe, Retrieval, Schedule
 from toolkit.training.schedules import constant, multistep
 
 NUM_IMAGES, EPOCHS = 59_551, 100
@@ -99,21 +98,24 @@ BASE = Recipe(
     backbone=partial(RESNET, head_scale=30.0),
     loss=EL_NIVMF,
     items=partial(sop.items, split="train"),
-    test=partial(retrieval, items=partial(sop.items, split="test"), ks=(1, 10), clusters=True),
+    measure=Retrieval(
+        items=partial(sop.items, split="test"),
+        ks=(1, 10),
+        clusters=True,
+        metrics={
+            "recall@1": partial(per_item.mean, column="recall@1"),
+            "recall@10": partial(per_item.mean, column="recall@10"),
+            "map@1000": partial(per_item.mean, column="map@1000"),
+            "nmi": per_item.mutual_information,
+        },
+    ),
     read=partial(images.read, short_edge=256, crop=224),
     train_read=images.read,
     augment=REVISITING,
-    metrics={
-        "recall@1": partial(per_item.mean, column="recall@1"),
-        "recall@10": partial(per_item.mean, column="recall@10"),
-        "map@1000": partial(per_item.mean, column="map@1000"),
-        "nmi": per_item.mutual_information,
-    },
     sampling=Sampling(batch_size=112, items_per_class=2),
     optim=Optim(name="adam", lr=1e-5, weight_decay=4e-4, proxy_lr_scale=5_000.0),
     schedule=schedule(EPOCHS, 112),
-    channels_last=True,
-    workers=4,
+    compute=Compute(channels_last=True, workers=4),
 )
 JOINT = replace(BASE, loss=partial(Joint, first=EL_NIVMF, second=PANC, weight=3.0))
 TABLE_1 = {

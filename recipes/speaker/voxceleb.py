@@ -12,9 +12,10 @@ speakers, 1,092,009 utterances), test on VoxCeleb1-O.
         init=runs/wespeaker_resnet34 --data DATA --out runs/resnet34_lm
     python recipes/speaker/voxceleb.py DATA OUT E_cleaned
         items and trials for `embed` and `score`; O, E, H, O_cleaned, E_cleaned, H_cleaned
-Tests during training are on VoxCeleb1-O cleaned; on -E and -H with trials.protocol=E_cleaned, for
-which DATA must hold VoxCeleb1's dev AND test audio. Many GPUs: torchrun --nproc-per-node N -m
-likeness train ...; batch sizes are those of all processes together.
+Tests during training are on VoxCeleb1-O cleaned; on -E and -H with
+measure.trials.protocol=E_cleaned, for which DATA must hold VoxCeleb1's dev AND test audio. Many
+GPUs: torchrun --nproc-per-node N -m likeness train ...; batch sizes are those of all processes
+together.
 
 Nothing here has been trained by us: docs/results.md has what was measured. Published, EER % on
 VoxCeleb1-O / E / H: softmax 2.11 / 2.05 / 3.76, a_softmax 2.11 / 2.11 / 3.47, am_softmax 2.17 /
@@ -68,7 +69,7 @@ from toolkit.losses.softmax import Softmax
 from toolkit.losses.sphereface import SphereFace
 from toolkit.printing import say
 from toolkit.training.memory import Memory
-from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
 from toolkit.training.schedules import exponential, multistep
 
 SIMPLE = Recipe(
@@ -77,10 +78,12 @@ SIMPLE = Recipe(
     backbone=partial(ResNet34, dim=256, width=32),
     loss=partial(SimPLE, r=3.0, alpha=0.001, b_theta=0.3),
     items=partial(voxceleb.items, corpus="voxceleb2", split="dev"),
-    trials=partial(voxceleb.trials, protocol="O_cleaned"),
+    measure=Verification(
+        trials=partial(voxceleb.trials, protocol="O_cleaned"),
+        metrics={"eer": eer, "min_dcf(.01)": partial(min_dcf, p_target=0.01)},
+    ),
     read=audio.read,
     augment=partial(train_view, seconds=(3.0, 8.0)),
-    metrics={"eer": eer, "min_dcf(.01)": partial(min_dcf, p_target=0.01)},
     sampling=Sampling(batch_size=512),
     memory=Memory(16_384, 0.999),
     optim=Optim(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4),
@@ -90,7 +93,7 @@ SIMPLE = Recipe(
         eval_every=5_000,
         save_every=1_000,
     ),
-    workers=8,
+    compute=Compute(workers=8),
 )
 MARGIN = replace(SIMPLE, memory=None)
 

@@ -8,19 +8,14 @@ import inspect
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recomputed
 
-from eval.formats.provenance import digest
-from toolkit.console import console
-from toolkit.models import checkpoint
 from toolkit.models.embed import TorchEmbedder
 from toolkit.parallel import batch_norm, distributed, spread
-from toolkit.training import run as runs
 from toolkit.training.memory import Bank, momentum_encoder
 from toolkit.training.recipe import Optim, Recipe
 from toolkit.training.run import Run
@@ -76,8 +71,8 @@ class Network(nn.Module):
         )
         return torch.cat(
             [
-                recomputed(self.call, one, part, use_reentrant=False, context_fn=contexts)
-                for one, part in zip(rows, parts, strict=True)
+                recomputed(self.call, piece, part, use_reentrant=False, context_fn=contexts)
+                for piece, part in zip(rows, parts, strict=True)
             ]
         )
 
@@ -86,103 +81,135 @@ class Network(nn.Module):
 def _still(network: nn.Module) -> Iterator[None]:
     """While activations are computed a second time, running statistics must not move once more."""
     norms = [
-        (one, one.momentum)
-        for one in network.modules()
-        if isinstance(one, nn.modules.batchnorm._BatchNorm) and one.track_running_stats
+        (norm, norm.momentum)
+        for norm in network.modules()
+        if isinstance(norm, nn.modules.batchnorm._BatchNorm) and norm.track_running_stats
     ]
-    for one, _ in norms:
-        one.momentum = 0.0
+    for norm, _ in norms:
+        norm.momentum = 0.0
     try:
         yield
     finally:
-        for one, momentum in norms:
-            one.momentum = momentum
+        for norm, momentum in norms:
+            norm.momentum = momentum
 
 
 def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
-    """Everything that a run changes, equal on every rank for equal seeds.
+    """Build everything that a run changes. It is equal in every process for equal seeds.
 
-    ValueError for settings that do not go together.
+    Raises:
+        ValueError: Settings that do not go together.
     """
     torch.manual_seed(recipe.seed)
-    if recipe.accumulate < 1 or recipe.prefetch < 1 or not 0 < recipe.proxy_rate <= 1:
+    _check_compute(recipe)
+    _make_deterministic(recipe.compute.deterministic)
+    frontend = recipe.frontend()
+    _check_rates(recipe, frontend)
+    backbone = recipe.backbone(frontend.dim)
+    loss = recipe.loss(backbone.dim, num_classes).to(device)
+    if distributed.world() > 1 and recipe.parallel.sync_batch_norm:
+        backbone = batch_norm.synced(backbone, device)
+    embedder = TorchEmbedder(frontend, backbone, features=getattr(loss, "features", "raw")).to(
+        device
+    )
+    if recipe.compute.channels_last:
+        embedder.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    encoder = _add_memory(recipe, loss, embedder, device)
+    layout = None
+    if recipe.parallel.spread_classes or recipe.parallel.class_rate < 1:
+        layout = spread.shard(loss, spread.class_axes(recipe.loss, backbone.dim))
+    run = Run(
+        embedder,
+        loss,
+        encoder,
+        optimizer(recipe.optim, embedder, loss, device),
+        _scaler(recipe, device),
+        _network(recipe, embedder, device),
+        layout,
+    )
+    # from here on, dropout and dither differ between processes
+    torch.manual_seed(recipe.seed + 1_000_003 * distributed.rank())
+    return run
+
+
+def _check_compute(recipe: Recipe) -> None:
+    """Refuse numbers out of their range, and a batch too small for its pieces and processes."""
+    compute, parallel = recipe.compute, recipe.parallel
+    if compute.accumulate < 1 or compute.prefetch < 1 or not 0 < parallel.class_rate <= 1:
         raise ValueError(
-            f"accumulate={recipe.accumulate} and prefetch={recipe.prefetch} must be at least 1, "
-            f"and proxy_rate={recipe.proxy_rate} above 0 and at most 1"
+            f"compute.accumulate={compute.accumulate} and compute.prefetch={compute.prefetch} must "
+            f"be at least 1, and parallel.class_rate={parallel.class_rate} above 0 and at most 1"
         )
     rows, least = recipe.sampling.batch_size // distributed.world(), least_rows(recipe)
     if rows < least:
         raise ValueError(
             f"sampling.batch_size={recipe.sampling.batch_size} gives each of {distributed.world()} "
-            f"processes {rows} items of a batch, and accumulate="
-            f"{recipe.accumulate} needs {least}; raise batch_size or lower accumulate"
+            f"processes {rows} items of a batch, and compute.accumulate={compute.accumulate} needs "
+            f"{least}; raise batch_size or lower accumulate"
         )
-    if recipe.deterministic:
+
+
+def _make_deterministic(deterministic: bool) -> None:
+    """Tell torch whether to refuse operations that are not deterministic."""
+    if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(recipe.deterministic)
-    torch.backends.cudnn.benchmark = not recipe.deterministic
-    frontend = recipe.frontend()
-    _check_rates(recipe, frontend)
-    backbone = recipe.backbone(frontend.dim)
-    loss = recipe.loss(backbone.dim, num_classes).to(device)
-    many = distributed.world() > 1
-    if many and recipe.sync_batch_norm:
-        backbone = batch_norm.synced(backbone, device)
-    embedder = TorchEmbedder(frontend, backbone, features=getattr(loss, "features", "raw")).to(
-        device
-    )
-    if recipe.channels_last:
-        embedder.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    encoder: TorchEmbedder | None = None
-    if recipe.memory is not None:
-        if not hasattr(loss, "bank"):
-            raise ValueError(
-                f"memory is set, but {type(loss).__name__} takes no keys; set memory to None or "
-                "take a loss with a bank, such as SimPLE"
-            )
-        if recipe.memory.size < recipe.sampling.batch_size:
-            raise ValueError(
-                f"memory.size={recipe.memory.size} is smaller than "
-                f"sampling.batch_size={recipe.sampling.batch_size}; it must hold a batch at least"
-            )
-        loss.bank = Bank(recipe.memory.size, backbone.dim).to(device)
-        if recipe.memory.momentum > 0:
-            encoder = cast(TorchEmbedder, momentum_encoder(embedder))
-    layout = None
-    if recipe.shard_proxies or recipe.proxy_rate < 1:
-        layout = spread.shard(loss, spread.class_axes(recipe.loss, backbone.dim))
+    torch.use_deterministic_algorithms(deterministic)
+    torch.backends.cudnn.benchmark = not deterministic
+
+
+def _add_memory(
+    recipe: Recipe, loss: Any, embedder: TorchEmbedder, device: torch.device
+) -> TorchEmbedder | None:
+    """Give the loss its bank of keys, where the recipe has a memory.
+
+    Returns:
+        The momentum encoder, None where the keys are the batch's own embeddings.
+    """
+    if recipe.memory is None:
+        return None
+    if not hasattr(loss, "bank"):
+        raise ValueError(
+            f"memory is set, but {type(loss).__name__} takes no keys; set memory to None or "
+            "take a loss with a bank, such as SimPLE"
+        )
+    if recipe.memory.size < recipe.sampling.batch_size:
+        raise ValueError(
+            f"memory.size={recipe.memory.size} is smaller than "
+            f"sampling.batch_size={recipe.sampling.batch_size}; it must hold a batch at least"
+        )
+    loss.bank = Bank(recipe.memory.size, cast(int, embedder.backbone.dim)).to(device)
+    if recipe.memory.momentum > 0:
+        return cast(TorchEmbedder, momentum_encoder(embedder))
+    return None
+
+
+def _network(recipe: Recipe, embedder: TorchEmbedder, device: torch.device) -> nn.Module:
+    """The embedder as the loop calls it: in pieces, compiled, and in DDP with many processes."""
     network: nn.Module = Network(
-        frontend if embedder.trains_frontend else None,
+        embedder.frontend if embedder.trains_frontend else None,
         embedder.backbone,
-        pieces=recipe.accumulate,
-        compiled=recipe.compile,
+        pieces=recipe.compute.accumulate,
+        compiled=recipe.compute.compile,
     )
-    if many:
+    if distributed.world() > 1:
         network = nn.parallel.DistributedDataParallel(
             network,
             device_ids=[device.index] if device.type == "cuda" else None,
             gradient_as_bucket_view=True,
             **_OWN_BUFFERS,
         )
+    return network
+
+
+def _scaler(recipe: Recipe, device: torch.device) -> torch.amp.GradScaler:
+    """The scaling of the loss, which float16 needs."""
     scaler = torch.amp.GradScaler(device.type, enabled=half(recipe, device) is torch.float16)
-    if many and scaler.is_enabled():
+    if distributed.world() > 1 and scaler.is_enabled():
         raise ValueError(
-            "precision=float16 scales the loss by what each process sees, which many processes "
-            "cannot share; set precision=bfloat16 or float32"
+            "compute.precision=float16 scales the loss by what each process sees, which many "
+            "processes cannot share; set compute.precision=bfloat16 or float32"
         )
-    run = Run(
-        embedder,
-        loss,
-        encoder,
-        optimizer(recipe.optim, embedder, loss, device),
-        scaler,
-        network,
-        layout,
-    )
-    torch.manual_seed(
-        recipe.seed + 1_000_003 * distributed.rank()
-    )  # from here on, dropout and dither differ between processes
-    return run
+    return scaler
 
 
 def _check_rates(recipe: Recipe, frontend: nn.Module) -> None:
@@ -190,7 +217,7 @@ def _check_rates(recipe: Recipe, frontend: nn.Module) -> None:
     its own, and the others cannot see which it was.
     """
     inside = (
-        one for one in frontend.modules() if hasattr(one, "rate_hz")
+        module for module in frontend.modules() if hasattr(module, "rate_hz")
     )  # SpecAugment holds the front-end that states it
     rates: dict[str, Any] = {"frontend": getattr(next(inside, None), "rate_hz", None)}
     for name in ("read", "train_read", "augment"):
@@ -210,23 +237,25 @@ def least_rows(recipe: Recipe) -> int:
     """How many items of a batch a process needs: two in each piece, as one alone has no batch
     statistics; one where these are of all processes.
     """
-    return recipe.accumulate * (1 if distributed.world() > 1 and recipe.sync_batch_norm else 2)
+    one_each = distributed.world() > 1 and recipe.parallel.sync_batch_norm
+    return recipe.compute.accumulate * (1 if one_each else 2)
 
 
 def half(recipe: Recipe, device: torch.device) -> torch.dtype:
     """The network's precision: bfloat16 wherever it exists; float16 with loss scaling on older
     GPUs; float32 on CPUs unless asked otherwise.
     """
-    if recipe.precision == "auto":
+    precision = recipe.compute.precision
+    if precision == "auto":
         if device.type != "cuda":
             return torch.float32
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if recipe.precision not in known:
+    if precision not in known:
         raise ValueError(
-            f"precision is {recipe.precision!r}; choose one of auto, {', '.join(known)}"
+            f"compute.precision is {precision!r}; choose one of auto, {', '.join(known)}"
         )
-    return known[recipe.precision]
+    return known[precision]
 
 
 def optimizer(
@@ -253,57 +282,3 @@ def optimizer(
     return (torch.optim.AdamW if optim.name == "adamw" else torch.optim.Adam)(
         groups, lr=optim.lr, fused=fused
     )
-
-
-def start_from(recipe: Recipe, run: Run, classes: tuple[str, ...]) -> bool:
-    """Fine-tuning: weights of recipe.init, a run folder or a model file; whether the loss's state
-    (class proxies) came along.
-
-    It does from a run with the same classes and loss: then network and loss are of the run's last
-    step. Else the network alone is taken, the run's best. ValueError if the network is another one.
-    What was taken and what is made anew is said.
-    """
-    path = Path(recipe.init)
-    found = runs.latest(path) if path.is_dir() else None
-    anew, tensors = f"{path} keeps no state of a loss", dict[str, Tensor]()
-    if found is not None:
-        folder, state = found
-        tensors = {
-            name: value
-            for name, value in run.tensors().items()
-            if name.startswith("loss.") and not name.startswith("loss.bank.")
-        }
-        stored = {
-            name: size
-            for name, size in runs.read_metadata(folder).items()
-            if name.startswith("loss.") and not name.startswith("loss.bank.")
-        }
-        anew = ""
-        if state["classes"] != digest(classes):
-            anew = f"{state['num_classes']} classes before, {len(classes)} (or others) now"
-        elif {name: value.shape for name, value in tensors.items()} != stored:
-            anew = "that run's loss was another one"
-    weights, stated, digest_of_file = checkpoint.read(
-        checkpoint.find_model(path), checkpoint.FORMAT
-    )
-    checkpoint.put(run.embedder, checkpoint.without_loss(weights), f"init={path}")
-    told = f"init: network weights of {path} ({digest_of_file[:12]}, step {int(stated['step'])})"
-    if found is not None and not anew:
-        runs.read(
-            found[0],
-            tensors
-            | {
-                name: value for name, value in run.tensors().items() if name.startswith("embedder.")
-            },
-        )
-        told = f"init: network weights of {path} (step {found[1]['step']})"
-    if run.encoder is not None:
-        run.encoder.load_state_dict(run.embedder.state_dict())
-    loss = type(run.loss).__name__
-    told += (
-        f"; {loss} is made anew for {len(classes)} classes: {anew}"
-        if anew
-        else f", and its class proxies: the {len(classes)} classes are the same"
-    )
-    console.print(told)
-    return not anew

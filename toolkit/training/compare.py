@@ -14,118 +14,78 @@ out/comparison.json, table.txt, table.md, table.tex, report/index.html
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
-import os
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from eval import per_item
 from eval.comparison import (
     Comparison,
     Outcome,
     Run,
-    Subjects,
     Tuned,
     measure,
     measure_items,
     resamples_needed,
-    subjects_behind,
     summarise,
 )
-from eval.formats.files import atomic_path
-from eval.formats.provenance import likeness_version, sha256
-from eval.formats.trials import read_scores, write_scores
+from eval.formats.provenance import likeness_version
+from eval.formats.trials import read_scores
 from eval.reports import comparison
-from eval.similarity import score_trials
-from eval.types import Floats, Scores, Trials, name_first
+from eval.types import Scores, name_first
 from toolkit.console import Interrupted
-from toolkit.data.batch import Item
-from toolkit.models.embed import embed_all, pick_device
 from toolkit.models.parts import describe
-from toolkit.training import recipe as recipes
+from toolkit.training.compared_run import SCORES, first_metric, train_and_measure
 from toolkit.training.lock import under_lock
 from toolkit.training.log import read_log
-from toolkit.training.measure import TEST, listed, load_embedder, metrics_of, run_test
-from toolkit.training.recipe import Recipe, Schedule
-from toolkit.training.train import fit
-from toolkit.training.tune import Ranges, check_ranges, on_validation_classes, tune
-
-# What variants may differ in: the method, and what moves no number. Everything else decides what is
-# learnt from, for how long, or how it is measured, and fields that are added to Recipe later count
-# as such until they are named here.
-METHOD = (
-    "frontend",
-    "backbone",
-    "loss",
-    "similarity",
-    "memory",
-    "optim",
-    "schedule.warmup_steps",
-    "schedule.decay",
-    "schedule.halve_after",
-    "estimate_views",
+from toolkit.training.measure import (
+    TEST,
+    settings_of,
 )
-INDIFFERENT = (
-    "seed",
-    "schedule.save_every",
-    "schedule.keep_best",
-    "workers",
-    "prefetch",
-    "threads",
-    "cache",
+from toolkit.training.moved import place
+from toolkit.training.recipe import Recipe
+from toolkit.training.study import tune
+from toolkit.training.tune import Ranges, check_ranges, on_validation_classes
+from toolkit.training.variants import (
+    INDIFFERENT,
+    METHOD,
+    Data,
+    check_variants,
+    data_of,
+    differing,
+    keep_plan,
+    refuse,
+    within,
 )
-_RESULT, _SCORES = "result.json", "scores.txt"
-_FAILURES = (
-    ValueError,
-    RuntimeError,
-    OSError,
-)  # of one run: a loss that is NaN, unreadable items, memory or disk that is full
 
 
 @dataclass(frozen=True)
-class Data:
-    """What the runs of a variant are trained and measured on. digest: of the training items' ids
-    and labels, and of the trials.
+class Terms:
+    """How variants are set against each other.
 
-    items, trials, subjects: None for a recipe with a `test`, which finds its items itself.
+    reference: what the others are set against, "" = the best mean of the first metric.
+    allow_different: the fields besides the method in which the variants may differ.
+    command: the command line, which the report shows.
     """
 
-    digest: str
-    items: Sequence[Item]
-    trials: Trials | None
-    subjects: Subjects | None
+    reference: str = ""
+    allow_different: Sequence[str] = ()
+    command: str = ""
 
 
-def load_variants(
-    file: str, names: Sequence[str] = (), overrides: Sequence[str] = ()
-) -> tuple[dict[str, Recipe], dict[str, Ranges]]:
-    """The variants of RECIPE.py (all, or those named) with the overrides applied, and its RANGES.
+@dataclass(frozen=True)
+class Tuning:
+    """A search for each variant's settings on validation classes, before it is compared.
 
-    ValueError as toolkit.training.recipe.load and override say.
+    ranges: what may be searched, variant -> field -> Range or Choice (toolkit.training.tune).
+    num_trials: how many settings are tried for each variant. overrides: what the command line set,
+    which cannot be tuned too.
     """
-    if ":" in file and not Path(file).is_file():
-        raise ValueError(
-            f"recipe {file!r}: compare takes RECIPE.py alone; name variants with --variants "
-            f"{file.rpartition(':')[2]}"
-        )
-    found = recipes.read(file)
-    if any(one.partition("=")[0].strip() == "seed" for one in overrides):
-        raise ValueError(
-            "override seed: compare runs the seeds 0 to N - 1; say how many with --seeds N"
-        )
-    chosen = {
-        name: recipes.override(recipes.choose(file, found["RECIPES"], name)[0], list(overrides))
-        for name in dict.fromkeys(names or found["RECIPES"])
-    }
-    return chosen, dict(found.get("RANGES", {}))
+
+    ranges: Mapping[str, Ranges]
+    num_trials: int
+    overrides: Sequence[str] = ()
 
 
 @under_lock
@@ -135,395 +95,179 @@ def compare(
     num_seeds: int,
     data: Path,
     out: Path,
-    reference: str = "",
-    allow_different: Sequence[str] = (),
-    ranges: Mapping[str, Ranges] | None = None,
-    num_tuning_trials: int = 0,
-    overrides: Sequence[str] = (),
-    command: str = "",
+    terms: Terms = Terms(),
+    tuning: Tuning | None = None,
     say: Callable[[str], None] = print,
 ) -> Comparison:
-    """Train every variant with the seeds 0 to num_seeds - 1 into `out`, score the recipe's trials,
-    compare; what is finished there is not done again.
+    """Train every variant with several seeds, measure all runs, and compare.
 
-    A seed gives every variant the same batches and views: variants that differ in more than METHOD
-    are refused, unless the field is in `allow_different`. A run that fails (its loss becomes NaN,
-    say) is reported with its reason, the others go on, and the next call tries it again from its
-    last checkpoint.
-    reference: what the others are set against, "" = the best mean of the first metric.
-    num_tuning_trials: first search `ranges` (variant -> field -> Range or Choice) on validation
-    classes (toolkit.training.tune); overrides: what the command line set, which cannot be tuned
-    too. command: shown in the report. ValueError before the first step for anything wrong with
-    variants, data or folder; Interrupted after Ctrl-C, with all whole: the same call goes on.
+    A seed gives every variant the same batches and views. A run that fails (its loss becomes NaN,
+    say) is reported with its reason, and the others go on. The next call tries it again from its
+    last checkpoint. What is finished in `out` is not done again.
+
+    Args:
+        variants: Recipes by name.
+        num_seeds: Every variant is trained with the seeds 0 to num_seeds - 1.
+        data: The folder of the data set.
+        out: The folder for runs, tables and report.
+        terms: The reference, and the fields in which variants may differ besides METHOD.
+        tuning: A search for settings that comes first.
+        say: Takes each line of progress.
+
+    Returns:
+        The table: means, standard errors, intervals and paired differences.
+
+    Raises:
+        ValueError: Anything wrong with variants, data or folder, before the first step.
+        Interrupted: After Ctrl-C. All is whole, and the same call goes on.
     """
-    _check(variants, num_seeds, reference, allow_different)
-    searched = (
-        {name: one for name, one in (ranges or {}).items() if name in variants}
-        if num_tuning_trials
-        else {}
-    )
-    if num_tuning_trials and not searched:
-        raise ValueError(
-            "tuning: the recipe file states no RANGES for these variants; add RANGES = {variant: "
-            "{field: Range(low, high)}} (toolkit.training.tune)"
-        )
-    for name, one in searched.items():
-        check_ranges(variants[name], one, name, overrides)
-        _refuse(
-            [field for field in one if not _within(field, METHOD)],
-            allow_different,
-            f"RANGES of {name} change",
-        )
-        on_validation_classes(variants[name]).items(data)  # too few classes for a validation split
-    measured = _data(variants, data)
-    _keep_plan(
-        out / "plan.json",
-        {name: one for name, one in variants.items() if name not in searched},
-        measured,
-    )
-    chosen, tuned, runs = dict(variants), dict[str, Tuned](), list[Run]()
-    untunable: dict[str, str] = {}
-    search = partial(
-        tune,
-        num_trials=num_tuning_trials,
-        out=out / "tune",
-        score=partial(_score, data=data),
-        say=say,
-    )
-    plan = [
-        (name, seed) for seed in range(num_seeds) for name in variants
-    ]  # seed by seed, so that a stopped comparison has some of all
+    terms = replace(terms, allow_different=[place(field) for field in terms.allow_different])
+    check_variants(variants, num_seeds, terms.reference, terms.allow_different)
+    searched = _searched(variants, tuning, terms, data)
+    measured = data_of(variants, data)
+    plan_file = out / "plan.json"
+    keep_plan(plan_file, _without(variants, searched), measured)
     try:
-        for name, one in searched.items():
-            try:
-                chosen[name], tuned[name] = search(
-                    variants[name], one, variant=name, data=measured[name].digest
-                )
-            except RuntimeError as error:
-                untunable[name] = str(error)
-        _keep_plan(
-            out / "plan.json",
-            {name: one for name, one in chosen.items() if name not in untunable},
-            measured,
-        )
-        for number, (name, seed) in enumerate(plan, 1):
-            run = Run(name, seed, f"{name}/seed-{seed}", failed=untunable.get(name, ""))
-            told = f"run {number} of {len(plan)}: {name} seed {seed}"
-            runs.append(
-                run
-                if run.failed
-                else _run(
-                    run,
-                    replace(chosen[name], seed=seed),
-                    measured[name],
-                    data,
-                    out / run.folder,
-                    partial(_tell, say, told),
-                )
-            )
+        chosen, tuned, untunable = _tune(variants, searched, tuning, measured, data, out, say)
+        keep_plan(plan_file, _without(chosen, untunable), measured)
+        runs = _train_all(chosen, untunable, num_seeds, measured, data, out, say)
     except (Interrupted, KeyboardInterrupt):
         raise Interrupted(
             f"stopped by Ctrl-C; {out} is whole, and the same command goes on"
         ) from None
-    runs.sort(key=lambda one: list(variants).index(one.variant))
-    differing = [field for field in _differing(chosen) if not _within(field, INDIFFERENT)]
-    result = replace(
-        _summary(chosen, runs, measured, out, reference),
-        varied=differing,
-        allowed=[field for field in differing if not _within(field, METHOD)],
-        watched=", ".join(
-            dict.fromkeys(
-                one.schedule.watch
-                for one in chosen.values()
-                if one.schedule.watch and one.validation is None
-            )
-        ),
-        tuned=tuned,
-        definitions={
-            name: describe(metric, name)
-            for one in chosen.values()
-            for name, metric in one.metrics.items()
-        },
+    result = _stated(_summary(chosen, runs, measured, out, terms.reference), chosen, tuned)
+    logs = {(run.variant, run.seed): read_log(out / run.folder) for run in runs}
+    scores = _first_scores(chosen, runs, measured, out)
+    comparison.write(
+        out,
+        result,
+        logs,
+        command=terms.command,
+        version=likeness_version(),
+        scores=scores,
     )
-    logs = {(one.variant, one.seed): read_log(out / one.folder) for one in runs}
-    shown = {
-        name: found
-        for name in chosen
-        if (found := _first_scores(name, runs, measured, out)) is not None
-    }
-    comparison.write(out, result, logs, command=command, version=likeness_version(), scores=shown)
     return result
 
 
-def _first_scores(
-    variant: str, runs: Sequence[Run], measured: Mapping[str, Data], out: Path
-) -> Scores | None:
-    """Of a variant's first finished run, for the DET and ROC curves; None where items are measured
-    instead of trials.
+def _without(variants: Mapping[str, Recipe], names: Collection[str]) -> dict[str, Recipe]:
+    return {name: recipe for name, recipe in variants.items() if name not in names}
+
+
+def _searched(
+    variants: Mapping[str, Recipe], tuning: Tuning | None, terms: Terms, data: Path
+) -> dict[str, Ranges]:
+    """The ranges of the variants that are tuned, checked."""
+    if tuning is None:
+        return {}
+    searched = {name: ranges for name, ranges in tuning.ranges.items() if name in variants}
+    if not searched:
+        raise ValueError(
+            "tuning: the recipe file states no RANGES for these variants; add RANGES = {variant: "
+            "{field: Range(low, high)}} (toolkit.training.tune)"
+        )
+    for name, ranges in searched.items():
+        check_ranges(variants[name], ranges, name, tuning.overrides)
+        changed = [field for field in map(place, ranges) if not within(field, METHOD)]
+        refuse(changed, terms.allow_different, f"RANGES of {name} change")
+        on_validation_classes(variants[name]).items(data)  # too few classes for a validation split
+    return searched
+
+
+def _tune(
+    variants: Mapping[str, Recipe],
+    searched: Mapping[str, Ranges],
+    tuning: Tuning | None,
+    measured: Mapping[str, Data],
+    data: Path,
+    out: Path,
+    say: Callable[[str], None],
+) -> tuple[dict[str, Recipe], dict[str, Tuned], dict[str, str]]:
+    """The variants with the settings that the search chose, what it found, and why it failed for
+    those where every trial failed.
     """
-    run = next((one for one in runs if one.variant == variant and not one.failed), None)
-    trials = measured[variant].trials
-    if run is None or trials is None:
-        return None
-    listed, values = read_scores(out / run.folder / _SCORES, trials)
-    assert listed.target is not None
-    return Scores(values, listed.target)
-
-
-def score_model(model: Path, recipe: Recipe, items: Sequence[Item], trials: Trials) -> Floats:
-    """(P,) scores of the trials by the model of a run of `recipe` and the similarity that it was
-    trained for. ValueError if trial items cannot be read.
-    """
-    loaded = load_embedder(model, recipe)
-    loaded.embedder.to(pick_device())
-    embeddings = embed_all(
-        loaded.embedder, items, loaded.read, what="trial", workers=recipe.workers
-    )
-    return score_trials(trials, embeddings, similarity=loaded.similarity)
-
-
-def _check(
-    variants: Mapping[str, Recipe], num_seeds: int, reference: str, allow_different: Sequence[str]
-) -> None:
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ValueError(
-            "compare runs in one process; start it without torchrun, or train the runs one by one "
-            "with `likeness train`"
-        )
-    if num_seeds < 1:
-        raise ValueError(f"--seeds {num_seeds}: at least 1 is needed, 2 for a standard error")
-    if reference and reference not in variants:
-        raise ValueError(
-            f"--reference {reference!r} is none of the variants compared: {', '.join(variants)}"
-        )
-    unfit = [
-        name
-        for name in variants
-        if not re.fullmatch(r"\w[\w.+=-]*", name) or name in ("tune", "report")
-    ]
-    if unfit:
-        raise ValueError(
-            f"{len(unfit)} variants cannot name a folder ({name_first(unfit)}); use letters, "
-            "digits and _ . + = -, and neither tune nor report"
-        )
-    unmeasured = [
-        name
-        for name, one in variants.items()
-        if (one.trials is None and one.test is None) or not one.metrics
-    ]
-    if unmeasured:
-        raise ValueError(
-            f"{len(unmeasured)} variants have no trials (or test) or no metrics "
-            f"({name_first(unmeasured)}); a comparison needs both"
-        )
-    if len({one.test is None for one in variants.values()}) > 1:
-        raise ValueError(
-            "some variants are measured on trials and some by a test; choose among them with "
-            "--variants"
-        )
-    known = {one.name for one in fields(Recipe)} | {
-        f"schedule.{one.name}" for one in fields(Schedule)
-    }
-    unknown = [field for field in allow_different if field not in known]
-    if unknown:
-        raise ValueError(
-            f"--allow-different: {len(unknown)} are no fields of a recipe ({name_first(unknown)}); "
-            "such as items, sampling, schedule.steps are"
-        )
-    _refuse(
-        [field for field in _differing(variants) if not _within(field, METHOD + INDIFFERENT)],
-        allow_different,
-        "the variants differ in",
-    )
-
-
-def _refuse(differing: Sequence[str], allowed: Sequence[str], what: str) -> None:
-    found = [field for field in differing if not _within(field, allowed)]
-    if found:
-        raise ValueError(
-            f"{what} {', '.join(found)}, so that the comparison would not be of methods alone: "
-            "make them equal, choose among the variants with --variants, "
-            f"or say --allow-different {','.join(found)}"
-        )
-
-
-def _within(field: str, names: Sequence[str]) -> bool:
-    return field in names or field.partition(".")[0] in names
-
-
-def _differing(variants: Mapping[str, Recipe]) -> list[str]:
-    """Names of the fields in which the recipes differ; those of the schedule one by one."""
-    flat = [_flat(describe(one)) for one in variants.values()]
-    return sorted(name for name in flat[0] if any(one[name] != flat[0][name] for one in flat[1:]))
-
-
-def _flat(description: dict[str, Any]) -> dict[str, Any]:
-    return {name: one for name, one in description.items() if name != "schedule"} | {
-        f"schedule.{name}": one for name, one in description["schedule"].items()
-    }
-
-
-def _data(variants: Mapping[str, Recipe], data: Path) -> dict[str, Data]:
-    """Items, trials and subjects of every variant; read once where the variants agree, as they
-    normally do.
-    """
-    known: dict[str, Data] = {}
-    found: dict[str, Data] = {}
-    for name, recipe in variants.items():
-        stated = json.dumps(
-            [
-                describe(recipe.items, "items"),
-                describe(recipe.trials, "trials"),
-                describe(recipe.test, "test"),
-            ],
-            sort_keys=True,
-        )
-        if stated not in known:
-            trained = json.dumps([[item.id, item.label] for item in recipe.items(data)])
-            if recipe.trials is None:
-                tested = [
-                    [[item.id, item.label] for item in items]
-                    for items in listed(recipe.test, data).values()
-                ]
-                stands_for = trained + json.dumps([describe(recipe.test), tested], sort_keys=True)
-                known[stated] = Data(
-                    hashlib.sha256(stands_for.encode()).hexdigest(), (), None, None
-                )
-            else:
-                items, trials = recipe.trials(data)
-                if trials.target is None:
-                    raise ValueError(
-                        f"the trials of {name} have no labels; a comparison needs target and "
-                        "nontarget trials"
-                    )
-                subjects = subjects_behind(trials, {item.id: item.label for item in items})
-                known[stated] = Data(
-                    hashlib.sha256((trained + subjects.trial_list).encode()).hexdigest(),
-                    items,
-                    trials,
-                    subjects,
-                )
-        found[name] = known[stated]
-    return found
-
-
-def _keep_plan(path: Path, variants: Mapping[str, Recipe], measured: Mapping[str, Data]) -> None:
-    """Refuse to mix two comparisons in one folder; variants may be added."""
-    stated = {
-        name: {
-            "recipe": json.loads(json.dumps(describe(replace(one, seed=0)))),
-            "data": measured[name].digest,
-        }
-        for name, one in variants.items()
-    }
-    before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    changed: dict[str, list[str]] = {}
-    for name in stated.keys() & before.keys():
-        old, new = _flat(before[name]["recipe"]), _flat(stated[name]["recipe"])
-        differ = sorted(
-            field for field in old.keys() | new.keys() if old.get(field) != new.get(field)
-        )
-        if differ or before[name]["data"] != stated[name]["data"]:
-            changed[name] = differ or ["the data"]
-    if changed:
-        first = min(changed)
-        raise ValueError(
-            f"{path.parent} holds runs of other recipes or data: {len(changed)} variants differ "
-            f"({first}: {', '.join(changed[first])}); "
-            "compare with the same recipes, overrides and data, or choose another --out"
-        )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _write_json(path, before | stated)
-
-
-def _run(
-    run: Run, recipe: Recipe, measured: Data, data: Path, folder: Path, tell: Callable[[str], None]
-) -> Run:
-    """Train, score and measure one run, or take what is finished."""
-    digest = hashlib.sha256(json.dumps(describe(recipe), sort_keys=True).encode()).hexdigest()
-    result, scores_file = folder / _RESULT, folder / (_SCORES if recipe.test is None else TEST)
-    if result.is_file() and scores_file.is_file():
-        kept = json.loads(result.read_text(encoding="utf-8"))
-        if kept["recipe"] == digest and kept["scores"] == sha256(scores_file):
-            tell("finished before")
-            return replace(
-                run,
-                **{
-                    name: kept[name] for name in ("values", "scores", "seconds", "items_per_second")
-                },
+    chosen, tuned, untunable = dict(variants), dict[str, Tuned](), dict[str, str]()
+    for name, ranges in searched.items():
+        assert tuning is not None
+        try:
+            chosen[name], tuned[name] = tune(
+                variants[name],
+                ranges,
+                variant=name,
+                num_trials=tuning.num_trials,
+                out=out / "tune",
+                score=partial(first_metric, data=data),
+                data=measured[name].digest,
+                say=say,
             )
-    tell("")
-    threads = (
-        torch.get_num_threads()
-    )  # a recipe may set them; the next run must not depend on the one before
-    try:
-        model = fit(recipe, data=data, out=folder, resume=True)
-        if measured.trials is None:
-            values = _finite(metrics_of(recipe, run_test(recipe, folder, data)))
-        else:
-            scores = score_model(model, recipe, measured.items, measured.trials)
-            values = _values(recipe, scores, measured.trials)
-            write_scores(scores_file, measured.trials, scores)
-    except _FAILURES as error:
-        tell(f"failed: {error}")
-        return replace(run, failed=str(error))
-    finally:
-        torch.set_num_threads(threads)
-    log = read_log(folder)
-    seconds = _seconds(log)
-    rate = log[-1]["step"] * recipe.sampling.batch_size / seconds if seconds else None
-    run = replace(
-        run, values=values, scores=sha256(scores_file), seconds=seconds, items_per_second=rate
-    )
-    entry = {
-        "schema": "likeness.run/1",
-        "recipe": digest,
-        "data": measured.digest,
-        "scores": run.scores,
-        "values": values,
-    }
-    _write_json(
+        except RuntimeError as error:
+            untunable[name] = str(error)
+    return chosen, tuned, untunable
+
+
+def _train_all(
+    variants: Mapping[str, Recipe],
+    untunable: Mapping[str, str],
+    num_seeds: int,
+    measured: Mapping[str, Data],
+    data: Path,
+    out: Path,
+    say: Callable[[str], None],
+) -> list[Run]:
+    """Train and measure every variant with every seed; in the order of the variants.
+
+    They are trained seed by seed, so that a stopped comparison has some runs of all variants.
+    """
+    runs: list[Run] = []
+    order = [(name, seed) for seed in range(num_seeds) for name in variants]
+    for number, (name, seed) in enumerate(order, 1):
+        run = Run(name, seed, f"{name}/seed-{seed}", failed=untunable.get(name, ""))
+        if not run.failed:
+            tell = partial(_tell, say, f"run {number} of {len(order)}: {name} seed {seed}")
+            recipe = replace(variants[name], seed=seed)
+            run = train_and_measure(run, recipe, measured[name], data, out / run.folder, tell)
+        runs.append(run)
+    return sorted(runs, key=lambda run: list(variants).index(run.variant))
+
+
+def _stated(
+    result: Comparison, variants: Mapping[str, Recipe], tuned: Mapping[str, Tuned]
+) -> Comparison:
+    """A comparison with what its report says of the variants beside their numbers."""
+    varied = [field for field in differing(variants) if not within(field, INDIFFERENT)]
+    watched = [
+        recipe.schedule.watch
+        for recipe in variants.values()
+        if recipe.schedule.watch and len(settings_of(recipe)) < 2
+    ]
+    return replace(
         result,
-        entry | {"seconds": seconds, "items_per_second": rate, "version": likeness_version()},
-    )
-    tell(", ".join(f"{name} {value:.4f}" for name, value in values.items()))
-    return run
-
-
-def _values(recipe: Recipe, scores: Floats, trials: Trials) -> dict[str, float]:
-    assert trials.target is not None
-    checked = Scores(scores, trials.target)
-    return _finite(
-        {
-            name: float(metric(checked.targets, checked.nontargets))
+        varied=varied,
+        allowed=[field for field in varied if not within(field, METHOD)],
+        watched=", ".join(dict.fromkeys(watched)),
+        tuned=dict(tuned),
+        definitions={
+            name: describe(metric, name)
+            for recipe in variants.values()
             for name, metric in recipe.metrics.items()
-        }
+        },
     )
 
 
-def _finite(values: dict[str, float]) -> dict[str, float]:
-    unusable = [name for name, value in values.items() if not math.isfinite(value)]
-    if unusable:
-        raise ValueError(
-            f"{len(unusable)} metrics are not finite on the trials ({name_first(unusable)}); such "
-            "a number cannot be compared"
-        )
-    return values
-
-
-def _score(recipe: Recipe, folder: Path, *, data: Path) -> float:
-    """The first metric of a recipe trained in a folder, on the recipe's own trials."""
-    threads = torch.get_num_threads()
-    try:
-        model = fit(recipe, data=data, out=folder, resume=True)
-        if recipe.trials is None:
-            name = next(iter(recipe.metrics))
-            return _finite(metrics_of(recipe, run_test(recipe, folder, data), only=name))[name]
-        items, trials = recipe.trials(data)
-        scores = score_model(model, recipe, items, trials)
-    finally:
-        torch.set_num_threads(threads)
-    return next(iter(_values(recipe, scores, trials).values()))
+def _first_scores(
+    variants: Collection[str], runs: Sequence[Run], measured: Mapping[str, Data], out: Path
+) -> dict[str, Scores]:
+    """The scores of each variant's first finished run, for the DET and ROC curves; none where
+    items are measured instead of trials.
+    """
+    scores: dict[str, Scores] = {}
+    for name in variants:
+        run = next((run for run in runs if run.variant == name and not run.failed), None)
+        trials = measured[name].trials
+        if run is not None and trials is not None:
+            scored, values = read_scores(out / run.folder / SCORES, trials)
+            assert scored.target is not None
+            scores[name] = Scores(values, scored.target)
+    return scores
 
 
 def _summary(
@@ -534,38 +278,19 @@ def _summary(
     reference: str,
 ) -> Comparison:
     """The numbers of the table from the score files, resampled."""
-    metrics = list(dict.fromkeys(name for one in variants.values() for name in one.metrics))
+    metrics = list(dict.fromkeys(name for recipe in variants.values() for name in recipe.metrics))
     num_resamples = resamples_needed((len(variants) - 1) * len(metrics))
     outcomes: dict[str, dict[int, Outcome]] = {name: {} for name in variants}
     counts: dict[str, dict[str, int | None]] = {}
-    for run in (one for one in runs if not one.failed):
-        data, recipe = measured[run.variant], variants[run.variant]
-        if data.trials is None:
-            found = per_item.read(out / run.folder / TEST)
-            outcomes[run.variant][run.seed] = measure_items(
-                found, recipe.metrics, num_resamples=num_resamples
+    for run in runs:
+        if not run.failed:
+            outcomes[run.variant][run.seed], counts[run.variant] = _outcome(
+                variants[run.variant], measured[run.variant], out / run.folder, num_resamples
             )
-            counts[run.variant] = {"items": len(found.ids), found.over: found.num_groups}
-        else:
-            listed, values = read_scores(out / run.folder / _SCORES, data.trials)
-            assert listed.target is not None
-            assert data.subjects is not None
-            outcomes[run.variant][run.seed] = measure(
-                Scores(values, listed.target),
-                recipe.metrics,
-                data.subjects,
-                num_resamples=num_resamples,
-            )
-            targets = int(listed.target.sum())
-            counts[run.variant] = {
-                "targets": targets,
-                "nontargets": len(listed) - targets,
-                "subjects": data.subjects.num_subjects,
-            }
     mixed = [
         name
-        for name, one in outcomes.items()
-        if len({each.trial_list for each in one.values()}) > 1
+        for name, by_seed in outcomes.items()
+        if len({outcome.trial_list for outcome in by_seed.values()}) > 1
     ]
     if mixed:
         raise ValueError(
@@ -575,41 +300,46 @@ def _summary(
         )
     better = next(iter(variants.values())).schedule.higher_is_better
     cells, chosen = summarise(outcomes, metrics, reference=reference, higher_is_better=better)
-    against = measured[chosen or next(iter(variants))]
-    found_from = "" if against.subjects is None else against.subjects.found
-    seeds = sorted({one.seed for one in runs})
-    told = counts.get(chosen) or next(iter(counts.values()), {})
+    subjects = measured[chosen or next(iter(variants))].subjects
     return Comparison(
         list(variants),
         metrics,
-        seeds,
+        sorted({run.seed for run in runs}),
         runs,
         cells,
         chosen,
         not reference,
-        told,
-        found_from,
+        counts.get(chosen) or next(iter(counts.values()), {}),
+        "" if subjects is None else subjects.found,
         num_resamples=num_resamples,
         varied=(),
         allowed=(),
     )
 
 
-def _seconds(log: Sequence[Mapping[str, Any]]) -> float | None:
-    """Training time of the steps that count, summed over the stretches of a run that was stopped;
-    None if the log does not say.
-    """
-    total, before = 0.0, 0.0
-    for entry in log:
-        if "seconds" in entry:
-            total += before if entry["seconds"] < before else 0.0  # the clock began anew
-            before = entry["seconds"]
-    return total + before or None
-
-
-def _write_json(path: Path, value: Any) -> None:
-    with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+def _outcome(
+    recipe: Recipe, measured: Data, folder: Path, num_resamples: int
+) -> tuple[Outcome, dict[str, int | None]]:
+    """A run's metrics, resampled, and the counts of what they are of."""
+    if measured.trials is None:
+        items = per_item.read(folder / TEST)
+        outcome = measure_items(items, recipe.metrics, num_resamples=num_resamples)
+        return outcome, {"items": len(items.ids), items.over: items.num_groups}
+    trials, values = read_scores(folder / SCORES, measured.trials)
+    assert trials.target is not None
+    assert measured.subjects is not None
+    outcome = measure(
+        Scores(values, trials.target),
+        recipe.metrics,
+        measured.subjects,
+        num_resamples=num_resamples,
+    )
+    targets = int(trials.target.sum())
+    return outcome, {
+        "targets": targets,
+        "nontargets": len(trials) - targets,
+        "subjects": measured.subjects.num_subjects,
+    }
 
 
 def _tell(say: Callable[[str], None], doing: str, text: str) -> None:

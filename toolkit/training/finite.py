@@ -5,19 +5,18 @@ measured or saved.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from eval.types import name_first
-from toolkit.data.batch import Item
-from toolkit.data.sampling import Index, draws
+from toolkit.data.sampling import draws
 from toolkit.models.embed import Diverged
 from toolkit.parallel import distributed
 from toolkit.training.log import LOG, Log
-from toolkit.training.recipe import Recipe
+from toolkit.training.plan import Plan
 from toolkit.training.run import Run
 
 _LEAST_SCALE = (
@@ -37,26 +36,9 @@ class Watch:
     All processes stop together, and the one that logs writes down the items of the step's batch.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        recipe: Recipe,
-        items: Sequence[Item],
-        labels: Index,
-        shards: Index | None,
-        log: Log,
-        *,
-        every: int,
-    ):
-        self.run, self.recipe, self.items, self.labels, self.shards, self.log, self.every = (
-            run,
-            recipe,
-            items,
-            labels,
-            shards,
-            log,
-            every,
-        )
+    def __init__(self, run: Run, planned: Plan, log: Log):
+        self.run, self.plan, self.log = run, planned, log
+        self.every = 1 if run.device.type == "cpu" else 16
         self.value = math.nan  # the latest loss that was read
         self.pending: list[
             tuple[int, float, Tensor]
@@ -74,19 +56,21 @@ class Watch:
 
     def _see(self, _: nn.Module, inputs: tuple[Any, ...]) -> None:
         """What a loss is given are the embeddings of the whole batch, and its keys."""
-        given = [one for one in inputs if isinstance(one, Tensor)]
+        tensors = [value for value in inputs if isinstance(value, Tensor)]
         self.embeddings = (
-            all_finite(given) if self.embeddings is None else self.embeddings & all_finite(given)
+            all_finite(tensors)
+            if self.embeddings is None
+            else self.embeddings & all_finite(tensors)
         )
 
     def add(self, step: int, rate: float, loss: Tensor) -> None:
         """Take a step, after its gradients are there and before the weights change."""
         loss = loss.detach()
         gradients = [
-            one.grad
+            parameter.grad
             for group in self.run.optimizer.param_groups
-            for one in group["params"]
-            if one.grad is not None
+            for parameter in group["params"]
+            if parameter.grad is not None
         ]
         nothing = torch.ones((), dtype=torch.bool, device=loss.device)
         seen = nothing if self.embeddings is None else self.embeddings
@@ -96,7 +80,7 @@ class Watch:
             nothing if self.run.scaler.is_enabled() else all_finite(gradients).to(loss.device),
         )
         self.pending.append(
-            (step, rate, torch.stack([loss.float(), *(one.float() for one in finite)]))
+            (step, rate, torch.stack([loss.float(), *(flag.float() for flag in finite)]))
         )
         self.embeddings, self.rate = None, rate
         if len(self.pending) >= self.every:
@@ -165,14 +149,14 @@ class Watch:
 
     def stop(self, step: int, rate: float, what: str) -> NoReturn:
         (batch,) = draws(
-            self.labels,
-            self.recipe.sampling,
-            seed=self.recipe.seed,
+            self.plan.labels,
+            self.plan.recipe.sampling,
+            seed=self.plan.recipe.seed,
             start=step,
             stop=step + 1,
-            shards=self.shards,
+            shards=self.plan.shards,
         )
-        ids = [self.items[draw.item].id for draw in batch]
+        ids = [self.plan.items[draw.item].id for draw in batch]
         self.log.write(step, error=what, lr=rate, items=ids)
         raise Diverged(
             f"step {step}: {what} at lr {rate:.3g}, for the {len(batch)} items {name_first(ids)} "
@@ -189,19 +173,19 @@ def all_finite(tensors: Iterable[Tensor]) -> Tensor:
     It is read off sums, in which NaN and infinity remain: one pass at the speed of the memory. A
     sum of finite numbers that overflows (they are above 1e30 then) counts as infinite.
     """
-    every = [one.detach() for one in tensors]
-    given = [one for one in every if one.is_floating_point() and one.numel()]
-    if not given:
+    every = [tensor.detach() for tensor in tensors]
+    numbers = [tensor for tensor in every if tensor.is_floating_point() and tensor.numel()]
+    if not numbers:
         return torch.ones((), dtype=torch.bool, device=every[0].device if every else None)
-    if given[0].is_cuda:  # few launches for all; on a CPU plain sums take half the time of norms
-        return nn.utils.get_total_norm(given, 1.0).isfinite()
+    if numbers[0].is_cuda:  # few launches for all; on a CPU plain sums take half the time of norms
+        return nn.utils.get_total_norm(numbers, 1.0).isfinite()
     return (
         torch.stack(
             [
-                one.sum(dtype=torch.promote_types(one.dtype, torch.float32)).to(
-                    given[0].device, torch.float32
+                tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32)).to(
+                    numbers[0].device, torch.float32
                 )
-                for one in given
+                for tensor in numbers
             ]
         )
         .sum()
@@ -213,4 +197,4 @@ def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
     """The names of the tensors that hold NaN or infinity."""
     if bool(all_finite(tensors.values())):
         return []
-    return [name for name, one in tensors.items() if not bool(torch.isfinite(one).all())]
+    return [name for name, tensor in tensors.items() if not bool(torch.isfinite(tensor).all())]

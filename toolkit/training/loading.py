@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from eval.formats.provenance import digest
-from eval.types import Trials, name_first
+from eval.types import name_first
 from toolkit.console import bar, console, ignore_ctrl_c
 from toolkit.data.batch import (
     NOT_FINITE,
@@ -30,7 +30,6 @@ from toolkit.data.batch import (
 )
 from toolkit.data.sampling import Index, Sampling, draws
 from toolkit.parallel import distributed
-from toolkit.training import measure
 from toolkit.training.recipe import Recipe
 from toolkit.training.run import Run
 
@@ -43,7 +42,7 @@ def views_of(recipe: Recipe, items: Sequence[Item], labels: Index, *, seed: int)
         recipe.train_read or recipe.read,
         recipe.augment,
         seed=seed,
-        cache=recipe.cache,
+        cache=recipe.compute.cache,
     )
 
 
@@ -59,14 +58,14 @@ def part_of(batches: Iterator[list[Draw]]) -> Iterator[list[Draw]]:
 def loader_of(
     views: Views, order: Iterator[list[Draw]], recipe: Recipe, device: torch.device
 ) -> Any:
-    """Batches of views in the given order, read in recipe.workers processes."""
+    """Batches of views in the given order, read in recipe.compute.workers processes."""
     make_room_for_sockets()
     return torch.utils.data.DataLoader(
         views,
         batch_sampler=order,
         collate_fn=collate_views,
-        num_workers=recipe.workers,
-        prefetch_factor=recipe.prefetch if recipe.workers else None,
+        num_workers=recipe.compute.workers,
+        prefetch_factor=recipe.compute.prefetch if recipe.compute.workers else None,
         worker_init_fn=ignore_ctrl_c,
         pin_memory=device.type == "cuda",
         generator=torch.Generator().manual_seed(
@@ -77,26 +76,13 @@ def loader_of(
 
 def on_device(batch: Batch, device: torch.device, recipe: Recipe) -> Batch:
     inputs, labels, lengths = (
-        None if one is None else one.to(device, non_blocking=True) for one in batch
+        None if tensor is None else tensor.to(device, non_blocking=True) for tensor in batch
     )
     assert inputs is not None
     assert labels is not None
-    if recipe.channels_last and inputs.ndim == 4:
+    if recipe.compute.channels_last and inputs.ndim == 4:
         inputs = inputs.contiguous(memory_format=torch.channels_last)
     return Batch(inputs, labels, lengths)
-
-
-def held_out(
-    recipe: Recipe, data: Path, trials: tuple[Sequence[Item], Trials] | None
-) -> list[Item]:
-    """The items that a run is measured on: those of its trials, or of its validation and test.
-
-    Each once.
-    """
-    listed = [] if trials is None else [*trials[0]]
-    for part in (recipe.validation, recipe.test):
-        listed += [item for items in measure.listed(part, data).values() for item in items]
-    return list({(item.id, item.path, item.span): item for item in listed}.values())
 
 
 def check_held_out(items: Sequence[Item], read: Read, *, workers: int = 0) -> None:
@@ -131,22 +117,22 @@ def check_held_out(items: Sequence[Item], read: Read, *, workers: int = 0) -> No
     bad: list[Bad] = []
     with bar(show=distributed.is_main()) as shown:
         task = shown.add_task("reading what is held out", total=len(mine))
-        for found in reader:
-            bad += [found] if isinstance(found, Bad) else []
+        for result in reader:
+            bad += [result] if isinstance(result, Bad) else []
             shown.advance(task)
     text = torch.frombuffer(bytearray(json.dumps(bad).encode() + b"\n"), dtype=torch.uint8)
     bad = [
-        Bad(*one)
+        Bad(*fields)
         for line in bytes(distributed.gather_plain(text).tolist()).decode().splitlines()
-        for one in json.loads(line)
+        for fields in json.loads(line)
     ]
     if bad:
         if distributed.is_main():
-            for one in bad[:_NAMED]:
-                console.print(f"cannot be read, {one.id}: {one.reason}")
+            for item in bad[:_NAMED]:
+                console.print(f"cannot be read, {item.id}: {item.reason}")
         raise ValueError(
             f"{len(bad)} of {len(items)} held-out items cannot be read "
-            f"({name_first(one.id for one in bad)}): {bad[0].reason}; "
+            f"({name_first(item.id for item in bad)}): {bad[0].reason}; "
             "repair or remove them before training: it is measured on all of them"
         )
     _checked.add(stated)
@@ -209,36 +195,35 @@ def estimate(
     of_loss = getattr(run.loss, "estimate", None) if loss else None
     if of_backbone is None and of_loss is None:
         return
-    device = next(iter(run.embedder.parameters())).device
     views = views_of(
         recipe, items, labels, seed=recipe.seed + 1_000_003
     )  # other random numbers than the training views
     size = min(64, len(items))
-    batches_wanted = recipe.estimate_views * (len(items) // size)
+    num_batches = recipe.estimate_views * (len(items) // size)
 
     def batches(most: int) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
         order = draws(labels, Sampling(size), seed=recipe.seed, start=0, stop=most)
-        for batch, _ in loader_of(views, order, recipe, device):
+        for batch, _ in loader_of(views, order, recipe, run.device):
             if batch is not None:
-                batch = on_device(batch, device, recipe)
+                batch = on_device(batch, run.device, recipe)
                 features, lengths = run.embedder.frontend(batch.inputs, batch.lengths)
                 yield features, None if batch.lengths is None else lengths, batch.labels
 
     run.embedder.eval()
     if of_backbone is not None:
-        of_backbone(batches(batches_wanted))
+        of_backbone(batches(num_batches))
     if of_loss is not None:
         # batch norm has no statistics yet; as in the first steps, embeddings come from batch
         # statistics
         run.embedder.train()
         state = {name: value.clone() for name, value in run.embedder.state_dict().items()}
-        with torch.random.fork_rng(devices=[device.index] if device.type == "cuda" else []):
+        with torch.random.fork_rng(devices=[run.device.index] if run.device.type == "cuda" else []):
             torch.manual_seed(recipe.seed)  # dropout is the same in every process
             of_loss(
                 torch.cat(
                     [
                         run.embedder.backbone(features, lengths).float()
-                        for features, lengths, _ in batches(min(64, batches_wanted))
+                        for features, lengths, _ in batches(min(64, num_batches))
                     ]
                 )
             )

@@ -179,11 +179,11 @@ class Clock:
         batches = iter(loader)
         while True:
             asked = time.perf_counter()
-            one = next(batches, None)
+            batch = next(batches, None)
             self.waited += time.perf_counter() - asked
-            if one is None:
+            if batch is None:
                 return
-            yield one
+            yield batch
 
     def read(self, batch_size: int) -> dict[str, float]:
         """Seconds since the start; of the steps since the last call: items per second, mean seconds

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import re
 import shutil
 import warnings
 from collections.abc import Mapping, Sequence
@@ -28,20 +26,14 @@ from torch.distributed.tensor import DTensor
 
 from eval.formats.files import atomic_path
 from eval.formats.provenance import digest
-from eval.formats.writing import remove_abandoned, sync, sync_names
+from eval.formats.writing import sync, sync_names
 from toolkit.models import checkpoint
 from toolkit.models.embed import TorchEmbedder
-from toolkit.models.parts import renamed
 from toolkit.parallel import distributed, spread
-from toolkit.training.log import LOG
 
-RECIPE = "recipe.json"
 RESUME = "resume"
 STATE = "state.json"
 FORMAT = "likeness.resume/3"
-_BEGUN = re.compile(
-    r"\.(best-\d+\.safetensors)\.[0-9a-f]{12}\.part"
-)  # what eval.formats.writing makes beside the file
 
 
 @dataclass
@@ -75,7 +67,7 @@ class Plateau:
             return False
         ranked = sorted(
             [*self.kept, (value, step)],
-            key=lambda one: (-one[0] if higher_is_better else one[0], one[1]),
+            key=lambda kept: (-kept[0] if higher_is_better else kept[0], kept[1]),
         )
         self.kept = ranked[:num]
         return (value, step) in self.kept
@@ -100,6 +92,11 @@ class Run:
     owed: bool = False  # the evaluation after `step` failed, and is made up when the run goes on
 
     @property
+    def device(self) -> torch.device:
+        """Where the network and the loss are."""
+        return next(iter(self.embedder.parameters())).device
+
+    @property
     def modules(self) -> dict[str, nn.Module]:
         named = {"embedder": self.embedder, "loss": self.loss, "encoder": self.encoder}
         return {name: module for name, module in named.items() if module is not None}
@@ -108,25 +105,25 @@ class Run:
         """Every tensor of modules and optimiser under its name in a checkpoint, sharing memory;
         those with sharded classes as DTensors of the whole.
         """
-        found: dict[str, Tensor] = {}
-        held: set[int] = set()
+        tensors: dict[str, Tensor] = {}
+        seen: set[int] = set()
         for name, module in self.modules.items():
             for key, value in module.state_dict().items():
                 if (
-                    value.numel() and value.data_ptr() in held
+                    value.numel() and value.data_ptr() in seen
                 ):  # a joint loss holds one tensor under two names
                     continue
-                held.add(value.data_ptr())
-                found[f"{name}.{key}"] = self._whole(value, key) if name == "loss" else value
+                seen.add(value.data_ptr())
+                tensors[f"{name}.{key}"] = self._whole(value, key) if name == "loss" else value
         axes = self._sharded_parameters()
         for index, values in self.optimizer.state_dict()[
             "state"
         ].items():  # of SGD and Adam all are tensors; rates are set anew at every step
             for key, value in values.items():
-                found[f"optimizer.{index}.{key}"] = (
+                tensors[f"optimizer.{index}.{key}"] = (
                     self._whole(value, axes[index]) if index in axes and value.ndim else value
                 )
-        return found
+        return tensors
 
     def _whole(self, value: Tensor, key: str) -> Tensor:
         if self.layout is None or key not in self.layout.axes:
@@ -194,7 +191,15 @@ def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
             )
     except (Exception, CheckpointException) as error:  # the latter is a BaseException
         raise _unwritten(folder, error) from error
-    state = {
+    distributed.wait()
+    if main:
+        _finish(out, folder, _state(run, classes, items))
+    distributed.wait()
+
+
+def _state(run: Run, classes: Sequence[str], items: str) -> dict[str, Any]:
+    """What a checkpoint keeps beside tensors."""
+    return {
         "format": FORMAT,
         "step": run.step,
         "owed": run.owed,
@@ -204,23 +209,21 @@ def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
         "classes": digest(classes),
         "items": items,
     }
-    distributed.wait()
-    if main:
-        try:
-            sync(folder)
-            with atomic_path(folder / STATE) as partial_path:
-                partial_path.write_text(json.dumps(state) + "\n", encoding="utf-8")
-            for one in (
-                out / RESUME,
-                out,
-            ):  # the new folder is on the disk before the one before it goes
-                sync_names(one)
-        except OSError as error:
-            raise _unwritten(folder, error) from error
-        for other in (out / RESUME).iterdir():
-            if other != folder:
-                shutil.rmtree(other, ignore_errors=True)
-    distributed.wait()
+
+
+def _finish(out: Path, folder: Path, state: dict[str, Any]) -> None:
+    """Write the state, with which a checkpoint counts, and remove the checkpoint before it."""
+    try:
+        sync(folder)
+        with atomic_path(folder / STATE) as partial_path:
+            partial_path.write_text(json.dumps(state) + "\n", encoding="utf-8")
+        for changed in (out / RESUME, out):
+            sync_names(changed)  # the new folder is on the disk before the one before it goes
+    except OSError as error:
+        raise _unwritten(folder, error) from error
+    for other in (out / RESUME).iterdir():
+        if other != folder:
+            shutil.rmtree(other, ignore_errors=True)
 
 
 def _unwritten(folder: Path, error: BaseException) -> OSError:
@@ -228,7 +231,7 @@ def _unwritten(folder: Path, error: BaseException) -> OSError:
     if distributed.is_main():
         shutil.rmtree(folder, ignore_errors=True)
     cause = (
-        next((one[0] for one in error.failures.values()), error)
+        next((failure[0] for failure in error.failures.values()), error)
         if isinstance(error, CheckpointException)
         else error
     )
@@ -241,7 +244,7 @@ def _unwritten(folder: Path, error: BaseException) -> OSError:
 
 def latest(out: Path) -> tuple[Path, dict[str, Any]] | None:
     """The newest whole resume folder of a run and its state, or None."""
-    whole = sorted(one.parent for one in (out / RESUME).glob(f"*/{STATE}"))
+    whole = sorted(state.parent for state in (out / RESUME).glob(f"*/{STATE}"))
     if not whole:
         return None
     state = json.loads((whole[-1] / STATE).read_text(encoding="utf-8"))
@@ -286,21 +289,23 @@ def load_run(out: Path, run: Run, classes: Sequence[str], items: str) -> bool:
         )
     stored = read_metadata(folder)
     _make_optimizer_state(run, stored)
-    wanted = run.tensors()
+    tensors = run.tensors()
     kept = {name: size for name, size in stored.items() if not name.startswith("random.")}
-    if found := checkpoint.misfits({name: value.shape for name, value in wanted.items()}, kept):
+    if misfits := checkpoint.misfits({name: value.shape for name, value in tensors.items()}, kept):
         raise ValueError(
-            f"{folder}: the state does not fit: {found}; resume with the same recipe and version "
+            f"{folder}: the state does not fit: {misfits}; resume with the same recipe and version "
             "of Likeness"
         )
     random = {
         f"random.{kind}.{distributed.rank()}": value for kind, value in _random_states().items()
     }
-    wanted |= {name: value for name, value in random.items() if name in stored}
-    read(folder, wanted)
+    tensors |= {name: value for name, value in random.items() if name in stored}
+    read(folder, tensors)
     for name in ("random.cpu", "random.cuda"):
-        if (key := f"{name}.{distributed.rank()}") in wanted:
-            (torch.set_rng_state if name == "random.cpu" else torch.cuda.set_rng_state)(wanted[key])
+        if (key := f"{name}.{distributed.rank()}") in tensors:
+            (torch.set_rng_state if name == "random.cpu" else torch.cuda.set_rng_state)(
+                tensors[key]
+            )
     run.scaler.load_state_dict(state["scaler"])
     best = [(float(value), int(step)) for value, step in state["plateau"].pop("kept")]
     run.plateau, run.step, run.owed = (
@@ -328,7 +333,7 @@ def read_metadata(folder: Path) -> dict[str, torch.Size]:
         metadata = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
     except Exception as error:
         raise ValueError(f"{folder} cannot be read as a checkpoint: {error}") from None
-    return {name: getattr(one, "size", torch.Size()) for name, one in metadata.items()}
+    return {name: getattr(stored, "size", torch.Size()) for name, stored in metadata.items()}
 
 
 def _random_states() -> dict[str, Tensor]:
@@ -352,55 +357,3 @@ def _make_optimizer_state(run: Run, stored: Mapping[str, torch.Size]) -> None:
                     if alone
                     else torch.zeros_like(parameter)
                 )
-
-
-def check_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
-    """Refuse to mix two runs in one folder; nothing is written.
-
-    ValueError if another run is there, or this one without `resume`.
-    """
-    recipe_file = out / RECIPE
-    holds_run = recipe_file.is_file() or (out / RESUME).is_dir()
-    if resume and holds_run:
-        if recipe_file.is_file():
-            before = renamed(json.loads(recipe_file.read_text(encoding="utf-8")))
-            changed = sorted(
-                key
-                for key in description.keys() | before.keys()
-                if before.get(key) != json.loads(json.dumps(description)).get(key)
-            )
-            if changed:
-                differ = "differs" if len(changed) == 1 else "differ"
-                raise ValueError(
-                    f"{out} holds a run of another recipe: {', '.join(changed)} {differ}; resume "
-                    "with the same recipe and overrides, or choose another --out"
-                )
-    elif holds_run:
-        raise ValueError(
-            f"{out} already holds a run; add --resume to go on with it, or choose another --out"
-        )
-
-
-def prepare_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
-    """Make the run's folder, after `check_folder`.
-
-    What a killed run left half-written is removed. The main process calls it.
-    """
-    check_folder(out, description, resume)
-    recipe_file = out / RECIPE
-    out.mkdir(parents=True, exist_ok=True)
-    names = {
-        RECIPE,
-        LOG,
-        checkpoint.BEST,
-        checkpoint.LAST,
-        *(one[1] for one in map(_BEGUN.fullmatch, os.listdir(out)) if one),
-    }
-    for name in names:  # also of the best checkpoints of steps that are not written again
-        remove_abandoned(out / name)
-    if (out / RESUME).is_dir():
-        for folder in (out / RESUME).iterdir():
-            if not (folder / STATE).is_file():
-                shutil.rmtree(folder, ignore_errors=True)
-    with atomic_path(recipe_file) as partial_path:
-        partial_path.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")

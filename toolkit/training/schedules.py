@@ -31,7 +31,7 @@ def multistep(progress: float, *, at: tuple[float, ...], factor: float = 0.1) ->
     >>> multistep(0.6, at=(0.5, 0.75))
     0.1
     """
-    return factor ** sum(progress >= one for one in at)
+    return factor ** sum(progress >= fraction for fraction in at)
 
 
 def polynomial(

@@ -42,7 +42,8 @@ from toolkit.data import batch
 from toolkit.data.pairs import all_pairs
 from toolkit.training import compare
 from toolkit.training import recipe as recipes
-from toolkit.training.recipe import Recipe
+from toolkit.training.recipe import Classification, Recipe
+from toolkit.training.variants import Data, load_variants
 
 ROOT = Path(__file__).parents[3]
 TINY = Path(__file__).parents[2] / "tiny.py"
@@ -60,13 +61,14 @@ from toolkit.training.recipe import Optim
 from toolkit.training.tune import Choice, Range
 made = runpy.run_path({str(TINY)!r})["RECIPES"]
 metrics = {{"eer": eer, "min_dcf(.1)": partial(min_dcf, p_target=0.1)}}
+measure = replace(made["arcface"].measure, metrics=metrics)
 RECIPES = {{
-    "arcface": replace(made["arcface"], metrics=metrics),
-    "simple": replace(made["simple"], metrics=metrics),
-    "explodes": replace(made["arcface"], metrics=metrics, optim=Optim(lr=1e38)),
+    "arcface": replace(made["arcface"], measure=measure),
+    "simple": replace(made["simple"], measure=measure),
+    "explodes": replace(made["arcface"], measure=measure, optim=Optim(lr=1e38)),
     "shuffled": replace(
         made["arcface"],
-        metrics=metrics,
+        measure=measure,
         sampling=replace(made["arcface"].sampling, items_per_class=0),
     ),
 }}
@@ -88,7 +90,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def variants(file: Path, *names: str, overrides: list[str] = SHORT) -> dict[str, Recipe]:
-    return compare.load_variants(str(file), names, overrides)[0]
+    return load_variants(str(file), names, overrides)[0]
 
 
 def likeness(*arguments: object) -> int:
@@ -106,8 +108,7 @@ def whole(file: Path, voices: Path, tmp_path_factory: pytest.TempPathFactory) ->
         num_seeds=2,
         data=voices,
         out=out,
-        reference="arcface",
-        command="likeness compare ...",
+        terms=compare.Terms("arcface", command="likeness compare ..."),
     )
     return out
 
@@ -171,7 +172,7 @@ def test_finished_runs_are_not_done_again_and_other_recipes_refused(
         num_seeds=2,
         data=voices,
         out=whole,
-        reference="arcface",
+        terms=compare.Terms("arcface"),
         say=said.append,
     )
     assert said == [
@@ -399,11 +400,15 @@ def test_variants_that_differ_in_data_or_budget_are_refused_unless_allowed(
             num_seeds=1,
             data=voices,
             out=tmp_path / "out",
-            allow_different=["sampling", "schedule"],
+            terms=compare.Terms(allow_different=["sampling", "schedule"]),
         )
     with pytest.raises(ValueError, match="1 are no fields of a recipe"):
         compare.compare(
-            chosen, num_seeds=1, data=voices, out=tmp_path / "out", allow_different=["samplin"]
+            chosen,
+            num_seeds=1,
+            data=voices,
+            out=tmp_path / "out",
+            terms=compare.Terms(allow_different=["samplin"]),
         )
     assert not (tmp_path / "out").exists()
     result = compare.compare(
@@ -411,7 +416,7 @@ def test_variants_that_differ_in_data_or_budget_are_refused_unless_allowed(
         num_seeds=1,
         data=voices,
         out=tmp_path / "out",
-        allow_different=["augment", "sampling", "schedule.steps"],
+        terms=compare.Terms(allow_different=["augment", "sampling", "schedule.steps"]),
     )
     assert "they differ in augment, sampling, schedule.steps too" in table(result)
     assert result.cells[0].standard_error is None
@@ -462,7 +467,7 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(
             "optim.lr is tuned and also set",
         ),
         (["{file}"], "differ in sampling"),
-        (["{file}", "--variants", "arcface", "trials=none"], "no trials (or test) or no metrics"),
+        (["{file}", "--variants", "arcface", "trials=none"], "no measure or no metrics"),
     ],
 )
 def test_wrong_input_gets_one_sentence_and_writes_nothing(
@@ -575,9 +580,11 @@ def test_seeds_measured_on_other_items_are_refused_and_counts_are_of_what_finish
 ) -> None:
     measured = replace(
         recipes.load(f"{TINY}:arcface")[0],
-        metrics={"accuracy": partial(per_item.mean, column="correct")},
+        measure=Classification(
+            items=folders.items, metrics={"accuracy": partial(per_item.mean, column="correct")}
+        ),
     )
-    data = {name: compare.Data("d", (), None, None) for name in ("a", "b")}
+    data = {name: Data("d", (), None, None) for name in ("a", "b")}
 
     def summary(*ids: tuple[str, ...]) -> Comparison:
         for seed, one in enumerate(ids):

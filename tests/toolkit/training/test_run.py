@@ -11,6 +11,7 @@ from eval.formats.writing import atomic_path
 from tests.disk_calls import come_in_order, recorded
 from tests.full_disk import LIMIT, State, limited, read_resume
 from toolkit.training import run
+from toolkit.training.folder import prepare_folder
 
 
 def remains_of(path: Path) -> Path:
@@ -57,7 +58,7 @@ def test_a_checkpoint_of_the_same_step_stays_until_the_new_one_is_whole(tmp_path
 
 
 def test_only_remains_of_the_run_s_own_files_are_removed(tmp_path: Path) -> None:
-    run.prepare_folder(tmp_path, {"a": 1}, resume=False)
+    prepare_folder(tmp_path, {"a": 1}, resume=False)
     ours = [
         remains_of(tmp_path / name)
         for name in ("last.safetensors", "best-000000007.safetensors", "log.jsonl")
@@ -66,7 +67,7 @@ def test_only_remains_of_the_run_s_own_files_are_removed(tmp_path: Path) -> None
     others[1].write_text("of the user")
     with atomic_path(tmp_path / "best.safetensors") as temporary:  # as a process that is alive does
         temporary.write_text("new")
-        run.prepare_folder(tmp_path, {"a": 1}, resume=True)
+        prepare_folder(tmp_path, {"a": 1}, resume=True)
         assert temporary.is_file()
     assert not any(one.exists() for one in ours)
     assert all(one.exists() for one in others)

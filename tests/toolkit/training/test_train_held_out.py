@@ -21,12 +21,12 @@ from toolkit.data.batch import Batch, Item
 from toolkit.data.pixels import PixelScale
 from toolkit.data.sampling import Sampling
 from toolkit.losses.softmax import Softmax
-from toolkit.training import loading, run
 from toolkit.training import recipe as recipes
+from toolkit.training import run
 from toolkit.training.loading import check_held_out
 from toolkit.training.log import read_log
-from toolkit.training.measure import classification
-from toolkit.training.recipe import Recipe, Schedule
+from toolkit.training.plan import plan
+from toolkit.training.recipe import Classification, Compute, Recipe, Schedule
 from toolkit.training.run import Run
 from toolkit.training.train import fit, step
 
@@ -61,7 +61,7 @@ def test_trial_items_are_read_before_the_first_step(
     item = trial_item(data)
     item.path.write_bytes(b"no audio")
     with pytest.raises(ValueError, match=rf"1 of 8 held-out items cannot be read \('{item.id}'\)"):
-        fit(recipe(workers=workers), data=data, out=tmp_path / "run", step=never)
+        fit(recipe(compute=Compute(workers=workers)), data=data, out=tmp_path / "run", step=never)
     assert not (tmp_path / "run").exists()
 
 
@@ -69,10 +69,9 @@ def test_trial_items_are_read_before_the_first_step(
 def test_validation_and_test_are_read_before_the_first_step(where: str, tmp_path: Path) -> None:
     digits.write(tmp_path / "data")
     part = partial(digits.items, files=True, validation_share=0.01)
-    tested = {
-        name: partial(classification, items=partial(part, split=name))
-        for name in ("validation", "test")
-    }
+    validation, test = (
+        Classification(items=partial(part, split=name)) for name in ("validation", "test")
+    )
     made = Recipe(
         modality="image",
         frontend=partial(PixelScale),
@@ -82,7 +81,7 @@ def test_validation_and_test_are_read_before_the_first_step(where: str, tmp_path
         read=images.read,
         sampling=Sampling(batch_size=8),
         schedule=Schedule(steps=1),
-        **tested,  # type: ignore[arg-type]
+        measure=replace(test, validation=validation),
     )
     spoilt = part(tmp_path / "data", split=where)[1]  # type: ignore[arg-type]
     spoilt.path.write_bytes(spoilt.path.read_bytes()[:40])
@@ -155,7 +154,10 @@ def test_a_list_is_read_once_until_a_file_changes(
 
 def test_what_is_measured_twice_is_read_once(data: Path) -> None:
     items, trials = folders.trials(data, split="test", test_share=0.25)
-    assert loading.held_out(recipe(), data, ([*items, *items], trials)) == [*items]
+    planned = plan(recipe(), data)
+    assert planned.trials is not None
+    assert list(planned.trials[0]) == items
+    assert replace(planned, trials=([*items, *items], trials)).held_out() == [*items]
 
 
 def test_each_unreadable_file_is_named_with_its_reason(

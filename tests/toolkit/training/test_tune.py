@@ -24,10 +24,11 @@ from modalities.speaker.audio import speed_copies
 from toolkit.console import Interrupted
 from toolkit.data.batch import Item
 from toolkit.models.parts import describe
-from toolkit.training import compare, measure
+from toolkit.training import compare
 from toolkit.training import recipe as recipes
 from toolkit.training import tune as tuning
-from toolkit.training.recipe import Recipe
+from toolkit.training.recipe import Classification, Recipe, Retrieval, Verification
+from toolkit.training.study import tune
 from toolkit.training.tune import (
     Choice,
     Range,
@@ -37,7 +38,6 @@ from toolkit.training.tune import (
     fit_items,
     held_out_items,
     on_validation_classes,
-    tune,
     validation_trials,
 )
 
@@ -151,8 +151,8 @@ def test_the_inner_recipe_describes_itself_and_has_no_test_trials(voices: Path) 
     stated = json.dumps(describe(inner))
     assert "toolkit.training.tune.fit_items" in stated
     assert "modalities.speaker.folders.trials" not in stated
-    assert inner.trials is not None
-    items, _ = inner.trials(voices)
+    assert isinstance(inner.measure, Verification)
+    items, _ = inner.measure.trials(voices)
     tested = {item.label for item in folders.items(voices, split="test", test_share=0.25)}
     used = {item.label for item in [*items, *inner.items(voices)]}
     assert used == {item.label for item in folders.items(voices, split="train", test_share=0.25)}
@@ -172,29 +172,29 @@ def test_retrieval_of_unseen_classes_is_tuned_on_held_out_ones() -> None:
     )
     outer = tiny(
         items=train,
-        test=partial(measure.retrieval, items=test, ks=(1, 3), clusters=True),
-        trials=None,
-        metrics={"nmi": per_item.mutual_information},
+        measure=Retrieval(
+            items=test, ks=(1, 3), clusters=True, metrics={"nmi": per_item.mutual_information}
+        ),
     )
     inner = on_validation_classes(outer)
-    assert isinstance(inner.test, partial)
-    assert inner.test.func is measure.retrieval
-    assert {key: value for key, value in inner.test.keywords.items() if key != "items"} == {
-        "ks": (1, 3),
-        "clusters": True,
-    }
-    fitted, retrieved = inner.items(Path()), inner.test.keywords["items"](Path())
+    assert isinstance(inner.measure, Retrieval)
+    assert isinstance(outer.measure, Retrieval)
+    assert replace(inner.measure, items=test) == outer.measure
+    fitted, retrieved = inner.items(Path()), inner.measure.items(Path())
     assert sorted([*fitted, *retrieved]) == sorted(made(12))
     assert {one.label for one in fitted}.isdisjoint(one.label for one in retrieved)
     assert retrieved == held_out_items(Path(), items=train)
-    assert replace(inner, items=outer.items, test=outer.test) == outer
-    watched = replace(outer, validation=partial(measure.retrieval, items=test))
+    assert replace(inner, items=outer.items, measure=outer.measure) == outer
+    validation = Retrieval(items=train)
+    watched = replace(outer, measure=replace(outer.measure, validation=validation))
+    # its own validation, where there is one
     assert on_validation_classes(watched) == replace(
-        watched, test=watched.validation
-    )  # its own validation, where there is one
-    for other in (partial(measure.classification, items=test), measure.classification):
-        with pytest.raises(ValueError, match="a test but no validation to tune on"):
-            on_validation_classes(replace(outer, test=other))
+        watched,
+        measure=replace(validation, metrics=outer.metrics, validation=validation),
+    )
+    for other in (Classification(items=test), None):
+        with pytest.raises(ValueError, match="no validation"):
+            on_validation_classes(replace(outer, measure=other))
 
 
 def bowl(recipe: Recipe, folder: Path) -> float:
@@ -433,7 +433,7 @@ def test_a_tuned_comparison_trains_on_fit_classes_and_reports_every_trial(tmp_pa
     }
     ranges = {"arcface": {"loss.margin": Range(0.0, 0.5), "optim.lr": Range(1e-3, 1e-1, log=True)}}
     result = compare.compare(
-        chosen, num_seeds=1, data=voices, out=tmp_path / "out", ranges=ranges, num_tuning_trials=2
+        chosen, num_seeds=1, data=voices, out=tmp_path / "out", tuning=compare.Tuning(ranges, 2)
     )
     document = json.loads((tmp_path / "out" / "comparison.json").read_text())["tuned"]["arcface"]
     assert len(document["trials"]) == 2
@@ -450,7 +450,7 @@ def test_a_tuned_comparison_trains_on_fit_classes_and_reports_every_trial(tmp_pa
             (tmp_path / "out" / "tune" / "arcface" / f"trial-{number}" / "recipe.json").read_text()
         )
         assert trial["items"]["call"] == "toolkit.training.tune.fit_items"
-        assert trial["trials"]["call"] == "toolkit.training.tune.validation_trials"
+        assert trial["measure"]["trials"]["call"] == "toolkit.training.tune.validation_trials"
     assert list(result.varied) == ["loss", "optim"]
     with pytest.raises(ValueError, match=r"RANGES of plain change sampling\.batch_size"):
         compare.compare(
@@ -458,6 +458,5 @@ def test_a_tuned_comparison_trains_on_fit_classes_and_reports_every_trial(tmp_pa
             num_seeds=1,
             data=voices,
             out=tmp_path / "out",
-            ranges={"plain": {"sampling.batch_size": Choice((4, 8))}},
-            num_tuning_trials=2,
+            tuning=compare.Tuning({"plain": {"sampling.batch_size": Choice((4, 8))}}, 2),
         )

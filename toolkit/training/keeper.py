@@ -1,0 +1,274 @@
+"""Keeper: what happens around the steps of a run. It logs, evaluates, saves and stops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from torch import nn
+
+from eval.similarity import score_trials
+from eval.types import Trials
+from toolkit.console import BadItems, Bar, Interrupted, console, interruptible
+from toolkit.data.batch import Bad, Batch, Item
+from toolkit.models import checkpoint
+from toolkit.models.embed import Diverged, TorchEmbedder, embed_all
+from toolkit.parallel import distributed
+from toolkit.training import measure
+from toolkit.training.finite import Watch
+from toolkit.training.log import Clock, Log
+from toolkit.training.plan import Plan
+from toolkit.training.recipe import Recipe
+from toolkit.training.run import Run, save_run
+
+
+class Keeper:
+    """Keeps a run while it trains: its log, its metrics, its checkpoints, and when it ends.
+
+    The loop asks it for batches and tells it when a step is done. Every process has one, and all
+    of them call it alike; the main process alone writes.
+
+    Use it as a context: Ctrl-C then only sets a flag, so that the step ends and is saved.
+    """
+
+    def __init__(self, run: Run, planned: Plan, out: Path, *, loggers: Sequence[str] = ()):
+        self.run, self.plan, self.recipe, self.out = run, planned, planned.recipe, out
+        self.loggers = loggers
+        self.bad = BadItems(self.recipe.max_bad_share)
+        self.left_out = 0  # steps of which too few items could be read
+        self.clock = Clock()
+
+    def __enter__(self) -> Keeper:
+        run, steps, main = self.run, self.recipe.schedule.steps, distributed.is_main()
+        with ExitStack() as stack:
+            stack.enter_context(_lost_processes(run, self.out))
+            self.interrupted = stack.enter_context(interruptible())
+            self.bar = stack.enter_context(Bar(steps, run.step, quiet=not main))
+            self.log = stack.enter_context(
+                Log(
+                    self.out if main else None,
+                    step=run.step,
+                    loggers=self.loggers,
+                    description=self.plan.description,
+                )
+            )
+            self.watch = stack.enter_context(Watch(run, self.plan, self.log))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> bool:
+        return bool(self._stack.__exit__(*error))  # type: ignore[arg-type]
+
+    @property
+    def ended(self) -> bool:
+        """Whether the watched metric has not been better for so long that training ends."""
+        stop_after = self.recipe.schedule.stop_after
+        return bool(stop_after and self.run.plateau.since_best >= stop_after)
+
+    def batches(self, loader: Iterable[tuple[Batch | None, list[Bad]]]) -> Iterator[Batch | None]:
+        """The loader's batches. What could not be read is counted, and named once.
+
+        Raises:
+            ValueError: More of the items than the recipe allows cannot be read.
+        """
+        drawn = self.recipe.sampling.batch_size // distributed.world()
+        for batch, unreadable in self.clock.waiting(loader):
+            self.bad.count(unreadable, drawn)
+            yield batch
+
+    def make_up(self) -> bool:
+        """Evaluate and save where the evaluation of the last checkpoint had failed.
+
+        Returns:
+            Whether training ends with it.
+        """
+        if self.run.owed:
+            try:
+                self._evaluate()
+            except Diverged:
+                raise
+            except ValueError as error:
+                raise self._owed(error) from error
+            self.run.owed = False
+            self._save()
+        return self.ended
+
+    def after_step(self, rate: float) -> bool:
+        """Log, evaluate and save what is due after a step; `rate` is the step's learning rate.
+
+        Returns:
+            Whether that step was the last.
+
+        Raises:
+            Interrupted: After Ctrl-C, when all is saved.
+            ValueError: An evaluation failed; the run is saved.
+            Diverged: Something is NaN or infinite; the last checkpoint is kept.
+        """
+        run, schedule = self.run, self.recipe.schedule
+        self.clock.steps += 1
+        last = run.step == schedule.steps
+        stop = distributed.any_rank(self.interrupted())
+        if run.step % max(1, schedule.steps // 200) == 0 or last:
+            spent = self.clock.read(self.recipe.sampling.batch_size)
+            self.log.write(run.step, loss=self.watch.read(), lr=rate, **spent)
+        self.bar.show(run.step, self.watch.value, rate)
+        due = last or (schedule.eval_every and run.step % schedule.eval_every == 0)
+        if self.recipe.measure is not None and due:
+            self._evaluate_or_owe()
+            last = last or self.ended
+        if last or stop or run.step % schedule.save_every == 0:
+            self.watch.settle()  # nothing that is not finite is saved
+            self._save()
+        if stop and not last:
+            distributed.wait()
+            raise Interrupted(
+                f"stopped after step {run.step} of {schedule.steps}; {self.out} is whole, go on "
+                "with --resume"
+            )
+        return last
+
+    def report(self) -> None:
+        """Say what was left out, after the last step.
+
+        Raises:
+            Interrupted: Ctrl-C came while the last step ended.
+        """
+        self.bad.report()
+        if self.left_out and distributed.is_main():
+            console.print(
+                f"{self.left_out} steps were left out, as too few of their items could be read"
+            )
+        if distributed.any_rank(self.interrupted()):
+            raise Interrupted(f"stopped after the last step; {self.out} is whole")
+
+    def _evaluate_or_owe(self) -> None:
+        """Evaluate. What cannot be measured costs no training: the run is saved first."""
+        self.watch.settle()
+        try:
+            self._evaluate()
+        except Diverged:  # then the checkpoint before is the one to keep
+            raise
+        except ValueError as error:
+            self.run.owed = True
+            self._save()
+            raise self._owed(error) from error
+
+    def _evaluate(self) -> None:
+        """Measure the model as it is, write it down, and keep the model if it is the best."""
+        run, schedule = self.run, self.recipe.schedule
+        _same_statistics(run, self.recipe)
+        metrics = _metrics(run, self.plan)
+        self.log.write(run.step, **metrics)
+        shown = ", ".join(f"{name} {number:.4f}" for name, number in metrics.items())
+        self.bar.note(f"step {run.step}: {shown}")
+        if not schedule.watch:
+            return
+        value, higher = metrics[schedule.watch], schedule.higher_is_better
+        if run.plateau.update(value, higher, schedule.halve_after):
+            self._save_model(checkpoint.BEST, metrics)
+        if schedule.keep_best > 1 and run.plateau.keep(value, run.step, higher, schedule.keep_best):
+            self._save_model(checkpoint.best_of(run.step), metrics)
+
+    def _save(self) -> None:
+        """Save the last model and the state to go on from. Then the best checkpoints go that this
+        state no longer names.
+        """
+        _same_statistics(self.run, self.recipe)
+        self._save_model(checkpoint.LAST, {})
+        save_run(self.out, self.run, self.plan.classes, self.plan.fingerprint)
+        if distributed.is_main():
+            checkpoint.remove_stale(self.out, self.run.plateau.kept)
+
+    def _save_model(self, name: str, metrics: dict[str, float]) -> None:
+        if distributed.is_main():
+            checkpoint.save_model(
+                self.out / name,
+                self.run.embedder,
+                self.recipe,
+                similarity=similarity_of(self.recipe, self.run.loss),
+                step=self.run.step,
+                metrics=metrics,
+                loss=self.run.loss if self.recipe.measures_items else None,
+                classes=self.plan.classes,
+            )
+
+    def _owed(self, error: ValueError) -> ValueError:
+        """An error of an evaluation, with what became of the training and how to go on."""
+        step, steps = self.run.step, self.recipe.schedule.steps
+        return ValueError(
+            f"the evaluation after step {step} of {steps} failed: {error}. The run in {self.out} "
+            "is whole, and nothing of it is lost: repair this, then --resume makes up the "
+            f"evaluation{'' if step == steps else ' and goes on'}"
+        )
+
+
+def evaluate(
+    recipe: Recipe, embedder: TorchEmbedder, loss: nn.Module, trials: tuple[Sequence[Item], Trials]
+) -> dict[str, float]:
+    """Embed the trial items, score the trials with the recipe's similarity, and apply its metrics.
+
+    All processes share the work and get the same numbers.
+    """
+    trial_items, pairs = trials
+    embeddings = embed_all(
+        embedder, trial_items, recipe.read, what="trial", workers=recipe.compute.workers
+    )
+    scores = score_trials(pairs, embeddings, similarity=similarity_of(recipe, loss))
+    assert pairs.target is not None
+    return {
+        name: float(metric(scores[pairs.target], scores[~pairs.target]))
+        for name, metric in recipe.metrics.items()
+    }
+
+
+def similarity_of(recipe: Recipe, loss: nn.Module) -> str:
+    """The recipe's similarity, else the one that the loss trains, else cosine."""
+    return recipe.similarity or str(getattr(loss, "similarity", "cosine"))
+
+
+def _metrics(run: Run, planned: Plan) -> dict[str, float]:
+    """The recipe's metrics of the model as it is: of its trials, or of what its validation (or
+    measure) finds of each item.
+    """
+    recipe = planned.recipe
+    if planned.trials is not None:
+        return evaluate(recipe, run.embedder, run.loss, planned.trials)
+    settings, *rest = measure.settings_of(recipe)  # the validation, where there is one
+    model = measure.Model(
+        run.embedder,
+        run.loss,
+        planned.classes,
+        recipe.read,
+        similarity_of(recipe, run.loss),
+        recipe.compute.workers,
+    )
+    measured = measure.measure_items(model, planned.data, settings)
+    return measure.metrics_of(recipe, measured, only=recipe.schedule.watch if rest else "")
+
+
+def _same_statistics(run: Run, recipe: Recipe) -> None:
+    """Without synced batch norm every process has running statistics of its own: what is measured
+    and saved is the first one's.
+    """
+    if not recipe.parallel.sync_batch_norm:
+        for module in (run.embedder, run.encoder):
+            for buffer in () if module is None else module.buffers():
+                distributed.broadcast(buffer)
+
+
+@contextmanager
+def _lost_processes(run: Run, out: Path) -> Iterator[None]:
+    """One sentence when another process of the run has died: gloo notices at once, NCCL through
+    torchrun or its timeout.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not distributed.is_lost(error):
+            raise
+        raise ConnectionError(
+            f"process {distributed.rank()}, step {run.step}: another process of the run died or "
+            f"does not answer ({str(error).splitlines()[0][:120]}); "
+            f"the last checkpoint in {out} is whole, start all again with --resume"
+        ) from error

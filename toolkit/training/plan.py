@@ -1,0 +1,164 @@
+"""plan(): what a run needs, listed and checked before anything is built or written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eval.formats.provenance import digest
+from eval.types import Trials, name_first
+from toolkit.data.batch import Draw, Item, Views, check_unique, label_numbers
+from toolkit.data.sampling import Index
+from toolkit.data.sampling import check as check_sampling
+from toolkit.data.shards import shard_numbers
+from toolkit.models.parts import describe
+from toolkit.parallel import distributed
+from toolkit.training import measure
+from toolkit.training.loading import check_held_out, views_of
+from toolkit.training.recipe import Recipe, Verification, check
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A recipe on its data: everything that a run reads, and nothing that it changes.
+
+    items: what is trained on. classes: their labels, sorted; labels (N,): the place of each item's
+    label among them. shards (N,): each item's tar shard, None unless sampling.open_shards needs it.
+    views: the training views of the items.
+    trials: the trials that the model is measured on, None for a recipe that measures items, or
+    nothing.
+    description: the recipe as JSON values. fingerprint: a digest of the items' ids and labels; a
+    run only goes on with the same ones.
+    """
+
+    recipe: Recipe
+    data: Path
+    items: Sequence[Item]
+    classes: tuple[str, ...]
+    labels: Index
+    shards: Index | None
+    views: Views
+    trials: tuple[Sequence[Item], Trials] | None
+    description: dict[str, Any]
+    fingerprint: str
+
+    def held_out(self) -> list[Item]:
+        """The items that the model is measured on: those of its trials, or of its measure and
+        validation. Each occurs once.
+        """
+        listed = [] if self.trials is None else [*self.trials[0]]
+        for settings in measure.settings_of(self.recipe):
+            for items in measure.items_of(settings, self.data).values():
+                listed += items
+        return list({(item.id, item.path, item.span): item for item in listed}.values())
+
+    def read_held_out(self) -> None:
+        """Read every held-out item once, so that none is found to be unreadable after hours.
+
+        It takes as long as one evaluation spends on reading, so `start` does it after everything
+        that refuses at once. All processes share the work.
+
+        Raises:
+            ValueError: Items that cannot be read, counted.
+        """
+        workers = self.recipe.compute.workers
+        check_held_out(self.held_out(), self.recipe.read, workers=workers)
+
+
+def plan(recipe: Recipe, data: Path, *, items: Sequence[Item] | None = None) -> Plan:
+    """List what a recipe trains on and is measured on, and check what can be refused at once.
+
+    Args:
+        recipe: What is trained, and how.
+        data: The folder of the data set.
+        items: What is trained on, instead of the recipe's own items.
+
+    Returns:
+        The plan, which `start` builds a run from.
+
+    Raises:
+        ValueError: Anything wrong with the settings, items, labels, trials or the first view; or
+            the processes of the run disagree about them.
+    """
+    check(recipe)
+    description = describe(recipe)
+    items = recipe.items(data) if items is None else items
+    check_unique(items, "items")
+    classes, labels = label_numbers(items)
+    shards = shard_numbers(items) if recipe.sampling.open_shards else None
+    check_sampling(labels, recipe.sampling, shards)
+    trials: tuple[Sequence[Item], Trials] | None = None
+    if isinstance(recipe.measure, Verification):
+        trials = recipe.measure.trials(data)
+    _check_parallel(recipe)
+    _check_schedule(recipe)
+    if trials is not None:
+        _check_trials(trials, classes)
+    for settings in measure.settings_of(recipe):
+        measure.check_settings(settings, data, classes)
+    views = views_of(recipe, items, labels, seed=recipe.seed)
+    views[Draw(0, 0, 0)]  # an augmentation may refuse its settings: a missing folder of noise, say
+    fingerprint = digest([f"{item.id}\0{item.label}" for item in items])
+    distributed.agree(
+        recipe=json.dumps(description, sort_keys=True),
+        seed=recipe.seed,
+        classes=len(classes),
+        items=fingerprint,
+    )
+    return Plan(
+        recipe=recipe,
+        data=data,
+        items=items,
+        classes=classes,
+        labels=labels,
+        shards=shards,
+        views=views,
+        trials=trials,
+        description=description,
+        fingerprint=fingerprint,
+    )
+
+
+def _check_parallel(recipe: Recipe) -> None:
+    """Refuse classes that are spread over processes where a measure needs all of them."""
+    parallel = recipe.parallel
+    if recipe.measures_items and (parallel.spread_classes or parallel.class_rate < 1):
+        raise ValueError(
+            f"parallel.spread_classes={parallel.spread_classes} and parallel.class_rate="
+            f"{parallel.class_rate}, but classification and retrieval measure with all class "
+            "vectors; leave them false and 1, or measure by Verification"
+        )
+
+
+def _check_schedule(recipe: Recipe) -> None:
+    """Refuse numbers of steps below 1, and a watched metric that the recipe does not have."""
+    schedule = recipe.schedule
+    if schedule.steps < 1 or schedule.save_every < 1 or schedule.keep_best < 1:
+        raise ValueError(
+            f"schedule: steps={schedule.steps}, save_every={schedule.save_every} and "
+            f"keep_best={schedule.keep_best} must be at least 1"
+        )
+    if schedule.watch and schedule.watch not in recipe.metrics:
+        known = ", ".join(recipe.metrics) or "none"
+        raise ValueError(
+            f"schedule.watch={schedule.watch!r} needs a measure and must be one of the recipe's "
+            f"metrics: {known}"
+        )
+
+
+def _check_trials(trials: tuple[Sequence[Item], Trials], classes: Sequence[str]) -> None:
+    """Refuse trials without labels, and trials of subjects that are trained on."""
+    if trials[1].target is None:
+        raise ValueError(
+            "the trials have no labels; evaluation while training needs target and nontarget "
+            "trials: label them, or set measure to None"
+        )
+    both = sorted({str(item.label) for item in trials[0]} & set(classes))
+    if both:
+        raise ValueError(
+            f"{len(both)} subjects are both trained and tested on ({name_first(both)}); give "
+            "items and trials the same fold, of disjoint subjects"
+        )

@@ -1,0 +1,122 @@
+"""start(): from a plan to a run that can take its next step, built anew or restored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eval.formats.provenance import digest
+from toolkit.console import console
+from toolkit.models import checkpoint
+from toolkit.models.embed import pick_device
+from toolkit.parallel import distributed
+from toolkit.training import run as runs
+from toolkit.training.build import build
+from toolkit.training.folder import check_folder, prepare_folder
+from toolkit.training.loading import estimate
+from toolkit.training.plan import Plan
+from toolkit.training.recipe import Recipe
+from toolkit.training.run import Run, is_finished, load_run
+
+
+def start(planned: Plan, out: Path, *, resume: bool = False) -> Run:
+    """Build the run of a plan in the folder `out`, or go on from its last checkpoint there.
+
+    The folder is only written once nothing can refuse the recipe any more, so that a refused run
+    leaves no folder behind.
+
+    Args:
+        planned: What `plan` made.
+        out: The run's folder.
+        resume: Whether to go on from the folder's last checkpoint.
+
+    Returns:
+        The run, at the step that comes next.
+
+    Raises:
+        ValueError: Settings that do not go together, another run in the folder, held-out items that
+            cannot be read, or an initial model that does not fit.
+    """
+    recipe = planned.recipe
+    if recipe.compute.threads:
+        torch.set_num_threads(recipe.compute.threads)
+    run = build(recipe, len(planned.classes), distributed.start() or pick_device())
+    # before the held-out items are read, which may take long
+    distributed.on_main(lambda: check_folder(out, planned.description, resume))
+    if not (resume and is_finished(out, recipe.schedule.steps, recipe.schedule.stop_after)):
+        planned.read_held_out()
+    distributed.on_main(lambda: prepare_folder(out, planned.description, resume))
+    if not (resume and load_run(out, run, planned.classes, planned.fingerprint)):
+        taken = bool(recipe.init) and start_from(recipe, run, planned.classes)
+        estimate(
+            run, recipe, planned.items, planned.labels, network=not recipe.init, loss=not taken
+        )
+    if distributed.is_main():
+        checkpoint.remove_stale(out, run.plateau.kept)
+    return run
+
+
+def start_from(recipe: Recipe, run: Run, classes: tuple[str, ...]) -> bool:
+    """Fine-tuning: put the weights of recipe.init, a run folder or a model file, into the run.
+
+    From a run with the same classes and loss, the network and the loss of its last step are taken.
+    Otherwise the network alone is taken, as it was at the run's best. What was taken and what is
+    made anew is printed.
+
+    Returns:
+        Whether the loss's state (its class proxies) was taken as well.
+
+    Raises:
+        ValueError: The network there is another one.
+    """
+    path = Path(recipe.init)
+    before = runs.latest(path) if path.is_dir() else None
+    anew = _why_anew(path, before, run, classes)
+    weights, stated, model_digest = checkpoint.read(checkpoint.find_model(path), checkpoint.FORMAT)
+    checkpoint.put(run.embedder, checkpoint.without_loss(weights), f"init={path}")
+    source = f"init: network weights of {path} ({model_digest[:12]}, step {int(stated['step'])})"
+    if before is not None and not anew:
+        network = {
+            name: value for name, value in run.tensors().items() if name.startswith("embedder.")
+        }
+        runs.read(before[0], {**_loss_tensors(run), **network})
+        source = f"init: network weights of {path} (step {before[1]['step']})"
+    if run.encoder is not None:
+        run.encoder.load_state_dict(run.embedder.state_dict())
+    loss = type(run.loss).__name__
+    console.print(
+        f"{source}; {loss} is made anew for {len(classes)} classes: {anew}"
+        if anew
+        else f"{source}, and its class proxies: the {len(classes)} classes are the same"
+    )
+    return not anew
+
+
+def _why_anew(
+    path: Path,
+    before: tuple[Path, dict[str, Any]] | None,
+    run: Run,
+    classes: tuple[str, ...],
+) -> str:
+    """Why the loss cannot go on from the run in `path`; "" where it can."""
+    if before is None:
+        return f"{path} keeps no state of a loss"
+    folder, state = before
+    if state["classes"] != digest(classes):
+        return f"{state['num_classes']} classes before, {len(classes)} (or others) now"
+    stored = {name: size for name, size in runs.read_metadata(folder).items() if _is_of_loss(name)}
+    if {name: value.shape for name, value in _loss_tensors(run).items()} != stored:
+        return "that run's loss was another one"
+    return ""
+
+
+def _loss_tensors(run: Run) -> dict[str, Tensor]:
+    """The loss's own tensors, without its bank of keys."""
+    return {name: value for name, value in run.tensors().items() if _is_of_loss(name)}
+
+
+def _is_of_loss(name: str) -> bool:
+    return name.startswith("loss.") and not name.startswith("loss.bank.")
