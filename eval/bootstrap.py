@@ -82,12 +82,12 @@ class _Order:
 
     def __init__(self, scores: Scores) -> None:
         self.target_trials, self.nontarget_trials = (
-            one[np.argsort(scores.values[one])]
-            for one in (np.flatnonzero(scores.target), np.flatnonzero(~scores.target))
+            trials[np.argsort(scores.values[trials])]
+            for trials in (np.flatnonzero(scores.target), np.flatnonzero(~scores.target))
         )
         self.target, self.nontarget = (
-            scores.values[one].view(SplitScores)
-            for one in (self.target_trials, self.nontarget_trials)
+            scores.values[trials].view(SplitScores)
+            for trials in (self.target_trials, self.nontarget_trials)
         )
         if not (self.target.size and self.nontarget.size):
             raise ValueError(
@@ -466,13 +466,13 @@ def drawn_from(target: NDArray[np.bool_], subjects: ArrayLike | None) -> Drawn:
     """
     if subjects is None:
         each = [
-            Drawn(int(np.count_nonzero(one)), f"{kind} trials")
-            for one, kind in ((target, "target"), (~target, "nontarget"))
+            Drawn(int(np.count_nonzero(trials)), f"{kind} trials")
+            for trials, kind in ((target, "target"), (~target, "nontarget"))
         ]
-        return min(each, key=lambda one: one.number)
+        return min(each, key=lambda drawn: drawn.number)
     pairs = np.asarray(subjects)
     every, with_targets, with_nontargets = (
-        _num_distinct(one) for one in (pairs, pairs[target], pairs[~target])
+        _num_distinct(subjects) for subjects in (pairs, pairs[target], pairs[~target])
     )
     least = min(with_targets, with_nontargets)
     return Drawn(
@@ -543,10 +543,10 @@ def intervals(
     says which, and marks those of fewer than 20. ValueError for an empty class, subjects of a wrong
     shape or in contradiction to the labels, too few subjects, a level outside (0, 1).
     """
-    found, _ = bounds_of(
+    bounds_by_name, _ = bounds_of(
         metrics, scores, subjects, num_resamples=num_resamples, level=level, seed=seed
     )
-    return {name: one.ends for name, one in found.items()}
+    return {name: interval.ends for name, interval in bounds_by_name.items()}
 
 
 def interval(

@@ -84,30 +84,35 @@ def load_calibration(path: str | Path) -> Calibration:
     """Read what `Calibration.save` wrote. ValueError for anything else."""
     path = Path(path)
     try:
-        given = json.loads(bounded(path, _MAX_BYTES).decode())
-        if not isinstance(given, dict) or given.pop("format", None) != FORMAT:
+        fields = json.loads(bounded(path, _MAX_BYTES).decode())
+        if not isinstance(fields, dict) or fields.pop("format", None) != FORMAT:
             raise ValueError(f"its format is not {FORMAT!r}")
-        found = Calibration(
-            **given | {"weights": tuple(given["weights"]), "names": tuple(given["names"])}
+        calibration = Calibration(
+            **fields | {"weights": tuple(fields["weights"]), "names": tuple(fields["names"])}
         )
-        numbers = (found.slope, found.offset, found.p_target, *found.weights)
+        numbers = (
+            calibration.slope,
+            calibration.offset,
+            calibration.p_target,
+            *calibration.weights,
+        )
         if (
-            not all(type(one) in (int, float) and np.isfinite(one) for one in numbers)
-            or len(found.weights) != len(found.names)
-            or found.slope <= 0
+            not all(type(number) in (int, float) and np.isfinite(number) for number in numbers)
+            or len(calibration.weights) != len(calibration.names)
+            or calibration.slope <= 0
         ):
             raise ValueError(
                 "its numbers are not finite, slope is not positive, or weights and names differ in "
                 "length"
             )
-        if not all(isinstance(one, str) for one in (*found.names, found.system)):
+        if not all(isinstance(text, str) for text in (*calibration.names, calibration.system)):
             raise ValueError("names and system must be texts")
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(
             f"{path}: not a calibration file ({error}); fit one with fit_calibration and "
             "Calibration.save"
         ) from None
-    return found
+    return calibration
 
 
 def fit_calibration(
@@ -144,20 +149,20 @@ def fit_calibration(
             "such measures out"
         )
     standard = (columns - centre) / spread
-    found = _minimise(standard, labels, p_target)
-    along = standard @ found[:-1]
+    optimum = _minimise(standard, labels, p_target)
+    along = standard @ optimum[:-1]
     if along[labels].min() >= along[~labels].max():  # then steeper is always better
         raise ValueError(
             f"calibration: the {values.size} trials are separated without an error, so the slope "
             "has no finite optimum; fit on a larger list"
         )
-    weights = found[:-1] / spread
+    weights = optimum[:-1] / spread
     if not weights[0] > 0:
         raise ValueError(
             f"calibration: the fitted slope is {weights[0]:g}, but higher scores must mean more "
             "similar; are labels or scores inverted?"
         )
-    offset = found[-1] - weights @ centre
+    offset = optimum[-1] - weights @ centre
     return Calibration(
         float(weights[0]),
         float(offset),
@@ -182,14 +187,14 @@ def _minimise(columns: Floats, labels: Bools, p_target: float) -> Floats:
         slope = -share * sign * expit(wrong)
         return float(share @ np.logaddexp(0, wrong)), np.append(slope @ columns, slope.sum())
 
-    found: Floats = minimize(
+    weights: Floats = minimize(
         cost,
         np.zeros(columns.shape[1] + 1),
         jac=True,
         method="L-BFGS-B",
         options={"ftol": 1e-15, "gtol": 1e-10, "maxiter": 1000},
     ).x
-    return found
+    return weights
 
 
 class Curve(NamedTuple):
@@ -238,14 +243,16 @@ def error_versus_reject(
     thresholds = order[np.minimum((shares * values.size + 1e-9).astype(np.int64), values.size - 1)]
     kept = [measure[:, 0] >= threshold for threshold in thresholds]
     split = values.view(SplitScores)
-    found = [
-        metric(split[one & labels], split[one & ~labels])
-        if (one & labels).any() and (one & ~labels).any()
+    measured = [
+        metric(split[chosen & labels], split[chosen & ~labels])
+        if (chosen & labels).any() and (chosen & ~labels).any()
         else np.nan
-        for one in kept
+        for chosen in kept
     ]
     return Curve(
-        np.array([1 - one.mean() for one in kept]), thresholds, np.array(found, dtype=np.float64)
+        np.array([1 - chosen.mean() for chosen in kept]),
+        thresholds,
+        np.array(measured, dtype=np.float64),
     )
 
 
@@ -268,14 +275,14 @@ def log_measure(name: str, values: ArrayLike) -> Floats:
 
     ValueError if some are zero, negative or NaN: all counted.
     """
-    found = np.asarray(values, dtype=np.float64)
-    bad = np.count_nonzero(~(np.isfinite(found) & (found > 0)))
+    numbers = np.asarray(values, dtype=np.float64)
+    bad = np.count_nonzero(~(np.isfinite(numbers) & (numbers > 0)))
     if bad:
         raise ValueError(
-            f"calibration: {bad} of {found.size} values of {name} are zero, negative or no numbers "
-            "and have no logarithm; remove these items"
+            f"calibration: {bad} of {numbers.size} values of {name} are zero, negative or no "
+            "numbers and have no logarithm; remove these items"
         )
-    logs: Floats = np.log(found)
+    logs: Floats = np.log(numbers)
     return logs
 
 

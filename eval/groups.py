@@ -100,12 +100,13 @@ def sides_of(
         nfc_mapping(subject_of),
     )
     named = [
-        [group_of.get(one) or group_of.get(subject_of.get(one, "")) for one in side] for side in ids
+        [group_of.get(name) or group_of.get(subject_of.get(name, "")) for name in side]
+        for side in ids
     ]
     missing = dict.fromkeys(
-        one
+        name
         for side, groups in zip(ids, named, strict=True)
-        for one, group in zip(side, groups, strict=True)
+        for name, group in zip(side, groups, strict=True)
         if group is None
     )
     if missing:
@@ -114,14 +115,14 @@ def sides_of(
             f"have their subjects ({name_first(missing)}); "
             "add them to the list, if need be as a group `unknown`"
         )
-    names = tuple(sorted({str(one) for side in named for one in side}))
+    names = tuple(sorted({str(group) for side in named for group in side}))
     if not 2 <= len(names) <= MAX_GROUPS:
         raise ValueError(
             f"groups: {len(names)} groups in the trials ({name_first(names)}); a comparison needs "
             f"2 to {MAX_GROUPS}, such as age bands for ages"
         )
     enrol, probe = (
-        np.array([names.index(str(one)) for one in side], dtype=np.int32) for side in named
+        np.array([names.index(str(group)) for group in side], dtype=np.int32) for side in named
     )
     return np.stack([enrol[trials.enrol], probe[trials.probe]], axis=1), names
 
@@ -307,13 +308,13 @@ def _resample_rates(
     target, nontarget = scores.targets, scores.nontargets
     by_subject = np.stack(
         [
-            np.bincount(of_target, weights=one, minlength=n)
-            for one in (np.ones(target.size), *(target >= t for t in thresholds.values()))
+            np.bincount(of_target, weights=counted, minlength=n)
+            for counted in (np.ones(target.size), *(target >= t for t in thresholds.values()))
         ]
     )
     by_pair = [
-        csr_array((one.astype(np.float64), (probe, enrol)), (n, n))
-        for one in (np.ones(nontarget.size), *(nontarget >= t for t in thresholds.values()))
+        csr_array((counted.astype(np.float64), (probe, enrol)), (n, n))
+        for counted in (np.ones(nontarget.size), *(nontarget >= t for t in thresholds.values()))
     ]
     rng, values = np.random.default_rng(seed), np.full((2, len(thresholds), num_resamples), np.nan)
     step = max(1, _BLOCK // n)
@@ -322,7 +323,7 @@ def _resample_rates(
             np.float64
         )
         for kind, sums in enumerate(
-            (by_subject @ c, np.stack([np.einsum("nr,nr->r", one @ c, c) for one in by_pair]))
+            (by_subject @ c, np.stack([np.einsum("nr,nr->r", counts @ c, c) for counts in by_pair]))
         ):
             np.divide(
                 sums[1:], sums[0], out=values[kind, :, start : start + step], where=sums[0] > 0
@@ -342,9 +343,9 @@ def _ratio(
     """None where fewer than two groups have the rate."""
     accepts = "tar" in metric  # misses are compared: TARs of 99 and 98 % differ by a factor of two
     errors = {
-        i: 1 - one if accepts else one
+        i: 1 - rate if accepts else rate
         for i, row in enumerate(rows)
-        if (one := row.rates[metric].value) is not None
+        if (rate := row.rates[metric].value) is not None
     }
     if len(errors) < 2:
         return None
@@ -383,7 +384,7 @@ def blocks(grouped: Grouped) -> Iterator[tuple[str, list[str], list[list[str]]]]
     """
     rows = (*grouped.groups, grouped.across)
     sizes = [
-        [_mark(one), f"{one.subjects:,}", f"{one.targets:,}", f"{one.nontargets:,}"] for one in rows
+        [_mark(row), f"{row.subjects:,}", f"{row.targets:,}", f"{row.nontargets:,}"] for row in rows
     ]
     yield (
         f"{grouped.system}: groups and their own trials",
@@ -398,7 +399,7 @@ def blocks(grouped: Grouped) -> Iterator[tuple[str, list[str], list[list[str]]]]
             if at == "eer"
             else f"at FAR {at} of all trials, threshold {_number(threshold)}"
         )
-        body = [[_mark(one), *(_cell(one.rates.get(column)) for column in columns)] for one in rows]
+        body = [[_mark(row), *(_cell(row.rates.get(column)) for column in columns)] for row in rows]
         body.append(
             ["worst to best", *(_ratio_text(grouped.ratios.get(column)) for column in columns)]
         )
@@ -424,14 +425,14 @@ def notes(grouped: Grouped) -> list[str]:
         "Worst to best: ratio of EERs, of 1 - TAR, of FARs; its groups are picked on these trials, "
         "so that it exceeds 1 by chance alone: look at its interval.",
         *(
-            f"{_mark(one)} {'; '.join(one.flags)}."
-            for one in (*grouped.groups, grouped.across)
-            if one.flags
+            f"{_mark(row)} {'; '.join(row.flags)}."
+            for row in (*grouped.groups, grouped.across)
+            if row.flags
         ),
         *(
-            f"{one.group}: {note}."
-            for one in (*grouped.groups, grouped.across)
-            for note in _without_interval(one)
+            f"{row.group}: {note}."
+            for row in (*grouped.groups, grouped.across)
+            for note in _without_interval(row)
         ),
     ]
 
@@ -439,17 +440,19 @@ def notes(grouped: Grouped) -> list[str]:
 def _without_interval(row: Row) -> list[str]:
     """Why rates of a group have no interval, each reason once."""
     return list(
-        dict.fromkeys(one.note for one in row.rates.values() if one.interval is None and one.note)
+        dict.fromkeys(
+            rate.note for rate in row.rates.values() if rate.interval is None and rate.note
+        )
     )
 
 
 def table(grouped: Sequence[Grouped]) -> str:
     """Aligned text of `blocks` and `notes` for every system."""
     lines: list[str] = []
-    for one in grouped:
-        for caption, head, rows in blocks(one):
+    for system in grouped:
+        for caption, head, rows in blocks(system):
             lines += ["", caption, *aligned([head, *rows])]
-        lines += ["", *notes(one)]
+        lines += ["", *notes(system)]
     return "\n".join(lines) + "\n"
 
 

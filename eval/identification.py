@@ -117,11 +117,11 @@ def cmc(
     >>> cmc([[0.9, 0.1, 0.5], [0.3, 0.3, 0.2]], [0, 1, 2], [0, 2])
     array([0.5, 0.5, 1. ])
     """
-    found = search(scores, gallery_subjects, probe_subjects)
+    searched = search(scores, gallery_subjects, probe_subjects)
     return np.array(
         [
-            rank_rate(found, k)
-            for k in range(1, (found.num_subjects if max_rank is None else max_rank) + 1)
+            rank_rate(searched, k)
+            for k in range(1, (searched.num_subjects if max_rank is None else max_rank) + 1)
         ]
     )
 
@@ -178,8 +178,8 @@ def tpir_galleries_apart(
     return float(
         np.mean(
             [
-                tpir_at_fpir(one, known, probe_subjects, fpir, protocol=protocol)
-                for one, known in zip(scores, gallery_subjects, strict=True)
+                tpir_at_fpir(values, known, probe_subjects, fpir, protocol=protocol)
+                for values, known in zip(scores, gallery_subjects, strict=True)
             ]
         )
     )
@@ -259,10 +259,10 @@ def search_embeddings(
     )  # equal probes side by side, and blocks that no row order changes
 
     def block(rows: slice) -> NDArray[Any]:
-        wanted = of_probe[sequence[rows]]
-        values = matrix(x[wanted[0] : wanted[-1] + 1], y, similarity)
+        rows_of_block = of_probe[sequence[rows]]
+        values = matrix(x[rows_of_block[0] : rows_of_block[-1] + 1], y, similarity)
         if not all_distinct:
-            values = values[wanted - wanted[0]]
+            values = values[rows_of_block - rows_of_block[0]]
         if order is None and len(y) == enrolled.size:
             return values
         values = values[:, columns]
@@ -278,24 +278,26 @@ def search_embeddings(
     )
 
 
-def rank_hits(found: Searched, k: int) -> Floats:
+def rank_hits(searched: Searched, k: int) -> Floats:
     """(Q,) the chance that each probe's subject is among the k best; 0 without a mate.
 
     ValueError unless 1 <= k <= S.
     """
-    if not 1 <= k <= found.num_subjects:
+    if not 1 <= k <= searched.num_subjects:
         raise ValueError(
-            f"rank_k: k = {k}, but the gallery has {found.num_subjects} subjects; k must lie "
+            f"rank_k: k = {k}, but the gallery has {searched.num_subjects} subjects; k must lie "
             "between 1 and that"
         )
-    hits: Floats = np.where(found.mated, np.clip((k - found.above) / (found.tied + 1), 0, 1), 0.0)
+    hits: Floats = np.where(
+        searched.mated, np.clip((k - searched.above) / (searched.tied + 1), 0, 1), 0.0
+    )
     return hits
 
 
-def rank_rate(found: Searched, k: int) -> float:
+def rank_rate(searched: Searched, k: int) -> float:
     """rank_k of a search."""
-    hits = rank_hits(found, k)
-    _need_mates(found, "rank-k is a closed-set rate: leave such probes out, or use tpir_at_fpir")
+    hits = rank_hits(searched, k)
+    _need_mates(searched, "rank-k is a closed-set rate: leave such probes out, or use tpir_at_fpir")
     return float(hits.mean())
 
 
@@ -402,12 +404,12 @@ def _num_required(fpir: float, number: int) -> int:
     return max(1, floor + (fpir * number - floor > 1e-9 * max(floor, 1)))
 
 
-def _need_mates(found: Searched, remedy: str) -> None:
-    lone = np.flatnonzero(~found.mated)
+def _need_mates(searched: Searched, remedy: str) -> None:
+    lone = np.flatnonzero(~searched.mated)
     if lone.size:
         raise ValueError(
-            f"identification: {lone.size} of {found.mate.size} probes have no mate in the gallery "
-            f"(first: probe {int(lone[0]) + 1}); {remedy}"
+            f"identification: {lone.size} of {searched.mate.size} probes have no mate in the "
+            f"gallery (first: probe {int(lone[0]) + 1}); {remedy}"
         )
 
 
@@ -437,7 +439,7 @@ def _labels(gallery_subjects: ArrayLike, probe_subjects: ArrayLike) -> tuple[Cou
         )
     if gallery.dtype != probes.dtype and gallery.dtype.kind in "iu":
         gallery, probes = (
-            one.astype(object) for one in (gallery, probes)
+            labels.astype(object) for labels in (gallery, probes)
         )  # int64 and uint64 meet in float64, which is not exact
     names, enrolled = np.unique(gallery, return_inverse=True)
     place = np.minimum(np.searchsorted(names, probes), names.size - 1)
@@ -458,18 +460,18 @@ def _grouped(enrolled: Counts) -> tuple[Counts | None, Counts]:
     ) - each
 
 
-def _distinct(name: str, rows: ArrayLike, wanted: int) -> tuple[NDArray[np.float32], Counts]:
+def _distinct(name: str, rows: ArrayLike, count: int) -> tuple[NDArray[np.float32], Counts]:
     """The distinct rows, in an order of their own, and the one of each row given."""
     values = np.ascontiguousarray(rows, dtype=np.float32)
-    if values.ndim != 2 or len(values) != wanted or values.shape[1] < 1:
+    if values.ndim != 2 or len(values) != count or values.shape[1] < 1:
         raise ValueError(
-            f"identification: the {name} embeddings have shape {values.shape}, but ({wanted}, D) "
+            f"identification: the {name} embeddings have shape {values.shape}, but ({count}, D) "
             "are needed, one row per label"
         )
     bad = np.flatnonzero(~np.isfinite(values.sum(axis=1, dtype=np.float64)))
     if bad.size:
         raise ValueError(
-            f"identification: {bad.size} of {wanted} {name} embeddings hold NaN or infinity "
+            f"identification: {bad.size} of {count} {name} embeddings hold NaN or infinity "
             f"(first: row {int(bad[0]) + 1}); extract them again"
         )
     _, first, of_row = np.unique(

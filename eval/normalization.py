@@ -287,15 +287,17 @@ def _index(
 
 
 def _finite(name: str, rows: ArrayLike) -> NDArray[np.floating]:
-    found = np.asarray(rows)
-    if found.dtype.kind != "f":
-        found = found.astype(np.float64)
-    if found.ndim != 2:
-        raise ValueError(f"score normalisation: {name} must be (N, D), but got shape {found.shape}")
-    bad = np.count_nonzero(~np.isfinite(found).all(axis=1))
+    values = np.asarray(rows)
+    if values.dtype.kind != "f":
+        values = values.astype(np.float64)
+    if values.ndim != 2:
+        raise ValueError(
+            f"score normalisation: {name} must be (N, D), but got shape {values.shape}"
+        )
+    bad = np.count_nonzero(~np.isfinite(values).all(axis=1))
     if bad:
         raise ValueError(
-            f"score normalisation: {bad} of {len(found)} {name} rows hold NaN or infinity; extract "
-            "them again or remove them"
+            f"score normalisation: {bad} of {len(values)} {name} rows hold NaN or infinity; "
+            "extract them again or remove them"
         )
-    return found
+    return values

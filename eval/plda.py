@@ -111,7 +111,7 @@ class Plda:
 
     def save(self, path: str | Path) -> None:
         """Write as JSON, whole or not at all."""
-        held = {name: getattr(self, name).tolist() for name in _SHAPES}
+        arrays = {name: getattr(self, name).tolist() for name in _SHAPES}
         settings = {
             "length_norm": self.length_norm,
             "model": self.model,
@@ -119,7 +119,7 @@ class Plda:
         }
         with atomic_path(path) as temporary:
             temporary.write_text(
-                json.dumps({"format": FORMAT, **settings, **held}), encoding="utf-8"
+                json.dumps({"format": FORMAT, **settings, **arrays}), encoding="utf-8"
             )
 
 
@@ -129,14 +129,14 @@ def load_plda(path: str | Path) -> Plda:
     """
     path = Path(path)
     try:
-        given = json.loads(bounded(path, _MAX_BYTES).decode())
-        written = given.pop("format", None) if isinstance(given, dict) else None
-        if written not in (FORMAT, _BEFORE) or ("scoring_length" in given) != (written == FORMAT):
+        fields = json.loads(bounded(path, _MAX_BYTES).decode())
+        written = fields.pop("format", None) if isinstance(fields, dict) else None
+        if written not in (FORMAT, _BEFORE) or ("scoring_length" in fields) != (written == FORMAT):
             raise ValueError(f"its format is neither {FORMAT!r} nor {_BEFORE!r}")
-        arrays = {name: np.array(given.pop(name), dtype=np.float64) for name in _SHAPES}
-        found = Plda(**arrays, **given)  # type: ignore[arg-type]
-        dims, kept = len(found.mean), len(found.psi)
-        if [one.shape for one in arrays.values()] != [
+        arrays = {name: np.array(fields.pop(name), dtype=np.float64) for name in _SHAPES}
+        plda = Plda(**arrays, **fields)  # type: ignore[arg-type]
+        dims, kept = len(plda.mean), len(plda.psi)
+        if [array.shape for array in arrays.values()] != [
             (dims,),
             (dims, kept),
             (kept,),
@@ -144,17 +144,18 @@ def load_plda(path: str | Path) -> Plda:
             (kept,),
         ] or not kept:
             raise ValueError(
-                f"its arrays are {', '.join(f'{name} {one.shape}' for name, one in arrays.items())}"
+                "its arrays are "
+                + ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
             )
-        if not all(np.isfinite(one).all() for one in arrays.values()) or (found.psi < 0).any():
+        if not all(np.isfinite(array).all() for array in arrays.values()) or (plda.psi < 0).any():
             raise ValueError("its numbers are not finite, or a variance is negative")
-        if not isinstance(found.length_norm, bool) or not isinstance(found.model, str):
+        if not isinstance(plda.length_norm, bool) or not isinstance(plda.model, str):
             raise ValueError("length_norm must be true or false, and model a text")
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(
             f"{path}: not a PLDA file ({error}); fit one with `likeness plda`"
         ) from None
-    return found
+    return plda
 
 
 def _check_fit(rows: Floats, num: int, lda_dim: int, iterations: int) -> None:
@@ -256,8 +257,8 @@ def _lda(rows: Floats, classes: NDArray[np.intp], kept: int) -> Floats:
     _, vectors = eigh(
         total - within, within + 1e-10 * np.trace(within) / len(within) * np.eye(len(within))
     )
-    found: Floats = vectors[:, ::-1][:, :kept]
-    return found
+    directions: Floats = vectors[:, ::-1][:, :kept]
+    return directions
 
 
 def _em(rows: Floats, classes: NDArray[np.intp], iterations: int) -> tuple[Floats, Floats]:

@@ -38,17 +38,17 @@ class Result:
     protocol: str
 
 
-def with_bounds(result: Result, found: Bounds | None) -> Result:
+def with_bounds(result: Result, bounds: Bounds | None) -> Result:
     """The result with an interval; why there is none, or why it is not to be relied on, becomes the
     convention "interval_note".
     """
-    if found is None:
+    if bounds is None:
         return result
     return replace(
         result,
-        interval=found.ends,
+        interval=bounds.ends,
         conventions=dict(result.conventions)
-        | ({"interval_note": found.note} if found.note else {}),
+        | ({"interval_note": bounds.note} if bounds.note else {}),
     )
 
 
@@ -151,15 +151,15 @@ def by_system(
 
     ValueError if one pair occurs twice.
     """
-    cells = {(one.metric, one.system): one for one in results}
+    cells = {(result.metric, result.system): result for result in results}
     if not results or len(cells) < len(results):
         raise ValueError(
             f"report: {len(results)} results for {len(cells)} pairs of metric and system; give "
             "every system its own name and at least one result"
         )
     return (
-        list(dict.fromkeys(one.system for one in results)),
-        list(dict.fromkeys(one.metric for one in results)),
+        list(dict.fromkeys(result.system for result in results)),
+        list(dict.fromkeys(result.metric for result in results)),
         cells,
     )
 
@@ -185,24 +185,24 @@ def footnotes(results: Sequence[Result], *, label: Callable[[str], str] | None =
     cannot resolve; a sentence each. label: of a metric.
     """
     label = label or metric_label
-    with_interval = {one.system for one in results if one.interval is not None}
-    said = [
-        (one.system, _interval_note(one))
-        for one in results
-        if one.system in with_interval or "level" not in one.conventions
+    with_interval = {result.system for result in results if result.interval is not None}
+    stated = [
+        (result.system, _interval_note(result))
+        for result in results
+        if result.system in with_interval or "level" not in result.conventions
     ]
-    systems = {note: [system for system, text in said if text == note] for _, note in said}
+    systems = {note: [system for system, text in stated if text == note] for _, note in stated}
     notes = [
         note if len(systems) == 1 else f"{', '.join(dict.fromkeys(names))}: {note}"
         for note, names in systems.items()
     ]
     notes += interval_notes(results, label=label)
     unresolved: dict[str, list[str]] = {}
-    for one in results:
-        if one.conventions.get("nontargets_allowed") == 0:
-            unresolved.setdefault(label(one.metric), []).append(one.system)
+    for result in results:
+        if result.conventions.get("nontargets_allowed") == 0:
+            unresolved.setdefault(label(result.metric), []).append(result.system)
     for metric, concerned in unresolved.items():
-        everywhere = len(concerned) == sum(label(one.metric) == metric for one in results)
+        everywhere = len(concerned) == sum(label(result.metric) == metric for result in results)
         where = "" if everywhere else f"{', '.join(concerned)}, "
         notes.append(
             f"{where}{metric}: too few nontarget trials to resolve this FAR; none may be accepted."
@@ -215,15 +215,17 @@ def interval_notes(results: Sequence[Result], *, label: Callable[[str], str]) ->
     where it does not hold for all of them.
     """
     noted = [
-        (str(one.conventions["interval_note"]), one)
-        for one in results
-        if "interval_note" in one.conventions
+        (str(result.conventions["interval_note"]), result)
+        for result in results
+        if "interval_note" in result.conventions
     ]
     sentences = []
-    for note in dict.fromkeys(one for one, _ in noted):
-        concerned = [one for text, one in noted if text == note]
+    for note in dict.fromkeys(text for text, _ in noted):
+        concerned = [result for text, result in noted if text == note]
         possible = [
-            one for one in results if one.interval is not None or "interval_note" in one.conventions
+            result
+            for result in results
+            if result.interval is not None or "interval_note" in result.conventions
         ]
         where = ""
         if len(concerned) < len(possible):
@@ -242,13 +244,13 @@ def _concerned(
     """What a note is of: metrics; where there are several systems, each with its metric, or alone
     where the note holds for all of its metrics.
     """
-    if len({one.system for one in results}) == 1:
-        return [label(one.metric) for one in concerned]
-    noted = [id(one) for one in concerned]
-    partly = {one.system for one in possible if id(one) not in noted}
+    if len({result.system for result in results}) == 1:
+        return [label(result.metric) for result in concerned]
+    noted = [id(result) for result in concerned]
+    partly = {result.system for result in possible if id(result) not in noted}
     return [
-        f"{one.system}, {label(one.metric)}" if one.system in partly else one.system
-        for one in concerned
+        f"{result.system}, {label(result.metric)}" if result.system in partly else result.system
+        for result in concerned
     ]
 
 
@@ -259,10 +261,10 @@ def table(results: Sequence[Result]) -> str:
     systems, metrics, cells = by_system(results)
 
     def cell(metric: str, system: str) -> str:
-        one = cells.get((metric, system))
-        if one is None:
+        result = cells.get((metric, system))
+        if result is None:
             return f"{'-':>6}"
-        return f"{metric_text(metric, one.value):>6}  {interval_text(one)}".rstrip()
+        return f"{metric_text(metric, result.value):>6}  {interval_text(result)}".rstrip()
 
     rows = [
         ["", *systems],
@@ -272,7 +274,8 @@ def table(results: Sequence[Result]) -> str:
         ),
     ]
     counts = {
-        system: next(one.counts for one in results if one.system == system) for system in systems
+        system: next(result.counts for result in results if result.system == system)
+        for system in systems
     }
     for kind in ("targets", "nontargets", "subjects"):
         rows.append(

@@ -126,7 +126,10 @@ def _values(ranks: Ranks, ks: Sequence[int], compat: Compat | None) -> dict[str,
             else _ratio(_precision_sum(ranks, deep), ranks.relevant)
         )
         values |= {"map@r": map_at_r(ranks), "map@1000": at_depth}
-        return {name: np.where(ranks.relevant > 0, one, np.nan) for name, one in values.items()}
+        return {
+            name: np.where(ranks.relevant > 0, of_queries, np.nan)
+            for name, of_queries in values.items()
+        }
     if compat == "oml":  # divides by the hits found
         for name, depth in (("map@r", ranks.relevant), ("map@1000", deep)):
             values[name] = np.nan_to_num(
@@ -148,13 +151,13 @@ def _padded(ranks: Ranks, num_items: int, of_last_class: Bools) -> Ranks:
     """
     extra = max(0, _MAP_DEPTH - (num_items - 1))
     who = np.repeat(np.flatnonzero(of_last_class), extra)
-    found = np.bincount(ranks.query, minlength=ranks.relevant.size)
+    counts = np.bincount(ranks.query, minlength=ranks.relevant.size)
     step = np.tile(np.arange(extra), np.count_nonzero(of_last_class))
     query = np.concatenate([ranks.query, who])
     order = np.argsort(query, kind="stable")
     above, before = (
         np.concatenate([ranks.above, num_items - 1 + step])[order],
-        np.concatenate([ranks.before, found[who] + step])[order],
+        np.concatenate([ranks.before, counts[who] + step])[order],
     )
     ones = np.ones_like(query)
     return Ranks(
@@ -350,11 +353,11 @@ def clusters(embeddings: ArrayLike, num_clusters: int, *, seed: int = 0) -> Coun
         warnings.simplefilter(
             "ignore"
         )  # fewer distinct rows than clusters, 20 iterations not enough: both are as documented
-        found = KMeans(
+        clustered = KMeans(
             num_clusters, init=start, n_init=1, max_iter=20, random_state=seed
         ).fit_predict(unit[order])
     numbers = np.empty(len(rows), dtype=np.int64)
-    numbers[order] = found
+    numbers[order] = clustered
     return numbers
 
 
@@ -368,20 +371,22 @@ def nmi(
     says little above 100 classes (Musgrave et al. 2020, Sec. 2.3): report it beside MAP@R.
     ValueError: as for `clusters` and `label_codes`.
     """
-    codes, found = _clustered(embeddings, labels, num_clusters, seed)
-    return nmi_of(codes, found)
+    codes, clustered = _clustered(embeddings, labels, num_clusters, seed)
+    return nmi_of(codes, clustered)
 
 
-def nmi_of(labels: Counts, found: Counts) -> float:
-    """Normalised mutual information 2 I / (H(labels) + H(found)) of two assignments (N,) of
+def nmi_of(labels: Counts, clustered: Counts) -> float:
+    """Normalised mutual information 2 I / (H(labels) + H(clustered)) of two assignments (N,) of
     integers; 0 where both are constant.
 
     >>> nmi_of(np.array([0, 0, 1, 1]), np.array([5, 5, 3, 3]))
     1.0
     """
-    table, rows, columns = _contingency(labels, found)
+    table, rows, columns = _contingency(labels, clustered)
     total = float(table.sum())
-    entropies = [float(-(one / total) @ np.log(one / total)) for one in (table, rows, columns)]
+    entropies = [
+        float(-(sizes / total) @ np.log(sizes / total)) for sizes in (table, rows, columns)
+    ]
     shared = entropies[1] + entropies[2] - entropies[0]
     return (
         max(0.0, 2 * shared / (entropies[1] + entropies[2]))
@@ -400,8 +405,8 @@ def f1(
     ValueError: as for `nmi`.
     """
     both, of_class, in_cluster = (
-        float((one * (one - 1)).sum())
-        for one in _contingency(*_clustered(embeddings, labels, num_clusters, seed))
+        float((sizes * (sizes - 1)).sum())
+        for sizes in _contingency(*_clustered(embeddings, labels, num_clusters, seed))
     )
     return 2 * both / (of_class + in_cluster) if of_class + in_cluster else 0.0
 
@@ -419,13 +424,14 @@ def _clustered(
     )
 
 
-def _contingency(labels: Counts, found: Counts) -> tuple[Counts, Counts, Counts]:
+def _contingency(labels: Counts, clustered: Counts) -> tuple[Counts, Counts, Counts]:
     """How many items share a class and a cluster (the pairs that occur), a class, a cluster."""
     first, second = (
-        np.unique(one, return_inverse=True)[1].astype(np.int64) for one in (labels, found)
+        np.unique(numbers, return_inverse=True)[1].astype(np.int64)
+        for numbers in (labels, clustered)
     )
     shared, of_class, in_cluster = (
-        np.unique(one, return_counts=True)[1]
-        for one in (first * first.size + second, first, second)
+        np.unique(codes, return_counts=True)[1]
+        for codes in (first * first.size + second, first, second)
     )
     return shared.astype(np.int64), of_class.astype(np.int64), in_cluster.astype(np.int64)

@@ -18,8 +18,7 @@ from typing import Literal, get_args
 from eval import normalization
 from eval.calibration import Calibration, fit_calibration
 from eval.plda import Plda, ScoringLength
-from eval.quality import QUALITY, column_names, measures_of, quality_of
-from eval.sides import Models, Sides, sides_of
+from eval.sides import QUALITY, Models, Sides, column_names, measures_of, quality_of, sides_of
 from eval.similarity import check_similarity, pairs
 from eval.types import Embeddings, Floats, Scores, Trials, name_first, nfc, nfc_mapping
 
@@ -273,7 +272,7 @@ def calibrate(
     Args:
         trials: P trials with labels, of other subjects than those to be scored.
         embeddings: As in `score`; so are `scoring`, `probe` and `models`.
-        quality: Measures of `eval.quality.QUALITY` that help the score.
+        quality: Measures of `eval.sides.QUALITY` that help the score.
         p_target: The prior of a target trial at which the calibration is to be good.
 
     Raises:

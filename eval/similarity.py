@@ -303,11 +303,11 @@ def refuse_missing(sides: Sequence[tuple[str, Sequence[str], Embeddings]]) -> No
     counted, the first of each named.
     """
     texts = []
-    for side, wanted, held in sides:
-        known = set(held.ids)
-        missing = [one for one in wanted if one not in known and nfc(one) not in known]
+    for side, ids, embeddings in sides:
+        known = set(embeddings.ids)
+        missing = [name for name in ids if name not in known and nfc(name) not in known]
         if missing:
-            texts.append(f"{len(missing)} of {len(wanted)} {side} ids ({name_first(missing)})")
+            texts.append(f"{len(missing)} of {len(ids)} {side} ids ({name_first(missing)})")
     if texts:
         example = name_first(sides[0][2].ids[:2])
         raise KeyError(

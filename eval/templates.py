@@ -146,33 +146,33 @@ def _sums(
 def _rows(embeddings: Embeddings, items: ArrayLike | None) -> NDArray[Any]:
     if items is None:
         return np.arange(len(embeddings.ids))
-    given = np.asarray(items)
-    if given.size == 0:
+    named = np.asarray(items)
+    if named.size == 0:
         return np.empty(0, dtype=np.int64)
     if (
-        given.ndim == 1
-        and given.dtype.kind in "iu"
-        and not (given.size and (given.min() < 0 or given.max() >= len(embeddings.ids)))
+        named.ndim == 1
+        and named.dtype.kind in "iu"
+        and not (named.size and (named.min() < 0 or named.max() >= len(embeddings.ids)))
     ):
-        return given
-    if given.ndim != 1 or given.dtype.kind not in "UTO":
+        return named
+    if named.ndim != 1 or named.dtype.kind not in "UTO":
         raise ValueError(
             f"pool: items must be (R,) ids, or row numbers from 0 to {len(embeddings.ids) - 1}, "
-            f"but got {given.dtype} of shape {given.shape}"
+            f"but got {named.dtype} of shape {named.shape}"
         )
-    return embeddings.rows(given.tolist())
+    return embeddings.rows(named.tolist())
 
 
 def _numbered(name: str, labels: ArrayLike, count: int) -> tuple[tuple[str, ...], NDArray[Any]]:
     """The distinct labels as text by first occurrence, and (R,) their numbers."""
-    given = np.asarray(labels)
-    if given.shape != (count,) or (count and given.dtype.kind not in "iuUTO"):
+    named = np.asarray(labels)
+    if named.shape != (count,) or (count and named.dtype.kind not in "iuUTO"):
         raise ValueError(
             f"pool: {name} must be ({count},) texts or integers, one per item, but got "
-            f"{given.dtype} of shape {given.shape}"
+            f"{named.dtype} of shape {named.shape}"
         )
-    if given.dtype.kind in "iu":
-        known, first, places = np.unique(given, return_index=True, return_inverse=True)
+    if named.dtype.kind in "iu":
+        known, first, places = np.unique(named, return_index=True, return_inverse=True)
         by_occurrence = np.argsort(first)
         numbers_of = np.empty(known.size, dtype=np.int64)
         numbers_of[by_occurrence] = np.arange(known.size)
@@ -180,8 +180,8 @@ def _numbered(name: str, labels: ArrayLike, count: int) -> tuple[tuple[str, ...]
     number: dict[Any, int] = {}
     numbers = np.fromiter(
         (
-            number.setdefault(nfc(one) if isinstance(one, str) else one, len(number))
-            for one in given.tolist()
+            number.setdefault(nfc(label) if isinstance(label, str) else label, len(number))
+            for label in named.tolist()
         ),
         dtype=np.int64,
         count=count,
@@ -200,7 +200,7 @@ def read_enrolment(path: str | Path) -> dict[str, tuple[str, ...]]:
     lines = [(number, nfc(line)) for number, line in text_lines(path)]
     comma = all("," in line for _, line in lines)
     fields = [
-        (number, [one.strip() for one in line.split(",")] if comma else line.split())
+        (number, [field.strip() for field in line.split(",")] if comma else line.split())
         for number, line in lines
     ]
     if fields and fields[0][1][0].lower().replace("_", "").replace("-", "") in (

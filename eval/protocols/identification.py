@@ -231,7 +231,9 @@ def identify_labelled(
         "subjects": int(subject.max()) + 1,
     }
     measures = _measures(searched, mated, settings)
-    values, num_redrawn = _resample(measures, subject, [one.mated for one in searched], settings)
+    values, num_redrawn = _resample(
+        measures, subject, [search.mated for search in searched], settings
+    )
     behind = _behind(measures, subject, mated, settings)
     common = _common(len(galleries), settings, num_redrawn, conventions)
     kind = "closed set" if settings.protocol == "closed" else "open set"

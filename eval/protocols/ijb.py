@@ -135,14 +135,14 @@ def switches_of(name: str, changes: Sequence[str] = ()) -> Switches:
     >>> switches_of("insightface", ["detector_score=false"]) == PRESETS["adaface"]
     True
     """
-    known = {one.name for one in fields(Switches)}
+    known = {field.name for field in fields(Switches)}
     values: dict[str, bool | str] = {}
     for text in changes:
         key, equals, value = text.partition("=")
         if not equals or key not in known:
             raise ValueError(
                 f"--switch {text!r}: write SWITCH=VALUE; the switches are "
-                f"{', '.join(one.name for one in fields(Switches))}"
+                f"{', '.join(field.name for field in fields(Switches))}"
             )
         if isinstance(getattr(Switches(), key), bool):
             if value not in ("true", "false"):
@@ -177,18 +177,18 @@ def templates(
             "eval.protocols.ijb_files.read_detector_scores, or switch it off"
         )
     rows = [
-        np.arange(len(faces.names)) if one.ids == faces.names else one.rows(faces.names)
-        for one in views
+        np.arange(len(faces.names)) if view.ids == faces.names else view.rows(faces.names)
+        for view in views
     ]
     weights = np.full(len(faces.names), factor)
     if switches.detector_score:
-        given = np.asarray(detector_scores, dtype=np.float64)
-        if given.shape != weights.shape:
+        factors = np.asarray(detector_scores, dtype=np.float64)
+        if factors.shape != weights.shape:
             raise ValueError(
-                f"detector_scores have shape {given.shape}, but ({weights.size},) is needed: one "
+                f"detector_scores have shape {factors.shape}, but ({weights.size},) is needed: one "
                 "for each face, in the order of `faces`"
             )
-        weights = weights * given
+        weights = weights * factors
     if not switches.keep_norm:
         norms = factor * _norms(
             [(views[number].matrix, rows[number], part) for number, part in columns]
@@ -199,12 +199,12 @@ def templates(
     # pooling is linear in the features, so each view is pooled by itself, and views side by side as
     # they lie: no further array of F rows
     pooled = [
-        pool(one, faces.template, medium, items=places, method=method, weights=weights)
-        for one, places in zip(views, rows, strict=True)
+        pool(view, faces.template, medium, items=places, method=method, weights=weights)
+        for view, places in zip(views, rows, strict=True)
     ]
     matrix = sum(pooled[number].matrix[:, part] for number, part in columns)
-    found = Embeddings(pooled[0].ids, np.asarray(matrix), features.meta)
-    return Embeddings(found.ids, found.unit(), found.meta) if switches.final_norm else found
+    joined = Embeddings(pooled[0].ids, np.asarray(matrix), features.meta)
+    return Embeddings(joined.ids, joined.unit(), joined.meta) if switches.final_norm else joined
 
 
 def _views(
@@ -213,7 +213,7 @@ def _views(
     """The features to pool; which columns of which of them to add up; and the factor that makes of
     the sum what `flip` says.
     """
-    held, dim = features.meta.get("flip", "none"), features.matrix.shape[1]
+    stored, dim = features.meta.get("flip", "none"), features.matrix.shape[1]
     factor = 0.5 if flip == "mean" else 1.0
     if flipped is not None:
         if flip in ("none", "included"):
@@ -223,9 +223,9 @@ def _views(
             )
         return [features, flipped], [(0, slice(None)), (1, slice(None))], factor
     whole = [(0, slice(None))]
-    if flip == "included" or (flip == "none" and held == "none"):
+    if flip == "included" or (flip == "none" and stored == "none"):
         return [features], whole, 1.0
-    if held == "concat":
+    if stored == "concat":
         if dim % 2:
             raise ValueError(
                 f"features of {dim} dimensions cannot be those of an image and of its mirror image "
@@ -236,14 +236,14 @@ def _views(
             [(0, slice(dim // 2)), (0, slice(dim // 2, dim))][: 1 if flip == "none" else 2],
             factor,
         )
-    if held == "none" or flip == "none":
-        joined = "the image alone" if held == "none" else f"their {held}"
+    if stored == "none" or flip == "none":
+        joined = "the image alone" if stored == "none" else f"their {stored}"
         views = "the image alone" if flip == "none" else "the features of the mirror images too"
         raise ValueError(
             f"switch flip = {flip!r} needs {views}, but the features are those of {joined}; embed "
             "with --flip concat, which serves every switch"
         )
-    return [features], whole, {("sum", "mean"): 0.5, ("mean", "sum"): 2.0}.get((held, flip), 1.0)
+    return [features], whole, {("sum", "mean"): 0.5, ("mean", "sum"): 2.0}.get((stored, flip), 1.0)
 
 
 def verification_1_1(

@@ -96,7 +96,7 @@ def identify_files(
             f"{files.faces.parent}: there is no {files.name}_1N_gallery_*.csv; unpack the 1:N "
             "lists too"
         )
-    galleries, probes = [read_side(one) for one in files.galleries], read_side(files.probes)
+    galleries, probes = [read_side(path) for path in files.galleries], read_side(files.probes)
     results: list[Result] = []
     tables = []
     for system, switches, pooled in _pooled([features], files, presets):
@@ -131,12 +131,12 @@ def _pooled(
         else None
     )
     for name, path in zip(names, features, strict=True):
-        held = embeddings.read(path)
+        rows = embeddings.read(path)
         made = [
-            (preset, switches, templates(held, faces, switches, detector_scores=scores))
+            (preset, switches, templates(rows, faces, switches, detector_scores=scores))
             for preset, switches in presets.items()
         ]
-        del held
+        del rows
         for preset, switches, pooled in made:
             yield (
                 (name if len(presets) == 1 else preset if len(names) == 1 else f"{name}, {preset}"),
@@ -151,7 +151,11 @@ def _read(files: MetaFiles, presets: Mapping[str, Switches]) -> list[Path]:
     """
     return [
         files.faces,
-        *([files.landmarks] if any(one.detector_score for one in presets.values()) else []),
+        *(
+            [files.landmarks]
+            if any(switches.detector_score for switches in presets.values())
+            else []
+        ),
     ]
 
 
@@ -160,16 +164,16 @@ def _subjects(files: MetaFiles, pairs: Trials) -> NDArray[np.int64]:
 
     ValueError counts templates that no 1:N list has.
     """
-    sides: list[Side] = [read_side(one) for one in (*files.galleries, files.probes)]
+    sides: list[Side] = [read_side(path) for path in (*files.galleries, files.probes)]
     subject_of = {
         template: subject
         for side in sides
         for template, subject in zip(side.template.tolist(), side.subject.tolist(), strict=True)
     }
     lacking = [
-        one
-        for one in dict.fromkeys((*pairs.enrol_ids, *pairs.probe_ids))
-        if int(one) not in subject_of
+        template
+        for template in dict.fromkeys((*pairs.enrol_ids, *pairs.probe_ids))
+        if int(template) not in subject_of
     ]
     if lacking:
         raise ValueError(
@@ -177,7 +181,7 @@ def _subjects(files: MetaFiles, pairs: Trials) -> NDArray[np.int64]:
             f"({name_first(lacking)}); leave --resamples out"
         )
     enrol, probe = (
-        np.array([subject_of[int(one)] for one in ids], dtype=np.int64)
+        np.array([subject_of[int(template)] for template in ids], dtype=np.int64)
         for ids in (pairs.enrol_ids, pairs.probe_ids)
     )
     return np.stack([enrol[pairs.enrol], probe[pairs.probe]], axis=1)

@@ -73,7 +73,7 @@ def calibrate_files(
 
     Args:
         out: The file of the calibration.
-        quality: Measures of `eval.scoring.QUALITY`.
+        quality: Measures of `eval.sides.QUALITY`.
         p_target: The prior of a target trial at which the calibration is to be good.
 
     The other arguments, what is returned and what is raised are as for `score_files`.

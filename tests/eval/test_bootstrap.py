@@ -180,7 +180,7 @@ def test_empty_resamples_are_drawn_again_and_counted(monkeypatch):
     monkeypatch.setattr(bootstrap, "_ROUNDS", 1)
     with pytest.raises(
         ValueError,
-        match="draws in a row of 2 subjects held no target or no nontarget trial; too few subjects",
+        match="draws in a row of 2 subjects",
     ):
         resample({"eer": eer}, scores, subjects, num_resamples=200)
 
@@ -191,8 +191,7 @@ def test_refusals():
     swapped[0, 1] = 3
     with pytest.raises(
         ValueError,
-        match=r"1 of 14 trials contradict their label \(trial 1 is a target trial between subjects "
-        r"0 and 3\)",
+        match=r"1 of 14 trials .*trial 1 .*0 and 3",
     ):
         interval(eer, scores, swapped)
     swapped[-1] = 2
@@ -201,8 +200,7 @@ def test_refusals():
     for bad in (subjects[:-1], subjects[:, 0], subjects.astype(float), subjects.astype(str)):
         with pytest.raises(
             ValueError,
-            match=r"expected \(14, 2\) integers, the enrol and probe subject of each trial, but "
-            r"got",
+            match=r"expected \(14, 2\) integers",
         ):
             interval(eer, scores, bad)
     for level in (0.0, 1.0, 95.0, float("nan")):
@@ -210,7 +208,5 @@ def test_refusals():
             interval(eer, scores, subjects, level=level, num_resamples=2)
     with pytest.raises(ValueError, match="draw at least 1"):
         interval(eer, scores, subjects, num_resamples=0)
-    with pytest.raises(
-        ValueError, match="0 target and 2 nontarget trials; an interval needs at least one of each"
-    ):
+    with pytest.raises(ValueError, match="0 target and 2 nontarget trials"):
         interval(eer, Scores(np.zeros(2), np.zeros(2, dtype=bool)), None)

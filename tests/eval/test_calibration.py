@@ -208,13 +208,9 @@ def test_bad_quality(how, message):
 
 
 def test_apply_wants_the_measures_of_the_fit():
-    with pytest.raises(
-        ValueError, match=r"fitted with 1 quality measures \(seconds\), but 0 are given"
-    ):
+    with pytest.raises(ValueError, match=r"1 quality .*seconds.* 0 are"):
         Calibration(1.0, 0.0, (2.0,), ("seconds",)).apply([1.0])
-    with pytest.raises(
-        ValueError, match=r"fitted with 0 quality measures \(none\), but 1 are given"
-    ):
+    with pytest.raises(ValueError, match=r"0 quality .*none.* 1 are"):
         Calibration(1.0, 0.0).apply([1.0], [1.0])
     assert Calibration(1.0, 0.0, (2.0,), ("seconds",)).apply([1.0], [3.0]).tolist() == [7]
     assert Calibration(1.0, 0.0).apply([]).shape == (0,)

@@ -112,7 +112,7 @@ def test_the_sums_work_on_plain_numbers():
 @pytest.mark.parametrize("function", [log_normalizer, log_normalizer_ratio, mean_resultant])
 @pytest.mark.parametrize("dim", [3, 8])
 def test_bad_concentrations(function, kappa, dim):
-    with pytest.raises(ValueError, match=r"1 of \d concentrations are negative, NaN or infinite"):
+    with pytest.raises(ValueError, match=r"1 of \d concentrations"):
         function(kappa, dim)
 
 

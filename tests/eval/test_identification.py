@@ -363,53 +363,38 @@ def test_bad_input_is_refused_in_one_sentence():
     good = np.array([[0.9, 0.1], [0.8, 0.3]])
     with pytest.raises(
         ValueError,
-        match=r"1 of 2 probes have no mate in the gallery \(first: probe 2\); rank-k is a "
-        r"closed-set rate",
+        match=r"1 of 2 probes .*probe 2.*rank-k",
     ):
         rank_k(good, [0, 1], [0, 7], 1)
-    with pytest.raises(ValueError, match=r"1 of 2 probes have no mate .* use protocol='open'"):
+    with pytest.raises(ValueError, match=r"1 of 2 probes .*protocol='open'"):
         tpir_at_fpir(good, [0, 1], [0, 7], 0.1, protocol="closed")
-    with pytest.raises(
-        ValueError, match="2 mated and 0 non-mated probes, but an open set needs both"
-    ):
+    with pytest.raises(ValueError, match="2 mated and 0 non-mated"):
         tpir_at_fpir(good, [0, 1], [0, 1], 0.1)
     with pytest.raises(ValueError, match="0 mated and 2 non-mated probes"):
         tpir_at_fpir(good, [0, 1], [5, 6], 0.1)
     for k in (0, 3):
         with pytest.raises(ValueError, match=rf"k = {k}, but the gallery has 2 subjects"):
             rank_k(good, [0, 1], [0, 1], k)
-    with pytest.raises(
-        ValueError, match="1 scores are NaN or infinite \\(first: probe 2, template 1\\)"
-    ):
+    with pytest.raises(ValueError, match=r"1 scores .*probe 2, template 1"):
         rank_k([[0.1, 0.2], [math.nan, 0.1]], [0, 1], [0, 1], 1)
-    with pytest.raises(ValueError, match="probe_subjects: shape \\(0,\\), but one label"):
+    with pytest.raises(ValueError, match=r"probe_subjects: shape \(0,\)"):
         rank_k(np.empty((0, 2)), [0, 1], np.array([], dtype=int), 1)
-    with pytest.raises(ValueError, match="labels are float64, but must be integers or strings"):
+    with pytest.raises(ValueError, match="labels are float64"):
         rank_k(good, [0.0, 1.0], [0, 1], 1)
     with pytest.raises(ValueError, match="one kind is needed"):
         rank_k(good, ["0", "1"], [0, 1], 1)
-    with pytest.raises(
-        ValueError, match=r"scores are float64 of shape \(2, 2\), but 3 probes and 2 templates"
-    ):
+    with pytest.raises(ValueError, match=r"\(2, 2\), but 3 probes"):
         rank_k(good, [0, 1], [0, 1, 1], 1)
-    with pytest.raises(
-        ValueError, match="unknown protocol 'both'; choose one of open, closed, ijb_evals"
-    ):
+    with pytest.raises(ValueError, match="unknown protocol 'both'"):
         tpir_at_fpir(good, [0, 1], [0, 7], 0.1, protocol="both")  # type: ignore[arg-type]
     for fpir in (-0.1, 1.1, math.nan):
-        with pytest.raises(
-            ValueError, match="a false positive identification rate lies between 0 and 1"
-        ):
+        with pytest.raises(ValueError, match="between 0 and 1"):
             tpir_at_fpir(good, [0, 1], [0, 7], fpir)
-    with pytest.raises(
-        ValueError, match="1 of 2 gallery embeddings hold NaN or infinity \\(first: row 2\\)"
-    ):
+    with pytest.raises(ValueError, match=r"1 of 2 gallery .*row 2"):
         search_embeddings(good, [[1.0, 2.0], [math.nan, 0.0]], [0, 1], [0, 1])
-    with pytest.raises(ValueError, match=r"probe embeddings have shape \(2, 2\), but \(3, D\)"):
+    with pytest.raises(ValueError, match=r"shape \(2, 2\), but \(3, D\)"):
         search_embeddings(good, good, [0, 1], [0, 1, 1])
-    with pytest.raises(
-        ValueError, match=r"kept 0 non-mated scores, but fpir = 0\.5 needs 1; search with keep=1"
-    ):
+    with pytest.raises(ValueError, match=r"kept 0 .*keep=1"):
         tpir(search(good, [0, 1], [0, 1]), 0.5, protocol="closed")
     with pytest.raises(ValueError, match="1 score arrays for 2 galleries"):
         tpir_galleries_apart([good], [[0, 1], [2, 3]], [0, 1], 0.1)
@@ -439,9 +424,7 @@ def test_the_closed_threshold_is_one_of_mates():
 
 def test_weights_need_a_search_that_kept_scores():
     scores, probes = np.array([[0.6, 0.9, 0.1], [0.1, 0.95, 0.3]]), np.array([0, 1])
-    with pytest.raises(
-        ValueError, match=r"kept 0 non-mated scores, but fpir = 0.5 needs 1; search with keep=1"
-    ):
+    with pytest.raises(ValueError, match=r"kept 0 .*keep=1"):
         tpir(
             search(scores, np.arange(3), probes, keep=0),
             0.5,

@@ -164,9 +164,7 @@ def test_zero_vectors_get_half_a_score_and_a_warning():
     enrol, probe, cohort, i, j = data(4)
     enrol[1] = 0
     scores = pairs(enrol, probe, i, j)
-    with pytest.warns(
-        UserWarning, match="1 of 4 enrolment embeddings score the whole cohort alike"
-    ):
+    with pytest.warns(UserWarning, match="1 of 4 enrolment"):
         normed = as_norm(scores, enrol, probe, cohort, top_n=5, i=i, j=j)
     assert np.isfinite(normed).all()
     np.testing.assert_allclose(
@@ -181,9 +179,7 @@ def test_zero_vectors_get_half_a_score_and_a_warning():
 def test_constant_cohorts_and_embeddings_are_refused(value):
     enrol, probe, cohort, i, j = data(5)
     scores = pairs(enrol, probe, i, j)
-    with pytest.raises(
-        ValueError, match="each of the 4 enrolment embeddings scores the whole cohort alike"
-    ):
+    with pytest.raises(ValueError, match="each of the 4 enrolment"):
         as_norm(scores, enrol, probe, np.full_like(cohort, value), top_n=5, i=i, j=j)
     if not value:
         with pytest.raises(ValueError, match="each of the 4 enrolment"):

@@ -217,7 +217,7 @@ def test_files_come_back_and_others_are_refused(tmp_path: Path) -> None:
     np.testing.assert_array_equal(
         again.score(rows, rows, i, i + 1), plda.score(rows, rows, i, i + 1)
     )
-    with pytest.raises(ValueError, match=r"fitted for 4 dims, but the embeddings are \(2, 3\)"):
+    with pytest.raises(ValueError, match=r"4 dims, .*\(2, 3\)"):
         again.project(np.zeros((2, 3)))
     whole = json.loads(path.read_text())
     for change in (

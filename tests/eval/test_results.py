@@ -417,7 +417,7 @@ def test_mismatched_systems_and_trials_are_refused(tmp_path, results, scores, tr
     with pytest.raises(ValueError, match="give the same systems everywhere"):
         write(tmp_path / "r.html", results, {"one": scores["one"]})
     short = Trials(trials.enrol_ids, trials.probe_ids, trials.enrol[:-1], trials.probe[:-1])
-    with pytest.raises(ValueError, match="one has 119 trials and 120 scores; they must pair up"):
+    with pytest.raises(ValueError, match="119 trials and 120 scores"):
         write(tmp_path / "r.html", results, scores, trials={"one": short})
     assert not list(tmp_path.iterdir())
 

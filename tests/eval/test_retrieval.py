@@ -411,7 +411,7 @@ def test_lone_queries():
         zero["num_lone"],
     ) == (6, 1, 7, 1)
     assert all(zero[name] == pytest.approx(excluded[name] * 6 / 7) for name in KEYS[:-2])
-    with pytest.raises(ValueError, match=r"1 of 7 queries have no relevant item \(first: row 6\)"):
+    with pytest.raises(ValueError, match=r"1 of 7 queries .*row 6"):
         retrieval_metrics(x, labels, lone="error")
     assert retrieval_metrics(x[:2], [0, 0], ks=(1, 500))["recall@500"] == 1  # fewer items than k
 

@@ -13,8 +13,8 @@ import pytest
 from eval.calibration import Calibration
 from eval.normalization import as_norm
 from eval.plda import Plda
-from eval.quality import QUALITY
 from eval.scoring import Scored, Scoring, calibrate, score
+from eval.sides import QUALITY
 from eval.similarity import matrix
 from eval.types import Embeddings, Trials
 from likeness.commands import on_files

@@ -17,9 +17,7 @@ def test_embeddings_are_raw():
     np.testing.assert_allclose(made.unit(), [[0.6, 0.8], [0, 0]])
     np.testing.assert_array_equal(made.matrix, matrix)  # unit() made a copy
     assert made.rows(["b", "a", "b"]).tolist() == [1, 0, 1]
-    with pytest.raises(
-        KeyError, match=r"6 of 7 ids have no embedding \('c', 'd', 'e', 'f', 'g', \.\.\.\)"
-    ):
+    with pytest.raises(KeyError, match=r"6 of 7 ids .*'g', \.\.\."):
         made.rows("acdefgh")
 
 
@@ -95,7 +93,7 @@ def test_scores():
     scores = Scores(np.array([1, 2, 3], dtype=np.float32), np.array([True, False, True]))
     assert scores.values.dtype == np.float64
     assert (scores.targets.tolist(), scores.nontargets.tolist()) == ([1, 3], [2])
-    with pytest.raises(ValueError, match=r"2 of 3 are NaN or infinite \(first at trial 2\)"):
+    with pytest.raises(ValueError, match=r"2 of 3 .*trial 2"):
         Scores(np.array([0, np.nan, np.inf]), np.ones(3, bool))
     with pytest.raises(ValueError, match=r"\(3,\) and labels \(2,\)"):
         Scores(np.zeros(3), np.ones(2, bool))

@@ -426,33 +426,28 @@ def test_bad_scores_are_refused_by_name_and_number(metric):
     for bad in (math.nan, math.inf, -math.inf):
         with pytest.raises(
             ValueError,
-            match=r"target: 2 of 3 scores are NaN or infinite \(first at position 2\); score these "
-            r"trials again or remove them",
+            match=r"target: 2 of 3 .*position 2",
         ):
             metric([0.0, bad, bad], good)
         with pytest.raises(ValueError, match=r"^nontarget: 1 of 3 scores"):
             metric(good, [0.0, 3.0, bad])
     with pytest.raises(ValueError, match=r"^target: there are no target scores"):
         metric([], good)
-    with pytest.raises(ValueError, match=r"^nontarget: there are no nontarget scores"):
+    with pytest.raises(ValueError, match=r"^nontarget: .*no"):
         metric(good, [])
     with pytest.raises(
         ValueError,
-        match=r"^target: expected a 1-d array of scores, but got float64 of shape \(1, 2\)",
+        match=r"^target: .*\(1, 2\)",
     ):
         metric([good], good)
-    with pytest.raises(ValueError, match="expected a 1-d array of scores, but got <U1"):
+    with pytest.raises(ValueError, match=r"1-d array .*<U1"):
         metric(["a"], good)
 
 
 def test_bad_switches_are_refused():
-    with pytest.raises(
-        ValueError, match="unknown method 'hull'; choose one of interpolated, convex_hull, nearest"
-    ):
+    with pytest.raises(ValueError, match="unknown method 'hull'"):
         eer([1.0], [0.0], method="hull")  # type: ignore[arg-type]
-    with pytest.raises(
-        ValueError, match="unknown rule 'loose'; choose one of strict, nearest, interpolated"
-    ):
+    with pytest.raises(ValueError, match="unknown rule 'loose'"):
         tar_at_far([1.0], [0.0], 0.1, rule="loose")  # type: ignore[arg-type]
     for far in (-0.1, 1.1, math.nan):
         with pytest.raises(ValueError, match="a false accept rate lies between 0 and 1"):

@@ -299,19 +299,15 @@ def test_other_switches(world):
 
 def test_bad_switches_are_refused(world):
     faces, views, detector, _ = world
-    with pytest.raises(
-        ValueError, match="unknown preset 'arcface'; choose one of likeness, insightface"
-    ):
+    with pytest.raises(ValueError, match="'arcface'"):
         preset("arcface")
-    with pytest.raises(
-        ValueError, match="switch flip = 'both': choose one of sum, mean, none, included"
-    ):
+    with pytest.raises(ValueError, match="flip = 'both'"):
         Switches(flip="both")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="flip = 'sum' needs the features of the mirror images"):
+    with pytest.raises(ValueError, match="flip = 'sum'"):
         templates(views[0], faces, Switches(), detector_scores=detector)
     with pytest.raises(ValueError, match="flip = 'none' needs no flipped features"):
         templates(views[0], faces, preset("tface"), flipped=views[1], detector_scores=detector)
-    with pytest.raises(ValueError, match="detector_score = True needs detector scores"):
+    with pytest.raises(ValueError, match="detector_score = True"):
         templates(views[0], faces, Switches(), flipped=views[1])
     for wrong in (
         detector[:-1],
@@ -323,7 +319,7 @@ def test_bad_switches_are_refused(world):
             match=rf"detector_scores have shape \(.*\), but \({len(faces.names)},\) is needed",
         ):
             templates(views[0], faces, Switches(), flipped=views[1], detector_scores=wrong)
-    with pytest.raises(ValueError, match="unknown similarity 'cosin'; did you mean 'cosine'"):
+    with pytest.raises(ValueError, match=r"'cosin'.*'cosine'"):
         Switches(similarity="cosin")
     with pytest.raises(ValueError, match="B_THETA is the cosine of an angle"):
         preset("opensphere_simple", similarity="simple:3")
@@ -423,9 +419,7 @@ def test_damaged_meta_files_are_refused_and_counted(tmp_path):
     file.write_text(text + text)
     assert read_detector_scores(file, faces).tolist() == [0.9, 0.8]
     file.write_text(text + text.replace("0.9", "0.7"))
-    with pytest.raises(
-        ValueError, match=r"1 faces are listed twice with different values \('a.jpg'\)"
-    ):
+    with pytest.raises(ValueError, match=r"1 faces .*'a.jpg'"):
         read_detector_scores(file, faces)
     file.write_text("a.jpg" + " 1.0" * 10 + " 0.9\n")
     with pytest.raises(ValueError, match="1 of 2 faces have no detector score"):
@@ -463,9 +457,7 @@ def test_meta_files_of_a_name_that_is_not_there(tmp_path):
         meta_files(tmp_path)
     (tmp_path / "meta" / "ijbc_face_tid_mid.txt").write_text("1.jpg 1 1\n")
     assert meta_files(tmp_path, "ijbc") == meta_files(tmp_path)
-    with pytest.raises(
-        FileNotFoundError, match=r"there is no ijbb_face_tid_mid\.txt beside those of 'ijbc'; give"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"ijbb_face_tid_mid\.txt .*'ijbc'"):
         meta_files(tmp_path, "ijbb")
 
 

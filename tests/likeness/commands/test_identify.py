@@ -226,9 +226,7 @@ def test_bad_input_leaves_nothing_behind(files):
     embeddings.write(folder / "narrow.npz", Embeddings(("s1/x",), p.matrix[:1, :5]))
     embeddings.write(folder / "cosine.npz", Embeddings(p.ids, p.matrix, {"similarity": "cosine"}))
     (folder / "short.txt").write_text("s0/g10 s0\n")
-    with pytest.raises(
-        ValueError, match="probe: 2 of 2 ids name no subject as first path component"
-    ):
+    with pytest.raises(ValueError, match="probe: 2 of 2 ids"):
         identify_files(folder / "g1.npz", folder / "bare.npz", json_file=out)
     with pytest.raises(ValueError, match="none of 2 probes has a mate"):
         identify_files(folder / "g1.npz", folder / "other.npz", json_file=out)
@@ -257,9 +255,7 @@ def test_bad_input_leaves_nothing_behind(files):
             IdentificationSettings(protocol="closed"),
             json_file=out,
         )
-    with pytest.raises(
-        ValueError, match="a false positive identification rate lies between 0 and 1"
-    ):
+    with pytest.raises(ValueError, match="between 0 and 1"):
         identify_files(
             folder / "g1.npz", folder / "p.npz", IdentificationSettings(fpirs=(1.5,)), json_file=out
         )
