@@ -137,7 +137,7 @@ def transmit(
 
 
 def _fit(wave: Wave, num_samples: int) -> Wave:
-    """Cut the wave or pad it with zeros, as codecs and resampling may change its length by some samples."""
+    """Cut or pad the wave, as codecs and resampling may change its length by some samples."""
     if len(wave) >= num_samples:
         return wave[:num_samples]
     return np.pad(wave, (0, num_samples - len(wave)))

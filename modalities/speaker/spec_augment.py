@@ -1,4 +1,4 @@
-"""SpecAugment: stretches of time and bands of frequency are masked in the features, in training only.
+"""SpecAugment masks stretches of time and bands of frequency of the features, in training only.
 
 Source: Park et al. 2019 (arXiv:1904.08779), without time warping.
 """
@@ -15,7 +15,7 @@ from modalities.speaker.features import KaldiFbank
 
 
 class SpecAugment(nn.Module):
-    """A front-end around a front-end, which gives the same features with masks while in training mode.
+    """A front-end around a front-end, which masks its features while it is in training mode.
 
     It has no weights and changes nothing in eval mode. A masked value becomes the utterance's mean
     of its band. With mean normalisation that is 0, as in WeSpeaker, and without it that is no
