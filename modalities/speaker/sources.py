@@ -1,9 +1,9 @@
 """The data sets of speech that `likeness prepare` knows.
 
-Checksums are those of torchaudio (LibriSpeech), TensorFlow Datasets (FSDD), WeSpeaker's
+The checksums are those of torchaudio (LibriSpeech), TensorFlow Datasets (FSDD), WeSpeaker's
 download_data.sh (MUSAN, RIRS_NOISES, CN-Celeb, VoxCeleb's audio) and PaddleSpeech's
-dataset/voxceleb/voxceleb1.py (trial lists). Where nobody's is known there is none, and the output
-says so.
+dataset/voxceleb/voxceleb1.py (trial lists). Where nobody has published a checksum there is none,
+and the output of the command says so.
 """
 
 from __future__ import annotations

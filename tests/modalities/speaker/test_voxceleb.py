@@ -140,7 +140,7 @@ def test_refusals(tmp_path: Path) -> None:
         items(tmp_path)
     with pytest.raises(ValueError, match=r"corpus='vox2'"):
         items(tmp_path, corpus="vox2")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="protocol is 'X'; .*O, E, H, O_cleaned"):
+    with pytest.raises(ValueError, match=r"protocol is 'X'; .*O, E, H, O_cleaned"):
         trials(tmp_path, protocol="X")  # type: ignore[arg-type]
     with pytest.raises(FileNotFoundError, match=r"VoxCeleb1-H_cleaned .*list_test_hard2.txt or"):
         trials(tmp_path, protocol="H_cleaned")
@@ -167,7 +167,7 @@ def test_the_number_of_trials_is_checked_and_a_list_of_ones_own_is_not(tmp_path:
     )
     with pytest.raises(
         ValueError,
-        match="2 trials, 1 labelled target, .*37611 with 18802",
+        match=r"2 trials, 1 labelled target, .*37611 with 18802",
     ):
         trials(data)
     chosen, made = trials(
