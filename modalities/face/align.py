@@ -1,14 +1,15 @@
-"""Faces to the position that recognition networks expect: a similarity transform of five landmarks,
-computed and applied by InsightFace's functions.
+"""Faces are aligned to the position that networks expect, by a transform of five landmarks.
+
+It is a similarity transform, which InsightFace's functions compute and apply.
 
 Landmarks are (5, 2) pixels, x to the right and y down: left eye, right eye (as seen in the
 picture), nose, left and right corner of the mouth. The reference is InsightFace's arcface_dst
-(insightface/utils/face_align.py): 112 x 112; multiples of 112, and of 128 (with a margin at the
-sides), follow from it. The images that networks were trained on were made so; another reference, or
-none, costs 9 points of TAR (field-face 1.2).
+(insightface/utils/face_align.py) for 112 x 112. The references for multiples of 112, and of 128
+(with a margin at the sides), follow from it. The images that networks were trained on were made in
+this way; another reference, or none, costs 9 points of TAR (field-face 1.2).
 
-Detectors are files that the user has (SCRFD with landmarks, as in InsightFace's packs, whose
-licence is for non-commercial research). Nothing is downloaded.
+Detectors are files that the user has: SCRFD with landmarks, as in InsightFace's packs, whose
+licence is for non-commercial research. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -38,8 +39,12 @@ Floats = NDArray[np.float64]
 
 
 class Faces(NamedTuple):
-    """F faces that a detector found: boxes (F, 4) as x1 y1 x2 y2, scores (F,) and landmarks (F, 5,
-    2), in pixels, by falling score.
+    """F faces that a detector found, by falling score, in pixels.
+
+    Attributes:
+        boxes: (F, 4) as x1 y1 x2 y2.
+        scores: (F,) between 0 and 1.
+        landmarks: (F, 5, 2).
     """
 
     boxes: Floats
@@ -48,8 +53,12 @@ class Faces(NamedTuple):
 
 
 class Aligned(NamedTuple):
-    """What align_folder() did: images written (or found written before), ids of those with several
-    faces (of both), and the failures with their reasons.
+    """What align_folder() did.
+
+    Attributes:
+        done: The images that were written now or in a run before.
+        several: The ids of those among them that show several faces.
+        failures: The images that failed, with their reasons.
     """
 
     done: list[Item]
@@ -58,9 +67,18 @@ class Aligned(NamedTuple):
 
 
 def check(size: int = 112, width: int | None = None, choose: Choose = "largest") -> None:
-    """ValueError for what no photograph mends: a size, a width or a rule that is not defined.
+    """Raise ValueError for a size, a width or a rule that is not defined.
 
-    Call it before any work, so that it is no image's failure.
+    No photograph can mend these, so call it before any work: then they are no image's failure.
+
+    Args:
+        size: The height of the crop in pixels, a multiple of 112 or of 128.
+        width: The width of the crop in pixels, 1 to size and less by an even number. None means
+            size.
+        choose: Which face is taken, see choose_face().
+
+    Raises:
+        ValueError: One of the three is not defined.
     """
     if size < 1 or (size % 112 and size % 128):
         raise ValueError(f"align: size is {size}; multiples of 112 and of 128 are defined")
@@ -73,17 +91,26 @@ def check(size: int = 112, width: int | None = None, choose: Choose = "largest")
 
 
 def transform(landmarks: ArrayLike, size: int = 112) -> Floats:
-    """(5, 2) landmarks -> the (2, 3) matrix that takes them to the reference for size x size, by
-    least squares (Umeyama 1991).
+    """Compute the matrix that takes five landmarks to the reference, by least squares.
 
-    ValueError: another shape, NaN, landmarks that (nearly) coincide, a size that is no multiple of
-    112 or 128.
+    Source: Umeyama 1991.
+
+    Args:
+        landmarks: (5, 2) pixels.
+        size: The height and width of the crop in pixels, a multiple of 112 or of 128.
+
+    Returns:
+        (2, 3) float64.
+
+    Raises:
+        ValueError: The landmarks have another shape, are not finite or (nearly) coincide, or the
+            size is not defined.
     """
     points = np.asarray(landmarks, dtype=np.float64)
     if points.shape != (5, 2) or not np.isfinite(points).all():
         raise ValueError(
-            f"align: landmarks of shape {points.shape}; (5, 2) finite pixels are needed: eyes, "
-            "nose, corners of the mouth"
+            f"align: the landmarks have shape {points.shape}; (5, 2) finite pixels are needed: "
+            "eyes, nose, corners of the mouth"
         )
     check(size)
     if float(np.ptp(points, axis=0).max()) < 1e-3:
@@ -99,26 +126,44 @@ def transform(landmarks: ArrayLike, size: int = 112) -> Floats:
 def crop(
     pixels: Pixels, landmarks: ArrayLike, size: int = 112, *, width: int | None = None
 ) -> Pixels:
-    """(H, W, 3) and its (5, 2) landmarks -> (size, width, 3), bilinear, black outside the image:
-    insightface.utils.face_align.norm_crop.
+    """Cut out the aligned face of an image, as insightface.utils.face_align.norm_crop does.
 
-    width: narrower, cut alike on both sides: crop(..., 112, width=96) is SphereFace's 112 x 96.
-    Errors as transform().
+    The interpolation is bilinear, and the crop is black outside the image.
+
+    Args:
+        pixels: (H, W, 3) uint8.
+        landmarks: (5, 2) pixels.
+        size: The height of the crop in pixels, a multiple of 112 or of 128.
+        width: A narrower width, cut alike on both sides. crop(..., 112, width=96) is SphereFace's
+            112 x 96.
+
+    Returns:
+        (size, width, 3) uint8.
+
+    Raises:
+        ValueError: As transform() and check().
     """
     check(size, width)
     matrix = transform(landmarks, size)
     width = size if width is None else width
     matrix[0, 2] -= (size - width) / 2
-    warped: Pixels = np.asarray(
-        cv2.warpAffine(pixels, matrix, (width, size), borderValue=0.0), dtype=np.uint8
-    )
-    return warped
+    warped = cv2.warpAffine(pixels, matrix, (width, size), borderValue=0.0)
+    return np.asarray(warped, dtype=np.uint8)
 
 
 def load_detector(path: str | Path, *, min_score: float = 0.5) -> Any:
-    """An SCRFD detector with landmarks from a local .onnx file.
+    """Load an SCRFD detector with landmarks from a local .onnx file; nothing is downloaded.
 
-    ValueError for a file that is none; FileNotFoundError; no download.
+    Args:
+        path: The file.
+        min_score: The lowest score of a face, between 0 and 1.
+
+    Returns:
+        The detector, for detect() and align_one().
+
+    Raises:
+        FileNotFoundError: The file is missing.
+        ValueError: The file is no such detector, or min_score is out of range.
     """
     path = Path(path)
     if not path.is_file():
@@ -135,14 +180,14 @@ def load_detector(path: str | Path, *, min_score: float = 0.5) -> Any:
 
     try:
         detector = SCRFD(session=open_session(path))
-    except Exception as error:  # insightface's own kinds
+    except Exception as error:  # insightface raises exceptions of many types
         raise ValueError(
-            f"{path}: no ONNX model that can be run ({str(error)[:120]}); an SCRFD detector is "
-            "needed"
+            f"{path}: this is no ONNX model that can be run ({str(error)[:120]}); an SCRFD "
+            "detector is needed"
         ) from None
     if not detector.use_kps:
         raise ValueError(
-            f"{path}: a model with {len(detector.output_names)} outputs; an SCRFD detector with "
+            f"{path}: the model has {len(detector.output_names)} outputs; an SCRFD detector with "
             "landmarks has 9 or 15 (its name says kps or bnkps)"
         )
     detector.det_thresh = min_score
@@ -150,19 +195,43 @@ def load_detector(path: str | Path, *, min_score: float = 0.5) -> Any:
 
 
 def detect(detector: Any, pixels: Pixels) -> Faces:
-    """Every face of an (H, W, 3) RGB image. The detector sees it in InsightFace's order, BGR."""
-    found, landmarks = detector.detect(np.ascontiguousarray(pixels[..., ::-1]))
-    table = np.asarray(found, dtype=np.float64).reshape(-1, 5)
-    return Faces(
-        table[:, :4], table[:, 4], np.asarray(landmarks, dtype=np.float64).reshape(-1, 5, 2)
-    )
+    """Find every face of an image.
+
+    The detector gets the image in InsightFace's order of colours, which is BGR.
+
+    Args:
+        detector: What load_detector() gives.
+        pixels: (H, W, 3) uint8 RGB.
+
+    Returns:
+        The faces; there may be none.
+    """
+    detections, landmarks = detector.detect(np.ascontiguousarray(pixels[..., ::-1]))
+    table = np.asarray(detections, dtype=np.float64).reshape(-1, 5)
+    points = np.asarray(landmarks, dtype=np.float64).reshape(-1, 5, 2)
+    return Faces(table[:, :4], table[:, 4], points)
 
 
 def choose_face(faces: Faces, height: int, width: int, choose: Choose = "largest") -> int:
-    """Number of the face to take. largest: the largest box; central: InsightFace's rule, area - 2 x
-    squared distance from the centre.
+    """Return the number of the face to take; the first one of equal faces wins.
 
-    Pixels; ties: the first. ValueError: no face, another rule.
+    Args:
+        faces: At least one face.
+        height: The height of the image in pixels.
+        width: The width of the image in pixels.
+        choose: "largest" takes the largest box. "central" is InsightFace's rule: the area minus 2 x
+            the squared distance from the centre.
+
+    Returns:
+        The number of the face, from 0.
+
+    Raises:
+        ValueError: There is no face, or the rule is not defined.
+
+    Example:
+        >>> boxes = np.array([[0.0, 0.0, 9.0, 9.0], [0.0, 0.0, 50.0, 50.0]])
+        >>> choose_face(Faces(boxes, np.ones(2), np.zeros((2, 5, 2))), 112, 112)
+        1
     """
     check(choose=choose)
     if not len(faces.boxes):
@@ -184,18 +253,28 @@ def align_one(
     width: int | None = None,
     choose: Choose = "largest",
 ) -> tuple[Pixels, int]:
-    """The aligned crop of one image and how many faces it has.
+    """Detect the faces of one image and cut out the chosen one, aligned.
 
-    ValueError: none, or the chosen one's landmarks lie outside the image.
+    Args:
+        detector: What load_detector() gives.
+        pixels: (H, W, 3) uint8 RGB.
+        size: The height of the crop in pixels.
+        width: The width of the crop in pixels; None means size.
+        choose: Which face is taken, see choose_face().
+
+    Returns:
+        The crop (size, width, 3), and how many faces the image has.
+
+    Raises:
+        ValueError: There is no face, or the landmarks of the chosen one lie outside the image.
     """
     height, breadth = pixels.shape[:2]
     faces = detect(detector, pixels)
     if not len(faces.boxes):
         raise ValueError("no face found")
     points = faces.landmarks[choose_face(faces, height, breadth, choose)]
-    outside = int(
-        np.count_nonzero(~((points >= 0) & (points <= (breadth - 1, height - 1))).all(axis=1))
-    )
+    inside = ((points >= 0) & (points <= (breadth - 1, height - 1))).all(axis=1)
+    outside = int(np.count_nonzero(~inside))
     if outside:
         raise ValueError(
             f"{outside} of the 5 landmarks of the chosen face lie outside the image of {breadth} x "
@@ -213,12 +292,28 @@ def read(
     choose: Choose = "largest",
     min_score: float = 0.5,
 ) -> NDArray[np.float32]:
-    """A photograph -> (3, size, width) float32 RGB, 0 to 255, of its aligned face: what images.read
-    gives of a crop that was aligned before.
+    """Read a photograph as its aligned face.
 
-    detector: an SCRFD .onnx file, loaded once in each process. Where there are several faces,
-    stderr says so and one is taken (choose_face). Raises BadImage as images.decode() does, where no
-    face is found, and for landmarks outside the image; else as load_detector() and check() do.
+    This is what images.read gives of a crop that was aligned before.
+
+    Where there are several faces, stderr says so and one is taken (choose_face).
+
+    Args:
+        item: The photograph.
+        detector: The path of an SCRFD .onnx file, which is loaded once in each process.
+        size: The height of the result in pixels.
+        width: The width of the result in pixels; None means size.
+        choose: Which face is taken, see choose_face().
+        min_score: The lowest score of a face.
+
+    Returns:
+        (3, size, width) float32 RGB, 0 to 255.
+
+    Raises:
+        BadImage: The image cannot be decoded, no face is found, or the landmarks lie outside the
+            image.
+        FileNotFoundError: The detector is missing.
+        ValueError: What load_detector() and check() refuse.
     """
     check(size, width, choose)
     model = _detector_of(os.getpid(), detector, min_score)
@@ -237,7 +332,7 @@ def read(
 
 @lru_cache(maxsize=1)
 def _detector_of(process: int, path: str, min_score: float) -> Any:
-    """One for each process: an ONNX Runtime session does not survive a fork."""
+    """Load a detector once for each process: an ONNX Runtime session does not survive a fork."""
     return load_detector(path, min_score=min_score)
 
 
@@ -255,13 +350,29 @@ def align_folder(
 ) -> Aligned:
     """Align every image below `root` into the same place below `out`: root/A/1.jpg -> out/A/1.png.
 
-    detector: an SCRFD .onnx file. choose: which face where there are several (choose_face). Images
-    already there are kept, so that a run that was interrupted goes on. What fails is listed with
-    its reason, also in out/failures.tsv (path, reason): unreadable, no face, landmarks outside the
-    image. Images with several faces are listed in out/several.tsv (path, number of faces), also
-    those of the runs before.
-    ValueError: no images, out inside root, two images that would get one name (counted); what
-    load_detector() and check() refuse.
+    Images that are already there are kept, so that a run that was interrupted goes on. What fails
+    is listed with its reason, also in out/failures.tsv (path, reason): unreadable images, images
+    without a face, landmarks outside the image. Images with several faces are listed in
+    out/several.tsv (path, number of faces), also those of the runs before.
+
+    Args:
+        root: The folder of the images.
+        out: The folder of the crops, outside root.
+        detector: The path of an SCRFD .onnx file.
+        size: The height of the crops in pixels.
+        width: The width of the crops in pixels; None means size.
+        choose: Which face is taken where there are several, see choose_face().
+        min_score: The lowest score of a face.
+        suffix: ".png" (lossless) or ".jpg".
+        progress: Whether to show a progress bar.
+
+    Returns:
+        What was done, and what failed.
+
+    Raises:
+        FileNotFoundError: root or the detector is missing.
+        ValueError: There are no images, out lies in root, two images would get one name (they are
+            counted), or load_detector() or check() refuses an argument.
     """
     check(size, width, choose)
     root, out = Path(root), Path(out)
@@ -269,25 +380,23 @@ def align_folder(
         raise FileNotFoundError(f"{root}: no such folder; one with images is needed")
     if out.resolve().is_relative_to(root.resolve()):
         raise ValueError(
-            f"{out}: lies in {root}, which would be aligned again the next time; choose a folder "
-            "outside it"
+            f"{out}: the folder lies in {root}, so that its images would be aligned again the next "
+            "time; choose a folder outside it"
         )
     if suffix not in (".png", ".jpg"):
         raise ValueError(f"align: suffix is {suffix!r}; '.png' (lossless) and '.jpg' are allowed")
     items = find_images(root)
-    targets = [out / Path(one.id).with_suffix(suffix) for one in items]
+    targets = [out / Path(item.id).with_suffix(suffix) for item in items]
     _refuse_shared_names(root, items, targets)
     model = load_detector(detector, min_score=min_score)
     result = Aligned([], [], [])
     out.mkdir(parents=True, exist_ok=True)
     counted = _read_several(out / "several.tsv")
-    _write_several(
-        out / "several.tsv", counted
-    )  # without half a line, which the next one would lengthen
+    # Writing the file again drops half a line at its end, which the next line would lengthen.
+    _write_several(out / "several.tsv", counted)
+    pairs = list(zip(items, targets, strict=True))
     with (out / "several.tsv").open("a", encoding="utf-8", errors="surrogateescape") as several:
-        for item, target in track(
-            list(zip(items, targets, strict=True)), "aligning", show=progress
-        ):
+        for item, target in track(pairs, "aligning", show=progress):
             if not target.is_file():
                 try:
                     aligned, num_faces = align_one(
@@ -299,7 +408,8 @@ def align_folder(
                 if num_faces > 1 or item.id in counted:
                     counted[item.id] = num_faces
                     several.write(f"{item.id}\t{num_faces}\n")
-                    # before the crop is there: a run that goes on does not look at it again
+                    # The line must be there before the crop is: a run that goes on does not look at
+                    # the image again.
                     several.flush()
                 target.parent.mkdir(parents=True, exist_ok=True)
                 part = target.with_name(f".{target.name}.part")
@@ -310,48 +420,55 @@ def align_folder(
             result.done.append(Item(item.id, target, item.label))
     _write_several(out / "several.tsv", counted)
     with atomic_path(out / "failures.tsv") as temporary:
-        temporary.write_text(
-            "".join(f"{one.id}\t{' '.join(one.reason.split())}\n" for one in result.failures),
-            encoding="utf-8",
-        )
+        lines = [f"{bad.id}\t{' '.join(bad.reason.split())}\n" for bad in result.failures]
+        temporary.write_text("".join(lines), encoding="utf-8")
     return result
 
 
 def _read_several(path: Path) -> dict[str, int]:
-    """Image -> number of faces, by the last whole line of each; nothing where there is no such
-    file.
-    """
-    held = path.read_text(encoding="utf-8", errors="surrogateescape") if path.is_file() else ""
-    lines = [one.rpartition("\t") for one in held.split("\n")[:-1]]
+    """Read the number of faces of each image, by its last whole line; {} without the file."""
+    text = path.read_text(encoding="utf-8", errors="surrogateescape") if path.is_file() else ""
+    lines = [line.rpartition("\t") for line in text.split("\n")[:-1]]
     return {
         image: int(number) for image, _, number in lines if number.isascii() and number.isdecimal()
     }
 
 
 def _write_several(path: Path, counted: Mapping[str, int]) -> None:
+    """Write the images with several faces and their numbers of faces."""
     with atomic_path(path) as temporary:
         lines = [f"{image}\t{number}\n" for image, number in counted.items() if number > 1]
         temporary.write_text("".join(lines), encoding="utf-8", errors="surrogateescape")
 
 
 def find_images(root: Path) -> list[Item]:
-    """Every image file below root, at any depth, sorted; id = its path below root, label = its
-    first folder (None directly in root). None hidden.
+    """List every image file below root, at any depth, sorted, without hidden ones.
+
+    Args:
+        root: The folder of the images.
+
+    Returns:
+        Items whose id is the path below root, and whose label is its first folder (None directly in
+        root).
+
+    Raises:
+        ValueError: There are no images.
     """
     files = sorted(
-        one for one in root.rglob("*") if one.suffix.lower() in SUFFIXES and one.is_file()
+        path for path in root.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file()
     )
-    paths = [one.relative_to(root) for one in files]
-    shown = [one for one in paths if not any(part.startswith(".") for part in one.parts)]
+    paths = [path.relative_to(root) for path in files]
+    shown = [path for path in paths if not any(part.startswith(".") for part in path.parts)]
     if not shown:
-        raise ValueError(f"{root}: no images below it; {', '.join(SUFFIXES)} are read")
+        raise ValueError(f"{root}: there are no images below it; {', '.join(SUFFIXES)} are read")
     return [
-        Item(one.as_posix(), root / one, one.parts[0] if len(one.parts) > 1 else None)
-        for one in shown
+        Item(path.as_posix(), root / path, path.parts[0] if len(path.parts) > 1 else None)
+        for path in shown
     ]
 
 
 def _refuse_shared_names(root: Path, items: Sequence[Item], targets: Sequence[Path]) -> None:
+    """Refuse images that would be written to one name."""
     seen: set[Path] = set()
     shared = [
         item.id
@@ -367,16 +484,16 @@ def _refuse_shared_names(root: Path, items: Sequence[Item], targets: Sequence[Pa
 
 @lru_cache(maxsize=1)
 def _face_align() -> ModuleType:
-    """insightface.utils.face_align.
+    """Import insightface.utils.face_align.
 
-    Its import takes seconds, and imports albumentations, which would ask the network for a newer
+    The import takes seconds, and imports albumentations, which would ask the network for a newer
     version.
     """
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
     from insightface.utils import face_align
 
-    # insightface 2.1 calls a function that scikit-image 0.26 has renamed; a filter set around each
-    # call would take a third of its time
+    # insightface 2.1 calls a function that scikit-image 0.26 has renamed. A filter around each call
+    # would take a third of its time.
     warnings.filterwarnings(
         "ignore", category=FutureWarning, module=r"insightface\.utils\.face_align"
     )

@@ -1,13 +1,15 @@
-"""Augmentation of face crops, deterministic given its generator: (H, W, 3) uint8 in and out; a
-recipe's `augment` takes and gives (3, H, W) float32, 0 to 255.
+"""Augmentation of face crops, (H, W, 3) uint8 in and out; deterministic given its generator.
+
+A recipe's `augment` takes and gives (3, H, W) float32, 0 to 255.
 
 ADAFACE_VIEW is what AdaFace and OpenSphere's SimPLE train with (AdaFace dataset/augmenter.py;
-CVLface data_augs/basic_augmenter.py): a crop pasted in place on black, low resolution, photometric
-changes, each with probability .2 and independently, and a flip with .5. FLIP_VIEW: the flip alone
-(arcface_torch, OpenSphere's other losses). CVLFACE_VIEW: CVLface's gridsample_v1, without its
-bookkeeping of the transform. Pixel arithmetic is albumentations' (its functions, not its classes:
-these keep generators of their own), cv2's and, for
-sharpness and equalisation as torchvision has them, Pillow's.
+CVLface data_augs/basic_augmenter.py): a crop pasted in place on black, low resolution and
+photometric changes, each with probability 0.2 and independently, and a flip with 0.5. FLIP_VIEW is
+the flip alone (arcface_torch, OpenSphere's other losses). CVLFACE_VIEW is CVLface's gridsample_v1,
+without its bookkeeping of the transform.
+
+Pixel arithmetic is albumentations' (its functions, not its classes, which keep generators of their
+own), OpenCV's and, for sharpness and equalisation as torchvision has them, Pillow's.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ INTERPOLATIONS = (
     cv2.INTER_LANCZOS4,
 )
 _RAND_OPS = ("identity", "brightness", "saturation", "contrast", "sharpness", "equalize", "grey")
-_RARER = ("equalize", "grey")  # drawn again, up to twice
+_RARER = ("equalize", "grey")  # an operation that is drawn again, up to twice
 
 
 def crop_paste(
@@ -46,36 +48,47 @@ def crop_paste(
     scale: tuple[float, float] = (0.2, 1.0),
     ratio: tuple[float, float] = (0.75, 4 / 3),
 ) -> Pixels:
-    """Keep a random rectangle in its place and set the rest to black. scale: its share of the area;
-    ratio: width / height, drawn in the logarithm.
+    """Keep a random rectangle in its place and set the rest to black.
 
-    The rectangle is torchvision's RandomResizedCrop.get_params: ten draws that may not fit, then
-    the largest centred one within the ratio.
+    The rectangle is that of torchvision's RandomResizedCrop.get_params: ten draws that may not fit,
+    then the largest centred one within the ratio.
+
+    Args:
+        pixels: (H, W, 3) uint8.
+        rng: The generator of the draws.
+        scale: The smallest and the largest share of the area.
+        ratio: The smallest and the largest width / height, which is drawn in the logarithm.
+
+    Returns:
+        (H, W, 3) uint8.
     """
     top, left, height, width = _rectangle(pixels.shape[0], pixels.shape[1], rng, scale, ratio)
+    kept = slice(top, top + height), slice(left, left + width)
     pasted = np.zeros_like(pixels)
-    pasted[top : top + height, left : left + width] = pixels[
-        top : top + height, left : left + width
-    ]
+    pasted[kept] = pixels[kept]
     return pasted
 
 
 def low_resolution(
     pixels: Pixels, rng: np.random.Generator, *, side: tuple[float, float] = (0.2, 1.0)
 ) -> Pixels:
-    """Shrink to a square of int(U(side) x height) pixels and enlarge again, each by an
-    interpolation drawn from INTERPOLATIONS.
+    """Shrink an image to a square and enlarge it again.
+
+    Both interpolations are drawn from INTERPOLATIONS.
+
+    Args:
+        pixels: (H, W, 3) uint8.
+        rng: The generator of the draws.
+        side: The smallest and the largest side of the square, as a share of the height.
+
+    Returns:
+        (H, W, 3) uint8.
     """
     height, width = pixels.shape[:2]
     small = max(1, int(rng.uniform(*side) * height))
     down, up = (INTERPOLATIONS[i] for i in rng.integers(len(INTERPOLATIONS), size=2))
-    return _pixels(
-        cv2.resize(
-            cv2.resize(pixels, (small, small), interpolation=down),
-            (width, height),
-            interpolation=up,
-        )
-    )
+    shrunk = cv2.resize(pixels, (small, small), interpolation=down)
+    return _pixels(cv2.resize(shrunk, (width, height), interpolation=up))
 
 
 def photometric(
@@ -86,8 +99,19 @@ def photometric(
     contrast: float = 0.5,
     saturation: float = 0.5,
 ) -> Pixels:
-    """Multiply brightness, contrast and saturation by factors from 1 - x to 1 + x, in random order:
-    torchvision's ColorJitter without hue.
+    """Multiply brightness, contrast and saturation by factors, in random order.
+
+    This is torchvision's ColorJitter without hue.
+
+    Args:
+        pixels: (H, W, 3) uint8.
+        rng: The generator of the factors and the order.
+        brightness: x, where the factor is drawn from 1 - x to 1 + x.
+        contrast: As brightness, for the contrast.
+        saturation: As brightness, for the saturation.
+
+    Returns:
+        (H, W, 3) uint8.
     """
     functional = _albumentations()
     changes = [
@@ -102,7 +126,7 @@ def photometric(
 
 
 def flip(pixels: Pixels) -> Pixels:
-    """Left to right."""
+    """Mirror an image, left to right."""
     return np.ascontiguousarray(pixels[:, ::-1])
 
 
@@ -121,21 +145,44 @@ def train_view(
     contrast: float = 0.5,
     saturation: float = 0.5,
 ) -> Floats:
-    """One training view of (3, H, W) float32, 0 to 255: crop, low resolution, photometric, flip,
-    each with its probability and independently of the others.
+    """Make one training view of an image.
 
-    batch_rng is not used: every image draws for itself. ValueError: probabilities outside 0 to 1,
-    ranges out of order.
+    Crop, low resolution, photometric changes and flip are each done with their probability,
+    independently of the others and in this order.
+
+    Args:
+        image: (3, H, W) float32, 0 to 255.
+        rng: The generator of all draws.
+        batch_rng: Not used, because every image draws for itself.
+        flip_prob: The probability of flip().
+        crop_prob: The probability of crop_paste().
+        crop_scale: The scale of crop_paste().
+        low_res_prob: The probability of low_resolution().
+        low_res_side: The side of low_resolution().
+        photo_prob: The probability of photometric().
+        brightness: The range of photometric(); so are contrast and saturation. Each is from 0 to 1.
+
+    Returns:
+        (3, H, W) float32, 0 to 255.
+
+    Raises:
+        ValueError: A probability lies outside 0 to 1, or a range is out of order.
+
+    Example:
+        >>> image = np.arange(6, dtype=np.float32).reshape(3, 1, 2)
+        >>> rng = np.random.default_rng(0)
+        >>> train_view(image, rng, rng, flip_prob=1.0).tolist()
+        [[[1.0, 0.0]], [[3.0, 2.0]], [[5.0, 4.0]]]
     """
     _check_probs(
         flip_prob=flip_prob, crop_prob=crop_prob, low_res_prob=low_res_prob, photo_prob=photo_prob
     )
     _check_range("crop_scale", crop_scale, 0.0, 1.0)
     _check_range("low_res_side", low_res_side, 0.0, 1.0)
-    if not all(0.0 <= one <= 1.0 for one in (brightness, contrast, saturation)):
+    if not all(0.0 <= strength <= 1.0 for strength in (brightness, contrast, saturation)):
         raise ValueError(
-            f"train_view: brightness {brightness}, contrast {contrast}, saturation {saturation}; "
-            "each must be from 0 to 1"
+            f"train_view: brightness is {brightness}, contrast {contrast} and saturation "
+            f"{saturation}; each must be from 0 to 1"
         )
     crops, shrinks, colours, flips = (
         rng.random(4) < (crop_prob, low_res_prob, photo_prob, flip_prob)
@@ -169,15 +216,34 @@ def geometric_view(
     num_photo: int = 2,
     photo_bins: tuple[int, int] = (5, 23),
 ) -> Floats:
-    """One training view as CVLface's GridSampleAugmenter gives: zoom, shift, rotation and flip in
-    one warp; cutout; blur; photometric operations.
+    """Make one training view as CVLface's GridSampleAugmenter does.
 
-    extra_offset: shift beyond what the zoom leaves, as a share of half the image. cutout: in 5 % of
-    its cases 12 to 20 holes of 16 x 16, else crop_paste. blur: a mean of 1 to 9 pixels, a Gaussian
-    of sigma up to 4, or (8 of 10) low resolution. photometric: num_photo times one of identity,
-    brightness, saturation, contrast, sharpness (factor 1 + or - .03 x bin, the bin drawn from
-    photo_bins, upper end excluded), equalize, grey. batch_rng is not used. ValueError as in
-    train_view().
+    Zoom, shift, rotation and flip happen in one warp. Cutout, blur and photometric operations
+    follow.
+
+    Args:
+        image: (3, H, W) float32, 0 to 255.
+        rng: The generator of all draws.
+        batch_rng: Not used, because every image draws for itself.
+        scale: The smallest and the largest zoom.
+        rotate_prob: The probability of a rotation.
+        max_degrees: The largest rotation to either side in degrees.
+        flip_prob: The probability of a flip.
+        extra_offset: The largest shift beyond what the zoom leaves, as a share of half the image.
+        cutout_prob: The probability of a cutout. In 5 % of its cases that is 12 to 20 holes of 16 x
+            16, otherwise crop_paste().
+        blur_prob: The probability of a blur. That is a mean of 1 to 9 pixels, a Gaussian of a sigma
+            up to 4, or (8 of 10) low resolution.
+        num_photo: How many photometric operations follow. Each is one of identity, brightness,
+            saturation, contrast, sharpness (with a factor of 1 + or - 0.03 x bin), equalize and
+            grey.
+        photo_bins: The range that the bin is drawn from, upper end excluded.
+
+    Returns:
+        (3, H, W) float32, 0 to 255.
+
+    Raises:
+        ValueError: A probability lies outside 0 to 1, or a range is out of order.
     """
     _check_probs(
         rotate_prob=rotate_prob, flip_prob=flip_prob, cutout_prob=cutout_prob, blur_prob=blur_prob
@@ -220,25 +286,32 @@ def warp_matrix(
     sign: Matrix,
     extra: float,
 ) -> Matrix:
-    """CVLface's (3, 3) transform (aug_utils/transform_cv2.py): rotate about the centre, move a
-    point near it to the centre, zoom, flip.
+    """Compute CVLface's transform of an image, which is one warp.
 
-    share, sign: (2,), how much of the possible shift is taken in x and y, and its direction. extra:
-    shift beyond it, as a share of half the image.
+    It rotates about the centre, moves a point near it to the centre, zooms and flips. Source:
+    CVLface, aug_utils/transform_cv2.py.
+
+    Args:
+        height: The height of the image in pixels.
+        width: The width of the image in pixels.
+        scale: The zoom.
+        degrees: The rotation in degrees.
+        flips: Whether the image is mirrored.
+        share: (2,) how much of the possible shift is taken in x and y.
+        sign: (2,) the direction of the shift, 1 or -1.
+        extra: The shift beyond what the zoom leaves, as a share of half the image.
+
+    Returns:
+        (3, 3) float64.
     """
     centre = np.array((width // 2, height // 2), dtype=np.float64)
     sine, cosine = math.sin(-math.radians(degrees)), math.cos(math.radians(degrees))
     rotation = np.array(((cosine, -sine, 0.0), (sine, cosine, 0.0), (0.0, 0.0, 1.0)))
     room = (centre / scale - centre + extra * centre) * sign
     zoom = np.diag((-scale if flips else scale, scale, 1.0))
-    product: Matrix = (
-        _move((width / 2, height / 2))
-        @ zoom
-        @ _move(-(centre + room * share))
-        @ _move(centre)
-        @ rotation
-        @ _move(-centre)
-    )
+    # The order of these products decides the last bits of the result.
+    zoomed = _move((width / 2, height / 2)) @ zoom @ _move(-(centre + room * share))
+    product: Matrix = zoomed @ _move(centre) @ rotation @ _move(-centre)
     return product
 
 
@@ -248,6 +321,7 @@ CVLFACE_VIEW = partial(geometric_view)
 
 
 def _move(by: ArrayLike) -> Matrix:
+    """Compute the (3, 3) matrix of a shift by (x, y)."""
     matrix = np.eye(3)
     matrix[:2, 2] = np.asarray(by)
     return matrix
@@ -260,7 +334,7 @@ def _rectangle(
     scale: tuple[float, float],
     ratio: tuple[float, float],
 ) -> tuple[int, int, int, int]:
-    """Top, left, height, width."""
+    """Draw a rectangle and return its top, left, height and width."""
     for _ in range(10):
         area = height * width * rng.uniform(*scale)
         aspect = math.exp(rng.uniform(math.log(ratio[0]), math.log(ratio[1])))
@@ -273,6 +347,7 @@ def _rectangle(
 
 
 def _holes(pixels: Pixels, rng: np.random.Generator) -> Pixels:
+    """Cut 12 to 20 holes of 16 x 16 pixels."""
     holed = pixels.copy()
     height, width = pixels.shape[:2]
     for _ in range(int(rng.integers(12, 21))):
@@ -282,6 +357,7 @@ def _holes(pixels: Pixels, rng: np.random.Generator) -> Pixels:
 
 
 def _blur(pixels: Pixels, rng: np.random.Generator) -> Pixels:
+    """Blur with a mean (1 of 10), a Gaussian (1 of 10) or low resolution."""
     kind = int(rng.integers(10))
     if kind == 0:
         size = int(rng.integers(1, 10))
@@ -293,15 +369,15 @@ def _blur(pixels: Pixels, rng: np.random.Generator) -> Pixels:
 
 
 def _rand_op(pixels: Pixels, rng: np.random.Generator, bins: tuple[int, int]) -> Pixels:
+    """Apply one drawn photometric operation."""
     functional = _albumentations()
     name = "equalize"
     for _ in range(3):
         name = _RAND_OPS[int(rng.integers(len(_RAND_OPS)))]
         if name not in _RARER:
             break
-    factor = 1.0 + 0.03 * int(rng.integers(bins[0], max(bins[1], bins[0] + 1))) * (
-        1 if rng.random() < 0.5 else -1
-    )
+    bin_number = int(rng.integers(bins[0], max(bins[1], bins[0] + 1)))
+    factor = 1.0 + 0.03 * bin_number * (1 if rng.random() < 0.5 else -1)
     match name:
         case "brightness":
             changed = functional.adjust_brightness_torchvision(pixels, factor)
@@ -312,9 +388,8 @@ def _rand_op(pixels: Pixels, rng: np.random.Generator, bins: tuple[int, int]) ->
         case "sharpness":
             changed = np.array(ImageEnhance.Sharpness(Image.fromarray(pixels)).enhance(factor))
         case "equalize":
-            changed = np.array(
-                ImageOps.equalize(Image.fromarray(pixels))
-            )  # albumentations' mode "pil" differs from it by up to 16 levels
+            # albumentations' mode "pil" differs from Pillow by up to 16 levels.
+            changed = np.array(ImageOps.equalize(Image.fromarray(pixels)))
         case "grey":
             changed = cv2.cvtColor(cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
         case _:
@@ -323,9 +398,10 @@ def _rand_op(pixels: Pixels, rng: np.random.Generator, bins: tuple[int, int]) ->
 
 
 def _albumentations() -> ModuleType:
-    """Its functions on pixels.
+    """Import albumentations' functions on pixels.
 
-    At import it would ask the network for a newer version of itself, unless told not to.
+    At import albumentations would ask the network for a newer version of itself, unless the
+    variable forbids it.
     """
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
     from albumentations.augmentations.pixel import functional
@@ -335,18 +411,21 @@ def _albumentations() -> ModuleType:
 
 
 def _pixels(image: object) -> Pixels:
+    """Convert what a library gives to uint8."""
     return np.asarray(image, dtype=np.uint8)
 
 
 def _check_probs(**probs: float) -> None:
+    """Refuse probabilities outside 0 to 1."""
     for name, prob in probs.items():
         if not 0.0 <= prob <= 1.0:
             raise ValueError(f"face view: {name} is {prob}; a probability from 0 to 1 is needed")
 
 
 def _check_range(name: str, bounds: tuple[float, float], lowest: float, highest: float) -> None:
+    """Refuse a range that is out of order, outside lowest to highest, or (0, 0)."""
     if not lowest <= bounds[0] <= bounds[1] <= highest or (lowest == 0.0 and bounds[1] == 0.0):
         raise ValueError(
-            f"face view: {name} is {bounds}; (from, to), in order and within {lowest} to "
+            f"face view: {name} is {bounds}; a range (from, to), in order and within {lowest} to "
             f"{highest}, is needed"
         )

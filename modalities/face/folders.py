@@ -1,5 +1,7 @@
-"""Anyone's own faces, DATA/SUBJECT/**/*.jpg (or png, ...), tar shards, RecordIO files and
-OpenSphere's lists: items, a split by subject, trials.
+"""A user's own faces: items, a split by subject, and trials.
+
+The faces may be folders DATA/SUBJECT/**/*.jpg (or png, ...), tar shards, RecordIO files, or
+OpenSphere's lists.
 """
 
 from __future__ import annotations
@@ -25,12 +27,23 @@ Split = Literal["train", "test", "all"]
 def items(
     data: str | Path, *, split: Split = "train", test_share: float = 0.2, seed: int = 0
 ) -> list[Item]:
-    """Items of the subjects of one split, in order of subject and path; label = subject.
+    """List the images of the subjects of one split, in order of subject and path.
 
-    The subjects are divided, never one subject's images: round(test_share x subjects), at least 2,
-    are held out, drawn with `seed`; with test_share 0, nobody. Raises ValueError for data without
-    images, a single subject, and too few subjects to hold some out; FileNotFoundError when it is
-    missing.
+    The subjects are divided, never the images of one subject.
+
+    Args:
+        data: The folder of the subjects' folders or of .tar shards, a .rec file, or a .txt list.
+        split: "train", "test", or "all" for everyone.
+        test_share: The share of the subjects that are held out for "test". round(test_share x
+            subjects), at least 2, are held out; with 0, nobody is.
+        seed: The seed of the draw of these subjects.
+
+    Returns:
+        Items whose label is the subject.
+
+    Raises:
+        FileNotFoundError: The data are missing.
+        ValueError: There are no images, only one subject, or too few subjects to hold some out.
     """
     return hold_out(
         scan(Path(data)),
@@ -51,8 +64,21 @@ def trials(
     test_share: float = 0.2,
     seed: int = 0,
 ) -> tuple[list[Item], Trials]:
-    """Items of a split and trials among them: all pairs if there are at most num_trials, else a
-    seeded draw, half of each kind, none twice.
+    """List the images of a split and trials among them.
+
+    All pairs are trials if there are at most num_trials. Otherwise the trials are a seeded draw,
+    half target and half nontarget, none of them twice.
+
+    Args:
+        data: As in items(). So are split, test_share and seed.
+        num_trials: The most trials that are made, at least 2.
+
+    Returns:
+        The items, and the labelled trials.
+
+    Raises:
+        FileNotFoundError: The data are missing.
+        ValueError: num_trials is below 2, or items() refuses the data.
     """
     if num_trials < 2:
         raise ValueError(f"{data}: num_trials is {num_trials}; at least 2 are needed")
@@ -61,17 +87,26 @@ def trials(
 
 
 def scan(root: Path) -> list[Item]:
-    """Every image below the folders of `root`, sorted; id = posix path below root, label = first
-    folder. Hidden files are passed over.
+    """List every image of a folder or file, in the order of their paths.
 
-    If `root` is or holds a .rec file (recordio.items) or holds .tar shards
-    (toolkit.data.shards.items), their items instead; if it is a .txt file, those that this
-    list names in its own folder (read_list).
-    FileNotFoundError when root is missing; ValueError when there is no image in a folder, or
-    several .rec files, and what the readers refuse.
+    Images lie in the folders of `root`; hidden files are passed over. If `root` is or holds a .rec
+    file (recordio.items), or holds .tar shards (toolkit.data.shards.items), their items are listed
+    instead. If it is a .txt file, the items are those that this list names in its own folder
+    (read_list).
+
+    Args:
+        root: The folder or file.
+
+    Returns:
+        Items whose id is the posix path below root, and whose label is the first folder.
+
+    Raises:
+        FileNotFoundError: root is missing.
+        ValueError: There is no image in any folder, there are several .rec files, or a reader
+            refuses its file.
     """
     if root.is_file() and root.suffix == ".txt":
-        return sorted(read_list(root, root.parent), key=lambda one: PurePosixPath(one.id).parts)
+        return sorted(read_list(root, root.parent), key=lambda item: PurePosixPath(item.id).parts)
     if root.is_file() and root.suffix == ".rec":
         return recordio.items(root)
     if not root.is_dir():
@@ -79,35 +114,43 @@ def scan(root: Path) -> list[Item]:
             f"{root}: no such folder; one with DATA/SUBJECT/image.jpg is needed"
         )
     if any(root.glob("*.tar")):
-        return sorted(
-            shards.items(root, suffixes=SUFFIXES), key=lambda one: PurePosixPath(one.id).parts
-        )
+        packed = shards.items(root, suffixes=SUFFIXES)
+        return sorted(packed, key=lambda item: PurePosixPath(item.id).parts)
     records = sorted(root.glob("*.rec"))
     if len(records) > 1:
         raise ValueError(
-            f"{root}: {len(records)} .rec files ({name_first(one.name for one in records)}); name "
-            "one of them"
+            f"{root}: there are {len(records)} .rec files "
+            f"({name_first(path.name for path in records)}); name one of them"
         )
     if records:
         return recordio.items(records[0])
-    found = [one for one in find_images(root) if one.label is not None]
-    if not found:
+    images = [item for item in find_images(root) if item.label is not None]
+    if not images:
         raise ValueError(
-            f"{root}: its images lie directly in it, without a subject's folder; expected "
-            "DATA/SUBJECT/image.jpg"
+            f"{root}: its images lie directly in it, without a subject's folder; "
+            "DATA/SUBJECT/image.jpg is expected"
         )
-    return found
+    return images
 
 
 def read_list(path: str | Path, root: str | Path) -> list[Item]:
-    """OpenSphere's training list: one `subject/image.jpg` a line (the last field, if there are
-    several), below root; id = the path, label = its folder.
+    """Read OpenSphere's training list, which has one `subject/image.jpg` a line.
 
-    ValueError: lines without a folder, paths outside root, files that are not there, repeated
-    lines; all counted, the first named.
+    Where a line has several fields, the last one is the path.
+
+    Args:
+        path: The list.
+        root: The folder that the paths start from.
+
+    Returns:
+        Items in the order of the list; the id is the path, and the label is its folder.
+
+    Raises:
+        ValueError: Lines have no folder, paths lie outside root, files are not there, or lines are
+            repeated. All are counted, and the first is named.
     """
     root = Path(root)
-    found: list[Item] = []
+    items: list[Item] = []
     bad, missing = [], []
     for number, text in text_lines(path):
         name = text.split()[-1]
@@ -115,18 +158,19 @@ def read_list(path: str | Path, root: str | Path) -> list[Item]:
         if len(place.parts) < 2 or place.is_absolute() or ".." in place.parts:
             bad.append(str(number))
             continue
-        found.append(Item(name, root / name, place.parent.as_posix()))
-        if not os.path.isfile(found[-1].path):  # Path.is_file raises where a name is too long
+        items.append(Item(name, root / name, place.parent.as_posix()))
+        # Path.is_file raises where a name is too long.
+        if not os.path.isfile(root / name):
             missing.append(name)
-    if bad or not found:
+    if bad or not items:
         raise ValueError(
             f"{path}: {len(bad)} lines are not `subject/image.jpg` below the images' folder "
-            f"(first: line {bad[0] if bad else 1})"
+            f"(first: line {bad[0] if bad else 1}); correct the list"
         )
     if missing:
         raise ValueError(
-            f"{path}: {len(missing)} of {len(found)} images are not in {root} "
+            f"{path}: {len(missing)} of {len(items)} images are not in {root} "
             f"({name_first(missing)}); fetch them or correct the list"
         )
-    check_unique(found, str(path))
-    return found
+    check_unique(items, str(path))
+    return items

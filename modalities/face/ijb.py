@@ -1,9 +1,9 @@
-"""IJB-B and IJB-C as the field passes them around (the VGG pack): loosely cropped images,
-landmarks, detector scores, templates; crops are aligned when read.
+"""IJB-B and IJB-C in the form that is passed around, the VGG pack; crops are aligned when read.
 
-Layout: ROOT/loose_crop/NAME.jpg and ROOT/meta/ijbc_face_tid_mid.txt, ijbc_name_5pts_score.txt, ...
-(field-face 1.6). Pairs, galleries and probes are read by eval.protocols.ijb_files and the protocols
-are eval.protocols.ijb's; this gives what must be embedded for them.
+The pack has loosely cropped images, landmarks, detector scores and templates. Its layout is
+ROOT/loose_crop/NAME.jpg and ROOT/meta/ijbc_face_tid_mid.txt, ijbc_name_5pts_score.txt, ...
+(field-face 1.6). This file gives what must be embedded. Pairs, galleries and probes are read by
+eval.protocols.ijb_files, and the protocols are eval.protocols.ijb's.
 """
 
 from __future__ import annotations
@@ -32,8 +32,13 @@ from toolkit.data.images import BadImage, to_floats
 
 
 class Pack(NamedTuple):
-    """F faces in the order of ..._face_tid_mid.txt: the items to embed (label None), templates and
-    media, the detector's scores (F,), the landmarks' file.
+    """F faces in the order of ..._face_tid_mid.txt.
+
+    Attributes:
+        items: The faces to embed, without labels.
+        faces: Their templates and media.
+        scores: (F,) the detector's scores.
+        landmarks: The path of the landmarks' file.
     """
 
     items: list[Item]
@@ -43,15 +48,23 @@ class Pack(NamedTuple):
 
 
 def pack(root: str | Path, name: str = "") -> Pack:
-    """The faces of ROOT. name: ijbb or ijbc, the beginning of its meta files (default: the one that
-    is there). Read them with partial(ijb.read, landmarks=str(pack.landmarks)).
+    """List the faces of a pack. Read them with partial(ijb.read, landmarks=str(pack.landmarks)).
 
-    FileNotFoundError and ValueError: what is missing, all counted: meta files, faces without image
-    or landmarks; lines of another kind.
+    Args:
+        root: The folder of the pack.
+        name: "ijbb" or "ijbc", the beginning of its meta files; "" takes the one that is there.
+
+    Returns:
+        The faces.
+
+    Raises:
+        FileNotFoundError: Meta files or the images' folder are missing; they are counted.
+        ValueError: Faces have no image or no landmarks, or lines are of another kind; all are
+            counted.
     """
     root, images = Path(root), Path(root) / "loose_crop"
     files = meta_files(root, name)
-    lacking = [str(one) for one in (files.landmarks, images) if not one.exists()]
+    lacking = [str(path) for path in (files.landmarks, images) if not path.exists()]
     if lacking:
         raise FileNotFoundError(
             f"{root}: {len(lacking)} parts of the pack are missing ({name_first(lacking)}); unpack "
@@ -59,25 +72,32 @@ def pack(root: str | Path, name: str = "") -> Pack:
         )
     faces = read_faces(files.faces)
     scores = read_detector_scores(files.landmarks, faces)
-    _kept(
-        str(files.landmarks), os.stat(files.landmarks).st_mtime_ns
-    )  # before the processes that read begin: they share it
-    with os.scandir(images) as listed:
-        there = {one.name for one in listed}
-    absent = [one for one in faces.names if one not in there]
+    # The landmarks are read before the processes that read images begin, so that these share them.
+    _kept(str(files.landmarks), os.stat(files.landmarks).st_mtime_ns)
+    with os.scandir(images) as entries:
+        present = {entry.name for entry in entries}
+    absent = [name for name in faces.names if name not in present]
     if absent:
         raise ValueError(
             f"{images}: {len(absent)} of {len(faces.names)} images are not there "
             f"({name_first(absent)}); unpack the images again"
         )
-    return Pack([Item(one, images / one) for one in faces.names], faces, scores, files.landmarks)
+    items = [Item(name, images / name) for name in faces.names]
+    return Pack(items, faces, scores, files.landmarks)
 
 
 def read_landmarks(path: str | Path) -> dict[str, NDArray[np.float64]]:
-    """Name -> (5, 2) landmarks of `name x1 y1 .. x5 y5 score` lines.
+    """Read the landmarks of lines `name x1 y1 .. x5 y5 score`.
 
-    ValueError: lines of another kind, faces listed twice with different landmarks (counted), an
-    empty file.
+    Args:
+        path: The file.
+
+    Returns:
+        (5, 2) landmarks in pixels by name.
+
+    Raises:
+        ValueError: Lines are of another kind, faces are listed twice with different landmarks (all
+            are counted), or the file is empty.
     """
     points: dict[str, NDArray[np.float64]] = {}
     bad, torn = [], []
@@ -92,13 +112,11 @@ def read_landmarks(path: str | Path) -> dict[str, NDArray[np.float64]]:
         elif not np.array_equal(points.setdefault(fields[0], values.reshape(5, 2)).ravel(), values):
             torn.append(fields[0])
     if bad or not points:
-        where = (
-            f"{len(bad)} lines ({at_lines(np.array(bad, dtype=np.int32))}) are not"
-            if bad
-            else "empty; expected"
-        )
+        problem = "the file is empty; its lines must be"
+        if bad:
+            problem = f"{len(bad)} lines ({at_lines(np.array(bad, dtype=np.int32))}) are not"
         raise ValueError(
-            f"{path}: {where} `name x1 y1 x2 y2 x3 y3 x4 y4 x5 y5 score`; fetch the file again"
+            f"{path}: {problem} `name x1 y1 x2 y2 x3 y3 x4 y4 x5 y5 score`; fetch the file again"
         )
     refuse_torn(path, torn)
     return points
@@ -107,17 +125,30 @@ def read_landmarks(path: str | Path) -> dict[str, NDArray[np.float64]]:
 def read(
     item: Item, *, landmarks: str, size: int = 112, width: int | None = None
 ) -> NDArray[np.float32]:
-    """A face of the pack -> (3, size, width or size) float32 RGB, 0 to 255, aligned by its
-    landmarks in the file `landmarks`, which is read once.
+    """Read a face of the pack, aligned by its landmarks.
 
-    As InsightFace's IJB code (recognition/_evaluation_/ijb/ijb_11.py Embedding.get).
-    Raises BadImage: no landmarks, landmarks that coincide, an unreadable image; ValueError for a
-    size or width that no image mends.
+    The alignment is that of InsightFace's IJB code (recognition/_evaluation_/ijb/ijb_11.py
+    Embedding.get).
+
+    Args:
+        item: The face.
+        landmarks: The path of the landmarks' file, which is read once.
+        size: The height of the result in pixels.
+        width: The width of the result in pixels; None means size.
+
+    Returns:
+        (3, size, width) float32 RGB, 0 to 255.
+
+    Raises:
+        BadImage: The face has no landmarks, its landmarks coincide, or the image is unreadable.
+        ValueError: The size or the width is not defined.
     """
     check(size, width)
     points = _kept(landmarks, os.stat(landmarks).st_mtime_ns).get(item.id)
     if points is None:
-        raise BadImage(f"{item.name}: no landmarks in {landmarks}; give the file of this pack")
+        raise BadImage(
+            f"{item.name}: there are no landmarks of it in {landmarks}; give the file of this pack"
+        )
     pixels = decode(item)
     try:
         return to_floats(crop(pixels, points, size, width=width))
@@ -127,4 +158,5 @@ def read(
 
 @lru_cache(maxsize=4)
 def _kept(path: str, changed: int) -> dict[str, NDArray[np.float64]]:
+    """Read the landmarks once for each time of the file's last change."""
     return read_landmarks(path)

@@ -1,8 +1,8 @@
-"""Face images, in files, shards and RecordIO, to float32 RGB (3, H, W) with values 0 to 255, in the
-one size that a network takes. Resizing is OpenCV's.
+"""Face images, in files, shards and RecordIO, as float32 RGB (3, H, W) in the size of a network.
 
-Decoding and its bounds are toolkit/data/images.py's; scaling and the order of colours that a
-network wants are its front-end's (toolkit/data/pixels.py).
+Values run from 0 to 255. Resizing is OpenCV's. Decoding and its bounds are in
+toolkit/data/images.py. The scaling and the order of colours that a network wants are in its
+front-end (toolkit/data/pixels.py).
 """
 
 from __future__ import annotations
@@ -20,13 +20,24 @@ Fit = Literal["exact", "resize", "pad"]
 
 
 def read(item: Item, *, size: tuple[int, int] = (112, 112), fit: Fit = "exact") -> Floats:
-    """item -> (3, height, width) float32 RGB, 0 to 255. size: height and width wanted.
+    """Read an image in the size that a network takes.
 
-    fit: exact (another size is refused: a network for aligned crops loses much on others, so align
-    first: align.py), resize (to the size wanted, whatever that does to the proportions), pad
-    (resize within the size and centre on black). Shrinking averages areas, enlarging is bilinear.
-    Raises BadImage as decode() does and for another size; ValueError for an unknown fit or a size
-    below 1.
+    Shrinking averages areas, and enlarging is bilinear.
+
+    Args:
+        item: The image.
+        size: The height and the width of the result in pixels, each from 1 to 4096.
+        fit: What happens to an image of another size. "exact" refuses it: a network for aligned
+            crops loses much on other images, so align them first (align.py). "resize" resizes it,
+            whatever that does to the proportions. "pad" resizes it within the size and centres it
+            on black.
+
+    Returns:
+        (3, height, width) float32 RGB, 0 to 255.
+
+    Raises:
+        BadImage: The image cannot be decoded, or has another size and fit is "exact".
+        ValueError: fit is another word, or the size is out of range.
     """
     if fit not in get_args(Fit):
         raise ValueError(f"read: fit is {fit!r}; choose one of {', '.join(get_args(Fit))}")
@@ -37,59 +48,68 @@ def read(item: Item, *, size: tuple[int, int] = (112, 112), fit: Fit = "exact") 
         if fit == "exact":
             height, width = pixels.shape[:2]
             raise BadImage(
-                f"{item.name}: {height} x {width} pixels, but {size[0]} x {size[1]} are wanted; "
-                "align it (modalities.face.align), or choose another fit"
+                f"{item.name}: the image has {height} x {width} pixels, but {size[0]} x {size[1]} "
+                "are needed; align it (modalities.face.align), or choose another fit"
             )
         pixels = _resize(pixels, size) if fit == "resize" else _pad(pixels, size)
     return to_floats(pixels)
 
 
 def decode(item: Item) -> Pixels:
-    """item -> (H, W, 3) uint8 RGB, upright as its EXIF orientation says.
+    """Decode an image as (H, W, 3) uint8 RGB, upright as its EXIF orientation says.
 
-    Raises BadImage for a file that is missing or over 256 MiB, and as
-    toolkit.data.images.decode_bytes() does.
+    Args:
+        item: The image.
+
+    Returns:
+        The pixels.
+
+    Raises:
+        BadImage: The file is missing or over 256 MiB, or toolkit.data.images.decode_bytes() refuses
+            it.
     """
     return decode_bytes(encoded(item), item.name)
 
 
 def encoded(item: Item) -> bytes:
-    """The bytes of the image file as they lie on disk, in a tar shard or in a RecordIO file.
+    """Return the bytes of an image file as they lie on disk, in a tar shard or in a RecordIO file.
 
-    Raises BadImage where there are none to be had.
+    Args:
+        item: The image.
+
+    Returns:
+        The encoded image.
+
+    Raises:
+        BadImage: The bytes cannot be read.
     """
-    held = file_bytes(item)
+    raw = file_bytes(item)
     try:
-        return join_parts(held) if item.ending == RECORD_SUFFIX else held
+        return join_parts(raw) if item.ending == RECORD_SUFFIX else raw
     except ValueError as error:
         raise BadImage(f"{item.name}: {error}") from error
 
 
 def to_pixels(image: Floats) -> Pixels:
-    """(3, H, W) float32 -> (H, W, 3) uint8, rounded and limited to 0..255: the inverse of
-    to_floats.
+    """Convert (3, H, W) float32 to (H, W, 3) uint8, the inverse of to_floats.
+
+    Values are rounded and limited to 0 to 255.
     """
-    return np.asarray(
-        cv2.merge(
-            [cv2.addWeighted(plane, 1.0, plane, 0.0, 0.0, dtype=cv2.CV_8U) for plane in image]
-        ),
-        dtype=np.uint8,
-    )  # cv2 rounds and saturates
+    # OpenCV rounds and saturates.
+    planes = [cv2.addWeighted(plane, 1.0, plane, 0.0, 0.0, dtype=cv2.CV_8U) for plane in image]
+    return np.asarray(cv2.merge(planes), dtype=np.uint8)
 
 
 def _resize(pixels: Pixels, size: tuple[int, int]) -> Pixels:
+    """Resize to (height, width) by averages of areas, or bilinearly to enlarge."""
     shrinks = size[0] * size[1] < pixels.shape[0] * pixels.shape[1]
-    return np.asarray(
-        cv2.resize(
-            pixels,
-            (size[1], size[0]),
-            interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR,
-        ),
-        dtype=np.uint8,
-    )
+    interpolation = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+    resized = cv2.resize(pixels, (size[1], size[0]), interpolation=interpolation)
+    return np.asarray(resized, dtype=np.uint8)
 
 
 def _pad(pixels: Pixels, size: tuple[int, int]) -> Pixels:
+    """Resize within (height, width), keep the proportions, and centre on black."""
     height, width = pixels.shape[:2]
     scale = min(size[0] / height, size[1] / width)
     inner = max(1, min(size[0], round(height * scale))), max(1, min(size[1], round(width * scale)))

@@ -1,10 +1,11 @@
-"""The ORL (AT&T) database of faces: 40 subjects (a part of it will do), 10 images each of 92 x 112
-pixels, grey, loosely centred, no landmarks.
+"""The ORL (AT&T) database of faces: 40 subjects with 10 grey images of 92 x 112 pixels each.
 
-Layout: DATA/orl/s1/1.pgm ... Credit: Olivetti Research Laboratory, Cambridge (Samaria and Harter
-1994). Pixels alone give an EER of about 16 % and nearly every nearest neighbour right, so report
-EER and MAP@R. Read with partial(images.read, size=(112, 92)), or size=(112, 112), fit="pad" for
-networks of that size.
+A part of the subjects is enough. The faces are loosely centred, and there are no landmarks.
+
+The layout is DATA/orl/s1/1.pgm ... Credit: Olivetti Research Laboratory, Cambridge (Samaria and
+Harter 1994). Pixels alone give an EER of about 16 % and nearly every nearest neighbour right, so
+report EER and MAP@R. Read the images with partial(images.read, size=(112, 92)), or with size=(112,
+112), fit="pad" for networks of that size.
 """
 
 from __future__ import annotations
@@ -29,41 +30,46 @@ def items(
     fold: int = 0,
     num_folds: int = 5,
 ) -> list[Item]:
-    """Items with id and label as in "s1/1" and "s1", by subject and number. data: the folder that
-    holds orl/.
+    """List the images of a split, by subject and number.
 
-    The subjects are divided into num_folds folds (seed 0), sizes differing by one at most; "test"
-    is fold number `fold`, "train" the rest, "all" everyone. FileNotFoundError or ValueError, saying
-    what to fetch, for a missing folder, another layout or too few subjects; ValueError for a fold
-    out of range.
+    The subjects are divided into num_folds folds (seed 0), whose sizes differ by one at most.
+
+    Args:
+        data: The folder that holds orl/.
+        split: "test" is fold number `fold`, "train" the rest, "all" everyone.
+        fold: The number of the fold, from 0.
+        num_folds: How many folds there are, from 2 to half of the subjects.
+
+    Returns:
+        Items with id and label as in "s1/1" and "s1".
+
+    Raises:
+        FileNotFoundError: The folder is missing; the message says what to fetch.
+        ValueError: The folder is laid out otherwise or has too few subjects (the message says what
+            to fetch), or the fold is out of range.
     """
     folder = Path(data) / "orl"
     if split not in ("train", "test", "all"):
         raise ValueError(f"split is {split!r}; allowed are 'train', 'test' and 'all'")
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder; {FETCH}")
-    found = [
-        one
-        for one in find_images(folder)
-        if one.label is not None and one.label[1:].isdecimal() and one.path.stem.isdecimal()
+    images = [
+        item
+        for item in find_images(folder)
+        if item.label is not None and item.label[1:].isdecimal() and item.path.stem.isdecimal()
     ]
-    subjects = sorted({int(str(one.label)[1:]) for one in found})
+    subjects = sorted({int(str(item.label)[1:]) for item in images})
     if not 2 <= num_folds <= len(subjects) // 2 or not 0 <= fold < num_folds:
         raise ValueError(
-            f"{folder}: fold {fold} of {num_folds} with {len(subjects)} subjects; num_folds from 2 "
-            f"to {len(subjects) // 2}, fold below it are allowed ({FETCH})"
+            f"{folder}: fold {fold} of {num_folds} is chosen of {len(subjects)} subjects; "
+            f"num_folds from 2 to {len(subjects) // 2} and a fold below it are allowed ({FETCH})"
         )
-    found.sort(key=lambda one: (int(str(one.label)[1:]), int(one.path.stem)))
-    held_out = {
-        f"s{subjects[i]}"
-        for i in np.random.default_rng(0).permutation(len(subjects))[fold::num_folds]
-    }
-    chosen = (
-        found
-        if split == "all"
-        else [one for one in found if (one.label in held_out) == (split == "test")]
-    )
-    return [one._replace(id=f"{one.label}/{one.path.stem}") for one in chosen]
+    images.sort(key=lambda item: (int(str(item.label)[1:]), int(item.path.stem)))
+    order = np.random.default_rng(0).permutation(len(subjects))
+    held_out = {f"s{subjects[i]}" for i in order[fold::num_folds]}
+    if split != "all":
+        images = [item for item in images if (item.label in held_out) == (split == "test")]
+    return [item._replace(id=f"{item.label}/{item.path.stem}") for item in images]
 
 
 def trials(
@@ -73,6 +79,17 @@ def trials(
     fold: int = 0,
     num_folds: int = 5,
 ) -> tuple[list[Item], Trials]:
-    """Items of a split and all their pairs i < j."""
+    """List the images of a split and all their pairs i < j.
+
+    Args:
+        data: As in items(). So are split, fold and num_folds.
+
+    Returns:
+        The items, and the trials.
+
+    Raises:
+        FileNotFoundError: The folder is missing.
+        ValueError: items() refuses the data.
+    """
     chosen = items(data, split=split, fold=fold, num_folds=num_folds)
     return chosen, all_pairs(chosen)

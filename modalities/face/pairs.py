@@ -1,14 +1,14 @@
 """Verification pairs of faces: the lists of LFW, CALFW, CPLFW, CFP and AgeDB, and their images.
 
-read_folder() takes the reader by what is there. LFW's pairs.txt is read by
-eval.protocols.lfw.read_pairs; OpenSphere's `label path0 path1` and other trial lists by
+read_folder() chooses the reader by what is in a folder. LFW's pairs.txt is read by
+eval.protocols.lfw.read_pairs. OpenSphere's `label path0 path1` and other trial lists are read by
 eval.formats.trials.read_trials.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -25,74 +25,117 @@ _MAX_MAT = 2**28
 
 
 class Pairs(NamedTuple):
-    """Trials between image ids (paths below the images' folder) and their folds (P,), from 0."""
+    """Trials between images, with their folds.
+
+    Attributes:
+        trials: The trials; ids are paths below the images' folder.
+        folds: (P,) the fold of each pair, from 0.
+    """
 
     trials: Trials
     folds: Ints
 
 
 def find_list(folder: str | Path) -> Path | None:
-    """A folder's list, as the data sets come: pairs.txt, else pairs_NAME.txt, CFP's folder Protocol
-    or AgeDB's .mat, None without any. ValueError: several.
+    """Find the list of pairs in a folder, as the data sets come.
+
+    The list is pairs.txt, otherwise pairs_NAME.txt, CFP's folder Protocol or AgeDB's .mat.
+
+    Args:
+        folder: The folder of a data set.
+
+    Returns:
+        The path of the list, or None if there is none.
+
+    Raises:
+        ValueError: There are several lists.
     """
     folder = Path(folder)
-    if (folder / "pairs.txt").is_file():  # LFW's comes with others beside it
+    # LFW's pairs.txt comes with other lists beside it.
+    if (folder / "pairs.txt").is_file():
         return folder / "pairs.txt"
-    found = [
+    lists = [
         *sorted(folder.glob("pairs_*.txt")),
-        *(one for one in [folder / "Protocol"] if one.is_dir()),
+        *(path for path in [folder / "Protocol"] if path.is_dir()),
         *sorted(folder.glob("*.mat")),
     ]
-    if len(found) > 1:
+    if len(lists) > 1:
         raise ValueError(
-            f"{folder}: {len(found)} lists of pairs ({name_first([one.name for one in found])}); "
-            "leave the one that is wanted"
+            f"{folder}: there are {len(lists)} lists of pairs "
+            f"({name_first([path.name for path in lists])}); leave only the one to read"
         )
-    return found[0] if found else None
+    return lists[0] if lists else None
 
 
 def read_folder(folder: str | Path) -> Pairs:
-    """The pairs of a folder, by the form of its list: read_cfp (frontal-frontal where the folder's
-    name ends in ff, else frontal-profile), read_agedb, read_lfw where the first line is numbers
-    alone, else read_two_lines. FileNotFoundError: no list; ValueError: what find_list() and the
-    readers refuse.
+    """Read the pairs of a folder, by the form of its list.
+
+    CFP's folder Protocol is read by read_cfp(), frontal-frontal where the folder's name ends in ff
+    and frontal-profile otherwise. A .mat is read by read_agedb(). A text whose first line is
+    numbers alone is read by read_lfw(), any other by read_two_lines().
+
+    Args:
+        folder: The folder of a data set.
+
+    Returns:
+        The pairs.
+
+    Raises:
+        FileNotFoundError: There is no list.
+        ValueError: What find_list() and the readers refuse.
     """
     folder = Path(folder)
     path = find_list(folder)
     if path is None:
         raise FileNotFoundError(
-            f"{folder}: no list of pairs; pairs.txt, pairs_NAME.txt, CFP's folder Protocol or "
-            "AgeDB's .mat is needed"
+            f"{folder}: there is no list of pairs; pairs.txt, pairs_NAME.txt, CFP's folder "
+            "Protocol or AgeDB's .mat is needed"
         )
     if path.name == "Protocol":
         return read_cfp(path, "FF" if folder.name.lower().endswith("ff") else "FP")
     if path.suffix == ".mat":
         return read_agedb(path)
     first = next(text_lines(path), (0, ""))[1].split()
-    return (
-        read_two_lines(path)
-        if first and not all(one.isdecimal() for one in first)
-        else read_lfw(path)
-    )
+    if first and not all(field.isdecimal() for field in first):
+        return read_two_lines(path)
+    return read_lfw(path)
 
 
 def read_lfw(path: str | Path) -> Pairs:
-    """LFW's pairs.txt, ids NAME/NAME_0001.jpg.
+    """Read LFW's pairs.txt; ids are NAME/NAME_0001.jpg.
 
-    As eval.protocols.lfw.read_pairs, which counts what is wrong.
+    eval.protocols.lfw.read_pairs reads the file and counts what is wrong with it.
+
+    Args:
+        path: The list.
+
+    Returns:
+        The pairs.
+
+    Raises:
+        ValueError: What eval.protocols.lfw.read_pairs refuses.
     """
     return Pairs(*lfw.read_pairs(path, suffix=".jpg"))
 
 
 def read_two_lines(path: str | Path, *, num_folds: int = 10) -> Pairs:
-    """CALFW's pairs_CALFW.txt and CPLFW's pairs_CPLFW.txt: two lines a pair, `name.jpg label` each,
-    0 for different people (CALFW: else the fold's number).
+    """Read CALFW's pairs_CALFW.txt or CPLFW's pairs_CPLFW.txt, which have two lines a pair.
 
-    First come all same pairs, then all different ones. Fold f takes the f-th tenth of both, and the
-    result is ordered by fold, same before different, as in FaceX-Zoo
-    (test_protocol/lfw/pairs_parser.py) and in InsightFace's .bin files.
-    ValueError: lines of another kind, an odd number, two labels that differ, same and different
-    pairs that do not divide into the folds; counted.
+    Each line is `name.jpg label`, with 0 for different people and anything else for the same (CALFW
+    writes the fold's number). The file lists all same pairs first, then all different ones. Fold f
+    takes the f-th tenth of both. The result is ordered by fold, same before different, as in
+    FaceX-Zoo (test_protocol/lfw/pairs_parser.py) and in InsightFace's .bin files.
+
+    Args:
+        path: The list.
+        num_folds: How many folds there are.
+
+    Returns:
+        The pairs.
+
+    Raises:
+        ValueError: Lines of another kind, an odd number of lines, pairs with two labels, or numbers
+            of same and different pairs that do not divide into the folds; all are counted.
     """
     rows, bad = [], []
     for number, text in text_lines(path):
@@ -107,12 +150,11 @@ def read_two_lines(path: str | Path, *, num_folds: int = 10) -> Pairs:
         else:
             bad.append(number)
     if bad or len(rows) % 2 or not rows:
-        where = (
-            f"{len(bad)} lines are not `name.jpg label` ({at_lines(np.array(bad, dtype=np.int32))})"
-            if bad
-            else f"{len(rows)} lines, not two for each pair"
-        )
-        raise ValueError(f"{path}: {where}; fetch the file again")
+        problem = f"there are {len(rows)} lines, not two for each pair"
+        if bad:
+            places = at_lines(np.array(bad, dtype=np.int32))
+            problem = f"{len(bad)} lines are not `name.jpg label` ({places})"
+        raise ValueError(f"{path}: {problem}; fetch the file again")
     torn = [str(i + 1) for i in range(0, len(rows), 2) if rows[i][1] != rows[i + 1][1]]
     if torn:
         raise ValueError(
@@ -120,32 +162,38 @@ def read_two_lines(path: str | Path, *, num_folds: int = 10) -> Pairs:
             "file again"
         )
     pairs = [(rows[i][0], rows[i + 1][0], rows[i][1]) for i in range(0, len(rows), 2)]
-    same, different = [one for one in pairs if one[2]], [one for one in pairs if not one[2]]
-    if (
-        num_folds < 1
-        or len(same) % num_folds
-        or len(different) % num_folds
-        or not same
-        or not different
-    ):
+    same = [pair for pair in pairs if pair[2]]
+    different = [pair for pair in pairs if not pair[2]]
+    divides = num_folds > 0 and not len(same) % num_folds and not len(different) % num_folds
+    if not (divides and same and different):
         raise ValueError(
             f"{path}: {len(same)} same and {len(different)} different pairs do not divide into "
             f"{num_folds} folds; fetch the file again"
         )
-    each = [len(one) // num_folds for one in (same, different)]
+    s, d = len(same) // num_folds, len(different) // num_folds
     folds = [
-        [*same[f * each[0] : (f + 1) * each[0]], *different[f * each[1] : (f + 1) * each[1]]]
-        for f in range(num_folds)
+        [*same[f * s : (f + 1) * s], *different[f * d : (f + 1) * d]] for f in range(num_folds)
     ]
     return _pairs(folds)
 
 
 def read_cfp(protocol: str | Path, kind: Literal["FF", "FP"] = "FP") -> Pairs:
-    """CFP's folder Protocol: Pair_list_F.txt and Pair_list_P.txt (`number path`),
-    Split/FP/01..10/{same,diff}.txt (`number,number`, frontal first).
+    """Read CFP's folder Protocol.
 
-    Ids are the paths below the data set's folder, Data/Images/001/frontal/01.jpg. FF: both frontal.
-    ValueError and FileNotFoundError say what is missing.
+    It holds Pair_list_F.txt and Pair_list_P.txt (`number path`), and
+    Split/FP/01..10/{same,diff}.txt (`number,number`, frontal first). Ids are the paths below the
+    data set's folder, such as Data/Images/001/frontal/01.jpg.
+
+    Args:
+        protocol: The folder Protocol.
+        kind: "FP" for frontal-profile, "FF" for frontal-frontal.
+
+    Returns:
+        The pairs.
+
+    Raises:
+        FileNotFoundError: There are no folders of folds.
+        ValueError: kind is another word, or lines of a list are of another kind; they are counted.
     """
     if kind not in ("FF", "FP"):
         raise ValueError(
@@ -153,64 +201,89 @@ def read_cfp(protocol: str | Path, kind: Literal["FF", "FP"] = "FP") -> Pairs:
         )
     protocol = Path(protocol)
     sides = [_numbered_paths(protocol / f"Pair_list_{side}.txt") for side in ("F", kind[1])]
-    splits = sorted(one for one in (protocol / "Split" / kind).glob("*") if one.is_dir())
+    splits = sorted(path for path in (protocol / "Split" / kind).glob("*") if path.is_dir())
     if len(splits) < 2:
         raise FileNotFoundError(
-            f"{protocol / 'Split' / kind}: {len(splits)} folders of folds; 01 to 10 are needed, "
-            "from the data set's archive"
+            f"{protocol / 'Split' / kind}: there are {len(splits)} folders of folds; 01 to 10 are "
+            "needed, from the data set's archive"
         )
     folds = []
     for split in splits:
-        fold = []
-        for name, same in (("same.txt", True), ("diff.txt", False)):
-            bad = []
-            for number, text in text_lines(split / name):
-                fields = [one.strip() for one in text.split(",")]
-                if len(fields) == 2 and fields[0] in sides[0] and fields[1] in sides[1]:
-                    fold.append((sides[0][fields[0]], sides[1][fields[1]], same))
-                else:
-                    bad.append(number)
-            if bad:
-                raise ValueError(
-                    f"{split / name}: {len(bad)} lines are not two numbers of the image lists "
-                    f"({at_lines(np.array(bad, dtype=np.int32))})"
-                )
-        folds.append(fold)
+        same = _numbered_pairs(split / "same.txt", sides[0], sides[1])
+        different = _numbered_pairs(split / "diff.txt", sides[0], sides[1])
+        folds.append([(*pair, True) for pair in same] + [(*pair, False) for pair in different])
     return _pairs(folds)
 
 
-def read_agedb(path: str | Path) -> Pairs:
-    """AgeDB's new_protocol_30.mat (or another year's): a cell `splits` of folds, each with the two
-    images' names and labels 1 and -1; ids NAME.jpg.
+def _numbered_pairs(
+    path: Path, left: Mapping[str, str], right: Mapping[str, str]
+) -> list[tuple[str, str]]:
+    """Read the pairs of a list of `number,number`; left and right give the path of each number."""
+    pairs, bad = [], []
+    for number, text in text_lines(path):
+        fields = [field.strip() for field in text.split(",")]
+        if len(fields) == 2 and fields[0] in left and fields[1] in right:
+            pairs.append((left[fields[0]], right[fields[1]]))
+        else:
+            bad.append(number)
+    if bad:
+        raise ValueError(
+            f"{path}: {len(bad)} lines are not two numbers of the image lists "
+            f"({at_lines(np.array(bad, dtype=np.int32))}); fetch the file again"
+        )
+    return pairs
 
-    The nesting is that of FaceX-Zoo's parser (test_protocol/lfw/pairs_parser.py). ValueError if it
-    is otherwise.
+
+def read_agedb(path: str | Path) -> Pairs:
+    """Read AgeDB's new_protocol_30.mat, or that of another year; ids are NAME.jpg.
+
+    The file holds a cell `splits` of folds, each with the names of two images and labels 1 and -1.
+    The nesting is that of FaceX-Zoo's parser (test_protocol/lfw/pairs_parser.py).
+
+    Args:
+        path: The file.
+
+    Returns:
+        The pairs.
+
+    Raises:
+        ValueError: The file is nested otherwise, is too large, or has too few or empty folds.
     """
     path = Path(path)
     if path.stat().st_size > _MAX_MAT:
-        raise ValueError(f"{path}: over {_MAX_MAT} bytes; this is no list of pairs")
+        raise ValueError(f"{path}: the file has over {_MAX_MAT} bytes; this is no list of pairs")
     try:
         folds = [
             [(first, second, same) for first, second, same in fold] for fold in agedb_folds(path)
         ]
     except ValueError as error:
         raise ValueError(
-            f"{path}: no protocol of AgeDB ({str(error).removeprefix(f'{path}: ')[:160]}); fetch "
-            "the file again"
+            f"{path}: this is no protocol of AgeDB "
+            f"({str(error).removeprefix(f'{path}: ')[:160]}); fetch the file again"
         ) from None
     if len(folds) < 2 or not all(folds):
         raise ValueError(
-            f"{path}: {len(folds)} folds, {sum(not one for one in folds)} of them empty; fetch the "
-            "file again"
+            f"{path}: there are {len(folds)} folds, {sum(not fold for fold in folds)} of them "
+            "empty; at least 2 are needed, none empty; fetch the file again"
         )
     return _pairs(folds)
 
 
 def find_images(trials: Trials, root: str | Path) -> list[Item]:
-    """The image of every id of a list: root/id, or, for ids without a suffix, the first of .jpg,
-    .png, ... that is there. label = the image's folder, if any.
+    """Find the image of every id of a list.
 
-    ValueError counts the ids that name no file, or one outside root, and names the first.
+    The image is root/id or, for ids without a suffix, the first of .jpg, .png, ... that is there.
+
+    Args:
+        trials: The trials whose ids are looked for.
+        root: The folder of the images.
+
+    Returns:
+        One item for each id; its label is the image's folder, if there is any.
+
+    Raises:
+        FileNotFoundError: root is missing.
+        ValueError: Ids name no file, or one outside root; they are counted, and the first is named.
     """
     root = Path(root)
     if not root.is_dir():
@@ -218,44 +291,40 @@ def find_images(trials: Trials, root: str | Path) -> list[Item]:
             f"{root}: no such folder; one with the images of the pairs is needed"
         )
     ids = list(dict.fromkeys((*trials.enrol_ids, *trials.probe_ids)))
-    found: list[Item] = []
+    items: list[Item] = []
     missing = []
-    for one in ids:
-        named = root / one
-        inside = ".." not in named.parts and not Path(one).is_absolute()
-        suffixes = ("",) if named.suffix.lower() in SUFFIXES else SUFFIXES
-        candidates = [as_stored(root, one + suffix) for suffix in suffixes] if inside else []
-        there = next(
-            (path for path in candidates if os.path.isfile(path)), None
-        )  # Path.is_file raises where a name is too long
-        if there is None:
-            missing.append(one)
+    for id in ids:
+        written = root / id
+        inside = ".." not in written.parts and not Path(id).is_absolute()
+        suffixes = ("",) if written.suffix.lower() in SUFFIXES else SUFFIXES
+        candidates = [as_stored(root, id + suffix) for suffix in suffixes] if inside else []
+        # Path.is_file raises where a name is too long.
+        path = next((path for path in candidates if os.path.isfile(path)), None)
+        if path is None:
+            missing.append(id)
         else:
-            found.append(Item(one, there, Path(one).parent.name or None))
+            items.append(Item(id, path, Path(id).parent.name or None))
     if missing:
         raise ValueError(
             f"{root}: {len(missing)} of {len(ids)} images of the pairs are not there "
             f"({name_first(missing)}); fetch them or correct the list"
         )
-    return found
+    return items
 
 
 def _pairs(folds: Sequence[Sequence[tuple[str, str, bool]]]) -> Pairs:
-    rows = [one for fold in folds for one in fold]
+    """Make trials and folds of (first, second, same) in each fold."""
+    rows = [row for fold in folds for row in fold]
     ids = tuple(dict.fromkeys(name for first, second, _ in rows for name in (first, second)))
-    number = {one: i for i, one in enumerate(ids)}
+    number = {id: i for i, id in enumerate(ids)}
     sides = np.array([(number[first], number[second]) for first, second, _ in rows], dtype=np.int32)
+    target = np.array([same for _, _, same in rows], dtype=np.bool_)
     fold_of = np.repeat(np.arange(len(folds), dtype=np.int32), [len(fold) for fold in folds])
-    return Pairs(
-        Trials(
-            ids, ids, sides[:, 0], sides[:, 1], np.array([row[2] for row in rows], dtype=np.bool_)
-        ),
-        fold_of,
-    )
+    return Pairs(Trials(ids, ids, sides[:, 0], sides[:, 1], target), fold_of)
 
 
 def _numbered_paths(path: Path) -> dict[str, str]:
-    """Number -> path below the data set's folder; the list states it from the list's own folder."""
+    """Map numbers to paths below the data set's folder, which the list states from its own."""
     paths: dict[str, str] = {}
     bad = []
     for number, text in text_lines(path):

@@ -1,7 +1,7 @@
 """The data sets of faces that `likeness prepare` knows.
 
-Checksums are those of scikit-learn's datasets/_lfw.py. Nobody's is known for ORL, and the output
-says so.
+The checksums are those of scikit-learn's datasets/_lfw.py. Nobody has published one for ORL, and
+the output of the command says so.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ DATASETS = (
             Holds("lfw-original/images", (".jpg",), 13_233),
             Holds("lfw-original", ("pairs.txt",), 1),
         ),
-        note="scikit-learn's copy of the original images: faces are not aligned. Networks for "
-        "aligned faces need modalities.face.align first.",
+        note="these are scikit-learn's copy of the original images, so the faces are not aligned. "
+        "Networks for aligned faces need modalities.face.align first.",
     ),
     Dataset(
         name="orl",

@@ -1,9 +1,11 @@
-"""CMU AN4: 54 speakers, 9 to 14 utterances each of .7 to 6.4 s, 16 kHz, close-talking, one session
-per speaker; f... are women and m... are men.
+"""CMU AN4: 54 speakers with 9 to 14 utterances of 0.7 to 6.4 s each, 16 kHz, close-talking.
 
-One session per speaker makes the long-term spectrum (microphone, room) a cue: never quote results
-on it for robustness to the channel. Layout: DATA/an4/wav/SPEAKER/*.flac and, optionally,
-DATA/librispeech/flac/SPEAKER/*.flac (251 speakers of train-clean-100, more classes to train on).
+Names that begin with f are women, names that begin with m are men. There is one session per
+speaker, which makes the long-term spectrum (microphone, room) a cue: never quote results on this
+data set for robustness to the channel.
+
+The layout is DATA/an4/wav/SPEAKER/*.flac and, optionally, DATA/librispeech/flac/SPEAKER/*.flac (251
+speakers of train-clean-100, which are more classes to train on).
 """
 
 from __future__ import annotations
@@ -36,20 +38,32 @@ def items(
     speeds: Sequence[float] = (),
     librispeech: bool = False,
 ) -> list[Item]:
-    """Items with id "SPEAKER/name" and label SPEAKER, sorted. data: the folder that holds an4/.
+    """List the utterances of a split, sorted by id.
 
-    The speakers are divided into num_folds folds with even shares of each sex (seed 0); "test" is
-    fold number `fold`, "train" the rest, "all" everyone.
-    speeds: copies at these speeds as new classes (speed_copies). librispeech: its speakers join
-    "train" and "all" as classes "libri-SPEAKER". Raises FileNotFoundError or ValueError, saying
-    what to fetch, when a folder is missing or laid out otherwise, and ValueError for a fold out of
-    range.
+    The speakers are divided into num_folds folds with even shares of each sex (seed 0).
+
+    Args:
+        data: The folder that holds an4/.
+        split: "test" is fold number `fold`, "train" the rest, "all" everyone.
+        fold: The number of the fold, from 0.
+        num_folds: How many folds there are.
+        speeds: The speeds of copies, which are new classes (speed_copies).
+        librispeech: Whether LibriSpeech's speakers join "train" and "all" as classes
+            "libri-SPEAKER".
+
+    Returns:
+        Items with id "SPEAKER/name" and label SPEAKER.
+
+    Raises:
+        FileNotFoundError: A folder is missing; the message says what to fetch.
+        ValueError: A folder is laid out otherwise; the message says what to fetch. Or the fold is
+            out of range.
     """
     check_split(split)
     data = Path(data)
     every = _scan(data / "an4" / "wav", FETCH, prefix="")
-    speakers = sorted({str(one.label) for one in every})
-    strange = [one for one in speakers if one[0] not in "fm"]
+    speakers = sorted({str(item.label) for item in every})
+    strange = [speaker for speaker in speakers if speaker[0] not in "fm"]
     if strange:
         raise ValueError(
             f"{data / 'an4' / 'wav'}: {len(strange)} of {len(speakers)} folders do not start with "
@@ -59,14 +73,11 @@ def items(
         raise ValueError(
             f"an4: fold is {fold}; 0 to {num_folds - 1} are allowed with num_folds {num_folds}"
         )
-    held_out = stratified_folds(
-        [[one for one in speakers if one[0] == sex] for sex in "fm"], num_folds
-    )[fold]
-    chosen = (
-        every
-        if split == "all"
-        else [one for one in every if (one.label in held_out) == (split == "test")]
-    )
+    groups = [[speaker for speaker in speakers if speaker[0] == sex] for sex in "fm"]
+    held_out = stratified_folds(groups, num_folds)[fold]
+    chosen = every
+    if split != "all":
+        chosen = [item for item in every if (item.label in held_out) == (split == "test")]
     if librispeech and split != "test":
         chosen = chosen + _scan(data / "librispeech" / "flac", FETCH_LIBRISPEECH, prefix="libri-")
     return speed_copies(chosen, speeds)
@@ -80,29 +91,38 @@ def trials(
     num_folds: int = 5,
     same_sex: bool = False,
 ) -> tuple[list[Item], Trials]:
-    """Items of a split (without speeds or LibriSpeech) and all their pairs i < j; same_sex keeps
-    the pairs of two women or two men.
+    """List the utterances of a split, without speeds or LibriSpeech, and all their pairs i < j.
+
+    Args:
+        data: As in items(). So are split, fold and num_folds.
+        same_sex: Whether to keep only the pairs of two women or two men.
+
+    Returns:
+        The items, and the trials.
+
+    Raises:
+        FileNotFoundError: A folder is missing.
+        ValueError: items() refuses the data.
     """
     chosen = items(data, split=split, fold=fold, num_folds=num_folds)
-    return chosen, all_pairs(chosen, within=[one.id[0] for one in chosen] if same_sex else None)
+    sexes = [item.id[0] for item in chosen] if same_sex else None
+    return chosen, all_pairs(chosen, within=sexes)
 
 
 def _scan(folder: Path, fetch: str, *, prefix: str) -> list[Item]:
-    """scan(), with ids without suffix, a prefix on ids and labels, and errors that say what to
-    fetch.
-    """
+    """Call scan(), strip suffixes, put a prefix on ids and labels, and say what to fetch."""
     try:
-        found = scan(folder)
+        scanned = scan(folder)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{folder}: no such folder; {fetch}") from error
     except ValueError as error:
         raise ValueError(f"{folder}: no audio files in its folders; {fetch}") from error
-    ids = [prefix + one.id.removesuffix(one.suffix) for one in found]
+    ids = [prefix + item.id.removesuffix(item.suffix) for item in scanned]
     if len(set(ids)) < len(ids):
         raise ValueError(
             f"{folder}: {len(ids) - len(set(ids))} names occur with two suffixes; keep one of each"
         )
     return [
-        one._replace(id=id, label=f"{prefix}{one.label}")
-        for id, one in zip(ids, found, strict=True)
+        item._replace(id=id, label=f"{prefix}{item.label}")
+        for id, item in zip(ids, scanned, strict=True)
     ]

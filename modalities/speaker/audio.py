@@ -1,4 +1,7 @@
-"""Audio files to float32 mono waves at one rate; what cannot be used is refused with its reason."""
+"""Audio files become float32 mono waves at one rate; a file that cannot be used is refused.
+
+Every refusal is a `BadAudio` that names the file and the reason.
+"""
 
 from __future__ import annotations
 
@@ -18,31 +21,31 @@ Wave = NDArray[np.float32]
 
 SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif", ".sph")  # through libsndfile
 AV_SUFFIXES = (".m4a", ".aac", ".mp4")  # through PyAV, the extra "m4a"
-MAX_SECONDS = (
-    1_200.0  # longer files are recordings to be segmented, not utterances; also the bound on memory
-)
-# of a sample, full scale being 1: 32-bit integers stored as floats are read, what no recording can
-# hold is not
+# Longer files are recordings to be segmented, not utterances. The value also bounds the memory.
+MAX_SECONDS = 1_200.0
+# The largest absolute value of a sample, where full scale is 1. 32-bit integers that were stored as
+# floats reach it and are read; a larger value is not from a recording.
 MAX_LEVEL = 2.0**31
-SILENCE_DBFS = (
-    -90.0
-)  # peak; a 16-bit file that never leaves -1..1 quantisation steps (-90.3 dBFS) is silent
+# A wave whose peak is lower is silent: a 16-bit file that never leaves -1 to 1 quantisation steps
+# has a peak of -90.3 dBFS.
+SILENCE_DBFS = -90.0
 _RATES_HZ = (1_000, 768_000)
-MAX_VALUES = (
-    2**29
-)  # samples x channels that are decoded of one file: the bound on work, 2 GiB of float32
-_BLOCK_VALUES = 2**20  # decoded at once: 4 MiB of float32, however many channels there are
-_UNSTATED = 2**63 - 1  # libsndfile's number of frames when the header leaves it open
-_WHOLE = 0.9  # of the stated samples; an encoder's delay and padding are a few thousandths
+# Samples x channels that are decoded of one file, 2 GiB of float32. This bounds the work.
+MAX_VALUES = 2**29
+_BLOCK_VALUES = 2**20  # values decoded at once: 4 MiB of float32, however many channels there are
+_UNSTATED = 2**63 - 1  # libsndfile's number of frames when the header does not state it
+# The share of the stated samples that a whole file gives: the delay and the padding of an encoder
+# are a few thousandths of the file.
+_WHOLE = 0.9
 _SPEED_MARK = "#speed="
 _SPEEDS = (0.5, 2.0)
 
 
 class BadAudio(ValueError):
-    """One file cannot be used.
+    """One audio file cannot be used.
 
-    The message names the file, what is wrong, the value and what is allowed; callers count such
-    files and skip or refuse.
+    The message names the file, what is wrong, the value and what is allowed. Callers count such
+    files and skip them or refuse the data.
     """
 
 
@@ -54,20 +57,32 @@ def read(
     max_seconds: float = MAX_SECONDS,
     max_values: int = MAX_VALUES,
 ) -> Wave:
-    """item -> (samples,) float32 mono at rate_hz, from any rate and number of channels; channels
-    are averaged, integers scaled to [-1, 1).
+    """Read one item as a mono wave at the wanted rate.
 
-    The file is decoded, mixed and resampled block by block: memory is the result and a few MiB,
-    whatever the number of channels and the file's rate. max_values bounds the work, in samples x
-    channels that are decoded.
+    Any rate and any number of channels can be read. Channels are averaged, and integers are scaled
+    to [-1, 1). The file is decoded, mixed and resampled block by block: the memory is the result
+    and a few MiB, whatever the number of channels and the rate of the file.
 
-    An id that ends in "#speed=0.9" is read at that speed, as sox's: the duration is divided by it,
-    pitch and formants are multiplied. Raises BadAudio for a file that cannot be decoded, is empty,
-    cut short, shorter than min_seconds or longer than max_seconds (before the change of speed),
-    holds NaN or infinity, is silent (peak below -90 dBFS after the channels are averaged) or
-    absurdly loud (peak above 2^31, where full scale is 1, which only files of floats can hold), or
-    whose header claims an absurd rate or size; ValueError for a speed that is no number within 0.5
-    to 2.
+    An id that ends in "#speed=0.9" is read at that speed, as sox changes it: the duration is
+    divided by the speed, and pitch and formants are multiplied by it.
+
+    Args:
+        item: The file, or the span of a tar shard, to read.
+        rate_hz: The rate of the result in Hz.
+        min_seconds: The shortest duration that is accepted, before the change of speed.
+        max_seconds: The longest duration that is accepted, before the change of speed.
+        max_values: The most samples x channels that are decoded, which bounds the work.
+
+    Returns:
+        The wave, (samples,) float32.
+
+    Raises:
+        BadAudio: The file cannot be decoded, is empty, is cut short, or is shorter than min_seconds
+            or longer than max_seconds. It holds NaN or infinity. It is silent: its peak is below
+            -90 dBFS after the channels are averaged. It is absurdly loud: its peak is above 2^31,
+            where full scale is 1, which only files of floats can hold. Its header claims an absurd
+            rate or size.
+        ValueError: The speed in the id is no number within 0.5 to 2.
     """
     name, speed = item.name, speed_of(item.id)
     decode = _decode_av if item.suffix in AV_SUFFIXES else _decode_soundfile
@@ -78,11 +93,10 @@ def read(
         samples, values = samples + len(raw), values + raw.size
         bad += int(np.count_nonzero(~np.isfinite(raw)))
         block = mix(raw)
-        peak = float(
-            np.maximum(peak, np.abs(block).max(initial=0))
-        )  # keeps NaN, unlike Python's max
+        # NumPy's maximum keeps NaN, unlike Python's max.
+        peak = float(np.maximum(peak, np.abs(block).max(initial=0)))
         if file_hz * speed != rate_hz:
-            # soxr's stream gives the same bits as soxr.resample of the whole.
+            # The stream of soxr gives the same bits as soxr.resample of the whole wave.
             to_rate = to_rate or soxr.ResampleStream(
                 file_hz * speed, rate_hz, 1, dtype="float32", quality="HQ"
             )
@@ -90,12 +104,13 @@ def read(
         resampled.append(block)
     if samples == 0:
         raise BadAudio(
-            f"{name}: empty, 0 samples; at least {min_seconds} s are needed; remove the file"
+            f"{name}: the audio is empty, 0 samples; at least {min_seconds} s are needed; "
+            "remove the file"
         )
     if samples < min_seconds * file_hz:
         raise BadAudio(
-            f"{name}: too short, {samples / file_hz:.3f} s; at least {min_seconds} s are needed; "
-            "remove the file or lower min_seconds"
+            f"{name}: the audio is too short, {samples / file_hz:.3f} s; at least {min_seconds} s "
+            "are needed; remove the file or lower min_seconds"
         )
     if bad:
         raise BadAudio(
@@ -107,8 +122,8 @@ def read(
             f"its peak is {20 * np.log10(peak):.1f} dBFS" if peak > 0 else "all samples are zero"
         )
         raise BadAudio(
-            f"{name}: silent, {level} (channels averaged); at least {SILENCE_DBFS:.0f} dBFS is "
-            "needed; remove the file"
+            f"{name}: the audio is silent, {level} after its channels are averaged; at least "
+            f"{SILENCE_DBFS:.0f} dBFS is needed; remove the file"
         )
     refuse_level(name, peak)
     if to_rate is not None:
@@ -117,26 +132,41 @@ def read(
 
 
 def mix(raw: Wave) -> Wave:
-    """(samples, channels) -> (samples,): the mean of the channels."""
+    """Average the channels of a wave: (samples, channels) -> (samples,)."""
     mixed: Wave = raw[:, 0] if raw.shape[1] == 1 else raw.mean(axis=1, dtype=np.float32)
     return np.ascontiguousarray(mixed)
 
 
 def refuse_level(name: str, peak: float) -> None:
-    """BadAudio for a peak that no recording has: a few of its powers, and a network's numbers
-    overflow.
+    """Raise BadAudio if the peak is one that no recording has.
+
+    Args:
+        name: The name of the item, for the message.
+        peak: The largest absolute value of the wave. A network's numbers overflow at a few powers
+            of a larger one.
+
+    Raises:
+        BadAudio: The peak is above MAX_LEVEL or NaN.
     """
-    if not peak <= MAX_LEVEL:  # also refuses NaN, where the mean of the channels overflowed
+    # Written so that it also refuses NaN, which the mean of the channels becomes by overflow.
+    if not peak <= MAX_LEVEL:
         raise BadAudio(
-            f"{name}: the level is absurd, peak {peak:.3g}; full scale is 1, and at most "
+            f"{name}: the level is absurd, its peak is {peak:.3g}; full scale is 1, and at most "
             f"{MAX_LEVEL:.3g} is read; write the file again or remove it"
         )
 
 
 def resample(wave: Wave, from_hz: float, to_hz: float) -> Wave:
-    """(samples,) -> (about samples x to_hz / from_hz,) by soxr's high-quality filter.
+    """Resample a wave with the high-quality filter of soxr.
 
-    The rates need not be integers, which is how the speed is changed.
+    Args:
+        wave: (samples,) at from_hz.
+        from_hz: The rate of the wave in Hz. The rates need not be integers, which is how the speed
+            of a recording is changed.
+        to_hz: The rate of the result in Hz.
+
+    Returns:
+        About samples x to_hz / from_hz samples.
     """
     if from_hz == to_hz:
         return wave
@@ -145,9 +175,20 @@ def resample(wave: Wave, from_hz: float, to_hz: float) -> Wave:
 
 
 def speed_of(id: str) -> float:
-    """The speed that an id's ending "#speed=..." states; 1 without one.
+    """Return the speed that an id states by its ending "#speed=...", or 1 without such an ending.
 
-    ValueError for anything but a number within 0.5 to 2.
+    Args:
+        id: The id of an item.
+
+    Returns:
+        The speed, 1 being the original.
+
+    Raises:
+        ValueError: The ending states anything but a number within 0.5 to 2.
+
+    Example:
+        >>> speed_of("a/1#speed=0.9"), speed_of("a/1")
+        (0.9, 1.0)
     """
     _, mark, text = id.rpartition(_SPEED_MARK)
     if not mark:
@@ -156,7 +197,8 @@ def speed_of(id: str) -> float:
         speed = float(text)
     except ValueError:
         speed = 0.0
-    if not _SPEEDS[0] <= speed <= _SPEEDS[1]:  # also refuses NaN
+    # Written so that it also refuses NaN.
+    if not _SPEEDS[0] <= speed <= _SPEEDS[1]:
         raise ValueError(
             f"item {id!r}: the speed {text!r} is not a number within {_SPEEDS[0]} to {_SPEEDS[1]}; "
             f"write e.g. '{_SPEED_MARK}0.9'"
@@ -165,38 +207,69 @@ def speed_of(id: str) -> float:
 
 
 def speed_copies(items: Iterable[Item], speeds: Iterable[float] = (0.9, 1.1)) -> list[Item]:
-    """The items, then one copy of all for each speed, "#speed=..." appended to id and label: a
-    speaker at another speed is a new class, counted like any other.
+    """Return the items, followed by one copy of all of them for each speed.
 
-    Unlabelled items stay so. ValueError for speeds outside 0.5 to 2, repeated or 1.
+    A copy has "#speed=..." appended to its id and to its label: a speaker at another speed is a new
+    class, which counts like any other. Unlabelled items stay unlabelled.
 
-    >>> items = [Item("a/1", Path("a/1.flac"), "a")]
-    >>> [(one.id, one.label) for one in speed_copies(items, speeds=(0.9,))]
-    [('a/1', 'a'), ('a/1#speed=0.9', 'a#speed=0.9')]
+    Args:
+        items: The items to copy.
+        speeds: The speeds of the copies, within 0.5 to 2. No speed may be repeated, and none may be
+            1.
+
+    Returns:
+        len(items) x (1 + len(speeds)) items.
+
+    Raises:
+        ValueError: A speed is outside 0.5 to 2, repeated, or 1.
+
+    Example:
+        >>> items = [Item("a/1", Path("a/1.flac"), "a")]
+        >>> [(item.id, item.label) for item in speed_copies(items, speeds=(0.9,))]
+        [('a/1', 'a'), ('a/1#speed=0.9', 'a#speed=0.9')]
     """
-    originals, wanted = list(items), list(speeds)
-    if 1.0 in wanted or len(set(wanted)) != len(wanted):
+    originals, factors = list(items), list(speeds)
+    if 1.0 in factors or len(set(factors)) != len(factors):
         raise ValueError(
-            f"speeds {wanted}: each speed once and none of 1, since the originals are kept"
+            f"the speeds are {factors}; give each speed once, and leave out 1, because the "
+            "originals are kept"
         )
     copies = list(originals)
-    for speed in wanted:
+    for speed in factors:
         mark = f"{_SPEED_MARK}{speed:g}"
         speed_of(mark)
         copies += [
-            one._replace(id=one.id + mark, label=None if one.label is None else one.label + mark)
-            for one in originals
+            item._replace(
+                id=item.id + mark, label=None if item.label is None else item.label + mark
+            )
+            for item in originals
         ]
     return copies
 
 
 def crop(wave: Wave, num_samples: int, rng: np.random.Generator) -> Wave:
-    """(samples,) -> (num_samples,) from a uniformly drawn start; a wave that is too short is
-    repeated, end to beginning. One draw in either case.
+    """Cut a stretch from a uniformly drawn start of a wave.
+
+    A wave that is too short is repeated, end to beginning. Either case takes one draw.
+
+    Args:
+        wave: (samples,), at least one.
+        num_samples: The length of the result, at least 1.
+        rng: The generator of the start.
+
+    Returns:
+        The stretch, (num_samples,).
+
+    Raises:
+        ValueError: num_samples is below 1, or the wave is empty.
+
+    Example:
+        >>> crop(np.arange(3, dtype=np.float32), 3, np.random.default_rng(0)).tolist()
+        [0.0, 1.0, 2.0]
     """
     if num_samples < 1 or len(wave) < 1:
         raise ValueError(
-            f"crop: {num_samples} samples wanted of a wave with {len(wave)}; both must be 1 or more"
+            f"crop: {num_samples} samples wanted of a wave of {len(wave)}; both must be 1 or more"
         )
     if len(wave) >= num_samples:
         start = int(rng.integers(len(wave) - num_samples + 1))
@@ -206,8 +279,10 @@ def crop(wave: Wave, num_samples: int, rng: np.random.Generator) -> Wave:
 
 
 class _Bytes(io.BytesIO):
-    """A damaged header sends decoders to before the beginning, where BytesIO raises inside their C
-    code, which prints a traceback; here they stay in front.
+    """Bytes in memory that stay at the beginning when a decoder seeks to before it.
+
+    A damaged header sends decoders there. BytesIO would raise inside their C code, which prints a
+    traceback.
     """
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
@@ -215,10 +290,12 @@ class _Bytes(io.BytesIO):
 
 
 def _source(item: Item) -> Path | _Bytes:
-    """What the decoders open: the path of a file, which they read faster by themselves, or the
-    bytes of a span.
+    """Return what the decoders open: the path of a file, or the bytes of a span.
+
+    The decoders read a path faster by themselves.
     """
-    if not os.path.isfile(item.path):  # Path.is_file raises where a name is too long
+    # Path.is_file raises where a name is too long.
+    if not os.path.isfile(item.path):
         raise BadAudio(f"{item.name}: no such file; check the list of items and its root folder")
     if item.span is None:
         return item.path
@@ -232,7 +309,7 @@ def _source(item: Item) -> Path | _Bytes:
 def _decode_soundfile(
     item: Item, max_seconds: float, max_values: int
 ) -> Iterator[tuple[Wave, int]]:
-    """Blocks (samples, channels) float32, each with the file's rate.
+    """Yield blocks (samples, channels) float32 of a file, each with the rate of the file.
 
     Nothing is allocated of the size that a header states.
     """
@@ -240,39 +317,44 @@ def _decode_soundfile(
     try:
         with soundfile.SoundFile(source) as file:
             rate_hz, channels, frames = int(file.samplerate), int(file.channels), int(file.frames)
-            if frames == _UNSTATED:  # libsndfile cannot read such a file without losing its place
+            # libsndfile cannot read such a file without losing its place.
+            if frames == _UNSTATED:
                 raise BadAudio(
                     f"{name}: its header does not state its length, as when it was written to a "
                     "pipe; the length is needed; write it again to a file"
                 )
             _check_header(name, rate_hz, channels, frames, max_seconds, max_values)
-            # soundfile seeks after each read, and an MP3 decoder loses its place by it. MP3 has at
-            # most two channels at 48 kHz, so that the whole is bounded by max_seconds.
+            # soundfile seeks after each read, and an MP3 decoder loses its place by that. An MP3
+            # has at most two channels at 48 kHz, so that max_seconds bounds the whole.
             block = frames if file.format == "MP3" else block_frames(channels)
             samples = 0
             while samples < frames:
-                asked = min(block, frames - samples)
-                raw: Wave = file.read(asked, dtype="float32", always_2d=True)
+                requested = min(block, frames - samples)
+                raw: Wave = file.read(requested, dtype="float32", always_2d=True)
                 samples += len(raw)
                 yield raw, rate_hz
-                if len(raw) < asked:  # the file ends before the length that its header states
+                if len(raw) < requested:
+                    # The file ends before the length that its header states.
                     break
             check_whole(item, file.format, samples, frames, rate_hz)
     except (soundfile.SoundFileError, OSError) as error:
         reason = str(error.error_string if isinstance(error, soundfile.LibsndfileError) else error)
         raise BadAudio(
-            f"{name}: unreadable, {reason.rstrip('. ')}; {', '.join(SUFFIXES)} are read (and "
-            f"{', '.join(AV_SUFFIXES)} with PyAV)"
+            f"{name}: unreadable, {reason.rstrip('. ')}; {', '.join(SUFFIXES)} are "
+            f"read (and {', '.join(AV_SUFFIXES)} with PyAV)"
         ) from error
 
 
 def block_frames(channels: int) -> int:
-    """How many samples of so many channels are decoded at once."""
+    """Return how many samples of so many channels are decoded at once."""
     return max(1, _BLOCK_VALUES // channels)
 
 
 def _decode_av(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wave, int]]:
-    """As _decode_soundfile, for AAC through PyAV; decoding stops as soon as a bound is passed."""
+    """Yield what _decode_soundfile yields, for AAC through PyAV.
+
+    Decoding stops as soon as a bound is passed.
+    """
     source, name = _source(item), item.name
     try:
         import av
@@ -285,7 +367,7 @@ def _decode_av(item: Item, max_seconds: float, max_values: int) -> Iterator[tupl
     try:
         with av.open(str(source) if isinstance(source, Path) else source, mode="r") as container:
             if not container.streams.audio:
-                raise BadAudio(f"{name}: unreadable, no audio stream; one is needed")
+                raise BadAudio(f"{name}: unreadable, it has no audio stream; one is needed")
             stream = container.streams.audio[0]
             rate_hz, channels = int(stream.rate or 0), int(stream.channels or 0)
             _check_header(name, rate_hz, channels, 0, max_seconds, max_values)
@@ -303,29 +385,40 @@ def _decode_av(item: Item, max_seconds: float, max_values: int) -> Iterator[tupl
 
 
 def check_whole(item: Item, file_format: str, samples: int, frames: int, rate_hz: int) -> None:
-    """BadAudio for a file of libsndfile's file_format that gave fewer than 9 in 10 of the samples
-    that its header states: a download that was broken off.
+    """Raise BadAudio for a file that gave fewer than 9 in 10 of the samples that its header states.
+
+    Such a file is a download that was broken off.
+
+    Args:
+        item: The item, for the message.
+        file_format: The format as libsndfile names it.
+        samples: How many samples were decoded.
+        frames: How many samples the header states.
+        rate_hz: The rate of the file in Hz.
+
+    Raises:
+        BadAudio: The file is cut short. An MP3 is only refused if its first frame states its
+            length.
     """
     if samples < _WHOLE * frames and (file_format != "MP3" or _states_length(item)):
         raise BadAudio(
-            f"{item.name}: cut short, {samples / rate_hz:.1f} s of the {frames / rate_hz:.1f} s "
-            "that its header states; fetch it again"
+            f"{item.name}: the file is cut short, {samples / rate_hz:.1f} s of the "
+            f"{frames / rate_hz:.1f} s that its header states; fetch it again"
         )
 
 
 def _states_length(item: Item) -> bool:
-    """Whether an MP3's first frame states its length.
+    """Return whether the first frame of an MP3 states its length.
 
-    Without that libsndfile guesses from the first bit rate, and of a variable one wrongly.
+    Without that libsndfile guesses the length from the first bit rate. Where the bit rate varies,
+    the guess is wrong.
     """
     with item.open() as file:
         head = file.read(10)
-        tag = head[:3] == b"ID3" and len(head) == 10
-        file.seek(
-            10 + sum(byte << 7 * place for place, byte in enumerate(reversed(head[6:])))
-            if tag
-            else 0
-        )  # four times seven bits
+        has_tag = head[:3] == b"ID3" and len(head) == 10
+        # An ID3 tag states its size as four times seven bits.
+        tag_size = sum(byte << 7 * place for place, byte in enumerate(reversed(head[6:])))
+        file.seek(10 + tag_size if has_tag else 0)
         frame = file.read(256)
     return any(mark in frame for mark in (b"Xing", b"Info", b"VBRI"))
 
@@ -333,6 +426,7 @@ def _states_length(item: Item) -> bool:
 def _check_header(
     name: str, rate_hz: int, channels: int, frames: int, max_seconds: float, max_values: int
 ) -> None:
+    """Raise BadAudio for a header whose rate, duration or size is out of bounds."""
     if not _RATES_HZ[0] <= rate_hz <= _RATES_HZ[1]:
         raise BadAudio(
             f"{name}: the header states {rate_hz} Hz; {_RATES_HZ[0]} to {_RATES_HZ[1]} are "
@@ -340,12 +434,12 @@ def _check_header(
         )
     if frames < 0 or frames > max_seconds * rate_hz:
         raise BadAudio(
-            f"{name}: too long, {frames / rate_hz:.1f} s; at most {max_seconds:g} s are read; cut "
-            "it into utterances, raise max_seconds"
-            " or, if it is a file of its own and not AAC, embed it with --chunk-seconds 60"
+            f"{name}: the audio is too long, {frames / rate_hz:.1f} s; at most {max_seconds:g} s "
+            "are read; cut it into utterances, raise max_seconds or, if it is a file of its own "
+            "and not AAC, embed it with --chunk-seconds 60"
         )
     if frames * channels > max_values:
         raise BadAudio(
-            f"{name}: too large, {frames} samples of {channels} channels; at most {max_values} "
-            "values are read; average its channels first"
+            f"{name}: the audio is too large, {frames} samples of {channels} channels; at most "
+            f"{max_values} values are read; average its channels first"
         )

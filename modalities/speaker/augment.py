@@ -1,9 +1,13 @@
-"""Augmentation of waves in numpy, deterministic given its generators: (samples,) float32 in and
-out. Nothing is clipped unless clip() is asked for.
+"""Augmentation of waves in numpy, (samples,) float32 in and out; deterministic given generators.
 
-train_view() is a recipe's `augment`: crop, then what recordings suffer in the order in which they
-suffer it: noise and room (noise.py), level, clipping, codec (codec.py). Speeds are new classes:
-items with ids "#speed=" (audio.py). Masks of the features: spec_augment.py, around the front-end.
+Nothing is clipped unless clip() is asked for.
+
+train_view() is a recipe's `augment`. It crops the wave, and then does to it what recordings suffer,
+in the order in which they suffer it: noise and room (noise.py), level, clipping, codec (codec.py).
+
+Two kinds of augmentation happen elsewhere. A changed speed is a new class, which is an item with an
+id that ends in "#speed=..." (audio.py). Masks of the features are put around the front-end
+(spec_augment.py).
 """
 
 from __future__ import annotations
@@ -25,42 +29,87 @@ def add_noise(
     snr_db: tuple[float, float] = (0.0, 15.0),
     color: tuple[float, float] = (0.0, 1.5),
 ) -> Wave:
-    """Add Gaussian noise at an SNR drawn uniformly from snr_db; the SNR of the two drawn signals is
-    exact. A silent wave is returned as it is.
+    """Add Gaussian noise at a signal-to-noise ratio drawn uniformly from snr_db.
 
-    color: range of the exponent c of the noise's power spectrum 1 / f^c: 0 is white, 1 pink, 2
-    brown.
+    The ratio of the two drawn signals is exact.
+
+    Args:
+        wave: (samples,) float32.
+        rng: The generator of all draws.
+        snr_db: The lowest and the highest ratio in dB.
+        color: The range of the exponent c of the noise's power spectrum 1 / f^c: 0 is white noise,
+            1 is pink and 2 is brown.
+
+    Returns:
+        (samples,) float32. A silent wave is returned as it is.
+
+    Raises:
+        ValueError: A range is out of order or not finite.
+
+    Example:
+        >>> add_noise(np.zeros(3, np.float32), np.random.default_rng(0)).tolist()
+        [0.0, 0.0, 0.0]
     """
     _check_range("snr_db", snr_db)
     _check_range("color", color)
-    wanted_db, exponent = rng.uniform(*snr_db), rng.uniform(*color)
+    ratio_db, exponent = rng.uniform(*snr_db), rng.uniform(*color)
     spectrum = np.fft.rfft(rng.standard_normal(len(wave)))
     spectrum[1:] *= np.arange(1, len(spectrum)) ** (-exponent / 2)
     spectrum[0] = 0.0
     noise = np.fft.irfft(spectrum, n=len(wave))
-    signal_power, noise_power = (
-        float(np.mean(np.square(wave, dtype=np.float64))),
-        float(np.mean(np.square(noise))),
-    )
-    if (
-        signal_power == 0.0 or noise_power == 0.0
-    ):  # nothing to keep a ratio to; a single sample has no noise without its mean
+    signal_power = float(np.mean(np.square(wave, dtype=np.float64)))
+    noise_power = float(np.mean(np.square(noise)))
+    # A silent wave has no ratio to anything, and a single sample has no noise but its mean.
+    if signal_power == 0.0 or noise_power == 0.0:
         return wave.copy()
-    noisy: Wave = (
-        wave + noise * np.sqrt(signal_power / noise_power * 10 ** (-wanted_db / 10))
-    ).astype(np.float32)
+    factor = np.sqrt(signal_power / noise_power * 10 ** (-ratio_db / 10))
+    noisy: Wave = (wave + noise * factor).astype(np.float32)
     return noisy
 
 
 def gain(wave: Wave, rng: np.random.Generator, db: tuple[float, float] = (-6.0, 6.0)) -> Wave:
-    """Multiply by a gain drawn uniformly in decibels from `db`."""
+    """Multiply the wave by a gain drawn uniformly in decibels from `db`.
+
+    Args:
+        wave: (samples,) float32.
+        rng: The generator of the gain.
+        db: The lowest and the highest gain in dB.
+
+    Returns:
+        (samples,) float32.
+
+    Raises:
+        ValueError: The range is out of order or not finite.
+
+    Example:
+        >>> wave = np.ones(2, np.float32)
+        >>> gain(wave, np.random.default_rng(0), db=(20.0, 20.0)).tolist()
+        [10.0, 10.0]
+    """
     _check_range("gain db", db)
     return wave * np.float32(10 ** (rng.uniform(*db) / 20))
 
 
 def volume(wave: Wave, rng: np.random.Generator, peak: tuple[float, float] = (0.05, 1.0)) -> Wave:
-    """Scale so that the largest absolute value is one drawn uniformly from `peak`, whatever the
-    level was. A silent wave is returned as it is.
+    """Scale the wave so that its largest absolute value is one drawn uniformly from `peak`.
+
+    The level of the wave before does not matter.
+
+    Args:
+        wave: (samples,) float32.
+        rng: The generator of the peak.
+        peak: The lowest and the highest peak, where 1 is full scale.
+
+    Returns:
+        (samples,) float32. A silent wave is returned as it is.
+
+    Raises:
+        ValueError: The range is out of order, not finite, or begins below 0.
+
+    Example:
+        >>> wave = np.array([0.25, -0.5], np.float32)
+        >>> volume(wave, np.random.default_rng(0), peak=(1.0, 1.0)).tolist()
+        [0.5, -1.0]
     """
     _check_range("volume peak", peak)
     if peak[0] < 0:
@@ -69,13 +118,28 @@ def volume(wave: Wave, rng: np.random.Generator, peak: tuple[float, float] = (0.
             "scale"
         )
     largest = float(np.abs(wave).max(initial=0.0))
-    wanted = rng.uniform(*peak)
-    return wave * np.float32(wanted / largest) if largest > 0 else wave.copy()
+    target = rng.uniform(*peak)
+    return wave * np.float32(target / largest) if largest > 0 else wave.copy()
 
 
 def clip(wave: Wave, rng: np.random.Generator, level: tuple[float, float] = (0.3, 0.9)) -> Wave:
-    """Cut off what is larger than a share of the wave's largest absolute value, the share drawn
-    uniformly from `level` (above 0, up to 1).
+    """Cut off what is larger than a share of the wave's largest absolute value.
+
+    Args:
+        wave: (samples,) float32.
+        rng: The generator of the share.
+        level: The lowest and the highest share, above 0 and up to 1. The share is drawn uniformly.
+
+    Returns:
+        (samples,) float32.
+
+    Raises:
+        ValueError: The range is out of order or outside 0 to 1.
+
+    Example:
+        >>> wave = np.array([1.0, -0.25], np.float32)
+        >>> clip(wave, np.random.default_rng(0), level=(0.5, 0.5)).tolist()
+        [0.5, -0.25]
     """
     _check_range("clip level", level)
     if not 0.0 < level[0] <= level[1] <= 1.0:
@@ -105,16 +169,44 @@ def train_view(
     codec_prob: float = 0.0,
     codecs: tuple[Codec, ...] = ("mulaw", "alaw", "mp3", "vorbis"),
 ) -> Wave:
-    """One training view (num_samples,): a random crop, then with their probabilities real noise and
-    rooms, synthetic noise, gain, volume, clipping and a codec.
+    """Make one training view of a wave.
 
-    corrupt(wave, rng, rate_hz=rate_hz) -> wave: noise.corrupt with its folders and its own
-    probability, e.g. partial(noise.WESPEAKER, musan=..., rirs=...). The crop's length is drawn from
-    batch_rng, uniformly from `seconds`: give every item of a batch a generator in the same state
-    and the batch stacks without padding. Everything else is drawn from rng; corrupt, volume,
-    clipping and codec draw nothing while they are off. Raises ValueError for a range out of order,
-    seconds of 0 or less, probabilities outside 0 to 1, and what corrupt() refuses (a missing
-    folder).
+    A random crop comes first. Real noise and rooms, synthetic noise, gain, volume, clipping and a
+    codec follow, each with its probability.
+
+    Args:
+        wave: (samples,) float32 at rate_hz.
+        rng: The generator of all draws but the crop's length. corrupt, volume, clipping and the
+            codec draw nothing while they are off.
+        batch_rng: The generator of the crop's length. Give every item of a batch a generator in the
+            same state, and the batch stacks without padding.
+        seconds: The shortest and the longest crop; the length is drawn uniformly.
+        rate_hz: The rate of the wave in Hz.
+        noise_prob: The probability of add_noise(), which takes snr_db.
+        snr_db: The range of the ratio of the synthetic noise in dB.
+        gain_prob: The probability of gain(), which takes gain_db.
+        gain_db: The range of the gain in dB.
+        corrupt: Real noise and rooms, called as corrupt(wave, rng, rate_hz=rate_hz) -> wave. This
+            is noise.corrupt with its folders and its own probability, e.g. partial(noise.WESPEAKER,
+            musan=..., rirs=...).
+        volume_prob: The probability of volume(), which takes volume_peak.
+        volume_peak: The range of the peak, where 1 is full scale.
+        clip_prob: The probability of clip(), which takes clip_level.
+        clip_level: The range of the share of the peak.
+        codec_prob: The probability of codec.transmit(), which takes codecs.
+        codecs: The codecs to draw from.
+
+    Returns:
+        The view, (num_samples,) float32.
+
+    Raises:
+        ValueError: A range is out of order, the crop has less than one sample, a probability lies
+            outside 0 to 1, or corrupt() refuses its folder.
+
+    Example:
+        >>> rng, batch_rng = np.random.default_rng(0), np.random.default_rng(1)
+        >>> train_view(np.ones(32_000, np.float32), rng, batch_rng, seconds=(0.5, 0.5)).shape
+        (8000,)
     """
     _check_range("seconds", seconds)
     if seconds[0] * rate_hz < 1:
@@ -148,17 +240,19 @@ def train_view(
     return view
 
 
-# The field's training views, as parts to be given their folders: partial(WESPEAKER_VIEW,
+# Published training views, as parts that still need their folders: partial(WESPEAKER_VIEW,
 # corrupt=partial(noise.WESPEAKER, musan=..., rirs=...)), or on the command line
-# augment.corrupt.musan=DIR augment.corrupt.rirs=DIR. WeSpeaker: 200 frames of 25 ms every 10 ms
-# (large-margin fine-tuning: 600, 6.015 s). 3D-Speaker: 3 s (6 s); it fills short files with zeros,
-# here they are repeated. voxceleb_trainer: 200 frames and 240 samples.
+# augment.corrupt.musan=DIR augment.corrupt.rirs=DIR.
+# WeSpeaker takes 200 frames of 25 ms every 10 ms (for large-margin fine-tuning 600, which are
+# 6.015 s). 3D-Speaker takes 3 s (6 s); it fills short files with zeros, while they are repeated
+# here. voxceleb_trainer takes 200 frames and 240 samples.
 WESPEAKER_VIEW = partial(train_view, seconds=(2.015, 2.015), corrupt=noise.WESPEAKER)
 THREED_SPEAKER_VIEW = partial(train_view, seconds=(3.0, 3.0), corrupt=noise.THREED_SPEAKER)
 VOXCELEB_TRAINER_VIEW = partial(train_view, seconds=(2.015, 2.015), corrupt=noise.VOXCELEB_TRAINER)
 
 
 def _check_range(name: str, bounds: tuple[float, float]) -> None:
+    """Refuse a range that is out of order or not finite."""
     if not (np.isfinite(bounds).all() and bounds[0] <= bounds[1]):
         raise ValueError(
             f"{name}: the range {bounds} must be (lowest, highest), both finite; give the same "

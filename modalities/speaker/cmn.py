@@ -1,5 +1,6 @@
-"""Cepstral mean (and variance) normalisation of padded batches, by utterance or in a sliding
-window; what lengths mean, for every front-end.
+"""Cepstral mean and variance normalisation of padded batches, by utterance or in a sliding window.
+
+The functions also define what lengths mean, for every front-end.
 """
 
 from __future__ import annotations
@@ -8,16 +9,30 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-# WeSpeaker's (dataset/processor.py apply_cmvn): a band that never changes gives zeros, not NaN
+# WeSpeaker's floor (dataset/processor.py apply_cmvn): a band that never changes gives zeros, not
+# NaN.
 _VARIANCE_FLOOR = 1e-8
 
 
 def valid_samples(lengths: Tensor, samples: int, owner: str) -> Tensor:
-    """lengths (B,) relative to `samples` -> (B,) int64 samples.
+    """Convert relative lengths to numbers of samples.
 
-    In float64: relative float32 lengths are exact to the sample up to 2**22 samples.
+    The arithmetic is float64: relative float32 lengths are exact to the sample up to 2**22 samples.
 
-    ValueError, in the name of `owner`, for lengths outside (0, 1].
+    Args:
+        lengths: (B,) relative to `samples`.
+        samples: The length of the padded batch.
+        owner: The name of the front-end, for the message.
+
+    Returns:
+        (B,) int64 numbers of samples.
+
+    Raises:
+        ValueError: A length lies outside (0, 1].
+
+    Example:
+        >>> valid_samples(torch.tensor([1.0, 0.5]), 16000, "owner").tolist()
+        [16000, 8000]
     """
     if (
         not torch.compiler.is_compiling()
@@ -32,30 +47,36 @@ def valid_samples(lengths: Tensor, samples: int, owner: str) -> Tensor:
 
 
 def past_the_end(counts: Tensor, total: int) -> Tensor:
-    """counts (B,) -> (B, total) bool, True where an item is over: the padding."""
+    """Mark the padding of a batch: counts (B,) -> (B, total) bool, True where an item is over."""
     return torch.arange(total, device=counts.device).unsqueeze(0) >= counts.unsqueeze(1)
 
 
 def normalise(
     feats: Tensor, frames: Tensor | None, *, variance: bool = False, window: int = 0
 ) -> Tensor:
-    """feats (B, T, F), of which frames (B,) are valid (None: all), minus the mean over the valid
-    frames, and zero in the padding.
+    """Subtract the mean over the valid frames from the features, and set the padding to zero.
 
-    variance: divide by the standard deviation (of the population, as Kaldi and SpeechBrain have it)
-    too. window: take the statistics of each frame over so many frames around it, fewer where the
-    utterance is shorter, 0 = the whole utterance. At its ends the window is shifted inwards:
-    Kaldi's `apply-cmvn-sliding --center=true` (feat/feature-functions.cc, SlidingWindowCmn),
-    torchaudio.functional.sliding_window_cmn with center=True.
+    Args:
+        feats: (B, T, F).
+        frames: (B,) the numbers of valid frames, or None when all are valid.
+        variance: Whether to divide by the standard deviation too. It is that of the population, as
+            in Kaldi and SpeechBrain.
+        window: How many frames around each frame the statistics are taken over; 0 means the whole
+            utterance. Where the utterance is shorter, there are fewer frames. At its ends the
+            window is shifted inwards, as by Kaldi's `apply-cmvn-sliding --center=true`
+            (feat/feature-functions.cc, SlidingWindowCmn) and by
+            torchaudio.functional.sliding_window_cmn with center=True.
+
+    Returns:
+        (B, T, F).
     """
     padding = None if frames is None else past_the_end(frames, feats.shape[1]).unsqueeze(2)
 
     def mean(values: Tensor) -> Tensor:
         if padding is None or frames is None:
             return values.mean(1, keepdim=True)
-        return values.masked_fill(padding, 0.0).sum(1, keepdim=True) / frames.to(values.dtype).view(
-            -1, 1, 1
-        )
+        total = values.masked_fill(padding, 0.0).sum(1, keepdim=True)
+        return total / frames.to(values.dtype).view(-1, 1, 1)
 
     feats = feats - mean(feats)
     if window:
@@ -66,7 +87,17 @@ def normalise(
 
 
 def check_cmn(owner: str, cmn: bool, variance: bool, window: int) -> None:
-    """ValueError for settings that contradict each other."""
+    """Raise ValueError for settings of the normalisation that contradict each other.
+
+    Args:
+        owner: The name of the front-end, for the message.
+        cmn: Whether the mean is subtracted.
+        variance: Whether the standard deviation divides.
+        window: The window in frames, 0 for the utterance.
+
+    Raises:
+        ValueError: The window is negative, or the mean is off but the other two are set.
+    """
     if window < 0:
         raise ValueError(
             f"{owner}: cmn_window is {window} frames; 0 (the whole utterance) or more, e.g. 300, "
@@ -80,17 +111,18 @@ def check_cmn(owner: str, cmn: bool, variance: bool, window: int) -> None:
 
 
 def _slide(feats: Tensor, frames: Tensor | None, window: int, variance: bool) -> Tensor:
-    """Mean and variance of each frame's window as differences of cumulative sums. float64: they
-    grow with T. feats are centred: squares stay small.
+    """Normalise each frame by its window, whose sums are differences of cumulative sums.
+
+    The sums are float64, because they grow with T. The features are centred, so that squares stay
+    small.
     """
     batch, total, dim = feats.shape
     place = torch.arange(total, device=feats.device)
-    over = (
-        torch.full((batch, 1), total, device=feats.device)
-        if frames is None
-        else frames.unsqueeze(1)
-    )
-    end = torch.minimum((place - window // 2).clamp(min=0) + window, over)  # (B, T)
+    if frames is None:
+        last = torch.full((batch, 1), total, device=feats.device)
+    else:
+        last = frames.unsqueeze(1)
+    end = torch.minimum((place - window // 2).clamp(min=0) + window, last)  # (B, T)
     start = (end - window).clamp(min=0)
     count = (end - start).unsqueeze(2)
     end, start = (edge.unsqueeze(2).expand(-1, -1, dim) for edge in (end, start))
@@ -103,8 +135,6 @@ def _slide(feats: Tensor, frames: Tensor | None, window: int, variance: bool) ->
     centre = mean(wide)
     centred = wide - centre
     if variance:
-        centred = (
-            centred
-            * ((mean(wide.square()) - centre.square()).clamp(min=0.0) + _VARIANCE_FLOOR).rsqrt()
-        )
+        spread = (mean(wide.square()) - centre.square()).clamp(min=0.0)
+        centred = centred * (spread + _VARIANCE_FLOOR).rsqrt()
     return centred.to(feats.dtype)

@@ -1,20 +1,23 @@
-"""CN-Celeb: Chinese celebrities in eleven genres (singing, interviews, drama, ...), 16 kHz FLAC; a
-model is enrolled from several utterances.
+"""CN-Celeb: Chinese celebrities in eleven genres (singing, interviews, drama, ...), 16 kHz FLAC.
 
-Layout, as OpenSLR 82's archives unpack: DATA/CN-Celeb_flac/{data/SPEAKER/*.flac, dev/dev.lst,
+A model is enrolled from several utterances, in one of two ways. "concat" takes the recording in
+eval/enroll that joins a model's utterances. "average" pools the embeddings of the single utterances
+that eval/lists/enroll.map names (`likeness score --enrolment`). WeSpeaker calls them
+CNC-Eval-Concat and CNC-Eval-Avg, and reports both.
+
+The layout is that of OpenSLR 82's archives: DATA/CN-Celeb_flac/{data/SPEAKER/*.flac, dev/dev.lst,
 eval/{enroll,test}/*.flac, eval/lists/*} and, if it is there,
-DATA/CN-Celeb2_flac/{data/SPEAKER/*.flac, spk.lst}. The lists say .wav where the files are .flac:
-ids are matched as lists.matched says, without suffix. Fan et al. 2020, Li et al. 2022. List
-formats: WeSpeaker examples/cnceleb/v2/local/prepare_data.sh and format_trials_cnceleb.py.
+DATA/CN-Celeb2_flac/{data/SPEAKER/*.flac, spk.lst}. The lists say .wav where the files are .flac, so
+ids are matched without their suffix, by the rule of lists.matched.
 
-Two ways to enrol: "concat" takes the recording in eval/enroll that joins a model's utterances;
-"average" pools the embeddings of the single utterances that eval/lists/enroll.map names (`likeness
-score --enrolment`); WeSpeaker calls them CNC-Eval-Concat and CNC-Eval-Avg, and reports both.
+Sources: Fan et al. 2020, Li et al. 2022. The formats of the lists are those of WeSpeaker,
+examples/cnceleb/v2/local/prepare_data.sh and format_trials_cnceleb.py.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -37,11 +40,22 @@ _SECOND = ("CN-Celeb2_flac", "CN-Celeb2", "CN-Celeb2_wav")
 def items(
     data: str | Path, *, split: Literal["dev", "eval"] = "dev", second: bool = True
 ) -> list[Item]:
-    """Items with id SPEAKER/name and label SPEAKER ("dev": the speakers of dev.lst, and CN-Celeb2's
-    if it is there and `second`), or of eval/.
+    """List the recordings of the training speakers, or those of eval/.
 
-    Raises FileNotFoundError without the folders or lists, ValueError for listed speakers without
-    audio (counted, the first named).
+    Args:
+        data: The folder that holds CN-Celeb_flac.
+        split: "dev" are the speakers of dev.lst, "eval" the recordings in eval/enroll and
+            eval/test.
+        second: Whether the speakers of CN-Celeb2 join "dev", if CN-Celeb2 is there.
+
+    Returns:
+        Items with id SPEAKER/name and label SPEAKER for "dev". For "eval" the id begins with the
+            folder,
+        enroll/ or test/.
+
+    Raises:
+        FileNotFoundError: A folder or list is missing.
+        ValueError: Listed speakers have no audio; they are counted, and the first is named.
     """
     data = Path(data)
     if split not in ("dev", "eval"):
@@ -49,100 +63,131 @@ def items(
     root = _root(data)
     if split == "eval":
         return [
-            one._replace(label=_speaker(one.id))
+            item._replace(label=_speaker(item.id))
             for part in ("enroll", "test")
-            for one in _files(root / "eval" / part, f"{part}/")
+            for item in _files(root / "eval" / part, f"{part}/")
         ]
     chosen = _listed(root / "data", root / "dev" / "dev.lst")
-    other = next((data / one for one in _SECOND if (data / one).is_dir()), None)
-    return chosen + (
-        _listed(other / "data", other / "spk.lst") if other is not None and second else []
-    )
+    other = _second_root(data) if second else None
+    if other is not None:
+        chosen += _listed(other / "data", other / "spk.lst")
+    return chosen
 
 
 def trials(data: str | Path) -> tuple[list[Item], Trials]:
-    """Items of eval/enroll and eval/test and the trials of trials.lst, the models' ids replaced by
-    those of their joined recordings (enroll.lst): "concat".
+    """List the recordings and the trials of eval/ for "concat".
 
-    Raises FileNotFoundError without the lists; ValueError: models that enroll.lst does not name,
-    ids without audio (all counted, the first named).
+    The models' ids in trials.lst are replaced by those of their joined recordings (enroll.lst).
+
+    Args:
+        data: The folder that holds CN-Celeb_flac.
+
+    Returns:
+        The items of eval/enroll and eval/test, and the trials.
+
+    Raises:
+        FileNotFoundError: A list is missing.
+        ValueError: enroll.lst does not name some models, or ids have no audio. All are counted, and
+            the first is named.
     """
     root = _root(Path(data))
-    listed = read_trials(_list(root, "trials.lst"))
+    path = _list(root, "trials.lst")
+    listed = read_trials(path)
     recording = {
         fields[0]: fields[1]
         for _, line in text_lines(_list(root, "enroll.lst"))
         if len(fields := line.split()) == 2
     }
-    unknown = [one for one in listed.enrol_ids if one not in recording]
+    unknown = [model for model in listed.enrol_ids if model not in recording]
     if unknown:
         raise ValueError(
-            f"{_list(root, 'trials.lst')}: {len(unknown)} models are not in enroll.lst "
+            f"{path}: {len(unknown)} models are not in enroll.lst "
             f"({name_first(unknown)}); fetch the lists again"
         )
     joined = Trials(
-        tuple(recording[one] for one in listed.enrol_ids),
+        tuple(recording[model] for model in listed.enrol_ids),
         listed.probe_ids,
         listed.enrol,
         listed.probe,
         listed.target,
     )
-    return matched(
-        joined, items(data, split="eval"), where=str(_list(root, "trials.lst")), hint=FETCH
-    )
+    return matched(joined, items(data, split="eval"), where=str(path), hint=FETCH)
 
 
 def enrolment(data: str | Path) -> tuple[list[Item], dict[str, tuple[str, ...]], Trials]:
-    """For "average": the items to embed (single enrolment utterances, then probes), model -> its
-    items' ids, and the trials of models against probes.
+    """List the recordings, the models and the trials of eval/ for "average".
 
-    What eval.templates.enrol and eval.similarity take: enrol(embeddings, models), then
-    score_trials(trials, enrolled, embeddings). Raises as trials(); the utterances of enroll.map lie
-    in DATA/CN-Celeb_flac/data.
+    eval.templates.enrol and eval.similarity take them: enrol(embeddings, models), then
+    score_trials(trials, enrolled, embeddings). The utterances of enroll.map lie in
+    DATA/CN-Celeb_flac/data.
+
+    Args:
+        data: The folder that holds CN-Celeb_flac.
+
+    Returns:
+        The items to embed (single enrolment utterances, then probes), the ids of each model's
+            items,
+        and the trials of models against probes.
+
+    Raises:
+        FileNotFoundError: A list is missing.
+        ValueError: As trials(), with enroll.map in place of enroll.lst.
     """
     root = _root(Path(data))
-    where = _list(root, "enroll.map")
-    models = read_enrolment(where)
-    named = tuple(dict.fromkeys(one for listed in models.values() for one in listed))
-    speakers = sorted({one.split("/", 1)[0] for one in named})
-    pool = [
-        one
-        for speaker in speakers
-        if os.path.isdir(root / "data" / speaker)
-        for one in _files(root / "data" / speaker, f"{speaker}/")
-    ]
-    same = np.arange(len(named), dtype=np.int32)
-    utterances, found = matched(
-        Trials(named, named, same, same), pool, where=str(where), hint=FETCH
-    )
-    id_of = {one: found.enrol_ids[i] for one, i in zip(named, found.enrol.tolist(), strict=True)}
-    listed = read_trials(_list(root, "trials.lst"))
-    unknown = [one for one in listed.enrol_ids if one not in models]
+    map_path, trials_path = _list(root, "enroll.map"), _list(root, "trials.lst")
+    models = read_enrolment(map_path)
+    utterances, id_of = _enrolment_utterances(root, map_path, models)
+    listed = read_trials(trials_path)
+    unknown = [model for model in listed.enrol_ids if model not in models]
     if unknown:
         raise ValueError(
-            f"{_list(root, 'trials.lst')}: {len(unknown)} models are not in enroll.map "
+            f"{trials_path}: {len(unknown)} models are not in enroll.map "
             f"({name_first(unknown)}); fetch the lists again"
         )
     probes, paired = matched(
         Trials(listed.probe_ids, listed.probe_ids, listed.probe, listed.probe),
-        [one for one in items(data, split="eval") if one.id.startswith("test/")],
-        where=str(_list(root, "trials.lst")),
+        [item for item in items(data, split="eval") if item.id.startswith("test/")],
+        where=str(trials_path),
         hint=FETCH,
     )
-    labelled = [one._replace(label=_speaker(one.id)) for one in utterances] + probes
     return (
-        labelled,
-        {
-            model: tuple(id_of[one] for one in listed_items)
-            for model, listed_items in models.items()
-        },
+        utterances + probes,
+        {model: tuple(id_of[name] for name in names) for model, names in models.items()},
         Trials(listed.enrol_ids, paired.probe_ids, listed.enrol, paired.probe, listed.target),
     )
 
 
+def _enrolment_utterances(
+    root: Path, map_path: Path, models: Mapping[str, Sequence[str]]
+) -> tuple[list[Item], dict[str, str]]:
+    """Return the single utterances that enroll.map names, and their id by the name there."""
+    names = tuple(dict.fromkeys(name for listed in models.values() for name in listed))
+    speakers = sorted({name.split("/", 1)[0] for name in names})
+    pool = [
+        item
+        for speaker in speakers
+        if os.path.isdir(root / "data" / speaker)
+        for item in _files(root / "data" / speaker, f"{speaker}/")
+    ]
+    same = np.arange(len(names), dtype=np.int32)
+    utterances, matches = matched(
+        Trials(names, names, same, same), pool, where=str(map_path), hint=FETCH
+    )
+    id_of = {
+        name: matches.enrol_ids[i] for name, i in zip(names, matches.enrol.tolist(), strict=True)
+    }
+    return [item._replace(label=_speaker(item.id)) for item in utterances], id_of
+
+
 def write_lists(data: str | Path, out: str | Path) -> str:
-    """Write out/items.txt, out/trials.txt and out/enrolment.txt of "average" for `likeness embed`
-    and `likeness score --enrolment`; returns the commands.
+    """Write the lists of "average" for `likeness embed` and `likeness score --enrolment`.
+
+    Args:
+        data: The folder that holds CN-Celeb_flac.
+        out: The folder that items.txt, trials.txt and enrolment.txt are written to.
+
+    Returns:
+        The commands that use the lists.
     """
     chosen, models, listed = enrolment(data)
     out = Path(out)
@@ -154,107 +199,108 @@ def write_lists(data: str | Path, out: str | Path) -> str:
         )
     write_trials(out / "trials.txt", listed)
     return (
-        f"likeness embed --model RUN --items {out / 'items.txt'} --root {data} --out "
-        "eval.formats.npz\n"
+        f"likeness embed --model RUN --items {out / 'items.txt'} --root {data} --out eval.npz\n"
         f"likeness score --trials {out / 'trials.txt'} --enrolment {out / 'enrolment.txt'} "
-        "--embeddings eval.formats.npz --out scores.txt"
+        "--embeddings eval.npz --out scores.txt"
     )
 
 
 def check(data: Path) -> list[Count]:
-    """What of CN-Celeb is there, by its own lists: speakers with audio, enrolment and test
-    recordings that the trials name.
+    """Count what of CN-Celeb is there, by its own lists.
+
+    The counts are the speakers with audio, and the enrolment and test recordings that the trials
+    name.
     """
     counts = []
-    root = next((data / one for one in _ROOTS if (data / one / "eval").is_dir()), None)
+    root = next((data / name for name in _ROOTS if (data / name / "eval").is_dir()), None)
     for name, folder, listing in (
         ("CN-Celeb", root, "dev/dev.lst"),
-        (
-            "CN-Celeb2",
-            next((data / one for one in _SECOND if (data / one).is_dir()), None),
-            "spk.lst",
-        ),
+        ("CN-Celeb2", _second_root(data), "spk.lst"),
     ):
-        wanted = (
-            _names(folder / listing) if folder is not None and (folder / listing).is_file() else []
+        speakers: list[str] = []
+        if folder is not None and (folder / listing).is_file():
+            speakers = _names(folder / listing)
+        present = sum(
+            folder is not None and os.path.isdir(folder / "data" / speaker) for speaker in speakers
         )
-        there = sum(folder is not None and os.path.isdir(folder / "data" / one) for one in wanted)
-        counts.append(Count(f"training speakers of {name} ({listing})", there, len(wanted) or 1))
-    where = find(root, ["trials.lst"], ["eval/lists"]) if root is not None else None
-    listed = read_trials(where) if where else None
+        what = f"training speakers of {name} ({listing})"
+        counts.append(Count(what, present, len(speakers) or 1))
+    path = find(root, ["trials.lst"], ["eval/lists"]) if root is not None else None
+    listed = read_trials(path) if path else None
     for part, ids in (
-        ("enroll", listed.enrol_ids if listed else ()),
-        ("test", listed.probe_ids if listed else ()),
+        ("enroll", [f"enroll/{id}" for id in listed.enrol_ids] if listed else []),
+        ("test", list(listed.probe_ids) if listed else []),
     ):
-        stems = (
-            {stem(one.id) for one in _files(root / "eval" / part, f"{part}/")}
-            if root is not None and (root / "eval" / part).is_dir()
-            else set()
-        )
-        wanted = [one if part == "test" else f"enroll/{one}" for one in ids]
-        counts.append(
-            Count(
-                f"recordings in eval/{part} (trials.lst)",
-                sum(stem(one) in stems for one in wanted),
-                len(wanted) or 1,
-            )
-        )
+        stems: set[str] = set()
+        if root is not None and (root / "eval" / part).is_dir():
+            stems = {stem(item.id) for item in _files(root / "eval" / part, f"{part}/")}
+        present = sum(stem(id) in stems for id in ids)
+        counts.append(Count(f"recordings in eval/{part} (trials.lst)", present, len(ids) or 1))
     return counts
 
 
 def _root(data: Path) -> Path:
-    for one in _ROOTS:
-        if (data / one / "eval" / "lists").is_dir():
-            return data / one
-    raise FileNotFoundError(f"{data}: no CN-Celeb_flac with eval/lists in it; {FETCH}")
+    """Return the folder of CN-Celeb."""
+    for name in _ROOTS:
+        if (data / name / "eval" / "lists").is_dir():
+            return data / name
+    raise FileNotFoundError(f"{data}: there is no CN-Celeb_flac with eval/lists in it; {FETCH}")
+
+
+def _second_root(data: Path) -> Path | None:
+    """Return the folder of CN-Celeb2, or None if it is not there."""
+    return next((data / name for name in _SECOND if (data / name).is_dir()), None)
 
 
 def _list(root: Path, name: str) -> Path:
+    """Return the path of a list in eval/lists, where "enroll" may be written "enrol"."""
     names = [name, name.replace("enroll", "enrol")]
-    where = find(root, names, ["eval/lists"])
-    if where is None:
-        raise FileNotFoundError(f"{root / 'eval' / 'lists'}: no {name}; {FETCH}")
-    return where
+    path = find(root, names, ["eval/lists"])
+    if path is None:
+        raise FileNotFoundError(f"{root / 'eval' / 'lists'}: there is no {name}; {FETCH}")
+    return path
 
 
 def _names(path: Path) -> list[str]:
-    """The first field of every line."""
+    """Return the first field of every line."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such list; {FETCH}")
     return [line.split()[0] for _, line in text_lines(path)]
 
 
 def _listed(folder: Path, listing: Path) -> list[Item]:
+    """List the recordings of the speakers that a list names."""
     speakers = sorted(set(_names(listing)))
-    absent = [
-        one for one in speakers if not os.path.isdir(folder / one)
-    ]  # Path.is_dir raises where a name is too long
+    # Path.is_dir raises where a name is too long.
+    absent = [speaker for speaker in speakers if not os.path.isdir(folder / speaker)]
     if absent:
         raise ValueError(
             f"{listing}: {len(absent)} of {len(speakers)} speakers have no folder in {folder} "
             f"({name_first(absent)}); {FETCH}"
         )
     return [
-        one._replace(label=speaker)
+        item._replace(label=speaker)
         for speaker in speakers
-        for one in _files(folder / speaker, f"{speaker}/")
+        for item in _files(folder / speaker, f"{speaker}/")
     ]
 
 
 def _files(folder: Path, prefix: str) -> list[Item]:
-    """The audio files directly in a folder, sorted; id = prefix + name."""
+    """List the audio files directly in a folder, sorted; the id is the prefix and the name."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder; {FETCH}")
-    found = [
-        one
-        for one in folder.iterdir()
-        if one.suffix.lower() in SUFFIXES + AV_SUFFIXES and not one.name.startswith(".")
+    paths = [
+        path
+        for path in folder.iterdir()
+        if path.suffix.lower() in SUFFIXES + AV_SUFFIXES and not path.name.startswith(".")
     ]
-    return [Item(prefix + one.name, one) for one in sorted(found)]
+    return [Item(prefix + path.name, path) for path in sorted(paths)]
 
 
 def _speaker(id: str) -> str:
-    """The speaker of "test/id00800-singing-01-001.flac", "enroll/id00800-enroll.flac" or
+    """Return the speaker of an id.
+
+    Ids are "test/id00800-singing-01-001.flac", "enroll/id00800-enroll.flac" or
     "id00800/singing-01-002.flac".
     """
     folder, _, name = id.rpartition("/")

@@ -1,5 +1,6 @@
-"""What a telephone or a lossy file does to a wave: a round trip through a codec of libsndfile, in
-memory. (samples,) float32 in and out, same length.
+"""What a telephone or a lossy file does to a wave: a round trip through a codec of libsndfile.
+
+It happens in memory. Waves are (samples,) float32 in and out, of the same length.
 """
 
 from __future__ import annotations
@@ -28,35 +29,52 @@ _BAND_HZ = (300.0, 3_400.0)  # ITU-T G.712
 def telephone(
     wave: Wave, law: Literal["mulaw", "alaw"] = "mulaw", *, rate_hz: int = 16_000
 ) -> Wave:
-    """The telephone: 300 to 3,400 Hz (ITU-T G.712; Butterworth, -6 dB at the edges, no delay), 8
-    kHz, 8 bits of mu-law or A-law (ITU-T G.711).
+    """Send a wave through a telephone line.
+
+    The line passes 300 to 3,400 Hz (ITU-T G.712; a Butterworth filter, -6 dB at the edges, without
+    delay), at 8 kHz and with 8 bits of mu-law or A-law (ITU-T G.711).
+
+    Args:
+        wave: (samples,) float32.
+        law: "mulaw" or "alaw".
+        rate_hz: The rate of the wave in Hz.
+
+    Returns:
+        (samples,) float32 at rate_hz.
     """
     from scipy.signal import butter, sosfiltfilt  # slow to import, needed here only
 
     narrow = resample(wave, rate_hz, _TELEPHONE_HZ)
     band = butter(4, _BAND_HZ, "bandpass", fs=_TELEPHONE_HZ, output="sos")
-    heard = round_trip(
-        sosfiltfilt(band, narrow, padlen=min(100, len(narrow) - 1)).astype(np.float32),
-        law,
-        rate_hz=_TELEPHONE_HZ,
-    )
-    return _fit(resample(heard, _TELEPHONE_HZ, rate_hz), len(wave))
+    passed = sosfiltfilt(band, narrow, padlen=min(100, len(narrow) - 1)).astype(np.float32)
+    received = round_trip(passed, law, rate_hz=_TELEPHONE_HZ)
+    return _fit(resample(received, _TELEPHONE_HZ, rate_hz), len(wave))
 
 
 def round_trip(
     wave: Wave, codec: Codec, *, compression: float = 0.5, rate_hz: int = 16_000
 ) -> Wave:
-    """Encoded and decoded again at rate_hz.
+    """Encode a wave and decode it again at rate_hz.
 
-    A wave above full scale is scaled down for it and up again: nothing is clipped.
+    A wave above full scale is scaled down for the codec and up again, so that nothing is clipped.
 
-    compression: libsndfile's compression_level, 0 (largest file) to below 1 (smallest); at 16 kHz,
-    from 0.3 to 0.95: mp3 51 to 30 kbit/s, vorbis 69 to 37, opus 186 to 20. mulaw and alaw have
-    none. ValueError for an unknown codec, one that this libsndfile lacks, and a rate that the codec
-    does not have.
+    Args:
+        wave: (samples,) float32.
+        codec: The codec.
+        compression: libsndfile's compression_level, from 0 (the largest file) to below 1 (the
+            smallest). At 16 kHz, from 0.3 to 0.95, mp3 has 51 to 30 kbit/s, vorbis 69 to 37 and
+            opus 186 to 20. mulaw and alaw have no such level.
+        rate_hz: The rate of the wave in Hz.
+
+    Returns:
+        (samples,) float32.
+
+    Raises:
+        ValueError: The codec is unknown, this libsndfile lacks it, it does not have that rate, or
+            compression is out of range.
     """
     if codec not in _CONTAINERS:
-        raise ValueError(f"codec: {codec!r} is unknown; allowed are {', '.join(_CONTAINERS)}")
+        raise ValueError(f"codec: {codec!r} is unknown; {', '.join(_CONTAINERS)} are allowed")
     if not 0.0 <= compression < 1.0:
         raise ValueError(f"codec: compression is {compression}; 0 to below 1 is allowed")
     container, subtype = _CONTAINERS[codec]
@@ -69,14 +87,14 @@ def round_trip(
         ) as file:
             file.write(wave / level)
         memory.seek(0)
-        heard: Wave = soundfile.read(memory, dtype="float32")[0]
+        decoded: Wave = soundfile.read(memory, dtype="float32")[0]
     except (soundfile.SoundFileError, ValueError) as error:
         raise ValueError(
             f"codec: {codec} at {rate_hz} Hz fails in libsndfile "
             f"{soundfile.__libsndfile_version__} ({error}); leave it out or install a newer "
             "soundfile"
         ) from error
-    return _fit(heard * level, len(wave))
+    return _fit(decoded * level, len(wave))
 
 
 def transmit(
@@ -87,10 +105,24 @@ def transmit(
     compression: tuple[float, float] = (0.3, 0.95),
     rate_hz: int = 16_000,
 ) -> Wave:
-    """One of `codecs`, all equally probable: mulaw and alaw as telephone(), the others at a
-    compression drawn uniformly.
+    """Send a wave through one of `codecs`, all equally probable.
 
-    Two draws in any case. ValueError as round_trip().
+    mulaw and alaw act as telephone(), the others as round_trip() at a compression that is drawn
+    uniformly. There are two draws in any case.
+
+    Args:
+        wave: (samples,) float32.
+        rng: The generator of the draws.
+        codecs: The codecs to draw from.
+        compression: The lowest and the highest compression, see round_trip().
+        rate_hz: The rate of the wave in Hz.
+
+    Returns:
+        (samples,) float32.
+
+    Raises:
+        ValueError: A codec is unknown, compression is out of range, or round_trip() refuses the
+            codec.
     """
     if not codecs or any(codec not in _CONTAINERS for codec in codecs):
         raise ValueError(f"codec: codecs {codecs} must be one or more of {', '.join(_CONTAINERS)}")
@@ -105,9 +137,7 @@ def transmit(
 
 
 def _fit(wave: Wave, num_samples: int) -> Wave:
-    """Cut or padded with zeros: codecs and resampling may change the length by a few samples."""
-    return (
-        wave[:num_samples]
-        if len(wave) >= num_samples
-        else np.pad(wave, (0, num_samples - len(wave)))
-    )
+    """Cut or pad the wave, as codecs and resampling may change its length by some samples."""
+    if len(wave) >= num_samples:
+        return wave[:num_samples]
+    return np.pad(wave, (0, num_samples - len(wave)))

@@ -1,22 +1,26 @@
-"""Front-ends: Kaldi's log mel filterbank and MFCC, batched, in plain torch, and the wave itself.
+"""Front-ends in plain torch: Kaldi's log mel filterbank, Kaldi's MFCC, and the wave itself.
 
 SpeechBrain's filterbank is in speechbrain_fbank.py.
 
-A front-end is an nn.Module: (B, S) waves and relative lengths -> (B, T, F) features and relative
-lengths, with `dim` = F and trim(samples).
-Definition: Kaldi's feature-window, mel-computations and feature-mfcc (Apache 2.0), as
-torchaudio.compliance.kaldi states them with snip_edges, remove_dc_offset and use_power, without
-use_energy. These take a padded batch, build the mel bank and the window once, and let gradients
-flow to the wave.
+A front-end is an nn.Module. It takes a padded batch of waves (B, S) with relative lengths and gives
+features (B, T, F) with relative lengths. It has `dim`, which is F, and trim(samples).
 
-The field's settings, to be used as parts (and changed: partial(WESPEAKER_FBANK, num_mels=72)):
+The definition is Kaldi's feature-window, mel-computations and feature-mfcc (Apache 2.0), as
+torchaudio.compliance.kaldi states them with snip_edges, remove_dc_offset and use_power, and without
+use_energy. The front-ends here take a padded batch, build the mel bank and the window once, and let
+gradients flow to the wave.
+
+Two published settings are ready to be used as parts. A part can be changed:
+partial(WESPEAKER_FBANK, num_mels=72).
+
 WESPEAKER_FBANK
-    WeSpeaker, wespeaker/dataset/processor.py compute_fbank and apply_cmvn; its dither of 1 is for
-    training only, as in bin/extract.py
+    WeSpeaker, wespeaker/dataset/processor.py compute_fbank and apply_cmvn. Its dither of 1 is for
+    training only, as in bin/extract.py.
 THREED_SPEAKER_FBANK
-    3D-Speaker, speakerlab/process/processor.py FBank with mean_nor
-They differ in window and level, which CMN does not cancel where the log floor bites: weights made
-for one do not fit the other.
+    3D-Speaker, speakerlab/process/processor.py FBank with mean_nor.
+
+The two differ in window and level. Mean normalisation does not cancel that where the log floor
+takes effect, so weights that were made for one do not fit the other.
 """
 
 from __future__ import annotations
@@ -34,17 +38,26 @@ from modalities.speaker.cmn import check_cmn, normalise, past_the_end, valid_sam
 Window = Literal["hamming", "povey", "hanning"]
 
 LOG_FLOOR = 1.1920929e-07  # Kaldi's floor under the mel energies: the epsilon of float32
-# utterances at a time on a CPU: measured at 3 s each, groups of 16 take 1.1 times as long, 32 1.7,
-# 128 4.2 times (cache)
+# How many utterances are computed at a time on a CPU, so that they stay in its cache. At 3 s each,
+# groups of 16 were measured to take 1.1 times as long, groups of 32 1.7 times and of 128 4.2 times.
 CPU_GROUP = 8
 
 
 def mel_bank(num_mels: int, fft_size: int, rate_hz: int, low_hz: float, high_hz: float) -> Tensor:
-    """Kaldi's triangles, linear on the scale 1127 ln(1 + f / 700): (fft_size // 2 + 1, num_mels)
-    float32.
+    """Compute Kaldi's triangular mel filters, which are linear on the scale 1127 ln(1 + f / 700).
 
-    In float32 as Kaldi has it: the lowest triangles are narrower than one FFT bin, so that float64
-    gives weights that differ in the fourth digit.
+    The arithmetic is float32, as in Kaldi: the lowest triangles are narrower than one FFT bin, so
+    that float64 would give weights that differ in the fourth digit.
+
+    Args:
+        num_mels: The number of triangles.
+        fft_size: The samples of the transform.
+        rate_hz: The rate of the waves in Hz.
+        low_hz: The lower edge of the first triangle in Hz.
+        high_hz: The upper edge of the last triangle in Hz.
+
+    Returns:
+        The weights, (fft_size // 2 + 1, num_mels) float32.
     """
 
     def mel(hz: float) -> float:
@@ -53,22 +66,27 @@ def mel_bank(num_mels: int, fft_size: int, rate_hz: int, low_hz: float, high_hz:
     low, high = mel(low_hz), mel(high_hz)
     step = (high - low) / (num_mels + 1)
     number = torch.arange(num_mels).unsqueeze(1)
-    left, centre, right = (
-        low + number * step,
-        low + (number + 1.0) * step,
-        low + (number + 2.0) * step,
-    )
-    bins = (
-        1127.0 * (1.0 + rate_hz / fft_size * torch.arange(fft_size / 2) / 700.0).log()
-    )  # the Nyquist bin has no weight in Kaldi
-    triangles = torch.minimum(
-        (bins - left) / (centre - left), (right - bins) / (right - centre)
-    ).clamp(min=0.0)
+    left = low + number * step
+    centre = low + (number + 1.0) * step
+    right = low + (number + 2.0) * step
+    bins = 1127.0 * (1.0 + rate_hz / fft_size * torch.arange(fft_size / 2) / 700.0).log()
+    rising = (bins - left) / (centre - left)
+    falling = (right - bins) / (right - centre)
+    triangles = torch.minimum(rising, falling).clamp(min=0.0)
+    # The bin at the Nyquist frequency has no weight in Kaldi.
     return functional.pad(triangles, (0, 1)).T.contiguous()
 
 
 def window_function(name: Window, size: int) -> Tensor:
-    """(size,) float32, symmetric as Kaldi has it; povey is hanning to the power .85."""
+    """Compute a window (size,) float32, symmetric as Kaldi's windows are.
+
+    Args:
+        name: "hamming", "hanning", or "povey", which is hanning to the power of 0.85.
+        size: The number of samples.
+
+    Returns:
+        The window, (size,) float32.
+    """
     if name == "hamming":
         return torch.hamming_window(size, periodic=False, alpha=0.54, beta=0.46)
     hanning = torch.hann_window(size, periodic=False)
@@ -76,24 +94,37 @@ def window_function(name: Window, size: int) -> Tensor:
 
 
 class KaldiFbank(nn.Module):
-    """(B, S) waves -> (B, T, F) log mel energies, equal to torchaudio.compliance.kaldi.fbank to
-    1e-4 (natural logarithm).
+    """Kaldi's log mel filterbank: waves (B, S) -> log mel energies (B, T, F).
 
-    num_mels: F. frame_ms, hop_ms: window and hop. scale: multiplies the wave first (32768: Kaldi's
-    and WeSpeaker's integer levels; 1: 3D-Speaker; the log floor makes the two differ in pauses).
-    dither: standard deviation of Gaussian noise on each scaled frame, in training mode only.
-    low_hz, high_hz: edges of the mel bank; high_hz <= 0 counts from Nyquist. Frames are padded to a
-    power of two.
-    cmn: subtract each utterance's mean over its valid frames; cmn_variance: divide by the standard
-    deviation too; cmn_window: take both over so many frames around each frame (Kaldi's usual 300)
-    instead of the utterance.
+    It equals torchaudio.compliance.kaldi.fbank to 1e-4. The logarithm is natural. Frames are padded
+    to a power of two. The arithmetic is float32, also under autocast, and float64 after .double().
 
-    Arithmetic is float32 (float64 after .double()), also under autocast. Raises ValueError for
-    arguments out of range.
+    Args:
+        num_mels: F, at least 4.
+        rate_hz: The rate of the waves in Hz.
+        frame_ms: The length of a frame in milliseconds.
+        hop_ms: The distance between the beginnings of two frames in milliseconds.
+        window: The window function, see window_function().
+        scale: The factor that multiplies the wave first. 32768 gives the integer levels of Kaldi
+            and WeSpeaker, 1 is 3D-Speaker's. The log floor makes the two differ in pauses.
+        dither: The standard deviation of Gaussian noise on each scaled frame, in training mode
+            only.
+        preemphasis: The share of the sample before that is subtracted from each sample, 0 to 1.
+        low_hz: The lower edge of the mel bank in Hz.
+        high_hz: The upper edge of the mel bank in Hz. A value of 0 or less counts from Nyquist.
+        cmn: Whether to subtract the mean of each utterance over its valid frames.
+        cmn_variance: Whether to divide by the standard deviation too.
+        cmn_window: How many frames around each frame both are taken over (Kaldi usually takes 300).
+            With 0 they are taken over the utterance.
 
-    >>> feats, lengths = KaldiFbank(num_mels=40)(torch.randn(2, 16000), torch.tensor([1.0, 0.5]))
-    >>> feats.shape, (lengths * feats.shape[1]).round().int().tolist()
-    (torch.Size([2, 98, 40]), [98, 48])
+    Raises:
+        ValueError: An argument is out of range.
+
+    Example:
+        >>> fbank = KaldiFbank(num_mels=40)
+        >>> feats, lengths = fbank(torch.randn(2, 16000), torch.tensor([1.0, 0.5]))
+        >>> feats.shape, (lengths * feats.shape[1]).round().int().tolist()
+        (torch.Size([2, 98, 40]), [98, 48])
     """
 
     taper: Tensor  # (frame_samples,) the window function
@@ -116,21 +147,12 @@ class KaldiFbank(nn.Module):
         cmn_window: int = 0,
     ) -> None:
         super().__init__()
-        self.num_mels, self.rate_hz, self.frame_ms, self.hop_ms = (
-            num_mels,
-            rate_hz,
-            frame_ms,
-            hop_ms,
-        )
+        self.num_mels, self.rate_hz = num_mels, rate_hz
+        self.frame_ms, self.hop_ms = frame_ms, hop_ms
         self.window, self.scale, self.dither, self.preemphasis = window, scale, dither, preemphasis
-        self.low_hz, self.high_hz, self.cmn, self.cmn_variance, self.cmn_window = (
-            low_hz,
-            high_hz,
-            cmn,
-            cmn_variance,
-            cmn_window,
-        )
-        self.dim = num_mels  # what the backbone takes in
+        self.low_hz, self.high_hz = low_hz, high_hz
+        self.cmn, self.cmn_variance, self.cmn_window = cmn, cmn_variance, cmn_window
+        self.dim = num_mels  # the size of what the backbone takes in
         self.frame_samples = int(rate_hz * frame_ms * 0.001)
         self.hop_samples = int(rate_hz * hop_ms * 0.001)
         top_hz = high_hz if high_hz > 0 else 0.5 * rate_hz + high_hz
@@ -143,7 +165,7 @@ class KaldiFbank(nn.Module):
         if self.frame_samples < 2 or self.hop_samples < 1:
             raise ValueError(
                 f"KaldiFbank: frame_ms {frame_ms} and hop_ms {hop_ms} at {rate_hz} Hz give no "
-                "samples; take longer frames, e.g. 25 and 10"
+                "samples; choose longer ones, e.g. 25 and 10"
             )
         if not 0.0 <= low_hz < top_hz <= 0.5 * rate_hz:
             raise ValueError(
@@ -152,8 +174,8 @@ class KaldiFbank(nn.Module):
             )
         if not (0.0 <= preemphasis <= 1.0 and dither >= 0.0 and scale > 0.0):
             raise ValueError(
-                f"KaldiFbank: preemphasis {preemphasis}, dither {dither}, scale {scale}; allowed "
-                "are 0 to 1, 0 or more, above 0"
+                f"KaldiFbank: preemphasis is {preemphasis}, dither {dither} and scale {scale}; a "
+                "preemphasis of 0 to 1, a dither of 0 or more and a scale above 0 are allowed"
             )
         check_cmn("KaldiFbank", cmn, cmn_variance, cmn_window)
         self.fft_size = 1 << (self.frame_samples - 1).bit_length()
@@ -163,26 +185,36 @@ class KaldiFbank(nn.Module):
         )
 
     def num_frames(self, num_samples: int) -> int:
-        """Whole frames in `num_samples` (snip_edges): 1 + (n - 400) // 160 with the defaults, 0
-        below one frame.
+        """Count the whole frames in `num_samples` (Kaldi's snip_edges).
+
+        That is 1 + (num_samples - 400) // 160 with the defaults, and 0 below one frame.
         """
         return max(0, 1 + (num_samples - self.frame_samples) // self.hop_samples)
 
     def trim(self, num_samples: int) -> int:
-        """How many of `num_samples` the whole frames cover; the rest changes nothing.
+        """Return how many of `num_samples` the whole frames cover; the rest changes nothing.
 
-        Less than one frame stays as it is, for forward() to refuse.
+        A number below one frame is returned as it is, for forward() to refuse.
         """
         frames = self.num_frames(num_samples)
         return self.frame_samples + (frames - 1) * self.hop_samples if frames else num_samples
 
     def forward(self, wave: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """wave: (B, S) in [-1, 1]; lengths: (B,) relative to S, or None when all are full -> (feats
-        (B, T, F), lengths (B,) relative to T).
+        """Compute the features of a padded batch of waves.
 
-        An utterance's valid frames do not depend on its padding or its neighbours; frames that
-        reach into the padding are zero. Raises ValueError for another shape, lengths outside (0,
-        1], and an utterance shorter than one frame.
+        The valid frames of an utterance do not depend on its padding or on its neighbours. Frames
+        that reach into the padding are zero.
+
+        Args:
+            wave: (B, S) in [-1, 1], mono at rate_hz.
+            lengths: (B,) relative to S, or None when all waves are full.
+
+        Returns:
+            The features (B, T, F), and their lengths (B,) relative to T.
+
+        Raises:
+            ValueError: The wave has another shape, a length lies outside (0, 1], or an utterance is
+                shorter than one frame.
         """
         if wave.ndim != 2:
             raise ValueError(
@@ -214,12 +246,12 @@ class KaldiFbank(nn.Module):
                 feats = normalise(feats, frames, variance=self.cmn_variance, window=self.cmn_window)
             elif frames is not None:
                 feats = feats.masked_fill(past_the_end(frames, total).unsqueeze(2), 0.0)
-            return feats, wave.new_ones(batch) if frames is None else (frames / total).to(
-                feats.dtype
-            )
+            if frames is None:
+                return feats, wave.new_ones(batch)
+            return feats, (frames / total).to(feats.dtype)
 
     def _valid_frames(self, lengths: Tensor, samples: int) -> Tensor:
-        """(B,) whole frames of each utterance. ValueError counts those without one."""
+        """Count the whole frames (B,) of each utterance; refuse utterances without one."""
         num_samples = valid_samples(lengths, samples, "KaldiFbank")
         frames = 1 + (num_samples - self.frame_samples).div(self.hop_samples, rounding_mode="floor")
         if not torch.compiler.is_compiling() and frames.numel() and int(frames.min()) < 1:
@@ -231,22 +263,19 @@ class KaldiFbank(nn.Module):
         return frames
 
     def _log_mel(self, wave: Tensor) -> Tensor:
-        """(b, S) -> (b, T, F)."""
-        frames = (wave * self.scale).unfold(
-            1, self.frame_samples, self.hop_samples
-        )  # (b, T, frame_samples), a view
+        """Compute log mel energies without normalisation: (b, S) -> (b, T, F)."""
+        scaled = wave * self.scale
+        frames = scaled.unfold(1, self.frame_samples, self.hop_samples)  # (b, T, frame_samples)
         if self.training and self.dither > 0.0:
             frames = frames + self.dither * torch.randn_like(frames)
         frames = frames - frames.mean(2, keepdim=True)
         if self.preemphasis > 0.0:
-            before = torch.cat(
-                (frames[..., :1], frames[..., :-1]), dim=2
-            )  # Kaldi: the first sample of a frame is its own predecessor
+            # In Kaldi the first sample of a frame is its own predecessor.
+            before = torch.cat((frames[..., :1], frames[..., :-1]), dim=2)
             frames = frames - self.preemphasis * before
         spectrum = torch.fft.rfft(frames * self.taper, n=self.fft_size)
-        power = (
-            spectrum.real.square() + spectrum.imag.square()
-        )  # not abs().square(): its gradient at zero is NaN
+        # abs().square() would have NaN as its gradient at zero.
+        power = spectrum.real.square() + spectrum.imag.square()
         return torch.matmul(power, self.mel).clamp(min=LOG_FLOOR).log()
 
     def extra_repr(self) -> str:
@@ -257,15 +286,25 @@ class KaldiFbank(nn.Module):
 
 
 class MFCC(nn.Module):
-    """(B, S) waves -> (B, T, F) cepstra, equal to torchaudio.compliance.kaldi.mfcc without
-    use_energy (the first is C0, not the energy).
+    """Kaldi's cepstra: waves (B, S) -> (B, T, F).
 
-    num_ceps: F, C0 included, at most num_mels. lifter: Kaldi's sine lifter, 0 = none. cmn,
-    cmn_variance, cmn_window: as in KaldiFbank, on the cepstra. The rest belongs to the KaldiFbank
-    below. Raises ValueError for arguments out of range and what KaldiFbank raises.
+    They equal torchaudio.compliance.kaldi.mfcc without use_energy: the first coefficient is C0, not
+    the energy.
 
-    >>> MFCC(num_ceps=20)(torch.randn(2, 16000))[0].shape
-    torch.Size([2, 98, 20])
+    Args:
+        num_ceps: F, C0 included, at most num_mels.
+        num_mels: The number of mel filters below the cepstra.
+        lifter: The coefficient of Kaldi's sine lifter; 0 means none.
+        cmn: As in KaldiFbank, on the cepstra. So are cmn_variance and cmn_window.
+
+    All other arguments are those of the KaldiFbank below.
+
+    Raises:
+        ValueError: An argument is out of range, or KaldiFbank refuses one.
+
+    Example:
+        >>> MFCC(num_ceps=20)(torch.randn(2, 16000))[0].shape
+        torch.Size([2, 98, 20])
     """
 
     transform: Tensor  # (num_mels, num_ceps) cosine transform and lifter
@@ -309,39 +348,35 @@ class MFCC(nn.Module):
             high_hz,
             cmn=False,
         )
-        self.num_ceps, self.lifter, self.cmn, self.cmn_variance, self.cmn_window = (
-            num_ceps,
-            lifter,
-            cmn,
-            cmn_variance,
-            cmn_window,
-        )
+        self.num_ceps, self.lifter = num_ceps, lifter
+        self.cmn, self.cmn_variance, self.cmn_window = cmn, cmn_variance, cmn_window
         self.dim = num_ceps
-        order, band = (
-            torch.arange(num_ceps, dtype=torch.float64),
-            torch.arange(num_mels, dtype=torch.float64),
-        )
-        cosines = math.sqrt(2.0 / num_mels) * torch.cos(
-            math.pi / num_mels * (band.unsqueeze(1) + 0.5) * order
-        )
+        order = torch.arange(num_ceps, dtype=torch.float64)
+        band = torch.arange(num_mels, dtype=torch.float64)
+        angles = math.pi / num_mels * (band.unsqueeze(1) + 0.5) * order
+        cosines = math.sqrt(2.0 / num_mels) * torch.cos(angles)
         cosines[:, 0] = math.sqrt(1.0 / num_mels)
         if lifter > 0:
             cosines *= 1.0 + 0.5 * lifter * torch.sin(math.pi * order / lifter)
         self.register_buffer("transform", cosines.float(), persistent=False)
 
     def trim(self, num_samples: int) -> int:
-        """As KaldiFbank.trim."""
+        """Return how many of `num_samples` count, as KaldiFbank.trim does."""
         return self.fbank.trim(num_samples)
 
     def forward(self, wave: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """As KaldiFbank.forward."""
+        """Compute the cepstra of a padded batch of waves.
+
+        Args, Returns and Raises are those of KaldiFbank.forward.
+        """
         feats, relative = self.fbank(wave, lengths)
         with torch.autocast(wave.device.type, enabled=False):
-            feats = torch.matmul(feats, self.transform)  # frames of padding are zero and stay so
+            # Frames of padding are zero, and the transform keeps them so.
+            feats = torch.matmul(feats, self.transform)
             if self.cmn:
-                frames = (
-                    None if lengths is None else (relative.double() * feats.shape[1]).round().long()
-                )
+                frames = None
+                if lengths is not None:
+                    frames = (relative.double() * feats.shape[1]).round().long()
                 feats = normalise(feats, frames, variance=self.cmn_variance, window=self.cmn_window)
         return feats, relative
 
@@ -350,14 +385,14 @@ class MFCC(nn.Module):
 
 
 class RawWave(nn.Module):
-    """The wave itself, for networks that take samples: (B, S) -> (B, S, 1), one frame a sample,
-    with padding set to zero.
+    """The wave itself, for networks that take samples: (B, S) -> (B, S, 1), one frame a sample.
 
-    Raises ValueError for another shape and lengths outside (0, 1].
+    The padding is set to zero.
 
-    >>> feats, lengths = RawWave()(torch.ones(2, 4), torch.tensor([1.0, 0.5]))
-    >>> feats[..., 0].tolist(), lengths.tolist()
-    ([[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 0.0, 0.0]], [1.0, 0.5])
+    Example:
+        >>> feats, lengths = RawWave()(torch.ones(2, 4), torch.tensor([1.0, 0.5]))
+        >>> feats[..., 0].tolist(), lengths.tolist()
+        ([[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 0.0, 0.0]], [1.0, 0.5])
     """
 
     def __init__(self) -> None:
@@ -365,11 +400,22 @@ class RawWave(nn.Module):
         self.dim = 1
 
     def trim(self, num_samples: int) -> int:
-        """Every sample counts."""
+        """Return `num_samples`, because every sample counts."""
         return num_samples
 
     def forward(self, wave: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """wave (B, S), lengths (B,) relative or None -> (B, S, 1), and the lengths."""
+        """Give the samples of a padded batch as frames of one value.
+
+        Args:
+            wave: (B, S), mono.
+            lengths: (B,) relative to S, or None when all waves are full.
+
+        Returns:
+            (B, S, 1), and the lengths (B,).
+
+        Raises:
+            ValueError: The wave has another shape, or a length lies outside (0, 1].
+        """
         if wave.ndim != 2:
             raise ValueError(
                 f"RawWave: wave has shape {tuple(wave.shape)}; it must be (batch, samples), mono"

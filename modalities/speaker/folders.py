@@ -1,5 +1,6 @@
-"""Anyone's own recordings, DATA/SPEAKER/**/*.wav (or flac, mp3, ogg, ...): items, a split by
-speaker, trials. Other data sets use scan() and the pairs.
+"""A user's own recordings, DATA/SPEAKER/**/*.wav (or flac, mp3, ...): items, splits and trials.
+
+The split divides the speakers. Other data sets use scan() and the pairs too.
 """
 
 from __future__ import annotations
@@ -23,13 +24,25 @@ Split = Literal["train", "test", "all"]
 def items(
     data: str | Path, *, split: Split = "train", test_share: float = 0.2, seed: int = 0
 ) -> list[Item]:
-    """Items of the speakers of one split, in order of speaker and path; id = path below `data`,
-    label = speaker = first folder.
+    """List the recordings of the speakers of one split, in order of speaker and path.
 
-    The speakers are divided, never one speaker's files: round(test_share x speakers), at least 2,
-    are held out, drawn with `seed`; with test_share 0, nobody. Raises ValueError for a folder
-    without audio files, a single speaker, and too few speakers to hold some out; FileNotFoundError
-    when the folder is missing.
+    The speakers are divided, never the files of one speaker.
+
+    Args:
+        data: The folder of the speakers' folders, or of .tar shards.
+        split: "train", "test", or "all" for everyone.
+        test_share: The share of the speakers that are held out for "test". round(test_share x
+            speakers), at least 2, are held out; with 0, nobody is.
+        seed: The seed of the draw of these speakers.
+
+    Returns:
+        Items whose id is the path below `data` and whose label is the speaker, which is the first
+        folder.
+
+    Raises:
+        FileNotFoundError: The folder is missing.
+        ValueError: The folder has no audio files, only one speaker, or too few speakers to hold
+            some out.
     """
     return hold_out(
         scan(Path(data)),
@@ -50,19 +63,29 @@ def trials(
     test_share: float = 0.2,
     seed: int = 0,
 ) -> tuple[list[Item], Trials]:
-    """Items of a split and trials among them: all pairs if there are at most num_trials, otherwise
-    a seeded draw, half target and half nontarget, none twice.
+    """List the recordings of a split and trials among them.
 
-    Where one kind has fewer than half, all of it is taken and the other kind fills up. Warns when a
-    speaker has a single file (no target trial with it). Raises ValueError when no speaker has two
-    files, and what items() raises.
+    All pairs are trials if there are at most num_trials. Otherwise the trials are a seeded draw,
+    half target and half nontarget, none of them twice. Where one kind has fewer than half, all of
+    it is taken, and the other kind fills up. A warning counts the speakers with a single file,
+    which have no target trial.
+
+    Args:
+        data: As in items(). So are split, test_share and seed.
+        num_trials: The most trials that are made, at least 2.
+
+    Returns:
+        The items, and the labelled trials.
+
+    Raises:
+        ValueError: No speaker has two files, num_trials is below 2, or items() refuses the data.
+        FileNotFoundError: The folder is missing.
     """
     if num_trials < 2:
         raise ValueError(f"{data}: num_trials is {num_trials}; at least 2 are needed")
     chosen = items(data, split=split, test_share=test_share, seed=seed)
-    labels = [str(one.label) for one in chosen]
-    names, counts = np.unique(labels, return_counts=True)
-    single = [str(one) for one in names[counts == 1]]
+    names, counts = np.unique([str(item.label) for item in chosen], return_counts=True)
+    single = [str(name) for name in names[counts == 1]]
     if len(single) == len(names):
         raise ValueError(
             f"{data}: each of the {len(names)} speakers of split {split!r} has a single file, so "
@@ -78,50 +101,71 @@ def trials(
 
 
 def scan(root: Path, *, example: str = "DATA/SPEAKER/file.wav") -> list[Item]:
-    """Every audio file below the folders of `root`, sorted; id = posix path below root, label =
-    first folder. Hidden files are passed over.
+    """List every audio file below the folders of `root`, in the order of their paths.
 
-    If `root` holds .tar shards (toolkit.data.shards.write makes them), their items instead, in the
-    same order.
+    Hidden files are passed over. If `root` holds .tar shards (toolkit.data.shards.write makes
+    them), their items are listed instead, in the same order.
 
-    Raises FileNotFoundError when root is missing and ValueError when there is no audio file in a
-    folder, saying what layout is expected.
+    Args:
+        root: The folder of the speakers' folders.
+        example: The expected layout, for the messages.
+
+    Returns:
+        Items whose id is the posix path below root, and whose label is the first folder.
+
+    Raises:
+        FileNotFoundError: root is missing.
+        ValueError: There is no audio file in any folder; the message states the expected layout.
     """
     if not root.is_dir():
         raise FileNotFoundError(f"{root}: no such folder; one with {example} is needed")
     allowed = SUFFIXES + AV_SUFFIXES
     if any(root.glob("*.tar")):
-        return sorted(
-            shards.items(root, suffixes=allowed), key=lambda one: PurePosixPath(one.id).parts
-        )
-    found: list[Item] = []
+        packed = shards.items(root, suffixes=allowed)
+        return sorted(packed, key=lambda item: PurePosixPath(item.id).parts)
+    recordings: list[Item] = []
     for folder in sorted(
-        one for one in root.iterdir() if one.is_dir() and not one.name.startswith(".")
+        path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")
     ):
         files = (
-            one
-            for one in folder.rglob("*")
-            if one.suffix.lower() in allowed and not one.name.startswith(".") and one.is_file()
+            path
+            for path in folder.rglob("*")
+            if path.suffix.lower() in allowed and not path.name.startswith(".") and path.is_file()
         )
-        found += [Item(one.relative_to(root).as_posix(), one, folder.name) for one in sorted(files)]
-    if not found:
-        loose = sum(one.suffix.lower() in allowed for one in root.iterdir())
+        recordings += [
+            Item(path.relative_to(root).as_posix(), path, folder.name) for path in sorted(files)
+        ]
+    if not recordings:
+        loose = sum(path.suffix.lower() in allowed for path in root.iterdir())
         beside = f"; {loose} lie directly in it, without a speaker's folder" if loose else ""
         raise ValueError(
-            f"{root}: no audio files in its folders{beside}; expected {example}, with one of "
+            f"{root}: no audio files in its folders{beside}; {example} is expected, with one of "
             f"{', '.join(allowed)}"
         )
-    return found
+    return recordings
 
 
 def stratified_folds(
     groups: Sequence[Sequence[str]], num_folds: int, seed: int = 0
 ) -> list[set[str]]:
-    """Divide the members of each group evenly over num_folds, drawn with `seed`; fold sizes differ
-    by at most one, also within each group.
+    """Divide the members of each group evenly over folds.
 
-    >>> [len(fold) for fold in stratified_folds([["f1", "f2", "f3"], ["m1", "m2"]], 2)]
-    [3, 2]
+    The sizes of the folds differ by at most one, also within each group.
+
+    Args:
+        groups: The names of the members of each group, such as women and men.
+        num_folds: How many folds to make, from 2 to the number of all members.
+        seed: The seed of the draw.
+
+    Returns:
+        The members of each fold.
+
+    Raises:
+        ValueError: num_folds is out of range.
+
+    Example:
+        >>> [len(fold) for fold in stratified_folds([["f1", "f2", "f3"], ["m1", "m2"]], 2)]
+        [3, 2]
     """
     rng = np.random.default_rng(seed)
     shuffled = [group[i] for group in map(sorted, groups) for i in rng.permutation(len(group))]
@@ -134,6 +178,6 @@ def stratified_folds(
 
 
 def check_split(split: str) -> None:
-    """ValueError for anything but train, test and all."""
+    """Raise ValueError for any split but train, test and all."""
     if split not in ("train", "test", "all"):
         raise ValueError(f"split is {split!r}; allowed are 'train', 'test' and 'all'")

@@ -1,5 +1,6 @@
-"""Data sets that are given by lists: any CSV of files, and trial lists whose ids are found among
-the items. Other data sets use find() and matched().
+"""Data sets that are given by lists: any CSV of files, and trial lists that name their ids.
+
+Other data sets use find() and matched() too.
 """
 
 from __future__ import annotations
@@ -29,27 +30,40 @@ def items(
     split_column: str = "",
     split: str = "",
 ) -> list[Item]:
-    """Items of a CSV, in its order. file: its path, from `data` unless absolute; commas, semicolons
-    or tabs, with quotes where needed; UTF-8.
+    """List the files of a CSV, in its order.
 
-    path, label, id, split_column: names of the header's columns, or their numbers from 1 if all
-    that are given are numbers: then there is no header. Paths start from `data` unless absolute. id
-    "" = the path as written; label "" = unlabelled items; with split_column, only the rows that
-    hold `split` there.
-    ValueError: unknown columns, rows of another width or without a path or id, missing files,
-    repeated ids, nothing left; all counted, the first named.
+    The CSV is UTF-8 text with commas, semicolons or tabs, and with quotes where they are needed.
+
+    Args:
+        data: The folder that relative paths start from.
+        file: The path of the CSV, from `data` unless it is absolute.
+        path: The name of the column of the paths, which start from `data` unless they are absolute.
+            If all columns that are given are numbers, they count the columns from 1, and there is
+            no header.
+        label: The name of the column of the labels; "" leaves the items unlabelled.
+        id: The name of the column of the ids; "" takes the path as it is written.
+        split_column: The name of the column of the splits; "" takes all rows.
+        split: The value in that column of the rows to take.
+
+    Returns:
+        One item for each row.
+
+    Raises:
+        FileNotFoundError: The CSV is missing.
+        ValueError: A column is unknown, a row has another width or no path or id, a file is
+            missing, an id is repeated, or no row is left. All are counted, and the first is named.
     """
     data = Path(data)
     source = data / file
-    wanted = {"path": path, "label": label, "id": id, "split_column": split_column}
+    columns = {"path": path, "label": label, "id": id, "split_column": split_column}
     if not path or bool(split_column) != bool(split):
         raise ValueError(
-            f"{source}: path is {path!r}, split_column {split_column!r} and split {split!r}; a "
-            "path is needed, and the last two go together"
+            f"{source}: path is {path!r}, split_column is {split_column!r} and split is {split!r}; "
+            "a path is needed, and the last two go together"
         )
     rows = list(_rows(source))
-    column = _columns(source, rows, {role: name for role, name in wanted.items() if name})
-    header = not all(name.isdigit() for name in wanted.values() if name)
+    column = _columns(source, rows, {role: name for role, name in columns.items() if name})
+    header = not all(name.isdigit() for name in columns.values() if name)
     width = len(rows[0][1])
     chosen: list[Item] = []
     bad, missing = [], []
@@ -57,11 +71,13 @@ def items(
         if len(fields) != width or not fields[column["path"]] or (id and not fields[column["id"]]):
             bad.append(f"line {number}")
         elif not split or fields[column["split_column"]] == split:
-            where = data / fields[column["path"]]
-            if not os.path.isfile(where):  # Path.is_file raises where a name is too long
-                missing.append(fields[column["path"]])
-            text = fields[column["id"]] if id else PurePosixPath(fields[column["path"]]).as_posix()
-            chosen.append(Item(text, where, (fields[column["label"]] or None) if label else None))
+            name = fields[column["path"]]
+            # Path.is_file raises where a name is too long.
+            if not os.path.isfile(data / name):
+                missing.append(name)
+            item_id = fields[column["id"]] if id else PurePosixPath(name).as_posix()
+            item_label = (fields[column["label"]] or None) if label else None
+            chosen.append(Item(item_id, data / name, item_label))
     if bad:
         needed = "path, no id" if id else "path"
         raise ValueError(
@@ -69,14 +85,12 @@ def items(
             f"fields ({name_first(bad)}); correct them"
         )
     if not chosen:
-        raise ValueError(
-            f"{source}: no rows"
-            + (
-                f" with {split!r} in column {split_column!r}; give one of its values"
-                if split
-                else "; list the files"
+        if split:
+            raise ValueError(
+                f"{source}: no rows with {split!r} in column {split_column!r}; give one of its "
+                "values"
             )
-        )
+        raise ValueError(f"{source}: no rows below the header; list the files")
     if missing:
         raise ValueError(
             f"{source}: {len(missing)} of {len(chosen)} files do not exist below {data} "
@@ -97,8 +111,19 @@ def trials(
     split_column: str = "",
     split: str = "",
 ) -> tuple[list[Item], Trials]:
-    """The items that a trial list names, and its trials; trial_list: a path as `file`, read by
-    eval.formats.trials. ValueError as items() and matched().
+    """List the items that a trial list names, and its trials.
+
+    Args:
+        data: As in items(). So are file, path, label, id, split_column and split.
+        trial_list: The path of the trial list, from `data` unless it is absolute, in any format
+            that eval.formats.trials reads.
+
+    Returns:
+        The items, and the trials.
+
+    Raises:
+        FileNotFoundError: A list is missing.
+        ValueError: What items() and matched() refuse.
     """
     listed = Path(data) / trial_list
     chosen = items(
@@ -110,23 +135,35 @@ def trials(
 def matched(
     listed: Trials, candidates: Sequence[Item], *, where: str, hint: str = ""
 ) -> tuple[list[Item], Trials]:
-    """The items that the trials name, in the candidates' order, and the trials with those items'
-    ids.
+    """Find the items that trials name.
 
-    The rule: an id is found as it is; otherwise without its audio suffix (.wav, .flac, .m4a, ... on
-    either side), where only one item is left by that name.
-    ValueError: ids that are not found, or found more than once; all counted, the first named, with
-    `hint` on what to do.
+    An id is found as it is. Otherwise it is found without its audio suffix (.wav, .flac, .m4a, ...
+    on either side), where only one item is left by that name.
+
+    Args:
+        listed: The trials, as they were read.
+        candidates: The items to look among.
+        where: What the trials were read from, for the messages.
+        hint: What to do when ids are not found, for the messages.
+
+    Returns:
+        The items that the trials name, in the order of the candidates, and the trials with the ids
+            of
+        these items.
+
+    Raises:
+        ValueError: Ids are not found, or are found more than once. All are counted, and the first
+            is named.
     """
-    exact = {one.id: number for number, one in enumerate(candidates)}
-    bare: dict[str, int] = {}
-    for number, one in enumerate(candidates):
-        bare[stem(one.id)] = number if stem(one.id) not in bare else -1
+    exact = {item.id: number for number, item in enumerate(candidates)}
+    bare: dict[str, int] = {}  # -1 where several items are left by one name
+    for number, item in enumerate(candidates):
+        bare[stem(item.id)] = number if stem(item.id) not in bare else -1
     missing: dict[str, None] = {}
     doubtful: dict[str, None] = {}
 
     def rows(ids: Sequence[str], used: NDArray[np.int32]) -> NDArray[np.int64]:
-        found = np.full(len(ids), -1, dtype=np.int64)
+        numbers = np.full(len(ids), -1, dtype=np.int64)
         for i in np.unique(used).tolist():
             number = exact.get(ids[i], bare.get(stem(ids[i])))
             if number is None:
@@ -134,44 +171,51 @@ def matched(
             elif number < 0:
                 doubtful[ids[i]] = None
             else:
-                found[i] = number
-        return found[used]
+                numbers[i] = number
+        return numbers[used]
 
     enrol, probe = rows(listed.enrol_ids, listed.enrol), rows(listed.probe_ids, listed.probe)
     if missing or doubtful:
         total = len(np.unique(listed.enrol)) + len(np.unique(listed.probe))
-        texts = (
-            [f"{len(missing)} of its ids are no items ({name_first(missing)})"] if missing else []
-        )
-        texts += (
-            [f"{len(doubtful)} fit several items without their suffix ({name_first(doubtful)})"]
-            if doubtful
-            else []
-        )
+        texts = []
+        if missing:
+            texts.append(f"{len(missing)} of its ids are no items ({name_first(missing)})")
+        if doubtful:
+            texts.append(
+                f"{len(doubtful)} fit several items without their suffix ({name_first(doubtful)})"
+            )
         raise ValueError(
             f"{where}: {' and '.join(texts)}; {total} enrolment and probe ids were looked "
             f"for{'; ' + hint if hint else ''}"
         )
     used, place = np.unique(np.concatenate((enrol, probe)), return_inverse=True)
     chosen = [candidates[i] for i in used]
-    ids = tuple(one.id for one in chosen)
+    ids = tuple(item.id for item in chosen)
     sides = place.astype(np.int32).reshape(2, -1)
     return chosen, Trials(ids, ids, sides[0], sides[1], listed.target)
 
 
 def stem(id: str) -> str:
-    """An id without its audio suffix.
+    """Return an id without its audio suffix.
 
-    >>> stem("id10270/5r0dWxy17C8/00001.m4a"), stem("a.b/v1.0")
-    ('id10270/5r0dWxy17C8/00001', 'a.b/v1.0')
+    Example:
+        >>> stem("id10270/5r0dWxy17C8/00001.m4a"), stem("a.b/v1.0")
+        ('id10270/5r0dWxy17C8/00001', 'a.b/v1.0')
     """
     head, dot, suffix = id.rpartition(".")
     return head if dot and "." + suffix.lower() in SUFFIXES + AV_SUFFIXES else id
 
 
 def find(data: Path, names: Iterable[str], folders: Iterable[str]) -> Path | None:
-    """The first file of these names, plain or .gz, in these folders below `data`; None if there is
-    none.
+    """Return the first file of these names, plain or .gz, in these folders below `data`.
+
+    Args:
+        data: The folder above the folders.
+        names: The names to look for; earlier names come first.
+        folders: The folders to look in, from `data`.
+
+    Returns:
+        The path, or None if there is no such file.
     """
     places = list(folders)
     for name in names:
@@ -184,7 +228,7 @@ def find(data: Path, names: Iterable[str], folders: Iterable[str]) -> Path | Non
 
 
 def _rows(source: Path) -> Iterator[tuple[int, list[str]]]:
-    """(line number, stripped fields) of every row that is not blank."""
+    """Yield (line number, stripped fields) of every row that is not blank."""
     if not source.is_file():
         raise FileNotFoundError(
             f"{source}: no such file; give the CSV's path with file=..., from the data folder"
@@ -195,7 +239,8 @@ def _rows(source: Path) -> Iterator[tuple[int, list[str]]]:
             while line := lines.readline(MAX_LINE + 1):
                 if len(line) > MAX_LINE or "\0" in line:
                     raise ValueError(
-                        f"{source}: a line over {MAX_LINE} characters or with a NUL; is this a CSV?"
+                        f"{source}: a line is over {MAX_LINE} characters or has a NUL; is this "
+                        "a CSV?"
                     )
                 yield line
 
@@ -207,8 +252,9 @@ def _rows(source: Path) -> Iterator[tuple[int, list[str]]]:
             (line for part in ([first], text) for line in part), delimiter=delimiter, strict=True
         )
         for fields in reader:
-            if any(one.strip() for one in fields):
-                yield reader.line_num, [one.strip() for one in fields]
+            stripped = [field.strip() for field in fields]
+            if any(stripped):
+                yield reader.line_num, stripped
     except UnicodeDecodeError:
         raise ValueError(f"{source}: not UTF-8 text; convert the file to UTF-8") from None
     except csv.Error as error:
@@ -218,29 +264,31 @@ def _rows(source: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _columns(
-    source: Path, rows: Sequence[tuple[int, Sequence[str]]], wanted: dict[str, str]
+    source: Path, rows: Sequence[tuple[int, Sequence[str]]], names: dict[str, str]
 ) -> dict[str, int]:
-    """role -> column. ValueError counts the roles whose column does not exist."""
+    """Return the number of each role's column, and count the roles whose column does not exist."""
     if not rows:
-        raise ValueError(f"{source}: the file is empty; expected a header and a row for each file")
+        raise ValueError(
+            f"{source}: the file is empty; a header and a row for each file are expected"
+        )
     fields = rows[0][1]
-    if all(name.isdigit() for name in wanted.values()):
-        found = {role: int(name) - 1 for role, name in wanted.items()}
+    if all(name.isdigit() for name in names.values()):
+        columns = {role: int(name) - 1 for role, name in names.items()}
         unknown = [
-            f"{role}={wanted[role]}"
-            for role, number in found.items()
+            f"{role}={names[role]}"
+            for role, number in columns.items()
             if not 0 <= number < len(fields)
         ]
         allowed = f"1 to {len(fields)}"
     else:
-        found = {
-            role: fields.index(name) if name in fields else -1 for role, name in wanted.items()
+        columns = {
+            role: fields.index(name) if name in fields else -1 for role, name in names.items()
         }
-        unknown = [f"{role}={wanted[role]}" for role, number in found.items() if number < 0]
+        unknown = [f"{role}={names[role]}" for role, number in columns.items() if number < 0]
         allowed = ", ".join(fields)[:200]
     if unknown:
         raise ValueError(
             f"{source}: {len(unknown)} columns do not exist ({name_first(unknown)}); there are "
             f"{allowed}; name them with path=..., label=..."
         )
-    return found
+    return columns

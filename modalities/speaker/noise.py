@@ -1,12 +1,15 @@
-"""Noise, music, babble and room impulse responses from the user's folders, mixed into waves as the
-field's tools do. Deterministic given the generator.
+"""Noise, music, babble and room impulse responses from the user's folders, mixed into waves.
+
+The mixing follows published tools and is deterministic given the generator. The folders are those
+of MUSAN (noise/, music/, speech/) and RIRS_NOISES, or any of that shape.
 
 Sources: WeSpeaker wespeaker/dataset/processor.py add_reverb_noise; 3D-Speaker
 speakerlab/process/augmentation.py and processor.py SpkVeriAug; voxceleb_trainer DatasetLoader.py
-AugmentWAV (babble). One rule differs from all three: their signal-to-noise ratios add 1e-4
-(3D-Speaker: 1e-6) to both powers, so that what is quieter than -40 dBFS is drowned; here the ratio
-is the one that was drawn. Folders: MUSAN's (noise/, music/, speech/) and RIRS_NOISES', or any of
-that shape.
+AugmentWAV (babble).
+
+One rule differs from all three. Their signal-to-noise ratios add 1e-4 (3D-Speaker: 1e-6) to both
+powers, so that a wave that is quieter than -40 dBFS is drowned. Here the ratio is the one that was
+drawn.
 """
 
 from __future__ import annotations
@@ -35,18 +38,28 @@ _CORRUPTIONS: tuple[Corruption, ...] = (
     "babble",
     "reverb+any",
 )
-_TRIES = 50  # files drawn in a row before giving up: with half of them unusable, once in 1e15 draws
-_RIR_SECONDS = 10.0  # longer impulse responses are cut: nothing audible is left
+# How many unusable files may be drawn in a row. With half of the files unusable that happens once
+# in 1e15 draws.
+_TRIES = 50
+_RIR_SECONDS = 10.0  # longer impulse responses are cut, because nothing audible is left by then
 _RATES_HZ = (1_000, 192_000)
-_MAX_CHANNELS = 64  # with the two above, the bound on memory, whatever a header says
+_MAX_CHANNELS = 64  # bounds the memory, together with the two above, whatever a header says
 
 
 @lru_cache(maxsize=32)
 def listing(folder: str) -> tuple[Path, ...]:
-    """All audio files below a folder, sorted by path, hidden ones left out; read once in a process,
-    so files that come later are not seen.
+    """List all audio files below a folder, sorted by path, without hidden ones.
 
-    ValueError for a missing folder and one without audio files.
+    The folder is read once in a process, so files that are added later are not seen.
+
+    Args:
+        folder: The path of the folder.
+
+    Returns:
+        The paths of the files.
+
+    Raises:
+        ValueError: The folder is missing or holds no audio files.
     """
     root = Path(folder)
     if not folder or not root.is_dir():
@@ -54,24 +67,34 @@ def listing(folder: str) -> tuple[Path, ...]:
             f"augmentation: {folder!r} is no folder; give the one with the audio files, or leave "
             "the augmentation out"
         )
-    found = [
-        Path(where, name)
-        for where, _, names in os.walk(root)
+    paths = [
+        Path(parent, name)
+        for parent, _, names in os.walk(root)
         for name in names
         if Path(name).suffix.lower() in SUFFIXES and not name.startswith(".")
     ]
-    if not found:
+    if not paths:
         raise ValueError(
             f"augmentation: {folder}: no audio files below it ({', '.join(SUFFIXES)}); give the "
-            "folder where it was unpacked"
+            "folder into which the archive was unpacked"
         )
-    return tuple(sorted(found, key=Path.as_posix))
+    return tuple(sorted(paths, key=Path.as_posix))
 
 
 @lru_cache(maxsize=32)
 def kinds(folder: str) -> Mapping[str, tuple[Path, ...]]:
-    """The files of a folder as "noise", "music" and "speech", by the first folder below it; all
-    else is noise (WeSpeaker's rule). ValueError as listing().
+    """Sort the files of a folder into "noise", "music" and "speech", by the first folder below it.
+
+    All other files are noise, which is WeSpeaker's rule.
+
+    Args:
+        folder: The path of the folder.
+
+    Returns:
+        The paths of the files of each kind.
+
+    Raises:
+        ValueError: The folder is missing or holds no audio files.
     """
     sorted_in: dict[str, list[Path]] = {kind: [] for kind in _KINDS}
     for path in listing(folder):
@@ -83,64 +106,105 @@ def kinds(folder: str) -> Mapping[str, tuple[Path, ...]]:
 def stretch(
     path: Path, num_samples: int, rng: np.random.Generator, *, rate_hz: int = 16_000
 ) -> Wave:
-    """(num_samples,) of a file from a uniformly drawn start, channels averaged; only that part is
-    read. A shorter file is repeated from its beginning.
+    """Read a stretch of a file from a uniformly drawn start.
 
-    One draw in either case. BadAudio for a file that cannot be read, or whose stretch is silent
-    (peak below -90 dBFS) or not finite.
+    Only that part of the file is read, and its channels are averaged. A shorter file is repeated
+    from its beginning. Either case takes one draw.
+
+    Args:
+        path: The file.
+        num_samples: The length of the result in samples at rate_hz.
+        rng: The generator of the start.
+        rate_hz: The rate of the result in Hz.
+
+    Returns:
+        (num_samples,) float32.
+
+    Raises:
+        BadAudio: The file cannot be read, or its stretch is silent (peak below -90 dBFS) or not
+            finite.
     """
     try:
         with soundfile.SoundFile(path) as file:
             file_hz, frames = _checked(path, file)
-            wanted = -(-num_samples * file_hz // rate_hz)
-            start = int(rng.integers(max(1, frames - wanted + 1)))
+            needed = -(-num_samples * file_hz // rate_hz)  # rounded up
+            start = int(rng.integers(max(1, frames - needed + 1)))
             file.seek(start)
-            read: Wave = file.read(min(wanted, frames), dtype="float32", always_2d=True).mean(
-                axis=1, dtype=np.float32
-            )
+            raw = file.read(min(needed, frames), dtype="float32", always_2d=True)
+            part: Wave = raw.mean(axis=1, dtype=np.float32)
     except (soundfile.SoundFileError, OSError) as error:
         raise BadAudio(f"{path}: unreadable, {error}; repair or remove the file") from error
-    _check_level(path, read)
-    return np.resize(resample(read, file_hz, rate_hz), num_samples)  # repeats, where it is shorter
+    _check_level(path, part)
+    # np.resize repeats a part that is shorter.
+    return np.resize(resample(part, file_hz, rate_hz), num_samples)
 
 
 def impulse_response(path: Path, *, rate_hz: int = 16_000) -> Wave:
-    """(samples,) of a file's first channel, at most 10 s: channels of a microphone array must not
-    be averaged. BadAudio as stretch().
+    """Read the first channel of a file, at most 10 s of it.
+
+    The channels of a microphone array must not be averaged.
+
+    Args:
+        path: The file.
+        rate_hz: The rate of the result in Hz.
+
+    Returns:
+        (samples,) float32.
+
+    Raises:
+        BadAudio: The file cannot be read, or is silent (peak below -90 dBFS) or not finite.
     """
     try:
         with soundfile.SoundFile(path) as file:
             file_hz, frames = _checked(path, file)
-            read: Wave = file.read(
-                min(frames, int(_RIR_SECONDS * file_hz)), dtype="float32", always_2d=True
-            )[:, 0].copy()
+            longest = int(_RIR_SECONDS * file_hz)
+            raw = file.read(min(frames, longest), dtype="float32", always_2d=True)
+            response: Wave = raw[:, 0].copy()
     except (soundfile.SoundFileError, OSError) as error:
         raise BadAudio(f"{path}: unreadable, {error}; repair or remove the file") from error
-    _check_level(path, read)
-    return resample(read, file_hz, rate_hz)
+    _check_level(path, response)
+    return resample(response, file_hz, rate_hz)
 
 
 def mix(wave: Wave, noise: Wave, snr_db: float) -> Wave:
-    """wave + noise, the noise scaled to exactly that ratio of the two mean powers.
+    """Add noise to a wave, scaled to exactly the given ratio of the two mean powers.
 
-    A silent wave or noise leaves the wave as it is.
+    Args:
+        wave: (samples,) float32.
+        noise: (samples,) float32.
+        snr_db: The ratio of the power of the wave to the power of the noise in dB.
+
+    Returns:
+        (samples,) float32. A silent wave or silent noise leaves the wave as it is.
+
+    Example:
+        >>> wave, noise = np.ones(2, np.float32), np.full(2, 5, np.float32)
+        >>> mix(wave, noise, 0.0).tolist()
+        [2.0, 2.0]
     """
     return wave + _scaled(noise, wave, snr_db)
 
 
 def reverberate(wave: Wave, response: Wave) -> Wave:
-    """(samples,) convolved with an impulse response of unit energy, of the same length: WeSpeaker's
-    rule for the level.
+    """Convolve a wave with an impulse response of unit energy; the length stays.
 
-    The result is shifted so that the direct path (the response's largest value) does not delay it,
-    as Kaldi's wav-reverberate does; WeSpeaker leaves the delay.
+    The unit energy is WeSpeaker's rule for the level. The result is shifted so that the direct
+    path, which is the largest value of the response, does not delay it. Kaldi's wav-reverberate
+    does so too, while WeSpeaker leaves the delay.
+
+    Args:
+        wave: (samples,) float32.
+        response: (any length,) float32.
+
+    Returns:
+        (samples,) float32.
     """
     from scipy.signal import fftconvolve  # slow to import, needed here only
 
     direct = int(np.abs(response).argmax())
     unit = response / np.sqrt(np.sum(np.square(response, dtype=np.float64))).astype(np.float32)
-    heard: Wave = fftconvolve(wave, unit)[direct : direct + len(wave)].astype(np.float32)
-    return heard
+    reverberant: Wave = fftconvolve(wave, unit)[direct : direct + len(wave)].astype(np.float32)
+    return reverberant
 
 
 def corrupt(
@@ -159,19 +223,33 @@ def corrupt(
     peak: bool = True,
     rate_hz: int = 16_000,
 ) -> Wave:
-    """With probability `prob`, one of `choices`, all equally probable. (samples,) in and out.
+    """Do one of `choices` to a wave with probability `prob`; all choices are equally probable.
 
-    musan: folder of noise (see kinds()); rirs: folder of impulse responses. "reverb": one of rirs.
-    "noise", "music", "speech": one file of that kind; "any": one of all files, each equally
-    probable. "babble": babble_speakers different speech files (both bounds included), each at its
-    own ratio, so that together they are about 10 log10(speakers) dB louder. "reverb+any": both, in
-    that order. The signal-to-noise ratio is drawn uniformly from the kind's range.
-    peak: a corrupted wave is divided by its largest absolute value (WeSpeaker and 3D-Speaker; the
-    others stay as they are).
+    Files that cannot be used are passed over, up to 50 in a row.
 
-    Files that cannot be used are passed over, up to 50 in a row. ValueError, at the first call
-    whatever it draws: a missing folder or one without the kinds that the choices need, a range out
-    of order, an unknown choice.
+    Args:
+        wave: (samples,) float32.
+        rng: The generator of all draws.
+        musan: The folder of noise, see kinds().
+        rirs: The folder of impulse responses.
+        prob: The probability that anything is done.
+        choices: "reverb" convolves with one of rirs. "noise", "music" and "speech" add one file of
+            that kind. "any" adds one of all files, each equally probable. "babble" adds several
+            different speech files. "reverb+any" does both, in that order.
+        noise_snr_db: The range of the signal-to-noise ratio of noise in dB; the ratio is drawn
+            uniformly. music_snr_db, speech_snr_db and babble_snr_db are those of the other kinds.
+        babble_speakers: The fewest and the most speech files of "babble". Each is at its own ratio,
+            so that together they are about 10 log10(speakers) dB louder.
+        peak: Whether a corrupted wave is divided by its largest absolute value, as WeSpeaker and
+            3D-Speaker do. Waves that were not corrupted stay as they are.
+        rate_hz: The rate of the wave in Hz.
+
+    Returns:
+        (samples,) float32.
+
+    Raises:
+        ValueError: A folder is missing or lacks the kinds that the choices need, a range is out of
+            order, or a choice is unknown. This is raised at the first call, whatever it draws.
     """
     ranges = {"noise": noise_snr_db, "music": music_snr_db, "speech": speech_snr_db}
     _check(musan, rirs, prob, choices, {**ranges, "babble": babble_snr_db}, babble_speakers)
@@ -179,36 +257,29 @@ def corrupt(
         return wave
     choice = choices[int(rng.integers(len(choices)))]
     if choice.startswith("reverb"):
-        wave = reverberate(
-            wave, _usable(listing(rirs), partial(impulse_response, rate_hz=rate_hz), rng)[1]
-        )
+        _, response = _usable(listing(rirs), partial(impulse_response, rate_hz=rate_hz), rng)
+        wave = reverberate(wave, response)
+    read_noise = partial(stretch, num_samples=len(wave), rng=rng, rate_hz=rate_hz)
     if choice == "babble":
         speakers = kinds(musan)["speech"]
         number = int(rng.integers(babble_speakers[0], babble_speakers[1] + 1))
         babble = np.zeros_like(wave)
-        for group in np.array_split(
-            rng.permutation(len(speakers)), number
-        ):  # disjoint groups: no file is drawn twice
-            _, noise = _usable(
-                [speakers[i] for i in group],
-                partial(stretch, num_samples=len(wave), rng=rng, rate_hz=rate_hz),
-                rng,
-            )
+        # The groups are disjoint, so that no file is drawn twice.
+        for group in np.array_split(rng.permutation(len(speakers)), number):
+            _, noise = _usable([speakers[i] for i in group], read_noise, rng)
             babble += _scaled(noise, wave, rng.uniform(*babble_snr_db))
         wave = wave + babble
     elif choice != "reverb":
         files = listing(musan) if choice.endswith("any") else kinds(musan)[choice]
-        path, noise = _usable(
-            files, partial(stretch, num_samples=len(wave), rng=rng, rate_hz=rate_hz), rng
-        )
+        path, noise = _usable(files, read_noise, rng)
         first = path.relative_to(musan).parts[0]
         wave = mix(wave, noise, rng.uniform(*ranges[first if first in _KINDS else "noise"]))
     largest = float(np.abs(wave).max())
     return wave / np.float32(largest) if peak and largest > 0 else wave
 
 
-# The field's rules, as parts: partial(WESPEAKER, musan=..., rirs=...). CAM++ of 3D-Speaker takes
-# prob=0.2.
+# The rules of published tools, as parts: partial(WESPEAKER, musan=..., rirs=...). CAM++ of
+# 3D-Speaker takes prob=0.2.
 WESPEAKER = partial(corrupt, prob=0.6, choices=("reverb", "any"))
 THREED_SPEAKER = partial(
     corrupt,
@@ -226,7 +297,7 @@ VOXCELEB_TRAINER = partial(
 def _usable(
     files: Sequence[Path], read: Callable[[Path], Wave], rng: np.random.Generator
 ) -> tuple[Path, Wave]:
-    """A drawn file and what is read of it; files that cannot be used are passed over."""
+    """Return a drawn file and what is read of it; files that cannot be used are passed over."""
     for _ in range(_TRIES):
         path = files[int(rng.integers(len(files)))]
         try:
@@ -235,22 +306,23 @@ def _usable(
             last = error
     raise ValueError(
         f"augmentation: {_TRIES} files drawn in a row from {len(files)} cannot be used; repair the "
-        f"folder; the last: {last}"
+        f"folder; the last one was refused with: {last}"
     )
 
 
 def _scaled(noise: Wave, wave: Wave, snr_db: float) -> Wave:
-    signal_power, noise_power = (
-        float(np.mean(np.square(one, dtype=np.float64))) for one in (wave, noise)
-    )
+    """Scale noise so that the ratio of the mean powers of wave and noise is snr_db."""
+    signal_power = float(np.mean(np.square(wave, dtype=np.float64)))
+    noise_power = float(np.mean(np.square(noise, dtype=np.float64)))
     if noise_power == 0.0:
         return noise
     return noise * np.float32(np.sqrt(signal_power / noise_power * 10 ** (-snr_db / 10)))
 
 
 def _checked(path: Path, file: soundfile.SoundFile) -> tuple[int, int]:
-    """Rate and frames of an opened file; BadAudio for a header that is absurd or leaves the length
-    open.
+    """Return the rate and the length of an opened file.
+
+    A header that is absurd or does not state the length raises BadAudio.
     """
     rate_hz, frames, channels = int(file.samplerate), int(file.frames), int(file.channels)
     if not (
@@ -266,13 +338,13 @@ def _checked(path: Path, file: soundfile.SoundFile) -> tuple[int, int]:
     return rate_hz, frames
 
 
-def _check_level(path: Path, read: Wave) -> None:
-    """BadAudio for NaN, infinity and silence."""
-    largest = float(np.abs(read).max(initial=0.0))  # NaN if any value is
+def _check_level(path: Path, part: Wave) -> None:
+    """Raise BadAudio for a stretch that is silent or holds NaN or infinity."""
+    largest = float(np.abs(part).max(initial=0.0))  # NaN if any value is NaN
     if not 10 ** (SILENCE_DBFS / 20) <= largest < np.inf:
         raise BadAudio(
-            f"{path}: its largest value is {largest}; silent and not finite stretches cannot be "
-            "used"
+            f"{path}: its largest value is {largest}; stretches that are silent or not finite "
+            "cannot be used"
         )
 
 
@@ -284,6 +356,7 @@ def _check(
     ranges: Mapping[str, Range],
     speakers: tuple[int, int],
 ) -> None:
+    """Refuse settings of corrupt() that contradict each other or the folders."""
     if not 0.0 <= prob <= 1.0:
         raise ValueError(f"augmentation: prob is {prob}; a probability from 0 to 1 is needed")
     unknown = [choice for choice in choices if choice not in _CORRUPTIONS]
@@ -300,18 +373,17 @@ def _check(
     if any(choice.startswith("reverb") for choice in choices):
         listing(rirs)
     if any(choice != "reverb" for choice in choices):
-        found = kinds(musan)
-        needed = {"babble": "speech"} | {kind: kind for kind in _KINDS}
-        missing = sorted(
-            {needed[choice] for choice in choices if choice in needed and not found[needed[choice]]}
-        )
+        files = kinds(musan)
+        kind_of = {"babble": "speech"} | {kind: kind for kind in _KINDS}
+        needed = {kind_of[choice] for choice in choices if choice in kind_of}
+        missing = sorted(kind for kind in needed if not files[kind])
         if missing:
             raise ValueError(
                 f"augmentation: {musan}: no files in its folders {', '.join(missing)}; musan is "
                 "the folder that holds noise/, music/ and speech/"
             )
-        if "babble" in choices and not 1 <= speakers[0] <= speakers[1] <= len(found["speech"]):
+        if "babble" in choices and not 1 <= speakers[0] <= speakers[1] <= len(files["speech"]):
             raise ValueError(
                 f"augmentation: babble_speakers {speakers} must be in order, from 1 to the "
-                f"{len(found['speech'])} files of {musan}/speech"
+                f"{len(files['speech'])} files of {musan}/speech"
             )

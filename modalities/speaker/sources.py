@@ -1,9 +1,9 @@
 """The data sets of speech that `likeness prepare` knows.
 
-Checksums are those of torchaudio (LibriSpeech), TensorFlow Datasets (FSDD), WeSpeaker's
+The checksums are those of torchaudio (LibriSpeech), TensorFlow Datasets (FSDD), WeSpeaker's
 download_data.sh (MUSAN, RIRS_NOISES, CN-Celeb, VoxCeleb's audio) and PaddleSpeech's
-dataset/voxceleb/voxceleb1.py (trial lists). Where nobody's is known there is none, and the output
-says so.
+dataset/voxceleb/voxceleb1.py (trial lists). Where nobody has published a checksum there is none,
+and the output of the command says so.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ DATASETS = (
             ),
         ),
         holds=(Holds("an4/wav", (".sph",), 1_078),),
-        note="docs/results.md was measured on 54 of its speakers: with all of them the folds are "
-        "others. NVIDIA's mirror of CMU's archive.",
+        note="docs/results.md was measured on 54 of its speakers; with all of them the folds "
+        "differ. The archive is NVIDIA's mirror of CMU's.",
     ),
     Dataset(
         name="fsdd",
@@ -50,7 +50,7 @@ DATASETS = (
             ),
         ),
         holds=(Holds("fsdd/recordings", (".wav",), 2_500),),
-        note="the sixth speaker, george, came later: take his recordings from the repository.",
+        note="the sixth speaker, george, was added later; take his recordings from the repository.",
     ),
     Dataset(
         name="musan",
@@ -176,11 +176,11 @@ DATASETS = (
         ),
         check=voxceleb.check1,
         by_hand=(
-            f"ask for access at {_VOXCELEB} (its form; https://mm.kaist.ac.kr/datasets/voxceleb/ "
-            "is its mirror), fetch vox1_dev_wav_partaa to partad and"
-            " vox1_test_wav.zip into DATA/downloads and run this command again: it verifies and "
-            "unpacks them. Audio that you have may lie anywhere below DATA"
-            " as .../id10001/VIDEO/00001.wav"
+            f"ask for access at {_VOXCELEB} (by its form; "
+            "https://mm.kaist.ac.kr/datasets/voxceleb/ is its mirror), fetch vox1_dev_wav_partaa "
+            "to partad and vox1_test_wav.zip into DATA/downloads, and run this command again: it "
+            "verifies and unpacks them. Audio that you have already may lie anywhere below DATA, "
+            "as .../id10001/VIDEO/00001.wav"
         ),
     ),
     Dataset(
@@ -206,11 +206,11 @@ DATASETS = (
         ),
         check=voxceleb.check2,
         by_hand=(
-            f"ask for access at {_VOXCELEB}vox2.html (its form), fetch vox2_dev_aac_partaa to "
-            "partah and vox2_test_aac.zip into DATA/downloads and run this"
-            " command again: it verifies and unpacks them. m4a is read as it is (pip install "
-            "'likeness[m4a]'). Audio that you have may lie anywhere below"
-            " DATA as .../dev/.../id00012/VIDEO/00001.m4a (or .wav)"
+            f"ask for access at {_VOXCELEB}vox2.html (by its form), fetch vox2_dev_aac_partaa to "
+            "partah and vox2_test_aac.zip into DATA/downloads, and run this command again: it "
+            "verifies and unpacks them. Files of m4a are read as they are (pip install "
+            "'likeness[m4a]'). Audio that you have already may lie anywhere below DATA, as "
+            ".../dev/.../id00012/VIDEO/00001.m4a (or .wav)"
         ),
     ),
 )

@@ -1,6 +1,6 @@
-"""SpecAugment: stretches of time and of frequency masked out of the features, in training only.
+"""SpecAugment masks stretches of time and bands of frequency of the features, in training only.
 
-Park et al. 2019 (arXiv:1904.08779), without time warping.
+Source: Park et al. 2019 (arXiv:1904.08779), without time warping.
 """
 
 from __future__ import annotations
@@ -15,20 +15,28 @@ from modalities.speaker.features import KaldiFbank
 
 
 class SpecAugment(nn.Module):
-    """A front-end around a front-end: the same features, with masks while in training mode.
+    """A front-end around a front-end, which masks its features while it is in training mode.
 
-    It has no weights and changes nothing in eval mode.
+    It has no weights and changes nothing in eval mode. A masked value becomes the utterance's mean
+    of its band. With mean normalisation that is 0, as in WeSpeaker, and without it that is no
+    outlier.
 
-    frontend: the front-end, as a part: partial(KaldiFbank, ...). With probability `prob`, item by
-    item, `time_masks` stretches of 1 to `time_frames` frames and `freq_masks` bands of 1 to
-    `freq_bins` bins are masked; starts and widths are uniform. The defaults are WeSpeaker's
-    (dataset/processor.py spec_aug). A masked value becomes the utterance's mean of its band: with
-    mean normalisation 0, as in WeSpeaker, and without it no outlier.
+    Features exist only in batches, so the masks are drawn from torch's CPU generator, whatever the
+    device: 1 + 2 x (time_masks + freq_masks) numbers an item, in the order of the batch. A run
+    saves and restores the state of that generator, so that a resumed run draws the same masks.
 
-    The draws: features exist only in batches, so the masks come from torch's CPU generator
-    (whatever the device), 1 + 2 x (time_masks + freq_masks) numbers an item in the batch's order. A
-    run saves and restores that generator's state: a resumed run draws the same masks. Raises
-    ValueError for arguments out of range.
+    The defaults are WeSpeaker's (dataset/processor.py spec_aug).
+
+    Args:
+        frontend: The front-end, as a part: partial(KaldiFbank, ...).
+        prob: The probability, item by item, that an item is masked.
+        time_masks: How many stretches of time are masked. Starts and widths are uniform.
+        time_frames: The widest stretch in frames; the narrowest has 1.
+        freq_masks: How many bands of frequency are masked.
+        freq_bins: The widest band in bins; the narrowest has 1.
+
+    Raises:
+        ValueError: An argument is out of range.
     """
 
     def __init__(
@@ -45,18 +53,14 @@ class SpecAugment(nn.Module):
             raise ValueError(f"SpecAugment: prob is {prob}; a probability from 0 to 1 is needed")
         if min(time_masks, freq_masks) < 0 or min(time_frames, freq_bins) < 1:
             raise ValueError(
-                f"SpecAugment: {time_masks} time masks up to {time_frames} frames, {freq_masks} "
-                f"frequency masks up to {freq_bins} bins;"
-                " the numbers must be 0 or more, the widths 1 or more"
+                f"SpecAugment: {time_masks} time masks up to {time_frames} frames and {freq_masks} "
+                f"frequency masks up to {freq_bins} bins are set; the numbers of masks must be 0 "
+                "or more, and their widths 1 or more"
             )
         self.frontend = frontend()
-        self.prob, self.time_masks, self.time_frames, self.freq_masks, self.freq_bins = (
-            prob,
-            time_masks,
-            time_frames,
-            freq_masks,
-            freq_bins,
-        )
+        self.prob = prob
+        self.time_masks, self.time_frames = time_masks, time_frames
+        self.freq_masks, self.freq_bins = freq_masks, freq_bins
         self.dim: int = cast(Any, self.frontend).dim
         if freq_bins > self.dim:
             raise ValueError(
@@ -65,28 +69,28 @@ class SpecAugment(nn.Module):
             )
 
     def trim(self, num_samples: int) -> int:
-        """As the front-end's."""
+        """Return how many of `num_samples` count, as the front-end's trim does."""
         return cast(int, cast(Any, self.frontend).trim(num_samples))
 
     def forward(self, wave: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """As the front-end's; in training mode with masks over its (B, T, F) features."""
+        """Compute the front-end's features; in training mode, mask stretches of (B, T, F) of them.
+
+        Args and Returns are those of the front-end.
+        """
         feats, relative = self.frontend(wave, lengths)
         if not self.training or self.prob == 0.0:
             return feats, relative
         batch, total, dim = feats.shape
         frames = (relative.double() * total).round()
-        drawn = torch.rand(
-            batch, 1 + 2 * (self.time_masks + self.freq_masks), dtype=torch.float64
-        ).to(feats.device)
+        num_draws = 1 + 2 * (self.time_masks + self.freq_masks)
+        drawn = torch.rand(batch, num_draws, dtype=torch.float64).to(feats.device)
         struck = (drawn[:, 0] < self.prob).unsqueeze(1)
         split = 1 + 2 * self.time_masks
+        bands = torch.full_like(frames, dim)
         in_time = _stretches(drawn[:, 1:split], frames, self.time_frames, total) & struck
-        in_frequency = (
-            _stretches(drawn[:, split:], torch.full_like(frames, dim), self.freq_bins, dim) & struck
-        )
-        mean = feats.sum(1, keepdim=True) / frames.to(feats.dtype).view(
-            -1, 1, 1
-        )  # frames of padding are zero
+        in_frequency = _stretches(drawn[:, split:], bands, self.freq_bins, dim) & struck
+        # Frames of padding are zero, so that the sum is that of the valid frames.
+        mean = feats.sum(1, keepdim=True) / frames.to(feats.dtype).view(-1, 1, 1)
         inside = torch.arange(total, device=feats.device) < frames.unsqueeze(1)
         masked = (in_time.unsqueeze(2) | in_frequency.unsqueeze(1)) & inside.unsqueeze(2)
         return torch.where(masked, mean, feats), relative
@@ -99,8 +103,10 @@ class SpecAugment(nn.Module):
 
 
 def _stretches(drawn: Tensor, size: Tensor, widest: int, total: int) -> Tensor:
-    """drawn (B, 2 x masks) uniform in [0, 1) -> (B, total) bool: the union of stretches that start
-    anywhere in 0 ... size - 1 and are 1 ... widest long.
+    """Return the union of stretches as (B, total) bool.
+
+    `drawn` (B, 2 x masks) is uniform in [0, 1) and holds the starts, then the widths. A stretch
+    starts anywhere in 0 ... size - 1 and is 1 ... widest long.
     """
     starts, widths = drawn.chunk(2, dim=1)
     starts = (starts * size.unsqueeze(1)).floor()

@@ -1,11 +1,12 @@
-"""SpeechBrain's log mel filterbank, batched, in plain torch: another definition than Kaldi's, so
-that weights made for one do not fit the other.
+"""SpeechBrain's log mel filterbank, batched, in plain torch.
+
+It is another definition than Kaldi's, so that weights that were made for one do not fit the other.
 
 Source: speechbrain/processing/features.py (STFT, spectral_magnitude, Filterbank,
-InputNormalization) as lobes/features.py Fbank joins them, SpeechBrain 1.1 (Apache 2.0): centred
-frames with zeros before and after the wave, periodic Hamming window, no pre-emphasis, no dither, no
-scaling, triangles that are symmetric in hertz, decibels, and a floor 80 dB under the loudest value
-of the utterance.
+InputNormalization) as lobes/features.py Fbank joins them, SpeechBrain 1.1 (Apache 2.0). Frames are
+centred, with zeros before and after the wave. The window is a periodic Hamming window. There is no
+pre-emphasis, no dither and no scaling. The triangles are symmetric in hertz. The result is in
+decibels, with a floor 80 dB under the loudest value of the utterance.
 """
 
 from __future__ import annotations
@@ -25,8 +26,20 @@ _LOWEST_POWER = 1e-10  # SpeechBrain's amin
 def symmetric_mel_bank(
     num_mels: int, fft_size: int, rate_hz: int, low_hz: float, high_hz: float
 ) -> Tensor:
-    """SpeechBrain's triangles, (fft_size // 2 + 1, num_mels) float32: centres equidistant on 2595
-    log10(1 + f / 700), both sides as wide as the left one.
+    """Compute SpeechBrain's triangular mel filters.
+
+    Their centres are equidistant on the scale 2595 log10(1 + f / 700), and both sides of a triangle
+    are as wide as the left one.
+
+    Args:
+        num_mels: The number of triangles.
+        fft_size: The samples of the transform.
+        rate_hz: The rate of the waves in Hz.
+        low_hz: The lower edge of the first triangle in Hz.
+        high_hz: The upper edge of the last triangle in Hz.
+
+    Returns:
+        The weights, (fft_size // 2 + 1, num_mels) float32.
     """
     lowest, highest = (2595.0 * math.log10(1.0 + hz / 700.0) for hz in (low_hz, high_hz))
     edges = torch.linspace(lowest, highest, num_mels + 2)
@@ -37,23 +50,34 @@ def symmetric_mel_bank(
 
 
 class SpeechBrainFbank(nn.Module):
-    """(B, S) waves -> (B, T, F) decibels, equal to SpeechBrain's Fbank; with cmn also to its
-    InputNormalization(norm_type="sentence", std_norm=False).
+    """SpeechBrain's log mel filterbank: waves (B, S) -> decibels (B, T, F).
 
-    num_mels: F; SpeechBrain's recipes for VoxCeleb take 80 (ECAPA, ResNet) and 24 (x-vector), its
-    class 40. frame_ms, hop_ms: window and hop. fft_size: samples of a frame, at least the window.
-    low_hz, high_hz: edges of the mel bank, high_hz = 0: Nyquist. top_db: the floor under the
-    utterance's loudest value.
-    cmn, cmn_variance, cmn_window: as in KaldiFbank (cmn_variance: std_norm=True).
+    It equals SpeechBrain's Fbank, and with cmn also Fbank with
+    InputNormalization(norm_type="sentence", std_norm=False). The arithmetic is float32, also under
+    autocast, and float64 after .double().
 
     T = 1 + S // hop: an utterance has as many frames alone as in a padded batch. SpeechBrain itself
-    counts ceil(length x T) there, which may be one more frame, of the padding. Arithmetic is
-    float32 (float64 after .double()), also under autocast. Raises ValueError for arguments out of
-    range.
+    counts ceil(length x T) there, which may be one frame more, of the padding.
 
-    >>> feats, lengths = SpeechBrainFbank()(torch.randn(2, 16000), torch.tensor([1.0, 0.5]))
-    >>> feats.shape, (lengths * feats.shape[1]).round().int().tolist()
-    (torch.Size([2, 101, 80]), [101, 51])
+    Args:
+        num_mels: F, at least 4. SpeechBrain's recipes for VoxCeleb take 80 (ECAPA, ResNet) and 24
+            (x-vector); its class has a default of 40.
+        rate_hz: The rate of the waves in Hz.
+        frame_ms: The length of the window in milliseconds.
+        hop_ms: The distance between the beginnings of two frames in milliseconds.
+        fft_size: The samples of a frame, at least the window.
+        low_hz: The lower edge of the mel bank in Hz.
+        high_hz: The upper edge of the mel bank in Hz; 0 means Nyquist.
+        top_db: How far the floor lies under the utterance's loudest value, in dB.
+        cmn: As in KaldiFbank. So are cmn_variance, which is std_norm=True, and cmn_window.
+
+    Raises:
+        ValueError: An argument is out of range.
+
+    Example:
+        >>> feats, lengths = SpeechBrainFbank()(torch.randn(2, 16000), torch.tensor([1.0, 0.5]))
+        >>> feats.shape, (lengths * feats.shape[1]).round().int().tolist()
+        (torch.Size([2, 101, 80]), [101, 51])
     """
 
     taper: Tensor  # (fft_size,) the window function
@@ -74,13 +98,8 @@ class SpeechBrainFbank(nn.Module):
         cmn_window: int = 0,
     ) -> None:
         super().__init__()
-        self.num_mels, self.rate_hz, self.frame_ms, self.hop_ms, self.fft_size = (
-            num_mels,
-            rate_hz,
-            frame_ms,
-            hop_ms,
-            fft_size,
-        )
+        self.num_mels, self.rate_hz = num_mels, rate_hz
+        self.frame_ms, self.hop_ms, self.fft_size = frame_ms, hop_ms, fft_size
         self.low_hz, self.high_hz, self.top_db = low_hz, high_hz, top_db
         self.cmn, self.cmn_variance, self.cmn_window = cmn, cmn_variance, cmn_window
         self.dim = num_mels
@@ -91,9 +110,9 @@ class SpeechBrainFbank(nn.Module):
             raise ValueError(f"SpeechBrainFbank: num_mels is {num_mels}; at least 4 are needed")
         if not 2 <= window_samples <= fft_size or self.hop_samples < 1:
             raise ValueError(
-                f"SpeechBrainFbank: frames of {window_samples} samples, a hop of "
-                f"{self.hop_samples}, fft_size {fft_size};"
-                " allowed are frames of 2 to fft_size samples and hops of 1 or more"
+                f"SpeechBrainFbank: frames have {window_samples} samples, the hop has "
+                f"{self.hop_samples} and fft_size is {fft_size}; frames of 2 to fft_size samples "
+                "and hops of 1 or more are allowed"
             )
         if not 0.0 <= low_hz < top_hz <= 0.5 * rate_hz:
             raise ValueError(
@@ -103,28 +122,35 @@ class SpeechBrainFbank(nn.Module):
         if not top_db > 0:
             raise ValueError(f"SpeechBrainFbank: top_db is {top_db}; it must be above 0, e.g. 80")
         check_cmn("SpeechBrainFbank", cmn, cmn_variance, cmn_window)
-        before = (
-            fft_size - window_samples
-        ) // 2  # as torch.stft centres a window that is shorter than the transform
-        taper = functional.pad(
-            torch.hamming_window(window_samples), (before, fft_size - window_samples - before)
-        )
+        # torch.stft centres a window that is shorter than the transform in this way.
+        before = (fft_size - window_samples) // 2
+        after = fft_size - window_samples - before
+        taper = functional.pad(torch.hamming_window(window_samples), (before, after))
         self.register_buffer("taper", taper, persistent=False)
         self.register_buffer(
             "mel", symmetric_mel_bank(num_mels, fft_size, rate_hz, low_hz, top_hz), persistent=False
         )
 
     def trim(self, num_samples: int) -> int:
-        """Every sample counts: the last frame reaches past the end."""
+        """Return `num_samples`: every sample counts, as the last frame reaches past the end."""
         return num_samples
 
     def forward(self, wave: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """wave: (B, S) in [-1, 1]; lengths: (B,) relative to S, or None when all are full -> (feats
-        (B, T, F), lengths (B,) relative to T).
+        """Compute the features of a padded batch of waves.
 
-        An utterance's valid frames do not depend on its padding or its neighbours; frames after
-        them are zero. Raises ValueError for another shape, no samples, and lengths outside (0, 1]
-        or of less than a sample.
+        The valid frames of an utterance do not depend on its padding or on its neighbours. The
+        frames after them are zero.
+
+        Args:
+            wave: (B, S) in [-1, 1], mono at rate_hz.
+            lengths: (B,) relative to S, or None when all waves are full.
+
+        Returns:
+            The features (B, T, F), and their lengths (B,) relative to T.
+
+        Raises:
+            ValueError: The wave has another shape or no samples, or a length lies outside (0, 1] or
+                is less than a sample.
         """
         if wave.ndim != 2 or wave.shape[1] < 1:
             raise ValueError(
@@ -148,9 +174,8 @@ class SpeechBrainFbank(nn.Module):
                         f"SpeechBrainFbank: {int((num_samples < 1).sum())} of {batch} waves have "
                         "no samples; drop them"
                     )
-                wave = wave.masked_fill(
-                    past_the_end(num_samples, samples), 0.0
-                )  # what a wave of that length would be padded with
+                # The zeros are what a wave of that length would be padded with.
+                wave = wave.masked_fill(past_the_end(num_samples, samples), 0.0)
                 frames = 1 + num_samples.div(self.hop_samples, rounding_mode="floor")
             if wave.device.type == "cpu" and batch > CPU_GROUP:
                 feats = torch.cat(
@@ -162,14 +187,14 @@ class SpeechBrainFbank(nn.Module):
                 feats = normalise(feats, frames, variance=self.cmn_variance, window=self.cmn_window)
             elif frames is not None:
                 feats = feats.masked_fill(past_the_end(frames, total).unsqueeze(2), 0.0)
-            return feats, wave.new_ones(batch) if frames is None else (frames / total).to(
-                feats.dtype
-            )
+            if frames is None:
+                return feats, wave.new_ones(batch)
+            return feats, (frames / total).to(feats.dtype)
 
     def _decibels(self, wave: Tensor) -> Tensor:
-        """(b, S) -> (b, T, F).
+        """Compute decibels above the floor without normalisation: (b, S) -> (b, T, F).
 
-        Frames of padding are at the lowest power or fade to it, so they never are the loudest.
+        Frames of padding are at the lowest power or fade to it, so they are never the loudest.
         """
         half = self.fft_size // 2
         frames = functional.pad(wave, (half, half)).unfold(1, self.fft_size, self.hop_samples)

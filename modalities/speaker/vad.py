@@ -1,5 +1,6 @@
-"""Speech by its energy, as Kaldi decides it: for recordings with pauses, not a model of speech
-(music and noise pass).
+"""Speech by its energy, as Kaldi decides it, for recordings with pauses.
+
+This is not a model of speech: music and noise pass.
 """
 
 from __future__ import annotations
@@ -15,19 +16,24 @@ _FLOOR = 1.1920929e-07
 
 
 def log_energy(wave: Wave, rate_hz: int = 16_000) -> NDArray[np.float64]:
-    """(samples,) -> (T,) ln of the sum of squares of each 25 ms frame every 10 ms, its mean
-    removed, at int16 scale.
+    """Compute the logarithm of the energy of every frame, which is Kaldi's raw energy.
 
-    Kaldi's raw energy (feat/feature-window.cc ProcessWindow) without dither and with snip_edges. A
-    wave shorter than a frame is one frame.
+    The energy is the sum of squares of each 25 ms frame every 10 ms, at int16 scale, after the mean
+    of the frame is removed. Source: Kaldi, feat/feature-window.cc, ProcessWindow, without dither
+    and with snip_edges. A wave that is shorter than a frame is one frame.
+
+    Args:
+        wave: (samples,) in [-1, 1].
+        rate_hz: The rate of the wave in Hz.
+
+    Returns:
+        (T,) natural logarithms.
     """
     frame, hop = min(int(FRAME_SECONDS * rate_hz), len(wave)), int(HOP_SECONDS * rate_hz)
-    sums = [
-        np.concatenate([[0.0], np.cumsum(power)])
-        for power in (_SCALE * wave.astype(np.float64), (_SCALE * wave.astype(np.float64)) ** 2)
-    ]
+    scaled = _SCALE * wave.astype(np.float64)
+    sums = [np.concatenate([[0.0], np.cumsum(power)]) for power in (scaled, scaled**2)]
     starts = np.arange(1 + (len(wave) - frame) // hop) * hop
-    total, squares = (one[starts + frame] - one[starts] for one in sums)
+    total, squares = (sum_to[starts + frame] - sum_to[starts] for sum_to in sums)
     energy: NDArray[np.float64] = np.log(np.maximum(squares - total**2 / frame, _FLOOR))
     return energy
 
@@ -40,16 +46,26 @@ def speech_frames(
     context: int = 0,
     proportion: float = 0.6,
 ) -> NDArray[np.bool_]:
-    """(T,) log energies -> (T,) True for speech: compute-vad's rule with its defaults (Kaldi,
-    ivector/voice-activity-detection.cc, ComputeVadEnergy).
+    """Decide which frames are speech, by the rule and the defaults of Kaldi's compute-vad.
 
-    A frame votes if its energy is above threshold + mean_scale x (mean over the frames); it is
-    speech if at least `proportion` of the frames within `context` to either side vote. Kaldi's
-    recipes for VoxCeleb (egs/voxceleb/v2/conf/vad.conf) take threshold 5.5, mean_scale .5, context
-    2 and proportion .12.
+    A frame votes for speech if its energy is above threshold + mean_scale x (the mean over the
+    frames). It is speech if at least `proportion` of the frames around it vote. Kaldi's recipes for
+    VoxCeleb (egs/voxceleb/v2/conf/vad.conf) take threshold 5.5, mean_scale 0.5, context 2 and
+    proportion 0.12. Source: Kaldi, ivector/voice-activity-detection.cc, ComputeVadEnergy.
 
-    >>> speech_frames(np.array([20.0, 20.0, 2.0])).tolist()
-    [True, True, False]
+    Args:
+        energy: (T,) log energies.
+        threshold: The constant part of the threshold.
+        mean_scale: The factor of the mean energy.
+        context: How many frames to either side vote with a frame.
+        proportion: The share of votes that is needed.
+
+    Returns:
+        (T,) True for speech.
+
+    Example:
+        >>> speech_frames(np.array([20.0, 20.0, 2.0])).tolist()
+        [True, True, False]
     """
     votes = np.concatenate([[0], np.cumsum(energy > threshold + mean_scale * energy.mean())])
     place = np.arange(len(energy))
@@ -59,8 +75,17 @@ def speech_frames(
 
 
 def trim(wave: Wave, rate_hz: int = 16_000) -> Wave:
-    """(samples,) -> its speech, end to end: the 10 ms that every speech frame begins with, and what
-    follows the last frame with it. May be empty.
+    """Cut the pauses out of a wave and join the rest end to end.
+
+    The rest is the 10 ms that every speech frame begins with, and what follows the last frame if
+    that is speech.
+
+    Args:
+        wave: (samples,).
+        rate_hz: The rate of the wave in Hz.
+
+    Returns:
+        The samples of speech; there may be none.
     """
     if len(wave) == 0:
         return wave

@@ -67,17 +67,13 @@ def test_a_file_reads(data: Path) -> None:
 
 
 def test_refusals_say_what_to_fetch(tmp_path: Path) -> None:
-    with pytest.raises(
-        FileNotFoundError, match=r"no such folder; fetch AN4 .*DATA/an4/wav/SPEAKER/name.flac"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"fetch AN4 .*SPEAKER/name.flac"):
         an4.items(tmp_path)
     (tmp_path / "an4" / "wav" / "an4_clstk" / "fash").mkdir(parents=True)
-    with pytest.raises(ValueError, match="no audio files in its folders; fetch AN4"):
+    with pytest.raises(ValueError, match="fetch AN4"):
         an4.items(tmp_path)
     (tmp_path / "an4" / "wav" / "an4_clstk" / "fash" / "a.sph").touch()
-    with pytest.raises(
-        ValueError, match=r"1 of 1 folders do not start with f or m \('an4_clstk'\)"
-    ):
+    with pytest.raises(ValueError, match=r"1 of 1 folders .*'an4_clstk'"):
         an4.items(tmp_path)
     (tmp_path / "an4" / "wav" / "an4_clstk").rename(tmp_path / "an4" / "wav" / "fash")
     with pytest.raises(ValueError, match="fold is 5"):

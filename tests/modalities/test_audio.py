@@ -78,7 +78,7 @@ def test_speed_copies_are_new_classes() -> None:
     for wrong in [(1.0,), (0.9, 0.9), (3.0,), (0.0,), (float("nan"),)]:
         with pytest.raises(ValueError, match="speed"):
             speed_copies(copies[:2], speeds=wrong)
-    with pytest.raises(ValueError, match=r"'fast' is not a number within 0.5 to 2.0"):
+    with pytest.raises(ValueError, match=r"'fast' is not a number"):
         speed_of("a#speed=fast")
 
 
@@ -229,8 +229,7 @@ def test_an_mp3_that_was_cut_short_is_refused_alike_in_files_and_shards(
         for item in (Item("a", path), spanned(path, tmp_path)):
             with pytest.raises(
                 BadAudio,
-                match=r"cut short, [4-8]\.\d s of the 10.0 s that its header states; fetch it "
-                r"again",
+                match=r"cut short, [4-8]\.\d s of the 10.0 s",
             ):
                 read(item)
 
@@ -306,8 +305,7 @@ def test_m4a_through_pyav(tmp_path: Path) -> None:
         read(spanned(path, tmp_path)._replace(span=(0, 900)))
     with pytest.raises(
         BadAudio,
-        match=r"too long, .* or, if it is a file of its own and not AAC, embed it with "
-        r"--chunk-seconds 60",
+        match=r"too long, .*--chunk-seconds 60",
     ):
         read_file(path, max_seconds=0.5)
     path.write_bytes(b"no container")

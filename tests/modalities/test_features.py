@@ -152,11 +152,11 @@ def test_nothing_is_saved_and_everything_is_described() -> None:
 
 
 def test_refusals_say_what_to_do() -> None:
-    with pytest.raises(ValueError, match="399 samples are less than one frame of 400"):
+    with pytest.raises(ValueError, match=r"399 samples .*400"):
         KaldiFbank()(torch.zeros(1, 399))
     with pytest.raises(
         ValueError,
-        match=r"1 of 2 waves are shorter than one frame of 400 samples \(the shortest has 320",
+        match=r"1 of 2 waves are shorter.*320",
     ):
         KaldiFbank()(torch.zeros(2, 3200), torch.tensor([1.0, 0.1]))
     with pytest.raises(ValueError, match=r"lengths run from 1.0 to 3200.0; relative"):

@@ -45,18 +45,16 @@ def test_only_audio_files_that_are_not_hidden(tmp_path: Path) -> None:
 
 
 def test_refusals_say_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"no such folder; one with DATA/SPEAKER/file.wav"):
+    with pytest.raises(FileNotFoundError, match=r"DATA/SPEAKER/file.wav"):
         items(tmp_path / "missing")
     (tmp_path / "loose.wav").touch()
-    with pytest.raises(
-        ValueError, match=r"no audio files in its folders; 1 lie directly in it.*\.wav, \.flac"
-    ):
+    with pytest.raises(ValueError, match=r"1 lie directly in it.*\.wav, \.flac"):
         items(tmp_path)
     lay_out(tmp_path, [2])
     with pytest.raises(ValueError, match=r"only one speaker \('s00'\) was found"):
         items(tmp_path)
     lay_out(tmp_path, [2, 2, 2])
-    with pytest.raises(ValueError, match="of 3 speakers leaves 1 to train and 2 to test"):
+    with pytest.raises(ValueError, match="leaves 1 to train and 2 to test"):
         items(tmp_path)
     with pytest.raises(ValueError, match="split is 'dev'"):
         items(tmp_path, split="dev")  # type: ignore[arg-type]
@@ -68,10 +66,10 @@ def test_refusals_say_what_to_do(tmp_path: Path) -> None:
 
 def test_single_files_are_stated(tmp_path: Path) -> None:
     data = lay_out(tmp_path, [1, 3, 1])
-    with pytest.warns(UserWarning, match=r"2 of 3 speakers have a single file .*'s00', 's02'"):
+    with pytest.warns(UserWarning, match=r"2 of 3 speakers .*'s00', 's02'"):
         chosen, made = trials(data, split="all")
     assert (len(chosen), len(made)) == (5, 10)
-    with pytest.raises(ValueError, match=r"each of the 2 speakers .* has a single file"):
+    with pytest.raises(ValueError, match="each of the 2 speakers"):
         trials(lay_out(tmp_path / "other", [1, 1]), split="all")
 
 

@@ -47,9 +47,7 @@ def test_lfw_pairs_and_missing_images(shared: Path, tmp_path: Path) -> None:
     first = found.trials.enrol_ids[0]
     touch(tmp_path / first)
     num_ids = len({*found.trials.enrol_ids, *found.trials.probe_ids})
-    with pytest.raises(
-        ValueError, match=f"{num_ids - 1} of {num_ids} images of the pairs are not there"
-    ):
+    with pytest.raises(ValueError, match=f"{num_ids - 1} of {num_ids} images"):
         pairs.find_images(found.trials, tmp_path)
 
 
@@ -214,9 +212,7 @@ def test_sets_as_they_come_are_told_apart(tmp_path: Path) -> None:
     assert (
         len(validation.trials(tmp_path, sets=("lfw",))[1]) == 2
     )  # pairs.txt is the list, whatever lies beside it
-    with pytest.raises(
-        ValueError, match=r"calfw: 2 lists of pairs \('pairs_CALFW.txt', 'pairs_again.txt'\)"
-    ):
+    with pytest.raises(ValueError, match=r"2 lists .*'pairs_CALFW.txt', 'pairs_again.txt'"):
         validation.trials(tmp_path, sets=("calfw",))
     (tmp_path / "none").mkdir()
     with pytest.raises(FileNotFoundError, match="no list of pairs"):
@@ -308,9 +304,7 @@ def test_ijb_pack_says_what_is_missing(tmp_path: Path) -> None:
     landmarks.write_text(whole + whole)
     assert len(ijb.read_landmarks(landmarks)) == 3
     landmarks.write_text(whole + whole.replace("40.000", "40.500"))
-    with pytest.raises(
-        ValueError, match=r"1 faces are listed twice with different values \('1.jpg'\)"
-    ):
+    with pytest.raises(ValueError, match=r"1 faces .*'1.jpg'"):
         ijb.read_landmarks(landmarks)
     landmarks.write_text("1.jpg 1 2 3\n2.jpg " + "nan " * 10 + "1\n")
     with pytest.raises(ValueError, match=r"2 lines \(lines 1, 2\) are not"):

@@ -67,7 +67,7 @@ def test_round_trip_and_insightface_loading(tmp_path: Path) -> None:
         bins, issame = pickle.load(file, encoding="bytes")
     assert (bins, issame) == (wanted, SAME)
     assert pickled.items(path)[0][0].id == "own/0"
-    with pytest.raises(ValueError, match="2 ids of the trials are no items"):
+    with pytest.raises(ValueError, match="2 ids"):
         pickled.write(
             items[:6], Trials(("0", "7"), ("1", "6"), [0, 1], [0, 1], [True, False]), path
         )  # type: ignore[arg-type]
@@ -102,7 +102,7 @@ def test_python_2_and_old_encodings(tmp_path: Path) -> None:
         (tmp_path / "old.bin").write_bytes(pickle.dumps((blobs, SAME), protocol))
         with pytest.raises(
             ValueError,
-            match=rf"{1 if protocol == 0 else 8} of 8 images are held in an old encoding",
+            match=rf"{1 if protocol == 0 else 8} of 8 images .* old encoding",
         ):
             pickled.items(tmp_path / "old.bin")
         pickled.rewrite(tmp_path / "old.bin", tmp_path / "new.bin")
@@ -126,7 +126,7 @@ def test_code_is_refused_and_not_run(tmp_path: Path, protocol: int) -> None:
         Bomb(getattr, b"", "join"),
     ):
         (tmp_path / "x.bin").write_bytes(pickle.dumps(([bomb, *BLOBS[1:]], SAME), protocol))
-        with pytest.raises(ValueError, match=r"refused, it asks for .*, which was not run"):
+        with pytest.raises(ValueError, match=r"refused.* asks for .* not run"):
             pickled.items(tmp_path / "x.bin")
     assert not mark.exists()
 
@@ -146,7 +146,7 @@ def test_other_ways_in_are_refused(tmp_path: Path) -> None:
     ]
     for held in ways:
         (tmp_path / "x.bin").write_bytes(held)
-        with pytest.raises(ValueError, match="refused, it"):
+        with pytest.raises(ValueError, match="refused"):
             pickled.items(tmp_path / "x.bin")
 
 
@@ -158,7 +158,7 @@ def test_only_text_names_something(tmp_path: Path) -> None:
         b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00a" + nested + b"\x86R.",
     ):
         (tmp_path / "x.bin").write_bytes(held)
-        with pytest.raises(ValueError, match="refused, it names something by what is no text"):
+        with pytest.raises(ValueError, match=r"refused.* no text"):
             pickled.items(tmp_path / "x.bin")
 
 
@@ -167,7 +167,7 @@ def test_images_of_an_old_encoding_are_not_all_looked_for(tmp_path: Path) -> Non
     for number, said in ((21, "at least 20 of 42"), (10, " 20 of 20")):
         blobs = [b"\xff\xd8\x80" + bytes([i]) for i in range(2 * number)]
         (tmp_path / "old.bin").write_bytes(pickle.dumps((blobs, [True] * number), 2))
-        with pytest.raises(ValueError, match=f"{said} images are held in an old encoding"):
+        with pytest.raises(ValueError, match=f"{said} images"):
             pickled.items(tmp_path / "old.bin")
 
 

@@ -163,7 +163,7 @@ def test_images_are_told_from_identities_by_what_they_hold(tmp_path: Path) -> No
         else:
             with pytest.raises(
                 ValueError,
-                match=f"2 images are listed, but its record 0 announces {announced - 1:.0f}",
+                match=rf"2 images .*announces {announced - 1:.0f}",
             ):
                 recordio.items(tmp_path / "x.rec")
 
@@ -171,9 +171,7 @@ def test_images_are_told_from_identities_by_what_they_hold(tmp_path: Path) -> No
 @pytest.mark.parametrize("label", [float(2**24), -1.0, 0.5, float("nan"), float("inf")])
 def test_labels_that_float32_cannot_tell_apart_are_refused(tmp_path: Path, label: float) -> None:
     (tmp_path / "x.rec").write_bytes(image_record(3) + image_record(label))
-    with pytest.raises(
-        ValueError, match="1 records have a label that is no whole number from 0 to 16777215"
-    ):
+    with pytest.raises(ValueError, match=r"1 records have a label .*16777215"):
         recordio.items(tmp_path / "x.rec")
 
 
@@ -185,9 +183,7 @@ def test_damage_is_counted_and_named(tmp_path: Path) -> None:
     whole, index = rec.read_bytes(), rec.with_suffix(".idx")
     lines = index.read_text()
     rec.write_bytes(whole[:150])
-    with pytest.raises(
-        ValueError, match=r"5 records begin past the end of the file \(keys '0', '3'"
-    ):
+    with pytest.raises(ValueError, match=r"5 records .*'0', '3'"):
         recordio.items(rec)
     rec.write_bytes(whole)
     for text, reason in [
@@ -205,7 +201,7 @@ def test_damage_is_counted_and_named(tmp_path: Path) -> None:
     index.write_text(
         "".join(line for line in lines.splitlines(keepends=True) if not line.startswith("2\t"))
     )
-    with pytest.raises(ValueError, match="3 images are listed, but its record 0 announces 4"):
+    with pytest.raises(ValueError, match=r"3 images .*announces 4"):
         recordio.items(rec)
 
 

@@ -79,7 +79,5 @@ def test_resumes_bit_for_bit_and_embeds_without_masks(
 
 
 def test_a_missing_folder_is_one_sentence(recipe: Recipe, voices: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"nowhere' is no folder; give the one with the audio files"
-    ):
+    with pytest.raises(ValueError, match="nowhere' is no folder"):
         fit(override(recipe, ["augment.corrupt.musan=nowhere"]), data=voices, out=tmp_path / "run")

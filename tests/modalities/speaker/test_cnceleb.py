@@ -65,7 +65,7 @@ def test_items_are_the_listed_speakers(data: Path) -> None:
     assert {one.label for one in cnceleb.items(data, split="eval")} == {"id00800", "id00801"}
     with (data / "CN-Celeb_flac" / "dev" / "dev.lst").open("a") as file:
         file.write("id00555\n")
-    with pytest.raises(ValueError, match=r"1 of 3 speakers have no folder in .* \('id00555'\)"):
+    with pytest.raises(ValueError, match=r"1 of 3 speakers .*'id00555'"):
         cnceleb.items(data)
 
 
@@ -84,9 +84,7 @@ def test_joined_recordings_are_plain_trials(data: Path) -> None:
         for i, j in zip(made.enrol, made.probe, strict=True)
     ] == made.target.tolist()
     (data / "CN-Celeb_flac" / "eval" / "test" / "id00801-vlog-01-001.flac").unlink()
-    with pytest.raises(
-        ValueError, match=r"1 of its ids are no items \('test/id00801-vlog-01-001.wav'\)"
-    ):
+    with pytest.raises(ValueError, match=r"1 of its ids .*'test/id00801-vlog-01-001.wav'"):
         cnceleb.trials(data)
 
 
@@ -114,10 +112,10 @@ def test_models_of_several_utterances_are_what_score_wants(data: Path, tmp_path:
     assert read_items(tmp_path / "lists" / "items.txt", data) == [
         one._replace(label=None) for one in chosen
     ]
-    embeddings.write(tmp_path / "eval.formats.npz", embedded)
+    embeddings.write(tmp_path / "eval.npz", embedded)
     arguments = (
         commands.splitlines()[1]
-        .replace("eval.formats.npz", str(tmp_path / "eval.formats.npz"))
+        .replace("eval.npz", str(tmp_path / "eval.npz"))
         .replace("scores.txt", str(tmp_path / "scores.txt"))
         .split()[1:]
     )
@@ -134,7 +132,5 @@ def test_what_is_there_is_counted_by_its_own_lists(data: Path, tmp_path: Path) -
         "recordings in eval/enroll (trials.lst)"
     ]
     assert all(one.found == 0 < one.expected for one in cnceleb.check(tmp_path / "nothing"))
-    with pytest.raises(
-        FileNotFoundError, match="no CN-Celeb_flac with eval/lists in it; `likeness prepare cnceleb"
-    ):
+    with pytest.raises(FileNotFoundError, match="prepare cnceleb"):
         cnceleb.trials(tmp_path / "nothing")

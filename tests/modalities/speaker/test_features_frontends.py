@@ -362,12 +362,12 @@ def test_refusals_say_what_to_do() -> None:
         (partial(MFCC, cmn_window=-1), "cmn_window is -1 frames"),
         (partial(MFCC, num_ceps=24), r"num_ceps is 24; 1 to num_mels \(23\)"),
         (partial(MFCC, lifter=-1.0), "lifter is -1.0"),
-        (partial(SpeechBrainFbank, fft_size=256), "fft_size 256"),
+        (partial(SpeechBrainFbank, fft_size=256), "fft_size is 256"),
         (partial(SpeechBrainFbank, high_hz=9000.0), "Nyquist"),
         (partial(SpeechBrainFbank, top_db=0.0), "top_db"),
         (partial(SpeechBrainFbank, num_mels=1), "num_mels"),
         (partial(SpecAugment, prob=2.0), "prob is 2.0"),
-        (partial(SpecAugment, freq_bins=81), "freq_bins is 81, but the features have 80"),
+        (partial(SpecAugment, freq_bins=81), "freq_bins is 81, .*80"),
         (partial(SpecAugment, time_frames=0), "widths 1 or more"),
     ):
         with pytest.raises(ValueError, match=sentence):

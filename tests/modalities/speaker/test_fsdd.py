@@ -60,7 +60,7 @@ def test_trials_by_digit_divide_all_trials(data: Path) -> None:
 
 
 def test_refusals(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no recordings of FSDD; `likeness prepare fsdd"):
+    with pytest.raises(FileNotFoundError, match="prepare fsdd"):
         fsdd.items(tmp_path)
     for name in ("0_a_0", "1_b_0", "2_c_0"):
         (tmp_path / f"{name}.wav").touch()
@@ -71,7 +71,5 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="fold is 6; 0 to 5 are allowed"):
         fsdd.items(tmp_path, fold=6)
     (tmp_path / "ten_d_0.wav").touch()
-    with pytest.raises(
-        ValueError, match=r"1 of 5 files are not named digit_speaker_index.wav \('ten_d_0.wav'\)"
-    ):
+    with pytest.raises(ValueError, match=r"1 of 5 files .*'ten_d_0.wav'"):
         fsdd.items(tmp_path)

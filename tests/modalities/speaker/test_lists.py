@@ -58,29 +58,25 @@ def test_columns_by_number_without_a_header(data: Path) -> None:
         Item("x", data / "a/1.wav", "ann"),
         Item("y", data / "b/1.wav", "bob"),
     ]
-    with pytest.raises(ValueError, match=r"1 columns do not exist \('label=4'\); there are 1 to 3"):
+    with pytest.raises(ValueError, match=r"1 columns .*label=4.*1 to 3"):
         items(data, path="2", label="4")
 
 
 def test_refusals_count_and_name(data: Path) -> None:
     for text, message in {
         "": "the file is empty",
-        "path,label\na/1.wav,x\n,y\na/2.wav\n": r"2 of 3 rows have no path or not 2 fields \('line "
-        r"3', 'line 4'\)",
-        "path,label\na/1.wav,x\na/7.wav,x\na/8.wav,y\n": r"2 of 3 files do not exist below .* "
-        r"\('a/7.wav', 'a/8.wav'\)",
+        "path,label\na/1.wav,x\n,y\na/2.wav\n": r"2 of 3 rows .*'line 3', 'line 4'",
+        "path,label\na/1.wav,x\na/7.wav,x\na/8.wav,y\n": r"2 of 3 files .*'a/7.wav', 'a/8.wav'",
         "path,label\na/1.wav,x\na/1.wav,y\n": r"1 repeated ids \('a/1.wav'\)",
-        "file,label\na/1.wav,x\n": r"1 columns do not exist \('path=path'\); there are file, label",
-        "path,label\n" + "x" * 70_000 + "\n": "a line over 65536 characters",
-        "path,label\na\0,b\n": "with a NUL",
+        "file,label\na/1.wav,x\n": r"1 columns .*path=path.*file, label",
+        "path,label\n" + "x" * 70_000 + "\n": "over 65536",
+        "path,label\na\0,b\n": "NUL",
         'path,label\n"a/1.wav"x,y\n': "line 2 is no CSV",
     }.items():
         with pytest.raises(ValueError, match=message):
             items(write(data, text))
     write(data, "path,label,key\na/1.wav,x,u\na/2.wav,x,\nb/1.wav,y, \n")
-    with pytest.raises(
-        ValueError, match=r"2 of 3 rows have no path, no id or not 3 fields \('line 3', 'line 4'\)"
-    ):
+    with pytest.raises(ValueError, match=r"2 of 3 rows .*'line 3', 'line 4'"):
         items(data, id="key")
     assert len(items(data)) == 3
     (data / "items.csv").write_bytes(b"path,label\n\xff\xfe,x\n")
@@ -112,8 +108,7 @@ def test_an_exact_id_wins_and_a_doubtful_one_is_refused() -> None:
     assert [one.id for one in chosen] == ["x/1.flac", "x/2.flac"]
     with pytest.raises(
         ValueError,
-        match=r"list: 1 of its ids are no items \('x/3'\) and 1 fit several items without their "
-        r"suffix \('x/1.m4a'\); 2 .*; go",
+        match=r"list: 1 of.*'x/3'.* 1 fit.*'x/1.m4a'.*2 .*; go",
     ):
         matched(pair("x/1.m4a", "x/3"), both, where="list", hint="go")
 

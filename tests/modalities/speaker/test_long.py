@@ -116,9 +116,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
     one = item(tmp_path / "a.wav", noise(2))
     for more, says in [
         ({"crops": 2, "chunk_seconds": 3.0}, "choose one"),
-        ({"crops": -1}, "crops must be 0 or more"),
-        ({"crops": 2, "crop_seconds": 0.01}, "crops must be"),
-        ({"chunk_seconds": 0.1}, "chunks 0"),
+        ({"crops": -1}, "crops is -1"),
+        ({"crops": 2, "crop_seconds": 0.01}, "crops is 2, of 0.01 s"),
+        ({"chunk_seconds": 0.1}, "chunks of 0.1 s"),
     ]:
         with pytest.raises(ValueError, match=says):
             list(long.read(one, **more))  # type: ignore[arg-type]
@@ -201,7 +201,5 @@ def test_a_stream_that_was_cut_short_is_refused_at_its_end(tmp_path: Path) -> No
     soundfile.write(path, noise(20), RATE)
     assert len(list(long.read(Item("a", path), chunk_seconds=5))) == 4
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(
-        BadAudio, match=r"a.mp3: cut short, \d+\.\d s of the 20.0 s that its header states"
-    ):
+    with pytest.raises(BadAudio, match=r"a.mp3: .*cut short, \d+\.\d s of the 20.0 s"):
         list(long.read(Item("a", path), chunk_seconds=5))

@@ -95,14 +95,12 @@ def test_merged_voxceleb2_is_split_by_its_metadata(tmp_path: Path) -> None:
     )
     with pytest.raises(
         ValueError,
-        match=r"1 VoxCeleb2 speakers lie in no folder dev or test and in no vox2_meta.csv "
-        r"\('id00019'\)",
+        match=r"1 VoxCeleb2 speakers .*'id00019'",
     ):
         items(data, split="dev")
     with pytest.raises(
         ValueError,
-        match=r"1 VoxCeleb2 speakers lie in no folder .* \('id00019'\); `likeness prepare "
-        r"voxceleb2` fetches vox2_meta.csv",
+        match=r"1 VoxCeleb2 speakers .*'id00019'.*prepare voxceleb2",
     ):
         check2(data)  # not: nothing is there
     shutil.rmtree(data / "vox2" / "id00019")
@@ -136,17 +134,15 @@ def test_one_copy_a_speed_keeps_the_classes(tmp_path: Path) -> None:
 
 
 def test_refusals(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no such folder; `likeness prepare voxceleb1`"):
+    with pytest.raises(FileNotFoundError, match="prepare voxceleb1"):
         items(tmp_path / "absent")
-    with pytest.raises(ValueError, match=r"no audio of VoxCeleb2, split 'dev', in folders such as"):
+    with pytest.raises(ValueError, match=r"no audio of VoxCeleb2, split 'dev'"):
         items(tmp_path)
     with pytest.raises(ValueError, match=r"corpus='vox2'"):
         items(tmp_path, corpus="vox2")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="protocol is 'X'; allowed are O, E, H, O_cleaned"):
+    with pytest.raises(ValueError, match=r"protocol is 'X'; .*O, E, H, O_cleaned"):
         trials(tmp_path, protocol="X")  # type: ignore[arg-type]
-    with pytest.raises(
-        FileNotFoundError, match=r"no trial list of VoxCeleb1-H_cleaned \(list_test_hard2.txt or "
-    ):
+    with pytest.raises(FileNotFoundError, match=r"VoxCeleb1-H_cleaned .*list_test_hard2.txt or"):
         trials(tmp_path, protocol="H_cleaned")
     (tmp_path / "vox1_meta.csv").write_text("a,b\n1,2\n", encoding="utf-8")
     with pytest.raises(ValueError, match="expected VoxCeleb1 ID"):
@@ -171,8 +167,7 @@ def test_the_number_of_trials_is_checked_and_a_list_of_ones_own_is_not(tmp_path:
     )
     with pytest.raises(
         ValueError,
-        match="2 trials, 1 labelled target, but VoxCeleb1-O_cleaned has 37611 with 18802; fetch "
-        "the list again",
+        match=r"2 trials, 1 labelled target, .*37611 with 18802",
     ):
         trials(data)
     chosen, made = trials(
@@ -188,7 +183,7 @@ def test_the_number_of_trials_is_checked_and_a_list_of_ones_own_is_not(tmp_path:
     shutil.rmtree(data / "vox1" / "dev")
     with pytest.raises(
         ValueError,
-        match=r"1 of its ids are no items \('id10001/v/1'\); .*need the audio of both dev and test",
+        match=r"1 of its ids .*'id10001/v/1'.*both dev and test",
     ):
         trials(data, file="vox1/veri_test2.txt")
 
@@ -233,8 +228,7 @@ def test_the_real_list_and_metadata(real: Path) -> None:
     next(real.rglob("id10309/*/*.wav")).unlink()
     with pytest.raises(
         ValueError,
-        match=r"1 of its ids are no items \('id10309/.*VoxCeleb1-O needs the audio of the test "
-        r"split",
+        match=r"1 of its ids .*'id10309/.*the test split",
     ):
         trials(real)
 
