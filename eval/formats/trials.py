@@ -222,9 +222,7 @@ def _read(path: str | Path, layouts: tuple[str, ...]) -> tuple[Table, list[str]]
     candidates = [layout for layout in possible if len(layout) == width]
     if not candidates:
         allowed = ", ".join(f"`{_spelt(layout)}`" for layout in possible)
-        raise ValueError(
-            f"{path}: there are {width} fields in each line, but expected are {allowed}"
-        )
+        raise ValueError(f"{path}: {width} fields in each line; expected {allowed}")
     refuse_empty(table)
     misfits = {
         layout: np.logical_or.reduce(
