@@ -57,8 +57,8 @@ from toolkit.gallery.rules import (
 from toolkit.gallery.search import PRODUCTS, angular_bias, as_asked, as_searched, top
 from toolkit.gallery.store import Enrolments
 
-# The number of scores in memory at once. They take 8 MB, so that what the product writes is still in
-# the cache when it is compared.
+# The number of scores in memory at once. They take 8 MB, so that what the product writes is still
+# in the cache when it is compared.
 _CELLS = 1 << 21
 _QUERIES = 256  # probes searched at once
 _WIDTH = (1 << 12, 1 << 16)  # least and most templates in a block

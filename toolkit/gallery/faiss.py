@@ -111,8 +111,7 @@ class FaissGallery:
     def search(
         self, probes: Embeddings, k: int = 5, threshold: float | None = None
     ) -> list[tuple[Match, ...]]:
-        """Finds the k most similar subjects of every probe, as ExactGallery.search, but not always
-        all.
+        """Finds the k most similar subjects of every probe, as ExactGallery.search does.
 
         Whoever is found has the exact score, but somebody may be missed.
         """
