@@ -142,7 +142,7 @@ def val_at_far(
     Example:
         >>> scores, labels = [0.9, 0.1, 0.8, 0.2], [1, 0, 1, 0]
         >>> val_at_far(scores, labels, far=0.1, folds=[0, 0, 1, 1])
-        ValAtFar(mean=1.0, std=0.0, far=0.5)
+        ValAtFar(mean=0.5, std=0.5, far=0.0)
     """
     if thresholds not in get_args(Thresholds):
         raise ValueError(
@@ -312,7 +312,7 @@ def _grid(step: float) -> Floats:
 def _accepted(
     values: Floats, labels: Bools, fold: NDArray[np.intp], candidates: Floats
 ) -> NDArray[np.int64]:
-    """How many pairs of each fold each of K thresholds accepts: (folds, 2, K), same and different."""
+    """How many pairs of each fold each of K thresholds accepts: (folds, 2, K), same first."""
     groups = [
         [np.sort(values[(fold == number) & (labels == kind)]) for kind in (True, False)]
         for number in range(int(fold.max()) + 1)
