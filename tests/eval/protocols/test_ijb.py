@@ -417,9 +417,7 @@ def test_damaged_meta_files_are_refused_and_counted(tmp_path):
     file.write_text(text + text)
     assert read_detector_scores(file, faces).tolist() == [0.9, 0.8]
     file.write_text(text + text.replace("0.9", "0.7"))
-    with pytest.raises(
-        ValueError, match=r"1 faces are listed twice with different values \('a.jpg'\)"
-    ):
+    with pytest.raises(ValueError, match=r"1 faces .*different values.*'a.jpg'"):
         read_detector_scores(file, faces)
     file.write_text("a.jpg" + " 1.0" * 10 + " 0.9\n")
     with pytest.raises(ValueError, match="1 of 2 faces have no detector score"):
