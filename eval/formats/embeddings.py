@@ -1,25 +1,26 @@
-"""Embedding files: .npz, Kaldi's .ark with .scp, .parquet, .h5, and LanceDB tables.
+"""Reading and writing of embedding files and tables.
 
-The raw float32 matrix comes back bit for bit; nothing is executed.
+The raw float32 matrix comes back bit for bit, and nothing in a file is executed. These are the
+formats:
 
 .npz
-    ids (N,) text, matrix (N, D) float32, norms (N,) float32 and meta, a JSON object of texts (model
-    digest, similarity, modality)
+    arrays ids (N,) of text, matrix (N, D) float32, norms (N,) float32 and meta, a JSON object of
+    texts (model digest, similarity, modality)
 .ark
-    binary vectors; NAME.scp says where each of them is, NAME.meta.json holds the meta, for which
-    Kaldi has no place (embeddings_kaldi.py)
+    Kaldi's binary vectors; NAME.scp says where each of them is, and NAME.meta.json holds the meta,
+    for which Kaldi has no place (kaldi.py)
 .parquet
-    columns id, vector (lists of D float32) and norm; the meta as JSON under the key "likeness" of
-    the schema's metadata (embeddings_tables.py)
+    columns id, vector (lists of D float32) and norm; the meta is JSON under the key "likeness" of
+    the schema's metadata (tables.py)
 .h5
-    data sets ids, matrix, norms and meta, as in .npz
+    data sets ids, matrix, norms and meta, as in .npz (tables.py)
 .lance
-    a LanceDB table with the columns and metadata of .parquet: DIR/TABLE.lance, also written
-    lancedb:DIR/TABLE, is table TABLE of the database DIR
+    a LanceDB table with the columns and metadata of .parquet; DIR/TABLE.lance, also written
+    lancedb:DIR/TABLE, is the table TABLE of the database DIR (tables.py)
 
 The last three need pyarrow, h5py and lancedb: pip install 'likeness[formats]'. A LanceDB table is a
-folder of one's own, like a database, and not a file to be taken from strangers: LanceDB reads what
-its manifest names.
+folder, like a database of one's own. Do not take one from strangers, because LanceDB reads whatever
+files its manifest names.
 """
 
 from __future__ import annotations
@@ -39,15 +40,17 @@ from eval.formats import kaldi, npz, tables
 from eval.formats.files import atomic_path, refuse_device
 from eval.types import Embeddings, name_first
 
-EXPANSION = 100  # a compressed file may expand to this many times its size,
-FREE_EXPANSION = 1 << 30  # or to 1 GiB if that is more
+# A compressed file may expand to EXPANSION times its size, or to 1 GiB if that is more.
+EXPANSION = 100
+FREE_EXPANSION = 1 << 30
 
-_STRAIGHT_FROM = 1 << 26  # bytes of a matrix that is read past zipfile
-_BLOCK = 1 << 22
+_STRAIGHT_FROM = 1 << 26  # bytes from which on a matrix is read without zipfile
+_BLOCK = 1 << 22  # bytes read at a time
 
 _WRITTEN = (".npz", ".ark", ".parquet", ".h5", ".lance")
 _READ = (*_WRITTEN[:2], ".scp", *_WRITTEN[2:])
-_REFUSED_IDS = {  # what a format cannot give back
+# For each format a pattern of the ids that it cannot give back, and what is wrong with them.
+_REFUSED_IDS = {
     ".npz": (r"\0\Z", "end in a NUL character, which numpy strips"),
     ".ark": (r"^$|[\s\ud800-\udfff]", "are empty or hold blanks, which Kaldi files cannot hold"),
     ".parquet": (r"[\ud800-\udfff]", "are no Unicode text, which Parquet needs"),
@@ -57,12 +60,23 @@ _REFUSED_IDS = {  # what a format cannot give back
 
 
 def read(path: str | Path) -> Embeddings:
-    """Reads the embeddings of a file or table of the formats above. float16 and float64 matrices
-    become float32.
+    """Reads the embeddings of a file or table in one of the formats above.
 
-    ValueError: other suffix; damaged, truncated or foreign file; a pipe or device; pickled objects;
-    commands in a .scp; links to other files in a .h5; repeated ids, NaN; more than 1 GiB that is
-    also over 100 times the file's size. FileNotFoundError. ImportError names the extra to install.
+    Matrices of float16 and float64 become float32.
+
+    Args:
+        path: The file or the folder of a table, or lancedb:DIR/TABLE.
+
+    Returns:
+        N ids, the matrix (N, D) float32 and the meta.
+
+    Raises:
+        ValueError: The suffix is another one. The file is damaged, truncated or foreign, or it is a
+            pipe or a device. It contains pickled objects, a .scp contains commands, or a .h5
+            contains links to other files. Ids are repeated, or numbers are NaN. The embeddings take
+            more than 1 GiB that is also over 100 times the size of the file.
+        FileNotFoundError: There is no such file.
+        ImportError: A package is missing; the message names the extra to install.
     """
     path = located(path)
     suffix, stated = _suffix(path, _READ), path
@@ -81,11 +95,27 @@ def read(path: str | Path) -> Embeddings:
 
 
 def write(path: str | Path, embeddings: Embeddings) -> None:
-    """Writes one of the formats above, by the path's suffix, whole or not at all: what was there
-    before stays until all is written.
+    """Writes embeddings in the format of the path's suffix, whole or not at all.
 
-    ValueError: other suffix; ids that the format cannot hold. ImportError names the extra to
-    install.
+    What was there before stays until everything is written.
+
+    Args:
+        path: The file or the folder of a table, or lancedb:DIR/TABLE.
+        embeddings: N ids, the matrix (N, D) and the meta.
+
+    Raises:
+        ValueError: The suffix is another one, or the format cannot hold some of the ids.
+        ImportError: A package is missing; the message names the extra to install.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> matrix = np.eye(2, dtype=np.float32)
+        >>> embeddings = Embeddings(("a", "b"), matrix, {"similarity": "cosine"})
+        >>> with TemporaryDirectory() as folder:
+        ...     write(f"{folder}/test.npz", embeddings)
+        ...     again = read(f"{folder}/test.npz")
+        >>> again.ids, again.matrix.tolist(), dict(again.meta)
+        (('a', 'b'), [[1.0, 0.0], [0.0, 1.0]], {'similarity': 'cosine'})
     """
     path = located(path)
     suffix = _suffix(path, _WRITTEN)
@@ -107,19 +137,36 @@ def write(path: str | Path, embeddings: Embeddings) -> None:
 
 
 def check_suffix(path: str | Path) -> None:
-    """ValueError if `write` could not write to `path` because of its suffix, ImportError if a
-    package for it is missing: ask before long work.
+    """Refuses a path that `write` could not write to because of its suffix.
+
+    Call it before long work, so that the work is not lost.
+
+    Args:
+        path: The file that is to be written.
+
+    Raises:
+        ValueError: There is no format with this suffix.
+        ImportError: A package for the format is missing.
     """
-    tables.check_installed(path := located(path), _suffix(path, _WRITTEN))
+    path = located(path)
+    tables.check_installed(path, _suffix(path, _WRITTEN))
 
 
 def check_ids(path: str | Path, ids: Iterable[str]) -> None:
-    """ValueError if the format of `path` could not give these ids back, counted and named: ask
-    before long work.
+    """Refuses ids that the format of a path could not give back.
+
+    Call it before long work, so that the work is not lost.
+
+    Args:
+        path: The file that is to be written; its suffix decides.
+        ids: The ids of the embeddings to come.
+
+    Raises:
+        ValueError: Some ids cannot be kept; the message counts them and names the first.
     """
     path = located(path)
     pattern, what = _REFUSED_IDS[_suffix(path, _WRITTEN)]
-    bad = [one for one in ids if re.search(pattern, one)]
+    bad = [id for id in ids if re.search(pattern, id)]
     if bad:
         raise ValueError(
             f"{path}: {len(bad)} ids {what} ({name_first(bad)}); rename them, or write to another "
@@ -128,12 +175,17 @@ def check_ids(path: str | Path, ids: Iterable[str]) -> None:
 
 
 def located(place: str | Path) -> Path:
-    """Where embeddings lie: `place` itself, but of lancedb:DIR/TABLE the table's folder.
+    """Returns where embeddings lie: `place` itself, or the folder of the table lancedb:DIR/TABLE.
 
-    ValueError for lancedb: without a table.
+    Args:
+        place: A path, or lancedb:DIR/TABLE.
 
-    >>> located("lancedb:voices/test").as_posix(), located("test.npz").as_posix()
-    ('voices/test.lance', 'test.npz')
+    Raises:
+        ValueError: lancedb: is given without a table.
+
+    Example:
+        >>> located("lancedb:voices/test").as_posix(), located("test.npz").as_posix()
+        ('voices/test.lance', 'test.npz')
     """
     text = str(place)
     if not text.startswith("lancedb:"):
@@ -145,6 +197,7 @@ def located(place: str | Path) -> Path:
 
 
 def _suffix(path: Path, allowed: tuple[str, ...]) -> str:
+    """The suffix of a path in lower case. Raises ValueError unless it is allowed."""
     suffix = path.suffix.lower()
     if suffix not in allowed:
         raise ValueError(
@@ -160,68 +213,58 @@ def _limit(size: int) -> int:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file. A table's size is that of its files."""
-    files = [one for one in path.rglob("*") if one.is_file()] if path.is_dir() else [path]
-    return sum(one.stat().st_size for one in files)
+    """The bytes of a file. The size of a table is that of all its files."""
+    files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files)
 
 
 def _read_npz(path: Path, limit: int) -> tuple[tuple[str, ...], NDArray[Any], str]:
-    with npz.opened(path, limit) as held:
-        headers = held.headers
-        found = (
-            ", ".join(f"{name} {dtype} {shape}" for name, (dtype, shape) in headers.items())
-            or "none"
-        )
-        wanted = {"ids": ("U", 1), "matrix": ("f", 2)} | (
-            {"meta": ("U", 0)} if "meta" in headers else {}
-        )
-        for name, (kind, ndim) in wanted.items():
-            if (
-                name not in headers
-                or headers[name].dtype.kind != kind
-                or len(headers[name].shape) != ndim
-            ):
+    """The ids, the matrix and the JSON text of the meta of an .npz file."""
+    with npz.opened(path, limit) as archive:
+        headers = archive.headers
+        present = ", ".join(f"{name} {dtype} {shape}" for name, (dtype, shape) in headers.items())
+        required = {"ids": ("U", 1), "matrix": ("f", 2)}
+        if "meta" in headers:
+            required["meta"] = ("U", 0)
+        for name, (kind, ndim) in required.items():
+            header = headers.get(name)
+            if header is None or header.dtype.kind != kind or len(header.shape) != ndim:
                 raise ValueError(
                     f"{path}: not an embeddings file: expected ids (N,) text, matrix (N, D) floats "
-                    f"and meta, a JSON text; arrays found: {found}"
+                    f"and meta, a JSON text; arrays found: {present or 'none'}"
                 )
-        straight = _straight(path, held.archive.getinfo("matrix.npy"), *headers["matrix"])
-        matrix = held.read("matrix") if straight is None else straight
-        return (
-            tuple(held.read("ids").tolist()),
-            matrix,
-            str(held.read("meta")[()]) if "meta" in headers else "{}",
-        )
+        straight = _straight(path, archive.archive.getinfo("matrix.npy"), *headers["matrix"])
+        matrix = archive.read("matrix") if straight is None else straight
+        meta = str(archive.read("meta")[()]) if "meta" in headers else "{}"
+        return tuple(archive.read("ids").tolist()), matrix, meta
 
 
 def _straight(
     path: Path, info: zipfile.ZipInfo, dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> NDArray[Any] | None:
-    """A large matrix straight from the file into its own memory, past zipfile, which takes most of
-    the time; its CRC is checked.
+    """A large matrix, read from the file straight into its own memory, with its CRC checked.
 
-    It is read and not mapped: a mapped file that shrinks ends the process, and one that changes
-    later gives other numbers.
+    Reading by zipfile takes most of the time of a large file. The matrix is read and not mapped: a
+    mapped file that shrinks ends the process, and one that changes later gives other numbers.
 
     Returns:
-        The matrix; None where zipfile has to read it: compressed, small, in Fortran's order.
+        The matrix, or None where zipfile has to read it, because it is compressed, small, or in the
+        order of Fortran.
     """
     if info.compress_type != zipfile.ZIP_STORED or info.file_size < _STRAIGHT_FROM:
         return None
     with path.open("rb", buffering=0) as file:
         file.seek(info.header_offset)
+        # The member's own header has 30 bytes, then a name and extra fields of the stated lengths.
         local = file.read(30)
-        file.seek(
-            info.header_offset
-            + 30
-            + int.from_bytes(local[26:28], "little")
-            + int.from_bytes(local[28:30], "little")
-        )
-        found = np.empty(shape, dtype)
-        head = file.read(info.file_size - found.nbytes)
+        name_bytes = int.from_bytes(local[26:28], "little")
+        extra_bytes = int.from_bytes(local[28:30], "little")
+        file.seek(info.header_offset + 30 + name_bytes + extra_bytes)
+        matrix = np.empty(shape, dtype)
+        head = file.read(info.file_size - matrix.nbytes)
         if b"'fortran_order': False" not in head:
             return None
-        summed, place, content = zlib.crc32(head), 0, found.data.cast("B")
+        checksum, place, content = zlib.crc32(head), 0, matrix.data.cast("B")
         while place < len(content):
             block = content[place : place + _BLOCK]
             size = file.readinto(block) or 0
@@ -229,14 +272,15 @@ def _straight(
                 raise zipfile.BadZipFile(
                     f"{info.filename!r} ends after {place} of {len(content)} bytes"
                 )
-            summed = zlib.crc32(block[:size], summed)
+            checksum = zlib.crc32(block[:size], checksum)
             place += size
-    if summed != info.CRC:
+    if checksum != info.CRC:
         raise zipfile.BadZipFile(f"bad CRC-32 for {info.filename!r}")
-    return found
+    return matrix
 
 
 def _meta(path: Path, text: str) -> dict[str, str]:
+    """The meta that a JSON text states. `path` is the file that states it."""
     try:
         meta = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -1,5 +1,6 @@
-"""Text tables (trials, scores, mappings) read in bounded blocks, and the way to write files whole
-or not at all.
+"""Text tables (trials, scores, mappings), read in blocks of bounded size.
+
+`atomic_path`, which writes files whole or not at all, can be imported from here too.
 """
 
 from __future__ import annotations
@@ -22,39 +23,46 @@ from eval.formats.writing import atomic_path as atomic_path
 from eval.types import Floats, Ints, nfc
 
 MAX_LINE = 65_536  # bytes
-# of a line of a table: twice those of the widest, so that a file of another kind does not fill the
-# memory
+# The widest tables have half as many fields in a line. The bound keeps a file of another kind from
+# filling the memory.
 MAX_FIELDS = 8
-EXPANSION = 100  # a gzip file may expand to this many times its size,
-FREE_EXPANSION = 1 << 28  # or to 256 MB if that is more: lists of short lines compress well
+# A gzip file may expand to EXPANSION times its size, or to 256 MB if that is more, because lists of
+# short lines compress well.
+EXPANSION = 100
+FREE_EXPANSION = 1 << 28
 
-_BLOCK = 1 << 24
-_SAMPLE = 1_000  # lines that decide how fields are separated; all later lines have to comply
+_BLOCK = 1 << 24  # bytes
+_SAMPLE = 1_000  # the lines that decide how fields are separated; all later lines have to comply
 
 
 def bounded(path: Path, limit: int) -> bytes:
-    """The bytes of a file, a pipe or a device, of which the latter two do not state their size and
-    some never end.
+    """Reads the bytes of a file, a pipe or a device.
+
+    Pipes and devices do not state their size, and some never end.
+
+    Args:
+        path: What to read.
+        limit: How many bytes are allowed.
 
     Raises:
-        ValueError: There are more than `limit`.
+        ValueError: There are more bytes than `limit`.
         OSError: It cannot be read.
     """
-    held = (
-        io.BytesIO()
-    )  # by blocks: one read of all that is allowed would take that much memory for any file
+    # One read of everything that is allowed would take that much memory for any file.
+    content = io.BytesIO()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
-            if held.write(block) and held.tell() > limit:
+            if content.write(block) and content.tell() > limit:
                 raise ValueError(
                     f"{path}: over {limit} bytes; at most so many are read of a file of this kind"
                 )
-    return held.getvalue()
+    return content.getvalue()
 
 
 def refuse_device(path: Path) -> None:
-    """ValueError for what is there and neither a file nor a folder: a pipe never comes, and a link
-    to /dev/zero in a folder of others fills the memory.
+    """Raises ValueError for what is there and is neither a file nor a folder.
+
+    A pipe may never send anything, and a link to /dev/zero in a folder of others fills the memory.
     """
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise ValueError(
@@ -64,13 +72,18 @@ def refuse_device(path: Path) -> None:
 
 
 class Column(NamedTuple):
-    """P fields of a column: its distinct fields by first occurrence, and (P,) their numbers."""
+    """The P fields of one column.
+
+    Attributes:
+        keys: The distinct fields, in the order of their first occurrence.
+        codes: (P,) the number of each field among the keys.
+    """
 
     keys: list[bytes]
     codes: Ints
 
     def texts(self, path: Path) -> tuple[str, ...]:
-        """The distinct fields as text. ValueError if they are not UTF-8."""
+        """Returns the distinct fields as text. Raises ValueError if they are not UTF-8."""
         try:
             return tuple(key.decode() for key in self.keys)
         except UnicodeDecodeError as error:
@@ -80,8 +93,9 @@ class Column(NamedTuple):
 
 
 def _in_nfc(column: Column) -> Column:
-    """The column with its fields in Unicode NFC (see eval.types.nfc); fields that are equal in it
-    get one number.
+    """The column with its fields in Unicode NFC (see eval.types.nfc).
+
+    Fields that are equal in NFC get one number.
     """
     if all(map(bytes.isascii, column.keys)):
         return column
@@ -93,6 +107,7 @@ def _in_nfc(column: Column) -> Column:
 
 
 def _bytes_in_nfc(field: bytes) -> bytes:
+    """One field in Unicode NFC."""
     try:
         return nfc(field.decode()).encode()
     except UnicodeDecodeError:
@@ -100,11 +115,17 @@ def _bytes_in_nfc(field: bytes) -> bytes:
 
 
 def as_stored(root: Path, name: str) -> Path:
-    """root/name by the names that the file system has: where there is no such path, one that is
-    equal to it in Unicode NFC.
+    """Returns root/name with the names that the file system has.
 
-    Ids are kept in NFC, but files that come from macOS have names in NFD. If there is neither,
-    root/name is returned.
+    Ids are kept in Unicode NFC, but files that come from macOS have names in NFD. So where there is
+    no such path, one that is equal to it in NFC is looked for.
+
+    Args:
+        root: A folder.
+        name: A relative path.
+
+    Returns:
+        The path that is there; root/name if there is none.
     """
     whole = root / name
     if name.isascii() or os.path.lexists(whole):
@@ -114,9 +135,9 @@ def as_stored(root: Path, name: str) -> Path:
         if not os.path.lexists(place / part):
             try:
                 part = next(
-                    one
-                    for one in sorted(os.listdir(place))
-                    if normalize("NFC", one) == normalize("NFC", part)
+                    entry
+                    for entry in sorted(os.listdir(place))
+                    if normalize("NFC", entry) == normalize("NFC", part)
                 )
             except (OSError, StopIteration):
                 return whole
@@ -127,9 +148,12 @@ def as_stored(root: Path, name: str) -> Path:
 class Table(NamedTuple):
     """A text table of P lines.
 
-    layout: what the header line says, if there is one. columns: one of decimal fractions holds the
-    numbers, NaN for a field that is none.
-    lines: (P,) line numbers in the file, from 1.
+    Attributes:
+        path: The file.
+        layout: What the header line says, if there is one.
+        columns: The columns. One of decimal fractions is an array (P,) of numbers, with NaN for a
+            field that is not a number.
+        lines: (P,) the line numbers in the file, from 1.
     """
 
     path: Path
@@ -145,101 +169,144 @@ def read_table(
     *,
     fractions: bool = False,
 ) -> Table:
-    """Reads lines of equally many fields separated by blanks, tabs or commas; skips blank lines and
-    lines that begin with #; reads .gz.
+    """Reads lines of equally many fields that blanks, tabs or commas separate.
 
-    fits: whether the fields look like a line of the kind that is read; the separator that fits most
-    of the first lines is taken.
-    header: the layout (one letter for each column) if the first line is a header, else None.
-    fractions: keep columns of decimal fractions (scores, mostly distinct) as numbers; with a header
-    only its column "s". Where several columns are fractions and no header says which is "s", all
-    are kept as text: ids may be fractions too, and the caller has to tell.
-    Memory: about the result and 200 MB. ValueError: empty, binary, too long lines, over MAX_FIELDS
-    fields, lines that differ in their number (all counted).
+    Blank lines and lines that begin with # are skipped, and files compressed by gzip are read too.
+    The separator is the one under which most of the first lines fit. It takes about 200 MB of
+    memory beside the result.
+
+    Args:
+        path: The file.
+        fits: Whether the fields look like a line of the kind that is read.
+        header: The layout (one letter for each column) if the fields of the first line are a
+            header, else None.
+        fractions: Keeps columns of decimal fractions as numbers, for scores, which are mostly
+            distinct. With a header that is only its column "s". Where several columns are fractions
+            and no header says which is "s", all are kept as text, because ids may be fractions too;
+            the caller then has to decide.
+
+    Returns:
+        The table.
+
+    Raises:
+        ValueError: The file is empty or binary; lines are too long, have over MAX_FIELDS fields, or
+            differ in their number of fields, which is counted for all of them.
     """
     path = Path(path)
     started = False
     separator: bytes | None = None
     layout: str | None = None
-    indices: list[defaultdict[bytes, int] | None] = []  # None for a column of numbers
-    parts: list[list[NDArray[np.generic]]] = []
+    columns: _Columns | None = None
     lines: list[Ints] = []
-    tally: dict[int, tuple[int, int]] = {}  # number of fields -> lines that have it, first of them
-    above = 0  # lines in the blocks before
+    tally: dict[int, tuple[int, int]] = {}
+    above = 0  # the number of lines in the blocks before
     for block in _text_blocks(path):
-        found_lines = _Lines(block, above, path)
-        if not started and found_lines.data.any():
-            sample = found_lines.sample(block)
-            separator, layout = _separator(sample, fits, header)
+        part = _Lines(block, above, path)
+        if not started and part.data.any():
+            separator, layout = _separator(part.sample(block), fits, header)
             started = True
             if layout is not None:
-                found_lines.data[np.flatnonzero(found_lines.data)[0]] = False
-        numbers, counts = found_lines.numbers(), found_lines.num_fields(separator)
-        above += found_lines.data.size
+                part.data[np.flatnonzero(part.data)[0]] = False
+        numbers, counts = part.numbers(), part.num_fields(separator)
+        above += part.data.size
         if not counts.size:
             continue
-        for fields, how_many in enumerate(np.bincount(counts).tolist()):
-            if how_many:
-                known, first = tally.get(fields, (0, int(numbers[np.argmax(counts == fields)])))
-                tally[fields] = (known + how_many, first)
+        _add_counts(tally, numbers, counts)
         if len(tally) > 1:
-            continue  # only counting from here on, for the message
+            continue  # the table is refused; the other lines are only counted for the message
         width = int(counts[0])
         if width > MAX_FIELDS:
             raise ValueError(
                 f"{path}: {width} fields in each line, but at most {MAX_FIELDS} are read; is this "
                 "the right file?"
             )
-        tokens = found_lines.fields(block, separator)
-        if not parts:
-            numeric = [
-                fractions
-                and (layout[c : c + 1] == "s" if layout else all_fractions(tokens[c::width]))
-                for c in range(width)
-            ]
-            if layout is None and sum(numeric) > 1:
-                numeric = [False] * width
-            indices = [
-                None if is_numeric else defaultdict(count().__next__) for is_numeric in numeric
-            ]  # a new key takes the next number
-            parts = [[] for _ in range(width)]
-        for c, index in enumerate(indices):
-            column = tokens[c::width]
-            parts[c].append(
-                as_floats(column)
-                if index is None
-                else np.fromiter(map(index.__getitem__, column), dtype=np.int32, count=len(column))
-            )
+        fields = part.fields(block, separator)
+        if columns is None:
+            columns = _Columns(fields, width, layout, fractions)
+        columns.add(fields)
         lines.append(numbers)
-    if not tally:
+    if columns is None:
         raise ValueError(
             f"{path}: the file is empty or has only comments; expected one line for each trial or "
             "item"
         )
     if len(tally) > 1:
-        found = "; ".join(
-            f"{n} with {fields} (first: line {first})"
-            for fields, (n, first) in sorted(tally.items(), key=lambda kv: -kv[1][0])[:5]
+        commonest = sorted(tally.items(), key=lambda entry: -entry[1][0])[:5]
+        counted = "; ".join(
+            f"{num_lines} with {num_fields} (first: line {first})"
+            for num_fields, (num_lines, first) in commonest
         )
         raise ValueError(
-            f"{path}: lines differ in their number of fields: {found}; correct the rarer ones"
+            f"{path}: lines differ in their number of fields: {counted}; correct the rarer ones"
         )
-    columns: list[Column | Floats] = []
-    for index, pieces in zip(indices, parts, strict=True):
-        joined = np.concatenate(pieces)
-        pieces.clear()
-        columns.append(
-            cast(Floats, joined)
-            if index is None
-            else _in_nfc(Column(list(index), cast(Ints, joined)))
-        )
-    return Table(path, layout, columns, np.concatenate(lines))
+    return Table(path, layout, columns.joined(), np.concatenate(lines))
+
+
+def _add_counts(
+    tally: dict[int, tuple[int, int]], numbers: Ints, counts: NDArray[np.int64]
+) -> None:
+    """Counts the lines of a block by their number of fields.
+
+    tally: number of fields -> how many lines have it, and the first of them.
+    """
+    for num_fields, num_lines in enumerate(np.bincount(counts).tolist()):
+        if num_lines:
+            first_here = int(numbers[np.argmax(counts == num_fields)])
+            known, first = tally.get(num_fields, (0, first_here))
+            tally[num_fields] = (known + num_lines, first)
+
+
+class _Columns:
+    """The columns of a table while its blocks are read.
+
+    Whether a column is kept as numbers or as text follows from the fields of the first block.
+    """
+
+    def __init__(
+        self, fields: list[bytes], width: int, layout: str | None, fractions: bool
+    ) -> None:
+        numeric = [False] * width
+        if fractions and layout:
+            numeric = [layout[c : c + 1] == "s" for c in range(width)]
+        elif fractions:
+            numeric = [all_fractions(fields[c::width]) for c in range(width)]
+            if layout is None and sum(numeric) > 1:
+                numeric = [False] * width
+        # The number of each distinct field, where a new field takes the next number. None stands
+        # for a column of numbers.
+        self._indices: list[defaultdict[bytes, int] | None] = [
+            None if is_numeric else defaultdict(count().__next__) for is_numeric in numeric
+        ]
+        self._parts: list[list[NDArray[np.generic]]] = [[] for _ in range(width)]
+
+    def add(self, fields: list[bytes]) -> None:
+        """Adds the fields of all lines of a block, one after the other."""
+        width = len(self._parts)
+        for c, index in enumerate(self._indices):
+            column = fields[c::width]
+            self._parts[c].append(
+                as_floats(column)
+                if index is None
+                else np.fromiter(map(index.__getitem__, column), dtype=np.int32, count=len(column))
+            )
+
+    def joined(self) -> list[Column | Floats]:
+        """The columns of all blocks. The blocks are given up, to save memory."""
+        columns: list[Column | Floats] = []
+        for index, parts in zip(self._indices, self._parts, strict=True):
+            joined = np.concatenate(parts)
+            parts.clear()
+            if index is None:
+                columns.append(cast(Floats, joined))
+            else:
+                columns.append(_in_nfc(Column(list(index), cast(Ints, joined))))
+        return columns
 
 
 class _Lines:
-    """Where the lines of a block begin and which of them hold data.
+    """Where the lines of a block begin and which of them contain data.
 
-    One pass of numpy over the bytes.
+    This takes one pass of numpy over the bytes.
     """
 
     def __init__(self, block: bytes, above: int, path: Path) -> None:
@@ -267,42 +334,34 @@ class _Lines:
         self._above, self._path = above, path
 
     def numbers(self) -> Ints:
-        """Line numbers of the data lines."""
+        """The line numbers of the data lines."""
         return (np.flatnonzero(self.data) + (self._above + 1)).astype(np.int32)
 
     def num_fields(self, separator: bytes | None) -> NDArray[np.int64]:
-        """Fields of each data line."""
+        """The number of fields of each data line."""
         if separator is None:
             return self._num_words[self.data]
-        found = np.flatnonzero(self._bytes == ord(separator))
-        return (np.diff(np.searchsorted(found, self._ends), prepend=0) + 1)[self.data]
+        separators = np.flatnonzero(self._bytes == ord(separator))
+        return (np.diff(np.searchsorted(separators, self._ends), prepend=0) + 1)[self.data]
 
     def sample(self, block: bytes) -> list[bytes]:
         """The first data lines."""
         return [self._line(block, row) for row in np.flatnonzero(self.data)[:_SAMPLE]]
 
     def text(self, block: bytes, row: int) -> str:
-        """One line as text. ValueError if it is not UTF-8."""
-        return (
-            Column([self._line(block, row)], np.zeros(1, dtype=np.int32))
-            .texts(self._path)[0]
-            .strip()
-        )
+        """One line as text. Raises ValueError if it is not UTF-8."""
+        line = Column([self._line(block, row)], np.zeros(1, dtype=np.int32))
+        return line.texts(self._path)[0].strip()
 
     def _line(self, block: bytes, row: int) -> bytes:
+        """The bytes of one line."""
         return block[self._ends[row - 1] + 1 if row else 0 : self._ends[row]]
 
     def fields(self, block: bytes, separator: bytes | None) -> list[bytes]:
         """The fields of all data lines, one after the other."""
         if not self.data.all():
-            block = (
-                b"\n".join(
-                    line
-                    for line, holds in zip(block.split(b"\n"), self.data, strict=False)
-                    if holds
-                )
-                + b"\n"
-            )
+            lines = zip(block.split(b"\n"), self.data, strict=False)
+            block = b"\n".join(line for line, is_data in lines if is_data) + b"\n"
         if separator is None:
             return block.split()
         return [field.strip() for field in block[:-1].replace(b"\n", separator).split(separator)]
@@ -313,23 +372,23 @@ def _separator(
     fits: Callable[[Sequence[bytes]], bool],
     header: Callable[[Sequence[bytes]], str | None],
 ) -> tuple[bytes | None, str | None]:
-    """The separator (None: blanks and tabs) under which the sample makes most sense, and the
-    header's layout. Ties: the earlier one.
+    """The separator (None for blanks and tabs) that suits the sample best, and the header's layout.
+
+    Of equally good separators the earlier one is taken.
     """
     best: tuple[tuple[int, ...], bytes | None, str | None] | None = None
     for separator in (b"\t", None, b","):
-        rows = [
-            [field.strip() for field in line.split(separator, MAX_FIELDS)] for line in sample
-        ]  # the last field holds all that are too many
+        # Where there are too many fields, the last one contains all of the rest.
+        rows = [[field.strip() for field in line.split(separator, MAX_FIELDS)] for line in sample]
         layout = header(rows[0])
-        wanted = None if layout is None else len(layout)
+        width = None if layout is None else len(layout)
         good = [
             row
             for row in rows[layout is not None :]
-            if fits(row) and len(row) == (wanted or len(row))
+            if fits(row) and len(row) == (width or len(row))
         ]
-        # "a, b, 1" also splits at its blanks, into ids that end in a comma; "1 a\tb" at its tab,
-        # into fewer fields
+        # "a, b, 1" also splits at its blanks, into ids that end in a comma. "1 a\tb" also splits at
+        # its tab, into fewer fields.
         no_stray = separator is not None or not any(
             field[:1] == b"," or field[-1:] == b"," for row in good for field in row
         )
@@ -347,7 +406,12 @@ def _separator(
 
 
 def as_floats(fields: Sequence[bytes]) -> Floats:
-    """(P,) numbers; NaN for a field that is none."""
+    """Turns fields into numbers (P,), with NaN for a field that is not a number.
+
+    Example:
+        >>> as_floats([b"0.5", b"x"])
+        array([0.5, nan])
+    """
     try:
         values = np.fromiter(map(float, fields), dtype=np.float64, count=len(fields))
         if b"_" not in b" ".join(fields):  # Python reads 1_0 as ten
@@ -360,10 +424,11 @@ def as_floats(fields: Sequence[bytes]) -> Floats:
 
 
 def is_number(field: bytes) -> bool:
-    """Whether the field is a number (nan and inf are).
+    """Returns whether the field is a number; nan and inf count as numbers.
 
-    >>> is_number(b"-1.5e-3"), is_number(b"1_0"), is_number(b"id1")
-    (True, False, False)
+    Example:
+        >>> is_number(b"-1.5e-3"), is_number(b"1_0"), is_number(b"id1")
+        (True, False, False)
     """
     try:
         float(field)
@@ -373,21 +438,22 @@ def is_number(field: bytes) -> bool:
 
 
 def is_fraction(field: bytes) -> bool:
-    """Whether the field is a number, but not written as an integer.
+    """Returns whether the field is a number that is not written as an integer.
 
-    >>> is_fraction(b"1.0"), is_fraction(b"0010")
-    (True, False)
+    Example:
+        >>> is_fraction(b"1.0"), is_fraction(b"0010")
+        (True, False)
     """
     return is_number(field) and not field.lstrip(b"+-").isdigit()
 
 
 def all_fractions(fields: Sequence[bytes]) -> bool:
-    """Whether the fields are numbers, and not all of them written as integers."""
+    """Returns whether the fields are numbers, and not all of them are written as integers."""
     return all(map(is_number, fields)) and any(map(is_fraction, fields))
 
 
 def refuse_empty(table: Table) -> None:
-    """ValueError if fields are empty, which commas and tabs allow."""
+    """Raises ValueError if fields are empty, which commas and tabs allow."""
     for column in table.columns:
         if isinstance(column, Column) and b"" in column.keys:
             bad = table.lines[column.codes == column.keys.index(b"")]
@@ -398,18 +464,31 @@ def refuse_empty(table: Table) -> None:
 
 
 def at_lines(lines: NDArray[np.int32]) -> str:
-    """The first line numbers.
+    """Returns the first line numbers as text, for messages.
 
-    >>> at_lines(np.array([3, 9, 12, 40], dtype=np.int32)), at_lines(np.array([3], dtype=np.int32))
-    ('lines 3, 9, 12, ...', 'line 3')
+    Example:
+        >>> at_lines(np.array([3, 9, 12, 40], dtype=np.int32))
+        'lines 3, 9, 12, ...'
+        >>> at_lines(np.array([3], dtype=np.int32))
+        'line 3'
     """
     first = ", ".join(str(line) for line in lines[:3])
     return f"line{'s' if lines.size > 1 else ''} {first}{', ...' if lines.size > 3 else ''}"
 
 
 def text_lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    """Line numbers and lines, stripped, of a small text list of any width; skips blank lines and
-    lines that begin with #; reads .gz. Errors as `read_table`.
+    """Reads a small text list whose lines may have any width.
+
+    Blank lines and lines that begin with # are skipped, and files compressed by gzip are read too.
+
+    Args:
+        path: The file.
+
+    Yields:
+        The number of each line and the line itself, stripped.
+
+    Raises:
+        ValueError: The file is binary, a line is too long, or it is not UTF-8.
     """
     path = Path(path)
     number = 0
@@ -421,7 +500,7 @@ def text_lines(path: str | Path) -> Iterator[tuple[int, str]]:
 
 
 def _text_blocks(path: Path) -> Iterator[bytes]:
-    """Blocks of whole lines, about 16 MB, each ending in a newline.
+    """Blocks of whole lines, about 16 MB, each of which ends in a newline.
 
     Gzip is known by its first bytes, not by its name.
     """

@@ -1,5 +1,6 @@
-"""Embeddings in Kaldi's .ark and .scp: binary and text vectors, read without kaldiio, which runs
-.scp lines that end in | and unpickles what asks for it.
+"""Embeddings in Kaldi's .ark and .scp, as binary and text vectors.
+
+They are read without kaldiio, which runs .scp lines that end in | and unpickles what asks for it.
 """
 
 from __future__ import annotations
@@ -23,29 +24,39 @@ MAX_DIM = 1 << 20
 MAX_ID = 4_096  # bytes
 MAX_META = 1 << 24  # bytes
 
-_ARCHIVE, _BEFORE = "archive_sha256", "before"  # of the meta's JSON
-# of an offset in our .scp: the zeros in front, which every reader skips, say that there is a meta
+_ARCHIVE, _BEFORE = "archive_sha256", "before"  # keys of the meta's JSON
+# The digits of an offset in a .scp that is written here. The zeros in front, which every reader
+# skips, say that there is a meta.
 _DIGITS = 12
 _OURS = rf":0\d{{{_DIGITS - 1}}}$"
 
 
-def write(path: Path, embeddings: Embeddings, meta: str) -> None:
-    """Writes NAME.ark, NAME.scp and NAME.meta.json, of which a kill or a power cut leaves the old
-    or the new.
+class _Files(NamedTuple):
+    """The three files of an archive."""
 
-    NAME.meta.json says by its SHA-256 which archive it belongs to. It is written first, with what
-    was said of the archive that is there still beside what is said of the new one, so that either
-    is found with its own meta. The new vectors count from the moment in which the archive is
-    renamed; NAME.scp is not there while it could lead into another archive than its own.
+    ark: Path
+    scp: Path
+    meta: Path
+
+
+def write(path: Path, embeddings: Embeddings, meta: str) -> None:
+    """Writes NAME.ark, NAME.scp and NAME.meta.json, each of them whole or not at all.
+
+    A kill or a power cut leaves the old or the new embeddings. NAME.meta.json says by its SHA-256
+    which archive it belongs to. It is written first, and for a while it contains the meta of the
+    old archive beside that of the new one, so that either archive is found with its own meta. The
+    new vectors count from the moment in which the archive is renamed. NAME.scp is absent while it
+    could lead into another archive than its own.
 
     Args:
         path: NAME.ark.
-        embeddings: their ids hold no blanks.
-        meta: a JSON object of texts, as text.
+        embeddings: The embeddings; their ids contain no blanks.
+        meta: A JSON object of texts, as text.
 
     Raises:
-        ValueError: a path that cannot stand in a .scp.
-        OSError: the disk is full; what was there before stays.
+        ValueError: The path cannot stand in a .scp.
+        IsADirectoryError: The path is a folder.
+        OSError: The disk is full; what was there before stays.
     """
     text = str(path)
     if text != text.strip() or text.startswith("|") or text.endswith("|") or "\n" in text:
@@ -53,49 +64,51 @@ def write(path: Path, embeddings: Embeddings, meta: str) -> None:
             f"{text!r}: no such name can stand in a .scp file; choose one without | and blanks at "
             "its ends"
         )
-    head = b"\0BFV \4" + struct.pack("<i", embeddings.matrix.shape[1])
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name a file in it")
-    paths = (
+    files = _Files(
         Path(os.path.realpath(path)),
         Path(os.path.realpath(path.with_suffix(".scp"))),
         Path(os.path.realpath(meta_path(path))),
     )
     with (
-        staged(paths[2]) as partial_meta,
-        staged(paths[1]) as partial_scp,
-        staged(paths[0]) as partial_ark,
-        staged(paths[2]) as both,
+        staged(files.meta) as partial_meta,
+        staged(files.scp) as partial_scp,
+        staged(files.ark) as partial_ark,
+        staged(files.meta) as both_metas,
         full_disk(path),
     ):
-        summed, place = hashlib.sha256(), 0
-        with (
-            partial_ark.open("wb") as ark,
-            partial_scp.open("w", encoding="utf-8", newline="\n") as scp,
-        ):
-            for name, row in zip(embeddings.ids, embeddings.matrix, strict=True):
-                entry = name.encode() + b" " + head + row.astype("<f4").tobytes()
-                scp.write(f"{name} {text}:{place + len(name.encode()) + 1:0{_DIGITS}}\n")
-                ark.write(entry)
-                summed.update(entry)
-                place += len(entry)
-        stated = json.loads(meta) | {_ARCHIVE: summed.hexdigest()}
+        digest = _write_vectors(partial_ark, partial_scp, text, embeddings)
+        stated = json.loads(meta) | {_ARCHIVE: digest}
         partial_meta.write_text(json.dumps(stated), encoding="utf-8")
-        before = _stated_of(paths[0], paths[2])
-        both.write_text(
-            json.dumps(stated if before is None else stated | {_BEFORE: before}), encoding="utf-8"
-        )
-        for one in (
-            partial_meta,
-            partial_scp,
-            partial_ark,
-        ):  # what a full disk refuses it refuses here, while the old files stand
-            sync(one)
-        move(both, paths[2])
-        remove(paths[1])
-        move(partial_ark, paths[0])
-        move(partial_scp, paths[1])
-        move(partial_meta, paths[2])
+        before = _stated_of(files.ark, files.meta)
+        both = stated if before is None else stated | {_BEFORE: before}
+        both_metas.write_text(json.dumps(both), encoding="utf-8")
+        # What a full disk refuses, it refuses here, while the old files are still there.
+        for partial in (partial_meta, partial_scp, partial_ark):
+            sync(partial)
+        move(both_metas, files.meta)
+        remove(files.scp)
+        move(partial_ark, files.ark)
+        move(partial_scp, files.scp)
+        move(partial_meta, files.meta)
+
+
+def _write_vectors(ark_path: Path, scp_path: Path, name_in_scp: str, embeddings: Embeddings) -> str:
+    """Writes an archive and its index. Returns the archive's SHA-256."""
+    head = b"\0BFV \4" + struct.pack("<i", embeddings.matrix.shape[1])
+    checksum, place = hashlib.sha256(), 0
+    with (
+        ark_path.open("wb") as ark,
+        scp_path.open("w", encoding="utf-8", newline="\n") as scp,
+    ):
+        for name, row in zip(embeddings.ids, embeddings.matrix, strict=True):
+            entry = name.encode() + b" " + head + row.astype("<f4").tobytes()
+            scp.write(f"{name} {name_in_scp}:{place + len(name.encode()) + 1:0{_DIGITS}}\n")
+            ark.write(entry)
+            checksum.update(entry)
+            place += len(entry)
+    return checksum.hexdigest()
 
 
 def read(path: Path, limit: Callable[[int], int]) -> tuple[tuple[str, ...], Floats32, str]:
@@ -103,15 +116,16 @@ def read(path: Path, limit: Callable[[int], int]) -> tuple[tuple[str, ...], Floa
 
     Args:
         path: NAME.ark or NAME.scp.
-        limit: bytes of archives -> bytes that their embeddings may take.
+        limit: limit(bytes of archives) gives the bytes that their embeddings may take.
 
     Returns:
-        ids, (N, D) rows and the meta's JSON text, that of an empty object for archives of other
-        tools.
+        The N ids, the rows (N, D) and the JSON text of the meta, which is an empty object for
+        archives of other tools.
 
     Raises:
-        ValueError: damaged, foreign or empty files, commands in a .scp, unequal sizes, more than
-            the limit; a meta that is missing or belongs to another archive.
+        ValueError: The files are damaged, foreign or empty, a .scp contains commands, sizes differ,
+            or there is more than the limit. Or the meta is missing or belongs to another archive.
+        FileNotFoundError: There is no such file.
     """
     if path.suffix.lower() == ".scp" and not path.exists() and path.with_suffix(".ark").is_file():
         raise FileNotFoundError(
@@ -121,18 +135,17 @@ def read(path: Path, limit: Callable[[int], int]) -> tuple[tuple[str, ...], Floa
     ids: list[str] = []
     rows: list[Floats32] = []
     archives: dict[tuple[int, int], _Archive] = {}
-    size = most = held = 0
+    size = most = size_in_memory = 0
     for name, row, ark in (
         _scp_entries(path) if path.suffix.lower() == ".scp" else _ark_entries(path)
     ):
-        if (
-            ark.key not in archives
-        ):  # one file has many paths, and a .scp may name one vector any number of times
+        # One file has many paths, and a .scp may name one vector any number of times.
+        if ark.key not in archives:
             archives[ark.key] = ark
             size += ark.size
             most = limit(size)
-        held += row.nbytes
-        if held > most:
+        size_in_memory += row.nbytes
+        if size_in_memory > most:
             raise ValueError(
                 f"{path}: its embeddings take over {most} bytes, but at most that is read of "
                 f"archives of {size} bytes; damaged or hostile"
@@ -150,26 +163,33 @@ def read(path: Path, limit: Callable[[int], int]) -> tuple[tuple[str, ...], Floa
 
 
 def meta_path(path: Path) -> Path:
-    """Where the meta of a .ark or .scp lies."""
+    """Returns where the meta of a .ark or .scp lies."""
     return path.with_suffix(".meta.json")
 
 
 class _Archive(NamedTuple):
-    """An archive that was read from. key: device and inode. digest: SHA-256 of what was read, None
-    without a meta to compare it with.
+    """An archive that was read from.
+
+    Attributes:
+        path: The file.
+        key: Its device and inode.
+        size: Its bytes.
+        digest: The SHA-256 of what was read; None without a meta to compare it with.
+        needs_meta: Whether a .scp that was written here leads to it, so that there must be a meta.
     """
 
     path: Path
     key: tuple[int, int]
     size: int
     digest: str | None
-    needs_meta: bool  # a .scp written here leads to it
+    needs_meta: bool
 
 
 def _archive(path: Path, file: BinaryIO, needs_meta: bool, side: Path | None = None) -> _Archive:
-    """What is known of an open archive, at whose beginning `file` is then.
+    """What is known of an open archive; `file` is at its beginning afterwards.
 
-    It is summed if its meta, or `side` beside the .scp, is there to compare with.
+    The digest is computed if the archive's meta, or `side` beside the .scp, is there to compare
+    with.
     """
     stat = os.fstat(file.fileno())
     digest = None
@@ -182,27 +202,29 @@ def _archive(path: Path, file: BinaryIO, needs_meta: bool, side: Path | None = N
 def _meta_of(path: Path, archives: Sequence[_Archive]) -> str:
     """The meta of what was read: that beside it, else that of the archives behind a .scp."""
     side = meta_path(path)
-    found = {_chosen(side if side.exists() else meta_path(one.path), one) for one in archives}
-    if len(found) > 1:
-        names = ", ".join(one.path.name for one in archives[:3])
+    metas = {
+        _chosen(side if side.exists() else meta_path(archive.path), archive) for archive in archives
+    }
+    if len(metas) > 1:
+        names = ", ".join(archive.path.name for archive in archives[:3])
         raise ValueError(
-            f"{path}: it lists {len(archives)} archives ({names}) of {len(found)} different metas; "
+            f"{path}: it lists {len(archives)} archives ({names}) of {len(metas)} different metas; "
             "embeddings of two models do not compare"
         )
-    return found.pop()
+    return metas.pop()
 
 
 def _chosen(side: Path, archive: _Archive) -> str:
-    """What `side` says of an archive, as JSON text in one order; what is no object is passed on for
-    the caller to refuse.
+    """What `side` says of an archive, as JSON text in one order.
+
+    A text that is not an object is passed on; the caller refuses it.
     """
     if not side.exists():
         if archive.needs_meta:
             raise ValueError(
                 f"{archive.path}: {side} is missing, which says of what model these vectors are "
-                "and how they are compared; "
-                "bring it back or write the embeddings again (vectors of another tool: remove the "
-                ".scp beside them, which is not theirs)"
+                "and how they are compared; bring it back or write the embeddings again (if the "
+                "vectors are of another tool, remove the .scp beside them, which is not theirs)"
             )
         return "{}"
     text = _side_text(side)
@@ -210,14 +232,12 @@ def _chosen(side: Path, archive: _Archive) -> str:
         stated = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    if not isinstance(stated, dict) or _ARCHIVE not in stated:  # by version 0.1, or by hand
-        return text
-    for one in (stated, stated.get(_BEFORE)):
-        if isinstance(one, dict) and one.get(_ARCHIVE) == archive.digest:
-            return json.dumps(
-                {key: value for key, value in one.items() if key not in (_ARCHIVE, _BEFORE)},
-                sort_keys=True,
-            )
+    if not isinstance(stated, dict) or _ARCHIVE not in stated:
+        return text  # it was written by version 0.1 or by hand
+    for statement in (stated, stated.get(_BEFORE)):
+        if isinstance(statement, dict) and statement.get(_ARCHIVE) == archive.digest:
+            meta = {key: statement[key] for key in statement.keys() - {_ARCHIVE, _BEFORE}}
+            return json.dumps(meta, sort_keys=True)
     raise ValueError(
         f"{side} belongs to another {archive.path.name} than is there; write the embeddings again, "
         "or remove it if they are of another tool"
@@ -225,8 +245,9 @@ def _chosen(side: Path, archive: _Archive) -> str:
 
 
 def _stated_of(ark: Path, side: Path) -> object:
-    """What the meta says of the archive that is there, with its digest; None if there is none, or
-    another one's.
+    """What the meta says of the archive that is there, with its digest.
+
+    It is None if there is no archive, or the meta is that of another one.
     """
     if not ark.is_file():
         return None
@@ -240,6 +261,7 @@ def _stated_of(ark: Path, side: Path) -> object:
 
 
 def _side_text(side: Path) -> str:
+    """The text of a meta file."""
     return bounded(side, MAX_META).decode(errors="replace")
 
 
@@ -254,6 +276,7 @@ def _index_needs_meta(ark: Path) -> bool:
 
 
 def _ark_entries(path: Path) -> Iterator[tuple[str, Floats32, _Archive]]:
+    """The entries of an archive: id, vector and the archive."""
     with path.open("rb", buffering=1 << 20) as ark:
         archive = _archive(path, ark, _index_needs_meta(path))
         while True:
@@ -261,7 +284,7 @@ def _ark_entries(path: Path) -> Iterator[tuple[str, Floats32, _Archive]]:
             key, blank, _ = ark.read(MAX_ID + 1).partition(b" ")
             if not blank and not key.strip():
                 return
-            name = _text(path, key.strip(b"\r\n"))  # a text archive ends its lines
+            name = _text(path, key.strip(b"\r\n"))  # the lines of a text archive end before an id
             if not blank or not name or re.search(r"\s", name):
                 raise ValueError(
                     f"{path}: no id at byte {begin}; truncated, or not a Kaldi archive"
@@ -271,39 +294,28 @@ def _ark_entries(path: Path) -> Iterator[tuple[str, Floats32, _Archive]]:
 
 
 def _scp_entries(path: Path) -> Iterator[tuple[str, Floats32, _Archive]]:
-    """The entries that a .scp lists.
+    """The entries that a .scp lists: id, vector and the archive.
 
     Paths count from the working folder, as in Kaldi, else from the folder of the .scp.
     """
     ark: BinaryIO | None = None
     open_path: Path | None = None
-    known: dict[
-        tuple[int, int], _Archive
-    ] = {}  # summed once, however often the lines change between archives
+    # Each archive is read for its digest once, however often the lines change between archives.
+    known: dict[tuple[int, int], _Archive] = {}
     try:
         with path.open("rb") as scp:
             for number, line in enumerate(iter(lambda: scp.readline(4 * MAX_ID), b""), 1):
                 if not line.strip():
                     continue
-                name, *rest = re.split(r"[ \t]+", _text(path, line).strip(), maxsplit=1)
-                target = "".join(rest)
-                if target.startswith("|") or target.endswith(("|", "]")) or target == "-":
-                    raise ValueError(
-                        f"{path}: line {number}: {target!r} is a command, standard input or a "
-                        "range, which are refused; list FILE.ark:OFFSET"
-                    )
-                found = re.fullmatch(r"(.+?)(?::(\d{1,18}))?", target)
-                if found is None:
-                    raise ValueError(
-                        f"{path}: line {number} is not `id FILE.ark:OFFSET`, but {line[:80]!r}"
-                    )
-                ark_path = Path(found[1])
+                where = f"{path}: line {number}"
+                name, target, ark_name, offset = _scp_fields(path, line, where)
+                ark_path = Path(ark_name)
                 if not os.path.exists(ark_path) and not ark_path.is_absolute():
                     ark_path = path.parent / ark_path
                 if ark is None or ark_path != open_path:
                     if not os.path.isfile(ark_path):  # Path.is_file raises where a name is too long
                         raise ValueError(
-                            f"{path}: line {number}: there is no file {found[1]!r}; run from the "
+                            f"{where}: there is no file {ark_name!r}; run from the "
                             "folder in which it was written, or write it again"
                         )
                     if ark is not None:
@@ -314,10 +326,9 @@ def _scp_entries(path: Path) -> Iterator[tuple[str, Floats32, _Archive]]:
                     known[key] = archive = known.get(key) or _archive(
                         ark_path, ark, re.search(_OURS, target) is not None, meta_path(path)
                     )
-                offset = int(found[2] or 0)
                 if offset >= stat.st_size:  # some file systems cannot even go there
                     raise ValueError(
-                        f"{path}: line {number}: {ark_path} has {stat.st_size} bytes, and its "
+                        f"{where}: {ark_path} has {stat.st_size} bytes, and its "
                         f"entry would begin at {offset}; copy both files again"
                     )
                 ark.seek(offset)
@@ -327,9 +338,28 @@ def _scp_entries(path: Path) -> Iterator[tuple[str, Floats32, _Archive]]:
             ark.close()
 
 
+def _scp_fields(path: Path, line: bytes, where: str) -> tuple[str, str, str, int]:
+    """The id of a .scp line, what it names, and the archive and the offset in this.
+
+    where: the file and the line, for messages.
+    """
+    name, *rest = re.split(r"[ \t]+", _text(path, line).strip(), maxsplit=1)
+    target = "".join(rest)
+    if target.startswith("|") or target.endswith(("|", "]")) or target == "-":
+        raise ValueError(
+            f"{where}: {target!r} is a command, standard input or a "
+            "range, which are refused; list FILE.ark:OFFSET"
+        )
+    match = re.fullmatch(r"(.+?)(?::(\d{1,18}))?", target)
+    if match is None:
+        raise ValueError(f"{where} is not `id FILE.ark:OFFSET`, but {line[:80]!r}")
+    return name, target, match[1], int(match[2] or 0)
+
+
 def _vector(ark: IO[bytes], path: Path, name: str) -> Floats32:
-    """The vector at the position of `ark`: binary float (FV, FM of one row) or double (DV, DM), or
-    text in brackets.
+    """The vector at the position of `ark`.
+
+    It is binary float (FV, or FM of one row) or double (DV, DM), or text in brackets.
     """
     begin = ark.tell()
     head = ark.read(15)
@@ -376,6 +406,7 @@ def _vector(ark: IO[bytes], path: Path, name: str) -> Floats32:
 
 
 def _text(path: Path, data: bytes) -> str:
+    """The text of some bytes. Raises ValueError if they are not UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError:

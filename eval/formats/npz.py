@@ -1,10 +1,13 @@
-"""The arrays of an .npz from elsewhere: what they declare is checked against what is there before
-numpy allocates it; nothing is unpickled.
+"""The arrays of an .npz file from elsewhere.
+
+What they declare is compared with what is there before numpy allocates it, and nothing is
+unpickled.
 """
 
 from __future__ import annotations
 
 import errno
+import math
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,20 +21,20 @@ from eval.formats.files import refuse_device
 
 
 class Header(NamedTuple):
-    """What an array declares."""
+    """The type and the shape that an array declares."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
 
 class Npz(NamedTuple):
-    """An open .npz and the headers of its arrays, by name."""
+    """An open .npz file and the headers of its arrays, by name."""
 
     archive: zipfile.ZipFile
     headers: dict[str, Header]
 
     def read(self, name: str) -> NDArray[Any]:
-        """An array. KeyError if there is none of this name."""
+        """Reads an array. Raises KeyError if there is none of this name."""
         with self.archive.open(f"{name}.npy") as member:
             array: NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
         return array
@@ -39,9 +42,28 @@ class Npz(NamedTuple):
 
 @contextmanager
 def opened(path: Path, limit: int, remedy: str = "write it again") -> Iterator[Npz]:
-    """The arrays of a file, of at most `limit` bytes together.
+    """Opens an .npz file, whose arrays may take `limit` bytes together.
 
-    ValueError, also of the block: damaged, larger, pickled objects. OSError: it cannot be read.
+    Args:
+        path: The file.
+        limit: The bytes that all arrays may take, unpacked.
+        remedy: What messages advise.
+
+    Yields:
+        The open file.
+
+    Raises:
+        ValueError: The file is damaged, larger, or contains pickled objects. Errors that reading
+            raises within the block become this too.
+        OSError: It cannot be read.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     np.savez(f"{folder}/a.npz", matrix=np.eye(2))
+        ...     with opened(Path(folder) / "a.npz", 1 << 20) as archive:
+        ...         archive.headers["matrix"].shape
+        (2, 2)
     """
     refuse_device(path)
     with path.open("rb") as handle:
@@ -52,24 +74,19 @@ def opened(path: Path, limit: int, remedy: str = "write it again") -> Iterator[N
                         f"{path}: expands to over {limit} bytes, more than a file of its size may; "
                         "a damaged or hostile file"
                     )
-                members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
-                yield Npz(
-                    archive,
-                    {
-                        info.filename.removesuffix(".npy"): _header(archive, info, path, remedy)
-                        for info in members
-                    },
-                )
+                headers = {
+                    info.filename.removesuffix(".npy"): _header(archive, info, path, remedy)
+                    for info in archive.infolist()
+                    if info.filename.endswith(".npy")
+                }
+                yield Npz(archive, headers)
         except OSError as error:
-            if error.errno not in (
-                None,
-                errno.EINVAL,
-            ):  # a place before the file's beginning is what the file states
+            # A place before the beginning of the file (EINVAL) is what a damaged file states.
+            if error.errno not in (None, errno.EINVAL):
                 raise
             raise ValueError(f"{path}: damaged or truncated .npz ({error}); {remedy}") from None
         except Exception as error:
-            # zipfile, zlib, lzma, tokenize and numpy raise what their parsers stumble over, of many
-            # kinds
+            # The parsers of zipfile, zlib, lzma, tokenize and numpy raise exceptions of many kinds.
             if str(path) in str(error):
                 raise
             raise ValueError(
@@ -79,8 +96,9 @@ def opened(path: Path, limit: int, remedy: str = "write it again") -> Iterator[N
 
 
 def _header(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, remedy: str) -> Header:
-    """Type and shape that a member declares; numpy would allocate what they say, so they have to
-    agree with the member's size.
+    """The type and the shape that a member declares.
+
+    numpy would allocate what they say, so they have to agree with the size of the member.
     """
     with archive.open(info) as member:
         try:
@@ -94,8 +112,8 @@ def _header(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, remedy:
         except (zipfile.BadZipFile, OSError, EOFError):
             raise
         except Exception as error:
-            # the header is Python's text for a dictionary, and numpy's reader of it raises whatever
-            # its parser and tokenizer do
+            # The header is Python's text for a dictionary. numpy's reader of it raises whatever its
+            # parser and tokenizer raise.
             raise ValueError(
                 f"{path}: {info.filename} is no numpy array ({str(error)[:200]}); {remedy}"
             ) from None
@@ -104,17 +122,11 @@ def _header(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, remedy:
                 f"{path}: {info.filename} holds pickled objects, which run code and are refused "
                 "(allow_pickle=False); save text as np.array(ids, dtype=str)"
             )
-        size = dtype.itemsize
-        for length in shape:
-            size *= length
-        # items of no bytes: any number of them fits into any file, and becomes a list
-        if (
-            min(shape, default=0) < 0
-            or not dtype.itemsize
-            or size != info.file_size - member.tell()
-        ):
+        size, present = dtype.itemsize * math.prod(shape), info.file_size - member.tell()
+        # Any number of items of no bytes fits into any file, and becomes a list of that length.
+        if min(shape, default=0) < 0 or not dtype.itemsize or size != present:
             raise ValueError(
-                f"{path}: {info.filename} declares {dtype} {shape}, but holds "
-                f"{info.file_size - member.tell()} bytes; a damaged file"
+                f"{path}: {info.filename} declares {dtype} {shape}, but holds {present} bytes; "
+                "a damaged file"
             )
     return Header(dtype, shape)

@@ -1,6 +1,4 @@
-"""What a result, an embedding file or a checkpoint says of where it came from: digests and the
-version.
-"""
+"""What a result, an embedding file or a checkpoint says of its origin: digests and the version."""
 
 from __future__ import annotations
 
@@ -18,19 +16,24 @@ _MAX_INDEX = 1 << 30  # bytes of a .scp
 
 
 def sha256(path: Path) -> str:
-    """Hex digest of a file; of a folder (a LanceDB table), of the names and digests of all its
-    files; of a Kaldi .scp, of those of the files behind it.
+    """Computes the hex digest of a file or of what belongs together.
 
-    A pipe cannot be read again and gives a phrase that says so, in place of the digest of nothing.
+    For a folder (a LanceDB table), it is the digest of the names and digests of all its files. For
+    a Kaldi .scp, it is that of the names and digests of the files behind it.
+
+    Args:
+        path: The file or folder.
+
+    Returns:
+        64 hex digits. A pipe cannot be read again; it gives a phrase that says so, in place of the
+        digest of nothing.
+
+    Raises:
+        OSError: It cannot be read.
     """
     if path.is_dir():
-        return _joint(
-            {
-                one.relative_to(path).as_posix(): one
-                for one in sorted(path.rglob("*"))
-                if one.is_file()
-            }
-        )
+        files = [file for file in sorted(path.rglob("*")) if file.is_file()]
+        return _joint({file.relative_to(path).as_posix(): file for file in files})
     if path.exists() and not path.is_file():
         return "unknown: read from a pipe"
     if path.suffix.lower() == ".scp":
@@ -39,47 +42,56 @@ def sha256(path: Path) -> str:
 
 
 def _behind(path: Path) -> dict[str, Path]:
-    """What embeddings in a .scp are read from: the index, the archives that it names (as it names
-    them), and the meta beside it or else beside them.
+    """The files that the embeddings in a .scp are read from.
+
+    They are the index, the archives that it names (under these names), and the meta beside the
+    index or else beside the archives.
     """
     side = meta_path(path)
-    found = {path.name: path}
+    files = {path.name: path}
     targets = (
         line.strip().partition(" ")[2].strip()
         for line in bounded(path, _MAX_INDEX).decode(errors="replace").splitlines()
     )
     for name in dict.fromkeys(re.sub(r":\d+\Z", "", target) for target in targets):
-        held = next(
-            (one for one in (Path(name), path.parent / name) if name and os.path.isfile(one)), None
-        )  # from the working folder first, as in Kaldi
-        if held is not None:
-            found[name] = held
-            if not side.is_file() and meta_path(held).is_file():
-                found[meta_path(Path(name)).as_posix()] = meta_path(held)
-    return found | ({side.name: side} if side.is_file() else {})
+        # As in Kaldi, names count from the working folder first.
+        candidates = (Path(name), path.parent / name) if name else ()
+        archive = next(filter(os.path.isfile, candidates), None)
+        if archive is not None:
+            files[name] = archive
+            if not side.is_file() and meta_path(archive).is_file():
+                files[meta_path(Path(name)).as_posix()] = meta_path(archive)
+    return files | ({side.name: side} if side.is_file() else {})
 
 
 def _joint(files: Mapping[str, Path]) -> str:
+    """The digest of the names and digests of several files."""
     return hashlib.sha256(
-        "".join(f"{name}\0{_plain(one)}\n" for name, one in files.items()).encode()
+        "".join(f"{name}\0{_plain(file)}\n" for name, file in files.items()).encode()
     ).hexdigest()
 
 
 def _plain(path: Path) -> str:
+    """The digest of one file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def digest(values: Sequence[str]) -> str:
-    """sha256 of a list of names, in order."""
-    summed = hashlib.sha256()
+    """Computes the sha256 of a list of names, in order, as hex digits.
+
+    Example:
+        >>> digest(["ann", "bob"])[:12]
+        '41157d8b4aeb'
+    """
+    checksum = hashlib.sha256()
     for value in values:
-        summed.update(value.encode() + b"\0")
-    return summed.hexdigest()
+        checksum.update(value.encode() + b"\0")
+    return checksum.hexdigest()
 
 
 def likeness_version() -> str:
-    """The installed version, "unknown" where it is not installed."""
+    """Returns the installed version, or "unknown" where it is not installed."""
     try:
         return version("likeness")
     except PackageNotFoundError:

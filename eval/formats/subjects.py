@@ -14,9 +14,16 @@ from eval.types import Bools, Ints, Trials, name_first, nfc_mapping
 
 
 def read_mapping(path: str | Path) -> dict[str, str]:
-    """Reads lines `id subject` (utt2spk) into {id: subject}.
+    """Reads lines `id subject` (Kaldi's utt2spk) into a dictionary from id to subject.
 
-    ValueError: as for `read_trials`; an id with two subjects.
+    Args:
+        path: The list, in the syntax of trial lists (eval.formats.trials), but with two columns.
+
+    Returns:
+        The subject of each id.
+
+    Raises:
+        ValueError: As for `read_trials`; also where an id has two subjects.
     """
     table = read_table(path, lambda fields: len(fields) == 2 and all(fields), lambda fields: None)
     if len(table.columns) != 2:
@@ -26,6 +33,7 @@ def read_mapping(path: str | Path) -> dict[str, str]:
     ids, subjects = (cast(Column, column) for column in table.columns)
     refuse_empty(table)
     subject_of = np.zeros(len(ids.keys), dtype=np.int32)
+    # Of an id that stands in several lines, the last one counts here. Other lines must agree.
     subject_of[ids.codes] = subjects.codes
     bad = np.flatnonzero(subject_of[ids.codes] != subjects.codes)
     names = ids.texts(table.path)
@@ -42,48 +50,64 @@ def read_mapping(path: str | Path) -> dict[str, str]:
 def subjects_of(
     trials: Trials, mapping: Mapping[str, str] | None = None
 ) -> tuple[tuple[Ints, Ints] | None, str]:
-    """Subject numbers of the enrol_ids and of the probe_ids (one numbering), and how they were
-    found; None if they cannot be known.
+    """Numbers the subjects of the enrol_ids and of the probe_ids of trials.
 
-    In this order: `mapping` from id to subject; the first path component of the ids, if it agrees
-    with every label; the groups that the target trials connect, if no nontarget trial lies inside
-    one. An interval over trials instead of subjects is too narrow: say so where None is returned.
-    ValueError if ids have no subject in `mapping`, or if it contradicts labels; all counted, the
-    first named.
+    The subjects come from the first of these sources that is there and agrees with every label:
 
-    >>> subjects_of(Trials(("ann/1", "bob/1"), ("ann/2",), [0, 1], [0, 0], [True, False]))
-    ((array([0, 1], dtype=int32), array([0], dtype=int32)), 'first path component of the ids')
+    1. `mapping`, from id to subject;
+    2. the first path component of the ids;
+    3. the groups of ids that the target trials connect, if no nontarget trial lies inside a group.
+
+    An interval over trials instead of subjects is too narrow. So a caller to whom None is returned
+    has to say that the subjects are not known.
+
+    Args:
+        trials: A trial list with E enrol_ids and Q probe_ids.
+        mapping: The subject of each id.
+
+    Returns:
+        The subject numbers (E,) and (Q,), which share one numbering, or None if they cannot be
+        known; and a text that says how they were found.
+
+    Raises:
+        ValueError: Ids have no subject in `mapping`, or it contradicts labels. All are counted, and
+            the first is named.
+
+    Example:
+        >>> subjects_of(Trials(("ann/1", "bob/1"), ("ann/2",), [0, 1], [0, 0], [True, False]))
+        ((array([0, 1], dtype=int32), array([0], dtype=int32)), 'first path component of the ids')
     """
     if mapping is not None:
         mapping = nfc_mapping(mapping)
         missing = [
-            one for one in dict.fromkeys(trials.enrol_ids + trials.probe_ids) if one not in mapping
+            id for id in dict.fromkeys(trials.enrol_ids + trials.probe_ids) if id not in mapping
         ]
         if missing:
             raise ValueError(
                 f"subjects: {len(missing)} ids have no subject ({name_first(missing)}); add them "
                 "to the mapping"
             )
-        found = _numbered(
-            [mapping[one] for one in trials.enrol_ids], [mapping[one] for one in trials.probe_ids]
+        subjects = _numbered(
+            [mapping[id] for id in trials.enrol_ids], [mapping[id] for id in trials.probe_ids]
         )
-        wrong = np.flatnonzero(_contradictions(trials, found))
+        wrong = np.flatnonzero(_contradictions(trials, subjects))
         if wrong.size:
             raise ValueError(
                 f"subjects: {wrong.size} labels contradict the mapping (first: "
                 f"{pair_text(trials, int(wrong[0]))}); target means the same subject on both sides"
             )
-        return found, "given mapping"
+        return subjects, "given mapping"
     if trials.target is None:
         return None, "unknown: the list has no labels"
-    if all("/" in one for one in trials.enrol_ids + trials.probe_ids):
-        found = _numbered(
-            [one.split("/", 1)[0] for one in trials.enrol_ids],
-            [one.split("/", 1)[0] for one in trials.probe_ids],
+    if all("/" in id for id in trials.enrol_ids + trials.probe_ids):
+        subjects = _numbered(
+            [id.split("/", 1)[0] for id in trials.enrol_ids],
+            [id.split("/", 1)[0] for id in trials.probe_ids],
         )
-        if not _contradictions(trials, found).any():
-            return found, "first path component of the ids"
-    from scipy.sparse import coo_array  # slow to import, needed here only
+        if not _contradictions(trials, subjects).any():
+            return subjects, "first path component of the ids"
+    # SciPy's sparse matrices are slow to import and are needed here only.
+    from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
     enrol, probe = _numbered(trials.enrol_ids, trials.probe_ids)
@@ -93,25 +117,27 @@ def subjects_of(
         coo_array((np.ones(len(edges[0]), dtype=np.bool_), edges), shape=(num_ids, num_ids)),
         directed=False,
     )
-    found = group[enrol].astype(np.int32), group[probe].astype(np.int32)
-    if _contradictions(trials, found).any():
+    subjects = group[enrol].astype(np.int32), group[probe].astype(np.int32)
+    if _contradictions(trials, subjects).any():
         return (
             None,
             "unknown: the ids do not name subjects, and nontarget trials lie inside the groups "
             "that target trials connect",
         )
-    return found, "groups connected by target trials"
+    return subjects, "groups connected by target trials"
 
 
 def _numbered(enrol: Sequence[str], probe: Sequence[str]) -> tuple[Ints, Ints]:
-    number = {one: i for i, one in enumerate(dict.fromkeys([*enrol, *probe]))}
-    return np.array([number[one] for one in enrol], dtype=np.int32), np.array(
-        [number[one] for one in probe], dtype=np.int32
+    """One numbering of the names of both sides, by first occurrence."""
+    number = {name: i for i, name in enumerate(dict.fromkeys([*enrol, *probe]))}
+    return (
+        np.array([number[name] for name in enrol], dtype=np.int32),
+        np.array([number[name] for name in probe], dtype=np.int32),
     )
 
 
 def _contradictions(trials: Trials, subjects: tuple[Ints, Ints]) -> Bools:
-    """(P,) where the label is not what the subjects say; nowhere in a blind list."""
+    """(P,) where a label is not what the subjects say; nowhere in a blind list."""
     if trials.target is None:
         return np.zeros(len(trials), dtype=np.bool_)
     enrol, probe = subjects

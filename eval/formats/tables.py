@@ -1,5 +1,6 @@
-"""Embeddings as tables for other systems: Parquet (pyarrow), HDF5 (h5py), LanceDB, each imported
-when it is used. eval/formats/embeddings.py says what is in them.
+"""Embeddings as tables for other systems: Parquet (pyarrow), HDF5 (h5py) and LanceDB.
+
+Each package is imported when it is used. eval/formats/embeddings.py says what is in the tables.
 """
 
 from __future__ import annotations
@@ -25,39 +26,39 @@ from eval.formats.kaldi import MAX_DIM, MAX_META
 from eval.formats.writing import added, move, remove_abandoned, staged, sync
 from eval.types import Embeddings
 
-Read = tuple[
-    tuple[str, ...], NDArray[Any], str
-]  # ids (N,), matrix (N, D) of floats, meta as JSON text
-KEY = b"likeness"  # of the schema's metadata, where the meta is
+# The ids (N,), the matrix (N, D) of floats, and the meta as JSON text.
+Read = tuple[tuple[str, ...], NDArray[Any], str]
+KEY = b"likeness"  # the key of the meta in the schema's metadata
 
 _PACKAGES = {
     ".parquet": ("pyarrow", "pyarrow.parquet"),
     ".h5": ("h5py",),
     ".lance": ("pyarrow", "lancedb"),
 }
-# imported before a reader's process is forked: packages that start no threads then
+# These packages start no threads when they are imported, so they are imported before the process of
+# a reader is forked.
 _PRELOADED = {".parquet": (__name__, "pyarrow.parquet"), ".h5": (__name__, "h5py")}
 _ROWS = 1 << 14  # read at a time
-_PLAIN = {
-    "PLAIN",
-    "RLE",
-    "BIT_PACKED",
-}  # Parquet's encodings (RLE: of what is null) that hold every text in full
+# Parquet's encodings that contain every text in full. RLE is used for what is null.
+_PLAIN = {"PLAIN", "RLE", "BIT_PACKED"}
 _SPARE = 1 << 27  # bytes of memory that a reader takes beside the embeddings
-_STORED_HERE = {
-    1,
-    2,
-    3,
-}  # HDF5 filters deflate, shuffle and checksum: all others are plug-ins, code from elsewhere
+# HDF5's filters deflate, shuffle and checksum. All others are plug-ins, which are foreign code.
+_STORED_HERE = {1, 2, 3}
 
 
 def check_installed(path: Path, suffix: str) -> None:
-    """ImportError if a package that this format needs is missing."""
+    """Raises ImportError if a package that this format needs is missing.
+
+    Args:
+        path: The file, for the message.
+        suffix: The suffix of the format, in lower case.
+    """
     for name in _PACKAGES.get(suffix, ()):
         _package(name, path)
 
 
 def _package(name: str, path: Path) -> Any:
+    """Imports a package. Raises ImportError with the remedy."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -69,16 +70,15 @@ def _package(name: str, path: Path) -> Any:
 
 @contextmanager
 def _named(path: Path, kind: str) -> Iterator[None]:
-    """What a reader raises on a damaged file, as one sentence that names the file."""
+    """Turns what a reader raises on a damaged file into one sentence that names the file."""
     try:
         yield
     except _Refused as error:
         raise ValueError(f"{path}: {error}") from None
     except (FileNotFoundError, IsADirectoryError, PermissionError):
         raise
-    except (
-        Exception
-    ) as error:  # pyarrow, h5py and lancedb have some ten kinds for what is wrong with a file
+    except Exception as error:
+        # pyarrow, h5py and lancedb raise some ten kinds for what is wrong with a file.
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise ValueError(
             f"{path}: no {kind} that can be read ({reason}); damaged, truncated or of another "
@@ -87,10 +87,11 @@ def _named(path: Path, kind: str) -> Iterator[None]:
 
 
 class _Refused(Exception):
-    """What is wrong with a file that the reader itself found in order."""
+    """What is wrong with a file that its package reads without complaint."""
 
 
 def _refuse_size(size: int, limit: int) -> None:
+    """Raises _Refused for embeddings of more bytes than the limit."""
     if size > limit:
         raise _Refused(
             f"its embeddings would take {size} bytes, but at most {limit} are read of a file of "
@@ -99,6 +100,7 @@ def _refuse_size(size: int, limit: int) -> None:
 
 
 def _to_table(path: Path, embeddings: Embeddings, meta: str) -> Any:
+    """The Arrow table of embeddings."""
     arrow = _package("pyarrow", path)
     columns = {
         "id": arrow.array(embeddings.ids, arrow.string()),
@@ -111,8 +113,10 @@ def _to_table(path: Path, embeddings: Embeddings, meta: str) -> Any:
 
 
 def _check_schema(schema: Any, num_rows: int, limit: int) -> str:
-    """The meta's text. _Refused unless the columns are there, of the right types, and within the
-    limit where the schema says their size.
+    """The text of the meta, if the schema is that of embeddings.
+
+    Raises _Refused unless the columns are there, have the right types, and are within the limit
+    where the schema says their size.
     """
     types = {
         name: schema.field(name).type
@@ -120,19 +124,15 @@ def _check_schema(schema: Any, num_rows: int, limit: int) -> str:
         if schema.get_field_index(name) >= 0
     }
     text, lists = types.get("id"), types.get("vector")
-    if (
-        lists is None
-        or str(text) not in ("string", "large_string")
-        or not re.fullmatch(
-            r"(large_list|list|fixed_size_list)<\w+: (halffloat|float|double)( not "
-            r"null)?>(\[\d+\])?",
-            str(lists),
-        )
-    ):
-        found = ", ".join(f"{one.name} {one.type}" for one in schema)
+    of_floats = re.fullmatch(
+        r"(large_list|list|fixed_size_list)<\w+: (halffloat|float|double)( not null)?>(\[\d+\])?",
+        str(lists),
+    )
+    if lists is None or str(text) not in ("string", "large_string") or not of_floats:
+        columns = ", ".join(f"{field.name} {field.type}" for field in schema)
         raise _Refused(
             "not an embeddings file: expected id, text, and vector, lists of floats; columns "
-            f"found: {found[:300] or 'none'}"
+            f"found: {columns[:300] or 'none'}"
         )
     dim, width = getattr(lists, "list_size", 1), lists.value_type.bit_width // 8
     if dim > MAX_DIM:
@@ -147,26 +147,26 @@ def _check_schema(schema: Any, num_rows: int, limit: int) -> str:
 def _from_batches(
     batches: Iterable[Any], schema: Any, limit: int
 ) -> tuple[tuple[str, ...], NDArray[Any]]:
+    """The ids and the matrix in the batches of an Arrow table."""
     ids: list[str] = []
     parts: list[NDArray[Any]] = []
-    held = 0
+    size_in_memory = 0
     for batch in batches:
         if not batch.num_rows:
             continue
-        held += batch.nbytes
-        _refuse_size(held, limit)
+        size_in_memory += batch.nbytes
+        _refuse_size(size_in_memory, limit)
         names, vectors = batch.column("id"), batch.column("vector")
         # flatten() and value_lengths() would import pyarrow.compute, which takes longer than
-        # reading
+        # reading.
         if hasattr(vectors, "offsets"):
             offsets = vectors.offsets.to_numpy()
-            values, own = vectors.values[int(offsets[0]) : int(offsets[-1])], np.diff(offsets)
+            start, stop, own = int(offsets[0]), int(offsets[-1]), np.diff(offsets)
         else:
             size = vectors.type.list_size
-            values, own = (
-                vectors.values[vectors.offset * size : (vectors.offset + len(vectors)) * size],
-                np.array([size]),
-            )
+            start, stop = vectors.offset * size, (vectors.offset + len(vectors)) * size
+            own = np.array([size])
+        values = vectors.values[start:stop]
         if names.null_count or vectors.null_count or values.null_count:
             raise _Refused(
                 f"{names.null_count + vectors.null_count} ids and vectors are null, and "
@@ -186,16 +186,17 @@ def _from_batches(
 
 
 def _write_parquet(path: Path, embeddings: Embeddings, meta: str) -> None:
+    """Writes a .parquet file."""
     parquet, table = _package("pyarrow.parquet", path), _to_table(path, embeddings, meta)
-    with (
-        atomic_path(path) as temporary
-    ):  # neither compression nor dictionaries: float32 vectors have next to nothing to gain
+    # Compression and dictionaries would gain next to nothing for float32 vectors.
+    with atomic_path(path) as temporary:
         parquet.write_table(
             table, temporary, row_group_size=1 << 16, compression="none", use_dictionary=False
         )
 
 
 def _read_parquet(path: Path, limit: int) -> Read:
+    """Reads a .parquet file, in the process of a reader."""
     parquet = _package("pyarrow.parquet", path)
     with path.open("rb") as handle, _named(path, "Parquet file"):
         file = parquet.ParquetFile(
@@ -206,61 +207,53 @@ def _read_parquet(path: Path, limit: int) -> Read:
         meta = _check_schema(file.schema_arrow, file.metadata.num_rows, limit)
         columns = [group.column(i) for group in groups for i in range(group.num_columns)]
         width = file.schema_arrow.field("vector").type.value_type.bit_width // 8
-        # what the file states of its bytes is of them encoded, where equal values take none
-        _refuse_size(
-            sum(
-                one.num_values * width
-                for one in columns
-                if one.path_in_schema.startswith("vector.")
-            ),
-            limit,
-        )
-        longest = max(
-            (
-                one.total_uncompressed_size
-                for one in columns
-                if one.path_in_schema == "id" and not _PLAIN.issuperset(one.encodings)
-            ),
-            default=0,
-        )
-        rows = min(
-            _ROWS, max(1, limit // max(1, longest))
-        )  # so that a batch of the longest id that the file can hold keeps the limit
+        # The bytes that the file states are those of encoded values, and encoded equal values take
+        # no bytes. So the values are counted.
+        vectors = [column for column in columns if column.path_in_schema.startswith("vector.")]
+        _refuse_size(sum(column.num_values * width for column in vectors), limit)
+        encoded_ids = [
+            column.total_uncompressed_size
+            for column in columns
+            if column.path_in_schema == "id" and not _PLAIN.issuperset(column.encodings)
+        ]
+        # A batch keeps within the limit even if all of its ids are the longest that the file may
+        # contain.
+        longest = max(encoded_ids, default=0)
+        rows = min(_ROWS, max(1, limit // max(1, longest)))
         batches = file.iter_batches(rows, columns=["id", "vector"], use_threads=False)
         return *_from_batches(batches, file.schema_arrow, limit), meta
 
 
 def _write_h5(path: Path, embeddings: Embeddings, meta: str) -> None:
+    """Writes a .h5 file."""
     h5py = _package("h5py", path)
-    ids = (
-        np.char.encode(np.array(embeddings.ids, dtype=np.str_), "utf-8")
-        if embeddings.ids
-        else np.zeros(0, "S1")
-    )
+    ids = np.zeros(0, "S1")
+    if embeddings.ids:
+        ids = np.char.encode(np.array(embeddings.ids, dtype=np.str_), "utf-8")
     text = np.array(meta.encode())
+    id_type = h5py.string_dtype("utf-8", max(1, ids.dtype.itemsize))
+    text_type = h5py.string_dtype("utf-8", text.dtype.itemsize)
     with atomic_path(path) as temporary, temporary.open("wb+") as raw:
         with h5py.File(disk := _Disk(raw), "w") as file:
-            file.create_dataset(
-                "ids", data=ids.astype(h5py.string_dtype("utf-8", max(1, ids.dtype.itemsize)))
-            )
+            file.create_dataset("ids", data=ids.astype(id_type))
             file.create_dataset("matrix", data=embeddings.matrix)
             file.create_dataset("norms", data=embeddings.norms)
-            file.create_dataset(
-                "meta", data=text.astype(h5py.string_dtype("utf-8", text.dtype.itemsize))
-            )
+            file.create_dataset("meta", data=text.astype(text_type))
         if disk.error is not None:
             raise disk.error
 
 
 class _Disk:
-    """A file for HDF5 to write to, which ends the process with a segmentation fault where a write
-    fails: this one keeps the error instead.
+    """A file for HDF5 to write to, which keeps the error of a write that fails.
+
+    HDF5 itself ends the process with a segmentation fault there.
     """
 
     def __init__(self, raw: BinaryIO) -> None:
         self._raw = raw
         self.error: OSError | None = None
-        self.seek, self.tell, self.read, self.readinto = raw.seek, raw.tell, raw.read, raw.readinto  # type: ignore[attr-defined]
+        self.seek, self.tell, self.read = raw.seek, raw.tell, raw.read
+        self.readinto = raw.readinto  # type: ignore[attr-defined]
 
     def write(self, data: bytes) -> int:
         self._try(lambda: self._raw.write(data))
@@ -273,6 +266,7 @@ class _Disk:
         self._try(self._raw.flush)
 
     def _try(self, call: Callable[[], object]) -> None:
+        """Calls a function unless an earlier call failed, and keeps its error."""
         if self.error is None:
             try:
                 call()
@@ -281,68 +275,63 @@ class _Disk:
 
 
 class _Set(NamedTuple):
-    """A data set as it says it is."""
+    """A data set of a .h5 file, with the type and the shape that it states."""
 
-    held: Any
+    data: Any
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
 
 def _h5_sets(file: Any, h5py: Any, limit: int) -> dict[str, _Set]:
-    """The data sets of the file itself: what is elsewhere, or needs plug-ins, is refused, and so is
-    what would be too large.
+    """The data sets of a .h5 file.
+
+    Raises _Refused for a data set that is in another file, needs plug-ins, or would be too large.
     """
-    found = {}
+    sets = {}
     for name in ("ids", "matrix", "meta"):
         link = file.get(name, getlink=True)
         if link is None:
             continue
-        if not isinstance(link, h5py.HardLink) or not isinstance(file[name], h5py.Dataset):
+        is_here = isinstance(link, h5py.HardLink)
+        if not is_here or not isinstance(file[name], h5py.Dataset):
             raise _Refused(
-                f"{name} is a "
-                f"{type(link).__name__ if not isinstance(link, h5py.HardLink) else 'group'}; a "
-                "data set of this very file is needed"
+                f"{name} is a {'group' if is_here else type(link).__name__}; a data set of this "
+                "very file is needed"
             )
-        one, creation = file[name], file[name].id.get_create_plist()
+        dataset, creation = file[name], file[name].id.get_create_plist()
         filters = {creation.get_filter(i)[0] for i in range(creation.get_nfilters())}
-        if one.external or one.is_virtual or not filters <= _STORED_HERE:
+        if dataset.external or dataset.is_virtual or not filters <= _STORED_HERE:
             raise _Refused(
                 f"{name} is kept in other files or by plug-ins (filters {sorted(filters)}); write "
                 "it into the file, plain or with gzip"
             )
-        _refuse_size(math.prod(one.shape) * one.dtype.itemsize, limit)
-        found[name] = _Set(one, one.dtype, one.shape)
-    return found
+        _refuse_size(math.prod(dataset.shape) * dataset.dtype.itemsize, limit)
+        sets[name] = _Set(dataset, dataset.dtype, dataset.shape)
+    return sets
 
 
 def _read_h5(path: Path, limit: int) -> Read:
+    """Reads a .h5 file, in the process of a reader."""
     h5py = _package("h5py", path)
     with path.open("rb"):
-        pass  # FileNotFoundError and its like, which h5py words otherwise
+        pass  # raises FileNotFoundError and the like, for which h5py has other exceptions
     with _named(path, "HDF5 file"), h5py.File(path, "r") as file:
         sets = _h5_sets(file, h5py, limit)
-        kinds = {name: (one.dtype.kind, len(one.shape)) for name, one in sets.items()}
-        if kinds != {"ids": ("S", 1), "matrix": ("f", 2), "meta": ("S", 0)} and kinds != {
-            "ids": ("S", 1),
-            "matrix": ("f", 2),
-        }:
-            found = (
-                ", ".join(f"{name} {one.dtype} {one.shape}" for name, one in sets.items()) or "none"
-            )
+        kinds = {name: (entry.dtype.kind, len(entry.shape)) for name, entry in sets.items()}
+        if {"meta": ("S", 0), **kinds} != {"ids": ("S", 1), "matrix": ("f", 2), "meta": ("S", 0)}:
+            shapes = [f"{name} {entry.dtype} {entry.shape}" for name, entry in sets.items()]
+            present = ", ".join(shapes) or "none"
             raise _Refused(
                 "not an embeddings file: expected ids (N,) and meta (), texts of fixed length, "
-                f"and matrix (N, D) floats; data sets found: {found}"
+                f"and matrix (N, D) floats; data sets found: {present}"
             )
-        ids = tuple(one.decode() for one in sets["ids"].held[...].tolist())
-        return (
-            ids,
-            sets["matrix"].held[...],
-            sets["meta"].held[()].decode() if "meta" in sets else "{}",
-        )
+        ids = tuple(id.decode() for id in sets["ids"].data[...].tolist())
+        meta = sets["meta"].data[()].decode() if "meta" in sets else "{}"
+        return ids, sets["matrix"].data[...], meta
 
 
 def _lance_database(path: Path) -> tuple[Any, str]:
-    """The database that holds the table of this folder, and the table's name."""
+    """The database that contains the table of this folder, and the table's name."""
     if not re.fullmatch(r"[A-Za-z0-9_.-]+\.lance", path.name):
         raise ValueError(
             f"{path}: LanceDB's tables are folders NAME.lance with letters, digits, _, - and . in "
@@ -354,8 +343,10 @@ def _lance_database(path: Path) -> tuple[Any, str]:
 
 
 def _write_lance(path: Path, embeddings: Embeddings, meta: str) -> None:
-    """A new version of the table, which counts from the moment in which its manifest is there; then
-    the older ones go, with their vectors.
+    """Writes a new version of a table.
+
+    It counts from the moment in which its manifest is there. Then the older versions go, with their
+    vectors.
     """
     if path.exists() and not path.is_dir():
         raise ValueError(
@@ -373,55 +364,55 @@ def _write_lance(path: Path, embeddings: Embeddings, meta: str) -> None:
 
 
 def remove_older_versions(path: Path, table: Any) -> None:
-    """Remove from the disk all versions of a LanceDB table but the latest, with the rows that only
-    they hold.
+    """Removes from the disk all versions of a LanceDB table but the latest.
 
-    LanceDB first writes what is left into fewer files. These are on the disk before the older ones
-    go.
+    The rows that only they contain go too. LanceDB first writes what is left into fewer files.
+    These are on the disk before the older ones go.
 
     Args:
-        path: the table's folder.
-        table: the table, opened by lancedb.
+        path: The table's folder.
+        table: The table, opened by lancedb.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", UserWarning
-        )  # that readers of an older version may fail: they would read what is replaced
+        # LanceDB warns that readers of an older version may fail. They would read what is replaced.
+        warnings.simplefilter("ignore", UserWarning)
         table.optimize()
         sync(path)
         table.optimize(cleanup_older_than=datetime.timedelta(0), delete_unverified=True)
 
 
 def create_lance(path: Path, rows: Any) -> None:
-    """Make a LanceDB table, the folder `path`, which appears when it is whole. rows: what lancedb's
-    create_table takes.
+    """Makes a LanceDB table; its folder appears when it is whole.
+
+    Args:
+        path: The table's folder.
+        rows: What lancedb's create_table takes.
     """
     with staged(path) as temporary:
         _package("lancedb", path).connect(str(temporary.parent)).create_table(path.stem, rows)
-        if path.exists():  # begun by version 0.1 and never finished
+        if path.exists():  # version 0.1 began it and never finished
             shutil.rmtree(path)
         move(temporary, path)
 
 
 def has_version(table: Path) -> bool:
-    """Whether a LanceDB table's folder holds a whole version: a kill in its first write may leave a
-    folder without one.
+    """Returns whether the folder of a LanceDB table contains a whole version.
+
+    A kill during its first write may leave a folder without one.
     """
     return any((table / "_versions").glob("*.manifest"))
 
 
 def _read_lance(path: Path, limit: int) -> Read:
+    """Reads a LanceDB table, in the process of a reader."""
     if not path.is_dir():
         raise FileNotFoundError(f"{path} does not exist; a LanceDB table is a folder")
     database, name = _lance_database(path)
     with _named(path, "LanceDB table"):
         table = database.open_table(name)
         meta = _check_schema(table.schema, table.count_rows(), limit)
-        return *_from_batches(
-            table.search().select(["id", "vector"]).to_arrow().to_batches(_ROWS),
-            table.schema,
-            limit,
-        ), meta
+        batches = table.search().select(["id", "vector"]).to_arrow().to_batches(_ROWS)
+        return *_from_batches(batches, table.schema, limit), meta
 
 
 _NATIVE: dict[str, Callable[[Path, int], Read]] = {
@@ -432,23 +423,23 @@ _NATIVE: dict[str, Callable[[Path, int], Read]] = {
 
 
 def read_here(path: str, limit: int) -> Answer:
-    """Read a table in this very process, by its package's native code: an answer of
-    eval.formats.boundary. Only a process of its own comes here.
+    """Reads a table in this very process, by its package's native code.
+
+    Only a process of its own calls it; the result is an answer of eval.formats.boundary.
 
     Args:
         path: A .parquet or .h5 file, or the folder of a .lance table.
-        limit: Bytes that the embeddings may take.
+        limit: The bytes that the embeddings may take.
 
     Returns:
-        None; the ids as one array of UTF-8 bytes, the number of bytes of each (N,), the matrix (N,
-        D), the meta as UTF-8 bytes.
+        None; and four arrays: the ids as UTF-8 bytes, the number of bytes of each (N,), the matrix
+            (N, D), and the meta as UTF-8 bytes.
     """
     place = Path(path)
     ids, matrix, meta = _NATIVE[place.suffix.lower()](place, limit)
-    matrix = (
-        matrix.astype(np.float64) if matrix.dtype.itemsize > 8 else matrix
-    )  # HDF5 has floats that numpy has on some processors
-    encoded = [one.encode("utf-8", "surrogatepass") for one in ids]
+    # HDF5 has floats of more than 64 bits, which numpy has on some processors only.
+    matrix = matrix.astype(np.float64) if matrix.dtype.itemsize > 8 else matrix
+    encoded = [id.encode("utf-8", "surrogatepass") for id in ids]
     lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
     return None, [
         np.frombuffer(b"".join(encoded), np.uint8),
@@ -459,15 +450,14 @@ def read_here(path: str, limit: int) -> Answer:
 
 
 def _read_apart(path: Path, limit: int) -> Read:
-    """Read a table in a process of its own: a changed byte makes Arrow abort, loop, or take any
-    amount of memory.
+    """Reads a table in a process of its own.
 
-    ValueError where that happens, and as the reader of its format says.
+    A changed byte makes Arrow abort, loop, or take any amount of memory. That becomes a ValueError;
+    others are those of the reader of the format.
     """
     kind = path.suffix.lower()
-    size = (
-        path.stat().st_size if path.is_file() else limit // EXPANSION
-    )  # a folder's limit follows from the size of its files
+    # The limit of a folder follows from the size of its files.
+    size = path.stat().st_size if path.is_file() else limit // EXPANSION
     # Honest files take less than a tenth of this, on a slow machine too; importing LanceDB alone
     # takes three seconds.
     limits = Limits(
@@ -476,20 +466,17 @@ def _read_apart(path: Path, limit: int) -> Read:
         answer=limit + 2 * MAX_META,
     )
     with ExitStack() as stack:
-        process = (
-            _lance_process()
-            if kind == ".lance"
-            else stack.enter_context(Process(*_PRELOADED[kind]))
-        )
+        if kind == ".lance":
+            process = _lance_process()
+        else:
+            process = stack.enter_context(Process(*_PRELOADED[kind]))
+        arguments = read_here, str(path.absolute()), limit
         try:
-            found = process.ask(read_here, str(path.absolute()), limit, about=path, limits=limits)[
-                1
-            ]
-        except Ended:  # by another thread's table
-            found = stack.enter_context(Process(__name__)).ask(
-                read_here, str(path.absolute()), limit, about=path, limits=limits
-            )[1]
-        ids, lengths, matrix, meta = found
+            arrays = process.ask(*arguments, about=path, limits=limits)[1]
+        except Ended:  # the table of another thread ended it
+            process = stack.enter_context(Process(__name__))
+            arrays = process.ask(*arguments, about=path, limits=limits)[1]
+        ids, lengths, matrix, meta = arrays
     text, ends = ids.tobytes(), np.concatenate([[0], np.cumsum(lengths)]).tolist()
     names = tuple(
         text[start:end].decode("utf-8", "surrogatepass") for start, end in itertools.pairwise(ends)
@@ -501,8 +488,9 @@ _lance: list[Process] = []  # at most one
 
 
 def _lance_process() -> Process:
-    """The process of all LanceDB tables: importing lancedb takes seconds, and starts threads, so
-    that it cannot be imported before a fork.
+    """The process of all LanceDB tables.
+
+    Importing lancedb takes seconds. It also starts threads, so it cannot be imported before a fork.
     """
     if not _lance or not _lance[0].usable:
         _lance[:] = [Process(__name__)]

@@ -1,11 +1,12 @@
-"""Trial lists and score files in the formats of the field.
+"""Reading and writing of trial lists and score files in the formats of the field.
 
 A trial list has the columns `label enrol probe`, `enrol probe label` or `enrol probe` (a blind
-list); a score file `score enrol probe`, `enrol probe score`, or one of these with a label. Which
-column is which follows from the whole file, not from its first line: a label column holds labels of
-one kind throughout (1 0, target nontarget, tgt imp, true false), a score column numbers. A header
-line, where there is one, has the last word, and settles the rare files that can be read in two ways
-(ids that are themselves 0 or 1).
+list). A score file has `score enrol probe`, `enrol probe score`, or one of these with a label.
+
+Which column is which follows from the whole file, not from its first line. A label column holds
+labels of one kind throughout (1 0, target nontarget, tgt imp, true false). A score column holds
+numbers. A header line, where there is one, decides. It settles the rare files that can be read in
+two ways, for example because their ids are themselves 0 or 1.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from eval.formats.files import (
 )
 from eval.types import Bools, Floats, Trials, name_first
 
-# One letter for each column: label, enrol, probe, score. "epsl" is what write_scores writes.
+# A layout has one letter for each column: label, enrol, probe, score. `write_scores` writes "epsl".
 _TRIAL_LAYOUTS = ("ep", "lep", "epl")
 _SCORE_LAYOUTS = ("sep", "eps", "epsl", "leps", "sepl")
 _NAMES = {"l": "label", "e": "enrol", "p": "probe", "s": "score"}
@@ -43,8 +44,8 @@ _LABELS: tuple[dict[bytes, bool], ...] = (
     {b"true": True, b"false": False},
 )
 
-# Header names, lower case, without _ - and blanks. No number and no label is among them, except
-# that "target" also heads a label column.
+# The names of columns in lower case, without _, - and blanks. Neither numbers nor labels are among
+# them, because a line that has one is data. `_header` treats "target" as a name and as a label.
 _HEADER = {
     "l": {
         b"label",
@@ -80,13 +81,31 @@ _UNWRITABLE = re.compile(r"^\Z|^[# \ufeff]| \Z|[\x00-\x1f\ud800-\udfff]")
 
 
 def read_trials(path: str | Path) -> Trials:
-    """Reads a trial list, see above; separated by blanks, tabs or commas; # comments, blank lines,
-    a header and .gz are fine.
+    r"""Reads a trial list in one of the layouts that the head of this module lists.
 
-    The trials stay in file order, identical duplicates included; ids are numbered by first
-    occurrence.
-    ValueError: empty, binary or damaged; lines that differ; no label column or more than one; a
-    pair with both labels. All are counted, the first lines named.
+    Fields are separated by blanks, tabs or commas. Comments (#), blank lines, a header and .gz
+    files are accepted. The trials stay in the order of the file, and identical duplicates stay too.
+    Ids are numbered by their first occurrence.
+
+    Args:
+        path: The list, plain or compressed by gzip.
+
+    Returns:
+        The trials. Their `target` is None for a blind list.
+
+    Raises:
+        ValueError: The file is empty, binary or damaged; its lines differ in their number of
+            fields; it has no label column where three columns need one, or several; a pair has both
+            labels. All faults are counted, and the first lines are named.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "trials.txt"
+        ...     _ = path.write_text("1 ann/1 ann/2\n0 ann/1 bob/1\n")
+        ...     trials = read_trials(path)
+        >>> trials.enrol_ids, trials.probe_ids, trials.target.tolist()
+        (('ann/1',), ('ann/2', 'bob/1'), [True, False])
     """
     table, fitting = _read(path, _TRIAL_LAYOUTS)
     if len(fitting) > 1:
@@ -95,37 +114,41 @@ def read_trials(path: str | Path) -> Trials:
 
 
 def read_scores(path: str | Path, trials: Trials | None = None) -> tuple[Trials, Floats]:
-    """Reads a score file: its trials and their scores (P,) float64.
+    """Reads the trials of a score file and their scores.
 
-    With `trials`, the scores come in the order of that list and with its labels, matched by (enrol,
-    probe): every trial needs one score and every score a trial.
-    ValueError: as for `read_trials`; scores that are no finite numbers; pairs that do not match;
-    labels that contradict the list. All counted, the first named.
-    Also for a trial list in place of a score file: its labels would pass for scores, and perfect
-    ones.
+    With `trials`, the scores come in the order of that list and with its labels. They are matched
+    by the pair (enrol, probe): every trial needs one score, and every score needs a trial.
+
+    Args:
+        path: The score file, plain or compressed by gzip.
+        trials: The trial list that the scores belong to.
+
+    Returns:
+        The P trials and their scores (P,) in float64.
+
+    Raises:
+        ValueError: As for `read_trials`. Also for scores that are not finite numbers, pairs that do
+            not match the list, and labels that contradict it. All faults are counted, and the first
+            is named. Also for a trial list in place of a score file, because its labels would pass
+            for perfect scores.
     """
     table, fitting = _read(path, _SCORE_LAYOUTS)
-    if (
-        len(fitting) > 1 and trials is not None
-    ):  # ids that are numbers: the list knows which column holds them
+    if len(fitting) > 1 and trials is not None:
+        # Some ids are numbers. The trial list knows which columns hold its ids.
         sides = [set(trials.enrol_ids), set(trials.probe_ids)]
         fitting = [
-            one
-            for one in fitting
+            layout
+            for layout in fitting
             if all(
-                known.issuperset(_column(table, one, side).texts(table.path))
+                known.issuperset(_column(table, layout, side).texts(table.path))
                 for known, side in zip(sides, "ep", strict=True)
             )
         ] or fitting
     if len(fitting) > 1:
         raise _ambiguous(table, fitting)
     column = table.columns[fitting[0].index("s")]
-    if (
-        table.layout is None
-        and "l" not in fitting[0]
-        and isinstance(column, Column)
-        and {b"0", b"1"}.issuperset(column.keys)
-    ):
+    all_binary = isinstance(column, Column) and {b"0", b"1"}.issuperset(column.keys)
+    if table.layout is None and "l" not in fitting[0] and all_binary:
         raise ValueError(
             f"{table.path}: all {len(table.lines)} scores are 0 or 1, as the labels of a trial "
             "list are; give the score file, "
@@ -143,18 +166,34 @@ def read_scores(path: str | Path, trials: Trials | None = None) -> tuple[Trials,
 
 
 def write_trials(path: str | Path, trials: Trials) -> None:
-    """Writes `enrol probe label` (label 1 or 0; absent in a blind list) that `read_trials` reads
-    back. Whole or not at all; .gz by suffix.
+    """Writes a trial list that `read_trials` reads back, whole or not at all.
 
-    Ids that hold blanks are separated by tabs, and files that could be misread get a header.
-    ValueError for ids that no such file can hold.
+    The columns are `enrol probe label`, with the label 1 or 0; a blind list has no label. A path
+    that ends in .gz is compressed. Tabs separate the fields if an id contains blanks. A file that
+    could be misread gets a header line.
+
+    Args:
+        path: The file to write.
+        trials: At least one trial.
+
+    Raises:
+        ValueError: There are no trials, or no such file can hold some of the ids.
     """
     _write(path, trials, None)
 
 
 def write_scores(path: str | Path, trials: Trials, values: Floats) -> None:
     """Writes `enrol probe score label` with the shortest digits that give back the same float64.
-    values: (P,) finite. Otherwise as `write_trials`.
+
+    Everything else is as for `write_trials`.
+
+    Args:
+        path: The file to write.
+        trials: P trials, at least one.
+        values: Their finite scores (P,).
+
+    Raises:
+        ValueError: As for `write_trials`, and for scores of another number or that are not finite.
     """
     values = np.asarray(values, dtype=np.float64)
     if values.shape != (len(trials),) or not np.isfinite(values).all():
@@ -166,54 +205,50 @@ def write_scores(path: str | Path, trials: Trials, values: Floats) -> None:
 
 
 def _read(path: str | Path, layouts: tuple[str, ...]) -> tuple[Table, list[str]]:
-    """The table and the layouts that all of its lines fit, at least one."""
+    """The table, and the layouts (at least one) that all of its lines fit."""
 
     def fits(fields: Sequence[bytes]) -> bool:
         return any(
-            len(one) == len(fields)
-            and all(_is(role, field) for role, field in zip(one, fields, strict=True))
-            for one in layouts
+            len(layout) == len(fields)
+            and all(_is(role, field) for role, field in zip(layout, fields, strict=True))
+            for layout in layouts
         )
 
     table = read_table(
         path, fits, lambda fields: _header(fields, layouts), fractions="s" in layouts[0]
     )
     width = len(table.columns)
-    candidates = (
-        [table.layout]
-        if table.layout is not None
-        else [one for one in layouts if len(one) == width]
-    )
-    if not candidates or len(candidates[0]) != width:
-        allowed = ", ".join(
-            f"`{_spelt(one)}`" for one in ([table.layout] if table.layout else layouts)
-        )
+    possible = layouts if table.layout is None else (table.layout,)
+    candidates = [layout for layout in possible if len(layout) == width]
+    if not candidates:
+        allowed = ", ".join(f"`{_spelt(layout)}`" for layout in possible)
         raise ValueError(f"{path}: {width} fields in each line; expected {allowed}")
     refuse_empty(table)
     misfits = {
-        one: np.logical_or.reduce(
+        layout: np.logical_or.reduce(
             [
                 _misfits(column, role, len(table.lines))
-                for role, column in zip(one, table.columns, strict=True)
+                for role, column in zip(layout, table.columns, strict=True)
             ]
         )
-        for one in candidates
+        for layout in candidates
     }
-    fitting = [one for one, bad in misfits.items() if not bad.any()]
+    fitting = [layout for layout, bad in misfits.items() if not bad.any()]
     if not fitting:
-        found = "; ".join(
-            f"as `{_spelt(one)}` {np.count_nonzero(bad)} do not fit ({at_lines(table.lines[bad])})"
-            for one, bad in misfits.items()
+        counts = "; ".join(
+            f"as `{_spelt(layout)}` {np.count_nonzero(bad)} do not fit "
+            f"({at_lines(table.lines[bad])})"
+            for layout, bad in misfits.items()
         )
         raise ValueError(
-            f"{path}: of {len(table.lines)} lines, {found}; labels are 1 0, target nontarget, tgt "
-            "imp or true false, one kind throughout"
+            f"{path}: of {len(table.lines)} lines, {counts}; labels are 1 0, target nontarget, "
+            "tgt imp or true false, one kind throughout"
         )
     return table, fitting
 
 
 def _header(fields: Sequence[bytes], layouts: tuple[str, ...]) -> str | None:
-    """The layout that a header line states; None for a data line.
+    """The layout that a header line states, or None for a data line.
 
     A line with a label or a number is never a header.
     """
@@ -221,30 +256,29 @@ def _header(fields: Sequence[bytes], layouts: tuple[str, ...]) -> str | None:
     roles = [
         next((role for role, known in _HEADER.items() if name in known), "?") for name in names
     ]
-    if (
-        b"target" in names
-        and "l" not in roles
-        and "?" not in [role for role, name in zip(roles, names, strict=True) if name != b"target"]
-    ):
+    other_roles = [role for role, name in zip(roles, names, strict=True) if name != b"target"]
+    if b"target" in names and "l" not in roles and "?" not in other_roles:
         roles[names.index(b"target")] = "l"
     elif any(_is("l", name) or is_number(name) for name in names):
         return None
     if "l" not in roles and "s" not in roles and "?" in roles:
-        return None  # two ids
+        return None  # a data line with two ids
     free = [side for side in "ep" if side not in roles]
     layout = "".join(free.pop(0) if role == "?" and free else role for role in roles)
-    return layout if sorted(layout) in [sorted(one) for one in layouts] else None
+    return layout if sorted(layout) in [sorted(allowed) for allowed in layouts] else None
 
 
 def _is(role: str, field: bytes) -> bool:
+    """Whether a field can play a role: label, score, or an id."""
     if role == "l":
         return any(field.lower() in known for known in _LABELS)
     return is_number(field) if role == "s" else bool(field)
 
 
 def _misfits(column: Column | Floats, role: str, num_lines: int) -> Bools:
-    """(P,) the lines whose field cannot play the role; for labels, those that are not of the
-    commonest kind.
+    """(P,) where the field of a line cannot play the role.
+
+    For labels these are the ones that are not of the kind that is most common in the column.
     """
     if not isinstance(column, Column):
         return np.full(num_lines, role != "s")
@@ -262,6 +296,7 @@ def _misfits(column: Column | Floats, role: str, num_lines: int) -> Bools:
 
 
 def _trials(table: Table, layout: str) -> Trials:
+    """The trials of a table whose layout is known."""
     enrol, probe = (_column(table, layout, side) for side in "ep")
     target: Bools | None = None
     if "l" in layout:
@@ -277,6 +312,7 @@ def _trials(table: Table, layout: str) -> Trials:
 
 
 def _refuse_both_labels(table: Table, enrol: Column, probe: Column, target: Bools) -> None:
+    """Raises ValueError for pairs that are listed as target and as nontarget."""
     pair = enrol.codes * np.int64(len(probe.keys)) + probe.codes
     marked = np.sort(pair * 2 + target)
     pairs = marked >> 1
@@ -298,31 +334,26 @@ def _refuse_both_labels(table: Table, enrol: Column, probe: Column, target: Bool
 def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tuple[Trials, Floats]:
     """The scores in the order of `trials`, with its labels."""
     number_of = [
-        {one: i for i, one in enumerate(ids)} for ids in (trials.enrol_ids, trials.probe_ids)
+        {name: i for i, name in enumerate(ids)} for ids in (trials.enrol_ids, trials.probe_ids)
     ]
-    enrol = np.array([number_of[0].get(one, -1) for one in scored.enrol_ids], dtype=np.int64)[
+    enrol = np.array([number_of[0].get(name, -1) for name in scored.enrol_ids], dtype=np.int64)[
         scored.enrol
     ]
-    probe = np.array([number_of[1].get(one, -1) for one in scored.probe_ids], dtype=np.int64)[
+    probe = np.array([number_of[1].get(name, -1) for name in scored.probe_ids], dtype=np.int64)[
         scored.probe
     ]
     width = len(trials.probe_ids)
     have = np.where((enrol < 0) | (probe < 0), -1, enrol * width + probe)
     want = trials.enrol.astype(np.int64) * width + trials.probe
     order = np.argsort(have, kind="stable")
-    at = order[
-        np.minimum(np.searchsorted(have[order], want), order.size - 1)
-    ]  # any row of that pair
+    # A pair may be scored in several rows. Any of them will do, since differing scores are refused.
+    at = order[np.minimum(np.searchsorted(have[order], want), order.size - 1)]
     unscored, unlisted = np.flatnonzero(have[at] != want), np.flatnonzero(~np.isin(have, want))
     if unscored.size or unlisted.size:
-        texts = (
-            [
-                f"{unscored.size} of {len(trials)} trials have no score (first: "
-                f"{pair_text(trials, int(unscored[0]))})"
-            ]
-            if unscored.size
-            else []
-        )
+        texts = []
+        if unscored.size:
+            first = pair_text(trials, int(unscored[0]))
+            texts.append(f"{unscored.size} of {len(trials)} trials have no score (first: {first})")
         if unlisted.size:
             first = pair_text(scored, int(unlisted[0]))
             texts.append(
@@ -342,9 +373,10 @@ def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tupl
         )
     if scored.target is not None:
         if trials.target is None:
-            return Trials(
+            labelled = Trials(
                 trials.enrol_ids, trials.probe_ids, trials.enrol, trials.probe, scored.target[at]
-            ), values[at]
+            )
+            return labelled, values[at]
         wrong = np.flatnonzero(scored.target[at] != trials.target)
         if wrong.size:
             raise ValueError(
@@ -355,24 +387,25 @@ def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tupl
 
 
 def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
+    """Writes trials, with scores unless `values` is None."""
     if not len(trials):
         raise ValueError(f"{path}: there are no trials to write")
     occurring = [
         [ids[k] for k in np.unique(index)]
         for ids, index in ((trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe))
     ]
-    bad = [one for side in occurring for one in side if _UNWRITABLE.search(one)]
+    bad = [name for side in occurring for name in side if _UNWRITABLE.search(name)]
     if bad:
         raise ValueError(
             f"{path}: {len(bad)} ids are empty, begin with # or a blank, end in a blank, or hold "
             f"control characters ({name_first(bad)}); rename them"
         )
-    blank = any(" " in one for side in occurring for one in side)
+    blank = any(" " in name for side in occurring for name in side)
     first = [trials.enrol_ids[trials.enrol[0]].encode(), trials.probe_ids[trials.probe[0]].encode()]
     layout = "ep" + ("s" if values is not None else "") + ("l" if trials.target is not None else "")
-    sides = [[one.encode() for one in side] for side in occurring]
+    sides = [[name.encode() for name in side] for side in occurring]
     misread = _header(first, ("ep",)) is not None or any(
-        all_fractions(side) or all(_is("l", one) for one in side) for side in sides
+        all_fractions(side) or all(_is("l", name) for name in side) for side in sides
     )
     separator = "\t" if blank else " "
     with atomic_path(path) as temporary, temporary.open("wb") as raw:
@@ -381,7 +414,7 @@ def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
             if str(path).endswith(".gz")
             else raw
         )
-        if misread or blank or any("," in one for side in occurring for one in side):
+        if misread or blank or any("," in name for side in occurring for name in side):
             stream.write((separator.join(_NAMES[role] for role in layout) + "\n").encode())
         for start in range(0, len(trials), _CHUNK):
             part = slice(start, start + _CHUNK)
@@ -401,7 +434,8 @@ def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
 
 
 def _ambiguous(table: Table, fitting: list[str]) -> ValueError:
-    ways = " and as ".join(f"`{_spelt(one)}`" for one in fitting)
+    """The error for a table that fits several layouts."""
+    ways = " and as ".join(f"`{_spelt(layout)}`" for layout in fitting)
     return ValueError(
         f"{table.path}: all {len(table.lines)} lines (from line {int(table.lines[0])}) can be read "
         f"as {ways}; put the right one as a header line on top"
@@ -409,15 +443,17 @@ def _ambiguous(table: Table, fitting: list[str]) -> ValueError:
 
 
 def _column(table: Table, layout: str, role: str) -> Column:
+    """The column of ids or labels that plays a role in a layout."""
     column = table.columns[layout.index(role)]
     assert isinstance(column, Column)
     return column
 
 
 def _spelt(layout: str) -> str:
+    """The names of the columns of a layout, as in its header line."""
     return " ".join(_NAMES[role] for role in layout)
 
 
 def pair_text(trials: Trials, row: int) -> str:
-    """`enrol probe` of one trial."""
+    """The ids `enrol probe` of the trial in one row, for messages."""
     return f"{trials.enrol_ids[trials.enrol[row]]} {trials.probe_ids[trials.probe[row]]}"

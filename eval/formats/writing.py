@@ -1,10 +1,9 @@
-"""Files and folders written whole or not at all: a kill, a power cut or a full disk leaves the old
-or the new.
+"""Files and folders that are written whole or not at all.
 
-What is written lies in a hidden folder beside its place, `.NAME.HEX.part`, until it is whole. The
-writer holds the operating system's lock on that folder, which goes with the process however it
-ends. So the next writer of the same file knows which of these folders a killed writer left behind,
-and removes only those.
+A kill, a power cut or a full disk leaves the old or the new. What is written lies in a hidden
+folder beside its place, `.NAME.HEX.part`, until it is whole. The writer has the operating system's
+lock on that folder, which goes with the process however it ends. So the next writer of the same
+file knows which of these folders a killed writer left behind, and removes only those.
 """
 
 from __future__ import annotations
@@ -20,44 +19,48 @@ from pathlib import Path
 from uuid import uuid4
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_LONGEST = 200  # bytes of a name in the name of the folder beside it, which may have 255
+# The most bytes of a file's name that the name of the folder beside it repeats. It may have 255.
+_LONGEST = 200
 
 
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
-    """A temporary path; what is written there replaces `path` when the block ends, and vanishes if
-    the block raises.
+    """Yields a temporary path; what is written there replaces `path` when the block ends.
 
-    A device or pipe (/dev/stdout of a pipeline, say) cannot be replaced and is yielded as it is. A
-    link keeps pointing to the same, now new, file.
+    If the block raises, what was written vanishes. A device or a pipe (/dev/stdout of a pipeline,
+    say) cannot be replaced and is yielded as it is. A link keeps pointing to the same file, which
+    is now new.
 
     Args:
-        path: the file to write.
+        path: The file to write.
+
+    Yields:
+        The path to write to.
 
     Raises:
         IsADirectoryError: `path` is a folder.
-        FileNotFoundError: its folder does not exist.
-        ValueError: it is /dev/stdout sent to a file, which cannot be replaced.
-        OSError: the disk is full; `path` is then as it was.
+        FileNotFoundError: Its folder does not exist.
+        ValueError: It is /dev/stdout sent to a file, which cannot be replaced.
+        OSError: The disk is full; `path` is then as it was.
 
-    >>> with atomic_path("/dev/null") as temporary:
-    ...     _ = temporary.write_text("scores")
+    Example:
+        >>> with atomic_path("/dev/null") as temporary:
+        ...     _ = temporary.write_text("scores")
     """
-    given = Path(path)
-    if (
-        given.exists() and not given.is_file()
-    ):  # asked of the name as given: what /dev/stdout of a pipeline leads to has no name of its own
-        if given.is_dir():
-            raise IsADirectoryError(f"{given} is a folder; name a file in it")
-        yield given
+    target = Path(path)
+    # This asks about the name itself, because what /dev/stdout of a pipeline leads to has no name
+    # of its own.
+    if target.exists() and not target.is_file():
+        if target.is_dir():
+            raise IsADirectoryError(f"{target} is a folder; name a file in it")
+        yield target
         return
-    path = Path(os.path.realpath(given))
-    if _is_descriptor(
-        given
-    ):  # whoever holds it open would go on writing to the file that was replaced
+    path = Path(os.path.realpath(target))
+    if _is_descriptor(target):
+        # Whoever has it open would go on writing to the file that was replaced.
         raise ValueError(
-            f"{given} leads to {path}, which is already open and cannot be replaced; name the file "
-            "itself"
+            f"{target} leads to {path}, which is already open and cannot be replaced; name the "
+            "file itself"
         )
     with staged(path) as temporary:
         yield temporary
@@ -66,14 +69,19 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def staged(path: Path) -> Iterator[Path]:
-    """A path of the same name on the same disk, for a file or folder that the block moves to `path`
-    when it is whole.
+    """Yields a path of the same name on the same disk, from which the block moves a whole file.
 
     What the block leaves there is removed, and so is what killed writers of `path` left.
 
+    Args:
+        path: The file or folder to write.
+
+    Yields:
+        The path to write to; the block calls `move` with it when it is whole.
+
     Raises:
-        FileNotFoundError: the folder of `path` does not exist.
-        OSError: the disk is full, or the folder cannot be written to.
+        FileNotFoundError: The folder of `path` does not exist.
+        OSError: The disk is full, or the folder cannot be written to.
     """
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it first")
@@ -90,43 +98,47 @@ def staged(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def added(folder: Path) -> Iterator[None]:
-    """For a folder whose files are added and never changed, as those of a LanceDB table: what the
-    block adds is on the disk when it ends.
+    """Makes additions to a folder whole or absent.
 
-    If the block raises, what it added is removed.
+    It is for a folder whose files are added and never changed, as those of a LanceDB table. What
+    the block adds is on the disk when it ends. If the block raises, what it added is removed.
+
+    Args:
+        folder: The folder.
 
     Raises:
-        OSError: the disk is full, also where the block says so by another exception.
+        OSError: The disk is full, also where the block says so by another exception.
     """
-    before = {one for one in folder.rglob("*") if one.is_file()}
+    before = {file for file in folder.rglob("*") if file.is_file()}
     try:
         with full_disk(folder):
             yield
-            fresh = [one for one in folder.rglob("*") if one.is_file() and one not in before]
-            for one in fresh:
-                sync(one)
-            for one in {folder, *(file.parent for file in fresh)}:
-                sync_names(one)
+            fresh = [file for file in folder.rglob("*") if file.is_file() and file not in before]
+            for file in fresh:
+                sync(file)
+            for changed_folder in {folder, *(file.parent for file in fresh)}:
+                sync_names(changed_folder)
     except BaseException:
-        for one in folder.rglob("*"):
-            if one.is_file() and one not in before:
-                one.unlink(missing_ok=True)
+        for file in folder.rglob("*"):
+            if file.is_file() and file not in before:
+                file.unlink(missing_ok=True)
         raise
 
 
 @contextmanager
 def full_disk(path: Path) -> Iterator[None]:
-    """What a block raises where the disk is full, as one sentence that names `path`; also what
-    libraries in Rust make of the system's error.
+    """Turns what a block raises where the disk is full into one sentence that names `path`.
+
+    This includes what libraries in Rust make of the system's error.
 
     Raises:
-        OSError: the disk is full.
+        OSError: The disk is full.
     """
     try:
         yield
     except Exception as error:
-        found = re.search(r"\(os error (\d+)\)", str(error))
-        number = int(found[1]) if found else getattr(error, "errno", None)
+        match = re.search(r"\(os error (\d+)\)", str(error))
+        number = int(match[1]) if match else getattr(error, "errno", None)
         if number not in FULL or "cannot be written" in str(error):
             raise
         reason = os.strerror(number)
@@ -134,16 +146,16 @@ def full_disk(path: Path) -> Iterator[None]:
             f"{path} cannot be written, and what was there before is unchanged ({reason}); make "
             "room and try again"
         )
-        refused.errno = number  # not as an argument, which would come before the sentence
+        refused.errno = number  # as an argument it would stand before the sentence
         raise refused from error
 
 
 def move(source: Path, path: Path) -> None:
-    """Rename a file or folder that is whole to `path`, over a file that is there; it is on the disk
-    when this returns.
+    """Renames a file or folder that is whole to `path`, over a file that is there.
 
-    The content reaches the disk before the rename, or a power cut could leave an empty file under
-    the final name, and the new name reaches it before the caller removes anything older.
+    It is on the disk when this returns. The content reaches the disk before the rename, because a
+    power cut could otherwise leave an empty file under the final name. The new name reaches the
+    disk before the caller removes anything older.
     """
     sync(source)
     os.replace(source, path)
@@ -151,13 +163,13 @@ def move(source: Path, path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, if it is there; it is gone from the disk when this returns."""
+    """Removes a file, if it is there; it is gone from the disk when this returns."""
     path.unlink(missing_ok=True)
     sync_names(path.parent)
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or a folder with all that is in it, is on the disk."""
+    """Waits until a file, or a folder with everything in it, is on the disk."""
     if not path.is_dir():
         handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
         try:
@@ -165,19 +177,20 @@ def sync(path: Path) -> None:
         finally:
             os.close(handle)
         return
-    for one in path.iterdir():
-        if not one.is_symlink() and (one.is_file() or one.is_dir()):
-            sync(one)
+    for entry in path.iterdir():
+        if not entry.is_symlink() and (entry.is_file() or entry.is_dir()):
+            sync(entry)
     sync_names(path)
 
 
 def sync_names(folder: Path) -> None:
-    """Wait until what was renamed, made and removed in a folder is on the disk, where the system
-    can do so.
+    """Waits until what was renamed, made and removed in a folder is on the disk.
+
+    Some systems cannot do so; then it returns at once.
     """
     try:
         handle = os.open(folder, os.O_RDONLY)
-    except OSError:  # Windows opens no folders; a folder may be writable but not readable
+    except OSError:  # Windows opens no folders, and a folder may be writable but not readable
         return
     try:
         with suppress(OSError):  # some network disks cannot
@@ -187,7 +200,7 @@ def sync_names(folder: Path) -> None:
 
 
 def remove_abandoned(path: Path) -> None:
-    """Remove what killed writers of `path` left beside it.
+    """Removes what killed writers of `path` left beside it.
 
     What a process that is alive writes now stays.
     """
@@ -205,13 +218,16 @@ def remove_abandoned(path: Path) -> None:
 
 
 def _label(path: Path) -> str:
-    """The file's name, or of a long one its digest: what the folder beside it is known by."""
+    """The name that the hidden folder has in common with the file: a digest if the name is long."""
     name = os.fsencode(path.name)
     return path.name if len(name) <= _LONGEST else hashlib.sha256(name).hexdigest()
 
 
 def _reserve(path: Path) -> tuple[Path, int | None]:
-    """A new hidden folder beside `path`, and the lock on it, None where the disk has no locks."""
+    """A new hidden folder beside `path`, and the lock on it.
+
+    The lock is None where the disk has no locks.
+    """
     while True:
         folder = path.parent / f".{_label(path)}.{uuid4().hex[:12]}.part"
         try:
@@ -225,14 +241,14 @@ def _reserve(path: Path) -> tuple[Path, int | None]:
             return folder, lock
         if not _has_locks(folder):
             return folder, None
-        shutil.rmtree(
-            folder, ignore_errors=True
-        )  # another writer of the same file took it for abandoned before it was locked
+        # Another writer of the same file took it for abandoned before it was locked.
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _locked(folder: Path) -> int | None:
-    """A handle with the lock on a folder; None if another process holds it, it is gone, or there
-    are no locks.
+    """A handle with the lock on a folder.
+
+    It is None if another process has the lock, the folder is gone, or there are no locks.
     """
     try:
         import fcntl
@@ -244,9 +260,8 @@ def _locked(folder: Path) -> int | None:
         return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(
-            os.fstat(handle), os.stat(folder)
-        ):  # and not removed between the two calls
+        # The folder may have been removed between the two calls.
+        if os.path.samestat(os.fstat(handle), os.stat(folder)):
             return handle
     except OSError:
         pass
@@ -255,9 +270,9 @@ def _locked(folder: Path) -> int | None:
 
 
 def _has_locks(folder: Path) -> bool:
-    """Whether the disk of a folder that this process made knows locks.
+    """Whether the disk of a folder that this process made supports locks.
 
-    It need not be there any more.
+    The folder need not be there any more.
     """
     try:
         import fcntl
@@ -279,8 +294,9 @@ def _has_locks(folder: Path) -> bool:
 
 
 def _is_descriptor(path: Path) -> bool:
-    """Whether the way to the file leads through one that a process holds open, as that of
-    /dev/stdout or /dev/fd/3 does.
+    """Whether the way to a file leads through one that a process has open.
+
+    The ways of /dev/stdout and /dev/fd/3 do.
     """
     for _ in range(40):  # links, at most as many as the kernel follows
         folder = os.path.realpath(path.parent)

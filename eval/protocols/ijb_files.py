@@ -1,5 +1,7 @@
-"""The meta files of IJB-B and IJB-C as the field passes them around (the VGG pack; field-face.md
-1.6): read in blocks, checked, errors counted.
+"""The meta files of IJB-B and IJB-C as the field passes them around.
+
+This is the layout of the VGG pack (field-face.md 1.6). The files are read in blocks and checked,
+and errors are counted.
 """
 
 from __future__ import annotations
@@ -15,17 +17,22 @@ from numpy.typing import NDArray
 from eval.formats.files import MAX_LINE, at_lines, text_lines
 from eval.types import Bools, Floats, Ints, Trials, name_first, nfc
 
-_BLOCK = 1 << 20  # bytes of a file looked at together: they stay in the cache
-_CELLS = 1 << 18  # numbers looked up together
-_MAX_DIGITS = 18  # what int64 surely holds
-_MOST_PLAIN_DIGITS = 9  # what int32 surely holds
+_BLOCK = 1 << 20  # bytes of a file that are read together, few enough to stay in the cache
+_CELLS = 1 << 18  # numbers that are looked up together
+_MAX_DIGITS = 18  # of a number that surely fits into int64
+_MOST_PLAIN_DIGITS = 9  # of a number that surely fits into int32
 _FACES = "_face_tid_mid.txt"
 
 
 class Faces(NamedTuple):
-    """F faces: names (image files, as listed), and the template and medium of each, (F,) int64.
+    """The F faces of a pack.
 
-    A medium's number counts within its template only.
+    The number of a medium counts within its template only.
+
+    Attributes:
+        names: The image files, as listed.
+        template: The template of each face, (F,) int64.
+        medium: The medium of each face, (F,) int64.
     """
 
     names: tuple[str, ...]
@@ -34,9 +41,17 @@ class Faces(NamedTuple):
 
 
 class MetaFiles(NamedTuple):
-    """Where a pack's lists lie; galleries: G1 and G2 (IJB-B: S1 and S2).
+    """Where the lists of a pack lie.
 
-    They need not all be there: each reader says so.
+    They need not all be there; each reader says so.
+
+    Attributes:
+        name: ijbb or ijbc.
+        faces: The template and the medium of each face.
+        landmarks: The landmarks and the detector score of each face.
+        pairs: The 1:1 trials.
+        galleries: G1 and G2 (IJB-B: S1 and S2).
+        probes: The probes of the 1:N search.
     """
 
     name: str
@@ -48,8 +63,11 @@ class MetaFiles(NamedTuple):
 
 
 class Side(NamedTuple):
-    """One side of a 1:N search: T templates and the subject of each, (T,) int64, by first
-    occurrence.
+    """One side of a 1:N search.
+
+    Attributes:
+        template: T templates by first occurrence, (T,) int64.
+        subject: The subject of each, (T,) int64.
     """
 
     template: NDArray[np.int64]
@@ -57,15 +75,23 @@ class Side(NamedTuple):
 
 
 def meta_files(root: str | Path, name: str = "") -> MetaFiles:
-    """The meta files of the pack ROOT/meta. name: ijbb or ijbc, the beginning of their names; found
-    from ..._face_tid_mid.txt if left out.
+    """Finds the meta files of the pack in ROOT/meta.
 
-    FileNotFoundError: no pack, or none of that name. ValueError: several packs in one folder and no
-    name.
+    Args:
+        root: The folder that contains the pack's meta and loose_crop.
+        name: ijbb or ijbc, the beginning of the names of the files. If left out, it is taken from
+            the file ..._face_tid_mid.txt.
+
+    Returns:
+        The paths of the files.
+
+    Raises:
+        FileNotFoundError: There is no pack, or none of that name.
+        ValueError: There are several packs in one folder, and no name is given.
     """
     meta = Path(root) / "meta"
-    there = sorted(one.name.removesuffix(_FACES) for one in meta.glob(f"*{_FACES}"))
-    names = [one for one in there if one == name] if name else there
+    there = sorted(pack.name.removesuffix(_FACES) for pack in meta.glob(f"*{_FACES}"))
+    names = [pack for pack in there if pack == name] if name else there
     if not names:
         others = f" beside those of {name_first(there)}" if there else ""
         raise FileNotFoundError(
@@ -80,30 +106,29 @@ def meta_files(root: str | Path, name: str = "") -> MetaFiles:
     start = names[0]
     galleries = tuple(sorted(meta.glob(f"{start}_1N_gallery_*.csv")))
     pairs, probes = meta / f"{start}_template_pair_label.txt", meta / f"{start}_1N_probe_mixed.csv"
-    return MetaFiles(
-        start,
-        meta / f"{start}{_FACES}",
-        meta / f"{start}_name_5pts_score.txt",
-        pairs,
-        galleries,
-        probes,
-    )
+    landmarks = meta / f"{start}_name_5pts_score.txt"
+    return MetaFiles(start, meta / f"{start}{_FACES}", landmarks, pairs, galleries, probes)
 
 
 def read_faces(path: str | Path) -> Faces:
     """Reads ijbc_face_tid_mid.txt: `name.jpg template medium`, one line per face.
 
-    ValueError: lines of another kind (counted), an empty file, repeated names.
+    Args:
+        path: The file.
+
+    Returns:
+        The faces, in the order of the file.
+
+    Raises:
+        ValueError: Lines are of another kind (counted), the file is empty, or names are repeated.
     """
     names: list[str] = []
     numbers: list[tuple[int, int]] = []
     bad: list[int] = []
     columns = _columns(path, 3, (0, 1, 2))
     if columns and all(map(_is_number, columns[1])) and all(map(_is_number, columns[2])):
-        names, numbers = (
-            columns[0],
-            list(zip(map(int, columns[1]), map(int, columns[2]), strict=True)),
-        )
+        names = columns[0]
+        numbers = list(zip(map(int, columns[1]), map(int, columns[2]), strict=True))
     else:
         for line, text in text_lines(path):
             fields = text.split()
@@ -119,19 +144,27 @@ def read_faces(path: str | Path) -> Faces:
 
 
 def read_detector_scores(path: str | Path, faces: Faces) -> Floats:
-    """Reads ijbc_name_5pts_score.txt (`name x1 y1 .. x5 y5 score`): the detector score of each face
-    (F,), matched by name.
+    """Reads the detector scores from ijbc_name_5pts_score.txt (`name x1 y1 .. x5 y5 score`).
 
-    ValueError: lines of another kind, scores that are no finite number >= 0, a face with two
-    scores, faces without a line; all counted.
+    Args:
+        path: The file.
+        faces: The F faces, which are matched by name.
+
+    Returns:
+        The score of each face, (F,) float64.
+
+    Raises:
+        ValueError: Lines are of another kind, scores are not finite numbers >= 0, a face has two
+            scores, or faces have no line. All are counted.
     """
     names: list[str] = []
     scores: list[float] = []
     bad: list[int] = []
     columns = _columns(path, 12, (0, 11))
-    with suppress(ValueError):  # a score that is no number: found again below, line by line
+    # A score that is not a number is met again below, line by line.
+    with suppress(ValueError):
         names, scores = (columns[0], list(map(float, columns[1]))) if columns else ([], [])
-    if not names or not all(0 <= one < np.inf for one in scores):
+    if not names or not all(0 <= score < np.inf for score in scores):
         names, scores = [], []
         for line, text in text_lines(path):
             fields = text.split()
@@ -147,7 +180,7 @@ def read_detector_scores(path: str | Path, faces: Faces) -> Floats:
     _refuse(
         path, bad, "`name x1 y1 x2 y2 x3 y3 x4 y4 x5 y5 score`, the score at least 0", len(names)
     )
-    if tuple(names) == faces.names:  # the packs list them alike
+    if tuple(names) == faces.names:  # the packs list them in the same order
         return np.array(scores)
     score_of: dict[str, float] = {}
     refuse_torn(
@@ -168,12 +201,20 @@ def read_detector_scores(path: str | Path, faces: Faces) -> Floats:
 
 
 def read_template_pairs(path: str | Path) -> Trials:
-    """Reads ijbc_template_pair_label.txt (`template1 template2 0|1`, 15.7 million lines) as trials
-    between templates, named by their numbers.
+    """Reads ijbc_template_pair_label.txt (`template1 template2 0|1`) as trials between templates.
 
-    ValueError: lines that are not three integers or a label other than 0 and 1 (counted within the
-    first block that has any, the first named), an empty file, pairs that are listed with both
-    labels (counted, the first named). In IJB-C's size it needs 400 MB.
+    IJB-C has 15.7 million lines, which take 400 MB of memory.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The trials, with the numbers of the templates as ids.
+
+    Raises:
+        ValueError: Lines are not three integers, or labels are not 0 or 1; these are counted within
+            the first block that has any, and the first is named. Or the file is empty, or pairs are
+            listed with both labels; these are counted, and the first is named.
     """
     parts = []
     for first_line, text, table in _integer_blocks(Path(path), 3):
@@ -184,14 +225,10 @@ def read_template_pairs(path: str | Path) -> Trials:
                 f"{path}: {bad.size} labels are neither 0 nor 1 ({at_lines(lines[bad])}); the "
                 "lines must be `template1 template2 label`"
             )
-        parts.append(
-            (
-                table[:, :2].astype(np.int32)
-                if table[:, :2].max(initial=0) < 1 << 31
-                else table[:, :2],
-                table[:, 2].astype(np.bool_),
-            )
-        )
+        templates: Ints | NDArray[np.int64] = table[:, :2]
+        if templates.max(initial=0) < 1 << 31:
+            templates = templates.astype(np.int32)
+        parts.append((templates, table[:, 2].astype(np.bool_)))
     if not sum(label.size for _, label in parts):
         raise ValueError(f"{path}: the file is empty; expected lines `template1 template2 label`")
     names, rows = [], []
@@ -206,10 +243,19 @@ def read_template_pairs(path: str | Path) -> Trials:
 
 
 def read_side(path: str | Path) -> Side:
-    """Reads a 1:N list, ijbc_1N_gallery_G1.csv or ijbc_1N_probe_mixed.csv: a header line, then
-    `template,subject,...`, one row per face.
+    """Reads a 1:N list, ijbc_1N_gallery_G1.csv or ijbc_1N_probe_mixed.csv.
 
-    ValueError: lines of another kind (counted), a template with two subjects, an empty file.
+    It has a header line, then `template,subject,...`, one row per face.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The templates and their subjects.
+
+    Raises:
+        ValueError: Lines are of another kind (counted), a template has two subjects, or the file is
+            empty.
     """
     subject_of: dict[int, int] = {}
     bad, torn = [], []
@@ -234,24 +280,31 @@ def read_side(path: str | Path) -> Side:
 
 
 def _is_number(field: str) -> bool:
+    """Whether a field is a non-negative integer that int64 surely contains."""
     return field.isascii() and field.isdecimal() and len(field) <= _MAX_DIGITS
 
 
-def _refuse(path: str | Path, bad: list[int], wanted: str, good: int) -> None:
+def _refuse(path: str | Path, bad: list[int], form: str, good: int) -> None:
+    """Raises ValueError for lines that do not have the right form, and for a file without lines."""
     if bad:
         raise ValueError(
-            f"{path}: {len(bad)} lines are not {wanted} "
+            f"{path}: {len(bad)} lines are not {form} "
             f"({at_lines(np.array(bad, dtype=np.int32))}); correct them or fetch the file again"
         )
     if not good:
-        raise ValueError(f"{path}: the file is empty; expected lines {wanted}")
+        raise ValueError(f"{path}: the file is empty; expected lines {form}")
 
 
 def _refuse_repeated(path: str | Path, names: list[str]) -> None:
+    """Raises ValueError for names of faces that are listed twice."""
     keys = list(map(nfc, names))
     if len(set(keys)) < len(keys):
         seen: set[str] = set()
-        twice = [one for one in keys if one in seen or seen.add(one)]  # type: ignore[func-returns-value]
+        twice = []
+        for key in keys:
+            if key in seen:
+                twice.append(key)
+            seen.add(key)
         raise ValueError(
             f"{path}: {len(twice)} faces are listed twice ({name_first(twice)}); a face belongs to "
             "one template and medium"
@@ -259,7 +312,12 @@ def _refuse_repeated(path: str | Path, names: list[str]) -> None:
 
 
 def refuse_torn(path: str | Path, torn: list[str]) -> None:
-    """ValueError for names of faces whose later line says something else than their first."""
+    """Raises ValueError for names of faces whose later line says something else than their first.
+
+    Args:
+        path: The file, for the message.
+        torn: The names.
+    """
     if torn:
         raise ValueError(
             f"{path}: {len(torn)} faces are listed twice with different values "
@@ -270,9 +328,9 @@ def refuse_torn(path: str | Path, torn: list[str]) -> None:
 def _refuse_contradictions(
     path: str | Path, names: list[tuple[str, ...]], rows: list[Ints], labels: Bools
 ) -> None:
-    """ValueError for pairs with both labels. names, rows: of both sides.
+    """Raises ValueError for pairs with both labels. names, rows: of both sides.
 
-    One number for each line, sorted in place: pair and label.
+    Each line becomes one number, from its pair and its label, and the numbers are sorted in place.
     """
     keys = rows[0].astype(np.int64)
     keys *= len(names[1])
@@ -280,13 +338,12 @@ def _refuse_contradictions(
     keys *= 2
     keys += labels
     keys.sort()
-    found = []
-    for start in range(
-        0, keys.size, _CELLS
-    ):  # neighbours that differ in the last bit alone are one pair with both labels
+    pairs = []
+    # Neighbours that differ in the last bit alone are one pair with both labels.
+    for start in range(0, keys.size, _CELLS):
         some = keys[start : start + _CELLS + 1]
-        found.append(some[1:][(some[1:] == some[:-1] + 1) & (some[1:] % 2 == 1)] // 2)
-    torn = np.concatenate(found)
+        pairs.append(some[1:][(some[1:] == some[:-1] + 1) & (some[1:] % 2 == 1)] // 2)
+    torn = np.concatenate(pairs)
     if not torn.size:
         return
     del keys
@@ -309,36 +366,36 @@ def _distinct(column: Ints | NDArray[np.int64]) -> tuple[NDArray[np.int64], Ints
     table = np.zeros(highest - lowest + 1, dtype=np.int32)
     for start in range(0, column.size, _CELLS):
         table[column[start : start + _CELLS] - lowest] = 1
-    found = np.flatnonzero(table)
-    table[found] = np.arange(found.size, dtype=np.int32)
+    offsets = np.flatnonzero(table)
+    table[offsets] = np.arange(offsets.size, dtype=np.int32)
     rows = np.empty(column.size, dtype=np.int32)
     for start in range(0, column.size, _CELLS):
         rows[start : start + _CELLS] = table[column[start : start + _CELLS] - lowest]
-    return found.astype(np.int64) + lowest, rows
+    return offsets.astype(np.int64) + lowest, rows
 
 
-def _columns(path: str | Path, width: int, wanted: tuple[int, ...]) -> list[list[str]] | None:
-    """The wanted columns of a file of which every line has `width` fields, a hundred thousand lines
-    at a time; None for any other file, also one with comments.
+def _columns(path: str | Path, width: int, places: tuple[int, ...]) -> list[list[str]] | None:
+    """The columns at these places of a file of which every line has `width` fields.
 
-    The callers read such a file line by line, and count what is wrong with it.
+    About a hundred thousand lines are read at a time. The result is None for any other file, also
+    for one with comments. The callers read such a file line by line and count what is wrong with
+    it.
     """
-    columns: list[list[str]] = [[] for _ in wanted]
+    columns: list[list[str]] = [[] for _ in places]
     with Path(path).open("rb") as file:
         rest = b""
         while block := file.read(_BLOCK):
             end = block.rfind(b"\n") + 1
-            text, rest = rest + block[:end], block[end:] if end else rest + block
-            if len(rest) > MAX_LINE or not _add_fields(
-                columns, text if end else b"", width, wanted
-            ):
+            text, rest = (rest + block[:end], block[end:]) if end else (b"", rest + block)
+            if len(rest) > MAX_LINE or not _add_fields(columns, text, width, places):
                 return None
-    return (
-        columns if not rest.strip() or _add_fields(columns, rest + b"\n", width, wanted) else None
-    )
+    if rest.strip() and not _add_fields(columns, rest + b"\n", width, places):
+        return None
+    return columns
 
 
-def _add_fields(columns: list[list[str]], text: bytes, width: int, wanted: tuple[int, ...]) -> bool:
+def _add_fields(columns: list[list[str]], text: bytes, width: int, places: tuple[int, ...]) -> bool:
+    """Adds the fields of whole lines to the columns; False for lines of another kind."""
     text = text.replace(b"\r\n", b"\n")
     data = np.frombuffer(text, dtype=np.uint8)
     blank = (data == 32) | (data == 9) | (data == 10)
@@ -351,25 +408,22 @@ def _add_fields(columns: list[list[str]], text: bytes, width: int, wanted: tuple
         or b"#" in text
     ):
         return False
-    if ((data < 33) != blank).any() or (
-        data > 126
-    ).any():  # blanks of other kinds; letters are left to the careful way too
+    # Blanks of other kinds, and letters beyond ASCII, are left to the careful way.
+    if ((data < 33) != blank).any() or (data > 126).any():
         return False
     starts = np.flatnonzero(np.append(True, blank[:-1]) & ~blank)
     plain = text.decode("ascii")
-    for column, place in zip(columns, wanted, strict=True):
-        column += [
-            plain[start:end]
-            for start, end in zip(
-                starts[place::width].tolist(), ends[place::width].tolist(), strict=True
-            )
-        ]
+    for column, place in zip(columns, places, strict=True):
+        bounds = zip(starts[place::width].tolist(), ends[place::width].tolist(), strict=True)
+        column += [plain[start:end] for start, end in bounds]
     return True
 
 
 def _integer_blocks(path: Path, width: int) -> Iterator[tuple[int, bytes, NDArray[np.int64]]]:
-    """Number of the first line, text and a (lines, width) table for each block of a file of
-    non-negative integers; blank lines are skipped.
+    """The blocks of a file of non-negative integers; blank lines are skipped.
+
+    Yields:
+        The number of the first line, the text and a table (lines, width).
     """
     line, rest = 1, b""
     with path.open("rb") as file:
@@ -392,11 +446,13 @@ def _integer_blocks(path: Path, width: int) -> Iterator[tuple[int, bytes, NDArra
 
 
 def _plain_integers(text: bytes, width: int) -> NDArray[np.int64] | None:
-    """The (lines, width) numbers where every line is `width` numbers of up to 9 digits with one
-    blank or tab between; None for any other text.
+    """The numbers (lines, width) of a text in the plainest form, or None for any other text.
+
+    In that form, every line is `width` numbers of up to 9 digits with one blank or tab between
+    them.
     """
     data = np.frombuffer(text, dtype=np.uint8)
-    value = data - np.uint8(48)  # of a digit; others wrap around to 10 and more
+    value = data - np.uint8(48)  # the value of a digit; other bytes wrap around to 10 and more
     ends = np.flatnonzero((value[:-1] < 10) & (value[1:] >= 10))
     lines = ends.size // width
     gaps = np.count_nonzero((data == 32) | (data == 9))
@@ -430,7 +486,10 @@ def _plain_integers(text: bytes, width: int) -> NDArray[np.int64] | None:
 def _integers(
     path: Path, text: bytes, width: int, first_line: int
 ) -> tuple[Ints, NDArray[np.int64]]:
-    """All numbers of the lines, digit place by digit place. text ends with a newline."""
+    """The numbers of the lines, and all integers in them: (lines,) and (lines, width).
+
+    The text ends with a newline. The integers are computed digit place by digit place.
+    """
     data = np.frombuffer(text, dtype=np.uint8)
     digit = (data >= 48) & (data <= 57)
     ends = np.flatnonzero(digit[:-1] & ~digit[1:])  # the last byte is a newline

@@ -1,13 +1,14 @@
-"""The LFW protocol (Huang et al. 2007): ten-fold verification accuracy and VAL@FAR on scores; the
-fold structure of pairs.txt.
+"""The LFW protocol (Huang et al. 2007): ten-fold accuracy and VAL@FAR on scores, and pairs.txt.
 
-On nine folds the threshold of best accuracy is chosen, on the tenth it is applied; the mean over
-folds and the population standard deviation are reported. FaceX-Zoo reports the standard error of
-the mean in its place: of ten folds a third of this deviation. The field's code (facenet,
-insightface, AdaFace) does this on squared distances d of unit vectors with the thresholds 0, .01,
-.. 3.99 and accepts d < threshold. Here scores are compared, higher = more similar, and any distinct
-score can be the threshold; a distance is the special case score = -d, and thresholds="grid" then
-gives the published procedure, number for number. For cosines, d = 2 - 2 cos.
+On nine folds the threshold of best accuracy is chosen, and on the tenth it is applied. The mean
+over folds and the population standard deviation are reported. FaceX-Zoo reports the standard error
+of the mean in place of the latter: for ten folds that is a third of this deviation.
+
+The field's code (facenet, insightface, AdaFace) does this on squared distances d of unit vectors.
+It tries the thresholds 0, .01, .. 3.99 and accepts d < threshold. Here scores are compared, a
+higher score means more similar, and any distinct score can be the threshold. A distance is the
+special case score = -d, and thresholds="grid" then gives the published procedure, number for
+number. For cosines, d = 2 - 2 cos.
 """
 
 from __future__ import annotations
@@ -25,12 +26,16 @@ from eval.verification import tar_threshold
 
 Thresholds = Literal["scores", "grid"]
 Folds = int | Sequence[int] | NDArray[np.integer]
-_MAX_BYTES = 1 << 26
+_MAX_BYTES = 1 << 26  # of a pairs.txt
 
 
 class TenFold(NamedTuple):
-    """Mean and population standard deviation of the accuracy over folds (fractions), and each
-    fold's threshold (accept iff score >= threshold).
+    """Accuracy over folds.
+
+    Attributes:
+        mean: The mean over folds, a fraction.
+        std: The population standard deviation over folds.
+        thresholds: The threshold of each fold; a pair is accepted if score >= threshold.
     """
 
     mean: float
@@ -39,8 +44,12 @@ class TenFold(NamedTuple):
 
 
 class ValAtFar(NamedTuple):
-    """Mean and population standard deviation over folds of VAL (the share of same pairs accepted),
-    and the mean FAR met on the folds held out.
+    """VAL, the share of same pairs that are accepted, at a FAR.
+
+    Attributes:
+        mean: The mean of VAL over folds, a fraction.
+        std: Its population standard deviation over folds.
+        far: The mean FAR that is met on the folds held out.
     """
 
     mean: float
@@ -51,19 +60,31 @@ class ValAtFar(NamedTuple):
 def ten_fold_accuracy(
     scores: ArrayLike, same: ArrayLike, *, folds: Folds = 10, thresholds: Thresholds = "scores"
 ) -> TenFold:
-    """Verification accuracy by cross-validation over folds.
+    """Computes the verification accuracy by cross-validation over folds.
 
-    scores: (P,), higher = more similar. same: (P,) bool. folds: how many consecutive blocks (in
-    file order; sizes differ by one at most), or each pair's fold number (P,), with which row order
-    does not matter. The threshold of a fold is the first best on the others, from the strictest on.
-    thresholds: scores (every distinct score of the other folds, and reject all), grid (the field's:
-    scores must be -d, d the squared distance of unit vectors in [0, 4]).
-    ValueError: NaN or infinite scores, a class without pairs, fewer than two folds or an empty one,
-    a grid for scores that are no -d.
+    The threshold of a fold is the first that is best on the other folds, from the strictest on.
 
-    >>> scores, labels = [0.9, 0.1, 0.8, 0.2, 0.7, 0.8], [1, 0, 1, 0, 1, 0]
-    >>> ten_fold_accuracy(scores, labels, folds=[0, 0, 1, 1, 2, 2])
-    TenFold(mean=0.5, std=0.408248290463863, thresholds=array([0.7, 0.9, 0.8]))
+    Args:
+        scores: (P,), where a higher score means more similar.
+        same: (P,) bool.
+        folds: The number of consecutive blocks in the order of the file, whose sizes differ by one
+            at most; or the fold number of each pair (P,), with which the order of rows does not
+            matter.
+        thresholds: "scores" tries every distinct score of the other folds, and rejecting
+            everything. "grid" tries the field's grid; the scores must then be -d, where d is the
+            squared distance of unit vectors in [0, 4].
+
+    Returns:
+        Mean, standard deviation and thresholds.
+
+    Raises:
+        ValueError: Scores are NaN or infinite, a class has no pairs, there are fewer than two
+            folds, a fold is empty, or the scores for a grid are not -d.
+
+    Example:
+        >>> scores, labels = [0.9, 0.1, 0.8, 0.2, 0.7, 0.8], [1, 0, 1, 0, 1, 0]
+        >>> ten_fold_accuracy(scores, labels, folds=[0, 0, 1, 1, 2, 2])
+        TenFold(mean=0.5, std=0.408248290463863, thresholds=array([0.7, 0.9, 0.8]))
     """
     if thresholds not in get_args(Thresholds):
         raise ValueError(
@@ -77,13 +98,13 @@ def ten_fold_accuracy(
         np.append(np.inf, np.unique(values)[::-1]) if thresholds == "scores" else _grid(0.01)
     )
     accepted = _accepted(values, labels, fold, candidates)
-    right = accepted[:, 0] + (
-        np.bincount(fold[~labels], minlength=len(accepted))[:, None] - accepted[:, 1]
-    )  # (folds, candidates) right decisions
+    num_different = np.bincount(fold[~labels], minlength=len(accepted))[:, None]
+    right = accepted[:, 0] + (num_different - accepted[:, 1])  # decisions, (folds, candidates)
     others = right.sum(axis=0) - right
-    if thresholds == "scores":  # a score that only the fold itself holds may not be its threshold
-        held = np.diff(accepted.sum(axis=1), axis=1) > 0
-        others[:, 1:][(held.sum(axis=0) - held) == 0] = -1
+    if thresholds == "scores":
+        # A score that occurs in the fold alone may not be its threshold.
+        occurs = np.diff(accepted.sum(axis=1), axis=1) > 0
+        others[:, 1:][(occurs.sum(axis=0) - occurs) == 0] = -1
     best = np.argmax(others, axis=1)
     accuracy = right[np.arange(len(right)), best] / np.bincount(fold)
     return TenFold(float(accuracy.mean()), float(accuracy.std()), candidates[best])
@@ -97,15 +118,31 @@ def val_at_far(
     folds: Folds = 10,
     thresholds: Thresholds = "scores",
 ) -> ValAtFar:
-    """VAL on each fold at the threshold that has a FAR of `far` on the others.
+    """Computes VAL on each fold at the threshold that has a FAR of `far` on the others.
 
-    Arguments and errors as for `ten_fold_accuracy`.
+    facenet's own code stops here since about scipy 1.10, because its interpolation refuses equal
+    FARs. Of the grid points with one FAR the last is taken here.
 
-    thresholds: scores (the strict rule of eval.verification.tar_at_far on the other folds), grid
-    (facenet's: thresholds 0, .001, .. 3.999 on d, linear between the two around `far`; 0, accepting
-    nothing, where the whole grid stays below it). facenet's own code stops here since scipy 1.10 or
-    so: its interpolation refuses equal FARs. Of the grid points with one FAR the last is taken
-    here.
+    Args:
+        scores: As for `ten_fold_accuracy`.
+        same: As for `ten_fold_accuracy`.
+        far: The false accept rate, from 0 to 1.
+        folds: As for `ten_fold_accuracy`.
+        thresholds: "scores" applies the strict rule of eval.verification.tar_at_far to the other
+            folds. "grid" is facenet's way: thresholds 0, .001, .. 3.999 on d, linear between the
+            two around `far`, and 0, which accepts nothing, where the whole grid stays below `far`.
+
+    Returns:
+        VAL and the FAR that is met.
+
+    Raises:
+        ValueError: As for `ten_fold_accuracy`; also where a fold, or the others, lack same or
+            different pairs.
+
+    Example:
+        >>> scores, labels = [0.9, 0.1, 0.8, 0.2], [1, 0, 1, 0]
+        >>> val_at_far(scores, labels, far=0.1, folds=[0, 0, 1, 1])
+        ValAtFar(mean=0.5, std=0.5, far=0.0)
     """
     if thresholds not in get_args(Thresholds):
         raise ValueError(
@@ -122,12 +159,8 @@ def val_at_far(
     for number in range(int(fold.max()) + 1):
         test = fold == number
         target, nontarget = values[~test & labels], values[~test & ~labels]
-        if not (
-            values[test & labels].size
-            and values[test & ~labels].size
-            and target.size
-            and nontarget.size
-        ):
+        test_target, test_nontarget = values[test & labels], values[test & ~labels]
+        if not all(part.size for part in (target, nontarget, test_target, test_nontarget)):
             raise ValueError(
                 f"val_at_far: fold {number + 1} or the others lack same or different pairs; every "
                 "fold needs both"
@@ -137,21 +170,27 @@ def val_at_far(
             if grid is None
             else _interpolated(nontarget, grid, far)
         )
-        rates.append(
-            (np.mean(values[test & labels] >= limit), np.mean(values[test & ~labels] >= limit))
-        )
+        rates.append((np.mean(test_target >= limit), np.mean(test_nontarget >= limit)))
     val, met = np.array(rates).T
     return ValAtFar(float(val.mean()), float(val.std()), float(met.mean()))
 
 
 def read_pairs(path: str | Path, *, suffix: str = "") -> tuple[Trials, Ints]:
-    """Reads LFW's pairs.txt: its trials, with ids NAME/NAME_0001 + suffix (".jpg" for the files
-    themselves), and each trial's fold (P,), from 0.
+    """Reads LFW's pairs.txt.
 
-    The first line says `folds n` (`n` alone: one fold): each fold has n lines `name i j` (same),
-    then n lines `name1 i name2 j` (different).
-    ValueError: a damaged header, fewer or more lines, lines of another kind (all counted, the first
-    named).
+    The first line states `folds n`; a single number `n` stands for one fold. Each fold has n lines
+    `name i j` (same), then n lines `name1 i name2 j` (different).
+
+    Args:
+        path: The file.
+        suffix: What the ids end in, ".jpg" for the names of the files themselves.
+
+    Returns:
+        The P trials, with ids NAME/NAME_0001 + suffix, and the fold of each trial (P,), from 0.
+
+    Raises:
+        ValueError: The header is damaged, there are fewer or more lines than it says, or lines are
+            of another kind, which are counted.
     """
     path = Path(path)
     try:
@@ -164,7 +203,7 @@ def read_pairs(path: str | Path, *, suffix: str = "") -> tuple[Trials, Ints]:
     while lines and not lines[-1].strip():
         lines.pop()
     header = lines[0].split() if lines else []
-    if len(header) not in (1, 2) or not all(one.isdecimal() and int(one) for one in header):
+    if len(header) not in (1, 2) or not all(id.isdecimal() and int(id) for id in header):
         raise ValueError(
             f"{path}: line 1 is {' '.join(header)!r}, but must say how many folds and pairs per "
             "class there are, e.g. `10 300`"
@@ -179,24 +218,24 @@ def read_pairs(path: str | Path, *, suffix: str = "") -> tuple[Trials, Ints]:
     bad = []
     for number, line in enumerate(lines[1:]):
         fields, same = line.split(), number // each % 2 == 0
-        if (
-            len(fields) != 4 - same
-            or not (fields[1].isdecimal() and fields[-1].isdecimal())
-            or (not same and fields[0] == fields[2])
-        ):
+        complete = len(fields) == 4 - same and fields[1].isdecimal() and fields[-1].isdecimal()
+        if not complete or (not same and fields[0] == fields[2]):
             bad.append(number + 2)
             continue
-        first, second = (fields[0], fields[1]), (fields[0] if same else fields[2], fields[-1])
+        first, second = fields[0], fields[0] if same else fields[2]
         sides.append(
-            tuple(f"{name}/{name}_{int(index):04d}{suffix}" for name, index in (first, second))  # type: ignore[arg-type]
+            (
+                f"{first}/{first}_{int(fields[1]):04d}{suffix}",
+                f"{second}/{second}_{int(fields[-1]):04d}{suffix}",
+            )
         )
     if bad:
         raise ValueError(
             f"{path}: {len(bad)} lines are not `name i j` or `name1 i name2 j` as their place asks "
             f"(first: line {bad[0]}); correct them"
         )
-    ids = tuple(dict.fromkeys(one for pair in sides for one in pair))
-    row = {one: i for i, one in enumerate(ids)}
+    ids = tuple(dict.fromkeys(id for pair in sides for id in pair))
+    row = {id: i for i, id in enumerate(ids)}
     index = np.array([[row[a], row[b]] for a, b in sides], dtype=np.int32)
     block = np.arange(len(sides), dtype=np.int32) // each
     return Trials(ids, ids, index[:, 0], index[:, 1], block % 2 == 0), (block // 2).astype(np.int32)
@@ -205,6 +244,7 @@ def read_pairs(path: str | Path, *, suffix: str = "") -> tuple[Trials, Ints]:
 def _checked(
     scores: ArrayLike, same: ArrayLike, folds: Folds
 ) -> tuple[Floats, Bools, NDArray[np.intp]]:
+    """The scores, the labels and the fold numbers, checked and converted."""
     values, labels = np.asarray(scores), np.asarray(same)
     if values.ndim != 1 or values.dtype.kind not in "fiu" or labels.shape != values.shape:
         raise ValueError(
@@ -234,17 +274,11 @@ def _checked(
                 f"lfw: {folds} folds for {values.size} pairs; choose 2 folds at least, and no more "
                 "than pairs"
             )
-        return (
-            values,
-            labels,
-            np.repeat(np.arange(folds), [len(part) for part in np.array_split(values, int(folds))]),
-        )
+        sizes = [len(part) for part in np.array_split(values, int(folds))]
+        return values, labels, np.repeat(np.arange(folds), sizes)
     numbers = np.asarray(folds)
-    if (
-        numbers.shape != values.shape
-        or numbers.dtype.kind not in "iu"
-        or np.unique(numbers).size < 2
-    ):
+    is_number = numbers.shape == values.shape and numbers.dtype.kind in "iu"
+    if not is_number or np.unique(numbers).size < 2:
         raise ValueError(
             f"lfw: folds must be ({values.size},) integers of at least two folds, but are "
             f"{numbers.dtype} of shape {numbers.shape}"
@@ -253,8 +287,9 @@ def _checked(
 
 
 def _negative_distances(values: Floats) -> Floats:
-    """Scores -d, none above 0: what rounding puts there (2 cos - 2) would pass the threshold d < 0,
-    which accepts nothing. ValueError: others.
+    """Scores -d, none of them above 0. Raises ValueError for other scores.
+
+    What rounding puts above 0 (2 cos - 2) would pass the threshold d < 0, which accepts nothing.
     """
     if values.max() > 1e-4 or values.min() < -4 - 1e-4:
         raise ValueError(
@@ -266,8 +301,9 @@ def _negative_distances(values: Floats) -> Floats:
 
 
 def _grid(step: float) -> Floats:
-    """The thresholds of the field on d, as scores -d from the strictest on; d < t is score > -t, so
-    the next float above -t is the one to reach.
+    """The thresholds of the field on d, as scores -d from the strictest on.
+
+    d < t means score > -t, so the next float above -t is the score to reach.
     """
     grid: Floats = np.nextafter(-np.arange(0, 4, step), np.inf)
     return grid
@@ -276,7 +312,7 @@ def _grid(step: float) -> Floats:
 def _accepted(
     values: Floats, labels: Bools, fold: NDArray[np.intp], candidates: Floats
 ) -> NDArray[np.int64]:
-    """(folds, 2, K): same and different pairs of each fold that each of K thresholds accepts."""
+    """How many pairs of each fold each of K thresholds accepts: (folds, 2, K), same first."""
     groups = [
         [np.sort(values[(fold == number) & (labels == kind)]) for kind in (True, False)]
         for number in range(int(fold.max()) + 1)

@@ -33,12 +33,21 @@ class _Fields(NamedTuple):
 
 
 class Item(_Fields):
-    """One file of a data set: a unique id, where it lies, and its class (None if unknown).
+    """One file of a data set: a unique id, where it lies, and its class.
 
-    Ids and labels are names that are compared, and kept in Unicode NFC; the path stays as the file
-    system has it.
-    span: offset and size in bytes where it lies inside `path`, a tar shard; None if `path` is the
-    file itself. ending: a span's suffix, such as ".flac".
+    Ids and labels are names that are compared, so they are kept in Unicode NFC. The path stays as
+    the file system has it.
+
+    Attributes:
+        id: Its name, which is unique in its data set.
+        path: The file, or the tar shard in which it lies.
+        label: Its class; None if it is not known.
+        span: Offset and size in bytes inside a tar shard; None if `path` is the file itself.
+        ending: The suffix of a span, such as ".flac".
+
+    Example:
+        >>> Item("ann/1", Path("voices/ann/1.FLAC"), "ann").suffix
+        '.flac'
     """
 
     __slots__ = ()
@@ -51,31 +60,32 @@ class Item(_Fields):
         span: tuple[int, int] | None = None,
         ending: str = "",
     ) -> Self:
-        # Lists have millions of items: a call of nfc or of the base's __new__ for each would take
-        # half of the time.
+        # Lists have millions of items. Calling nfc or the __new__ of the base class for each of
+        # them would take half of the time.
         id = id if id.isascii() else nfc(id)
         label = label if label is None or label.isascii() else nfc(label)
         return tuple.__new__(cls, (id, path, label, span, ending))
 
     @classmethod
     def _make(cls, iterable: Iterable[Any]) -> Self:  # type: ignore[override]
-        return cls(*iterable)  # so that `_replace` keeps to it
+        return cls(*iterable)  # so that `_replace` keeps ids in NFC too
 
     @property
     def suffix(self) -> str:
-        """What tells its format: ".flac", in lower case."""
+        """The suffix that tells its format, in lower case, such as ".flac"."""
         return (self.ending or self.path.suffix).lower()
 
     @property
     def name(self) -> str:
-        """What errors call it: its path, or SHARD[id]."""
+        """The name that errors give it: its path, or SHARD[id]."""
         return str(self.path) if self.span is None else f"{self.path}[{self.id}]"
 
     def open(self) -> BinaryIO:
-        """Its bytes, to be read and closed: the file, or the span in memory.
+        """Opens its bytes: the file, or the span in memory. The caller closes it.
 
-        OSError as open(); ValueError for a pipe or a device, and for a span over 1 GiB or past the
-        shard's end.
+        Raises:
+            OSError: As from open().
+            ValueError: It is a pipe or a device, or a span over 1 GiB or past the end of the shard.
         """
         if self.span is None:
             refuse_device(self.path)
@@ -86,22 +96,25 @@ class Item(_Fields):
                 f"{self.name}: its span is {size} bytes from byte {offset}; at most {MAX_SPAN} "
                 "bytes are read; write the shard's index again"
             )
-        with self.path.open(
-            "rb"
-        ) as shard:  # opened for each item: nothing that forked workers could share
+        # The shard is opened for each item, so that forked workers share no position in it.
+        with self.path.open("rb") as shard:
             shard.seek(offset)
-            held = shard.read(size)
-        if len(held) < size:
+            content = shard.read(size)
+        if len(content) < size:
             raise ValueError(
-                f"{self.name}: only {len(held)} of its {size} bytes are in the shard, which is cut "
-                "short; fetch the shard again"
+                f"{self.name}: only {len(content)} of its {size} bytes are in the shard, which is "
+                "cut short; fetch the shard again"
             )
-        return io.BytesIO(held)
+        return io.BytesIO(content)
 
 
 class Batch(NamedTuple):
-    """inputs (B, ...) padded with zeros at the end; labels (B,) int64; lengths (B,) relative 0..1,
-    None if nothing is padded.
+    """Inputs of one size with their labels.
+
+    Attributes:
+        inputs: (B, ...), padded with zeros at the end.
+        labels: (B,) int64.
+        lengths: (B,) relative lengths from 0 to 1; None if nothing is padded.
     """
 
     inputs: Tensor
@@ -120,7 +133,7 @@ class Embedder(Protocol):
 class Draw(NamedTuple):
     """One place of one training batch: which item, in which step, at which position.
 
-    Its random numbers derive from these alone.
+    Its random numbers derive from these numbers and the seed alone.
     """
 
     item: int
@@ -142,11 +155,19 @@ Augment = Callable[[Floats, np.random.Generator, np.random.Generator], Floats]
 
 
 class Views(torch.utils.data.Dataset[tuple[Floats, int] | Bad]):
-    """Training views: item `draw.item`, read and augmented with generators seeded by (seed, step,
-    position).
+    """Training views: items that are read and augmented, each with random numbers of its own.
 
-    augment(input, rng, batch_rng): `batch_rng` is equal for all items of a step (one crop length
-    per batch). cache=True keeps what was read in memory, for data sets that fit.
+    View `draw` is item `draw.item`, read and augmented with generators that are seeded by (seed,
+    step, position). So a run that is resumed sees the same views.
+
+    Args:
+        items: N items.
+        labels: Their class numbers (N,).
+        read: Reads an item as an array of float32.
+        augment: augment(input, rng, batch_rng) gives the augmented input; None for no augmentation.
+            `batch_rng` is equal for all items of a step, for example for one crop length per batch.
+        seed: The seed of all of them.
+        cache: Keeps what was read in memory, for data sets that fit.
     """
 
     def __init__(
@@ -159,13 +180,8 @@ class Views(torch.utils.data.Dataset[tuple[Floats, int] | Bad]):
         seed: int,
         cache: bool = False,
     ):
-        self.items, self.labels, self.read, self.augment, self.seed = (
-            items,
-            labels,
-            read,
-            augment,
-            seed,
-        )
+        self.items, self.labels = items, labels
+        self.read, self.augment, self.seed = read, augment, seed
         self.kept: dict[int, Floats] | None = {} if cache else None
 
     def __getitem__(self, draw: Draw) -> tuple[Floats, int] | Bad:
@@ -183,54 +199,75 @@ class Views(torch.utils.data.Dataset[tuple[Floats, int] | Bad]):
             batch_rng = np.random.default_rng((self.seed, draw.step))
             value = self.augment(value, rng, batch_rng)
         if not is_finite(value):
-            return Bad(
-                item.id,
-                NOT_FINITE
-                if self.augment is None
-                else f"{NOT_FINITE}, as read or after its augmentation",
-            )
+            when = "" if self.augment is None else ", as read or after its augmentation"
+            return Bad(item.id, NOT_FINITE + when)
         return value, int(self.labels[draw.item])
 
 
 def is_finite(value: Floats) -> bool:
-    """Whether an input holds neither NaN nor infinity."""
-    if np.isfinite(
-        np.vdot(value, value)
-    ):  # in which both remain: one pass at the speed of the memory
+    """Returns whether an input contains neither NaN nor infinity.
+
+    Example:
+        >>> is_finite(np.array([1.0, 2.0], np.float32)), is_finite(np.array([np.nan], np.float32))
+        (True, False)
+    """
+    # NaN and infinity remain in the sum of squares, which takes one pass at the memory's speed.
+    # The squares may overflow where the numbers do not, so the slow way has the last word.
+    if np.isfinite(np.vdot(value, value)):
         return True
-    return bool(np.isfinite(value).all())  # squares may overflow where numbers do not
+    return bool(np.isfinite(value).all())
 
 
 def collate(inputs: Sequence[Floats], labels: Sequence[int] | None = None) -> Batch:
-    """Stack inputs of shape (..., S_i); shorter ones are padded with zeros on the last axis and
-    their relative length is given.
+    """Stacks inputs into a batch; shorter ones are padded with zeros on the last axis.
+
+    Args:
+        inputs: B arrays of shape (..., S_i), equal but for the last axis.
+        labels: B class numbers; -1 for each if left out.
+
+    Returns:
+        The batch, with relative lengths where inputs are padded.
+
+    Example:
+        >>> batch = collate([np.ones(4, np.float32), np.ones(2, np.float32)])
+        >>> batch.inputs.tolist(), batch.lengths.tolist()
+        ([[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 0.0, 0.0]], [1.0, 0.5])
     """
-    longest = max(one.shape[-1] for one in inputs)
+    longest = max(value.shape[-1] for value in inputs)
     stacked = np.zeros((len(inputs), *inputs[0].shape[:-1], longest), dtype=np.float32)
-    for row, one in zip(stacked, inputs, strict=True):
-        row[..., : one.shape[-1]] = one
-    sizes = torch.tensor([one.shape[-1] for one in inputs])
+    for row, value in zip(stacked, inputs, strict=True):
+        row[..., : value.shape[-1]] = value
+    sizes = torch.tensor([value.shape[-1] for value in inputs])
     lengths = None if bool((sizes == longest).all()) else sizes.double().div(longest)
-    return Batch(
-        torch.from_numpy(stacked),
-        torch.as_tensor(labels if labels is not None else [-1] * len(inputs), dtype=torch.int64),
-        lengths,
-    )
+    numbers = labels if labels is not None else [-1] * len(inputs)
+    classes = torch.as_tensor(numbers, dtype=torch.int64)
+    return Batch(torch.from_numpy(stacked), classes, lengths)
 
 
 def collate_views(views: Sequence[tuple[Floats, int] | Bad]) -> tuple[Batch | None, list[Bad]]:
-    """The readable views as a Batch (None if there are none) and the unreadable ones."""
+    """Separates views into a Batch of the readable ones (None if there are none) and the others."""
     bad = [view for view in views if isinstance(view, Bad)]
     good = [view for view in views if not isinstance(view, Bad)]
-    return (
-        collate([value for value, _ in good], [label for _, label in good]) if good else None
-    ), bad
+    if not good:
+        return None, bad
+    return collate([value for value, _ in good], [label for _, label in good]), bad
 
 
 def label_numbers(items: Sequence[Item]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """The sorted class names and each item's class number (N,).
+    """Numbers the classes of items in the order of their names.
 
-    ValueError counts unlabelled items.
+    Args:
+        items: N items with labels.
+
+    Returns:
+        The sorted class names, and the class number of each item (N,).
+
+    Raises:
+        ValueError: Items have no label; they are counted.
+
+    Example:
+        >>> label_numbers([Item("1", Path("1"), "bob"), Item("2", Path("2"), "ann")])
+        (('ann', 'bob'), array([1, 0]))
     """
     unlabelled = [item.id for item in items if item.label is None]
     if unlabelled:
@@ -244,11 +281,20 @@ def label_numbers(items: Sequence[Item]) -> tuple[tuple[str, ...], NDArray[np.in
 
 
 def read_items(path: Path, root: Path | None = None) -> list[Item]:
-    """Read a LIST: one path per line, or `id path [label]` (spaces, tabs or commas); blank lines
-    and # comments are skipped.
+    """Reads a list file: one path in each line, or `id path [label]`.
 
-    Relative paths are taken from `root` (default: the list's folder). A bare path is its own id.
-    ValueError counts malformed lines and repeated ids, and names the first.
+    Fields are separated by blanks, tabs or commas. Blank lines and # comments are skipped.
+
+    Args:
+        path: The list.
+        root: The folder that relative paths are relative to; by default the folder of the list.
+
+    Returns:
+        The items. A path without an id is its own id.
+
+    Raises:
+        ValueError: Lines are malformed or ids are repeated; they are counted, and the first are
+            named.
     """
     root = path.parent if root is None else root
     items: list[Item] = []
@@ -272,12 +318,17 @@ def read_items(path: Path, root: Path | None = None) -> list[Item]:
 
 
 def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> None:
-    """A LIST that `read_items` reads, `id path` parted by a tab, replaced in one step.
+    """Writes a list that `read_items` reads, `id path` separated by a tab, whole or not at all.
 
-    Paths are relative to `root`, below which they lie, or as they are.
+    Args:
+        path: The list.
+        items: The items, which must be files.
+        root: A folder that contains all of them; paths are written relative to it. None leaves the
+            paths as they are.
 
-    ValueError counts items in tar shards, which a list of paths cannot name, and items whose names
-    would be read back as others.
+    Raises:
+        ValueError: Items lie in tar shards, which a list of paths cannot name, or their names would
+            be read back as others. They are counted.
     """
     if inside := [item.id for item in items if item.span is not None]:
         raise ValueError(
@@ -289,9 +340,10 @@ def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> 
         [item.id, (item.path if root is None else item.path.relative_to(root)).as_posix()]
         for item in items
     ]
-    if bad := [
+    bad = [
         row[0] for row in rows if row[0].startswith("\ufeff") or _line_fields("\t".join(row)) != row
-    ]:
+    ]
+    if bad:
         raise ValueError(
             f"{path}: {len(bad)} of {len(items)} items have names that a list cannot hold "
             f"({name_first(bad)}): they begin with # or a quotation mark,"
@@ -307,17 +359,15 @@ _SOCKET_NAME = "/pymp-12345678/listener-12345678"  # as multiprocessing names th
 
 
 def make_room_for_sockets() -> None:
-    """Let reading processes hand over what they read where the temporary folder has a long path;
-    call it before they start.
+    """Lets reading processes hand over their data where the temporary folder has a long path.
 
-    They do so through sockets there. Where the path of a socket passes the system's limit, both
-    sides would wait for ever. Then multiprocessing, which makes its folder once and removes it at
-    the end, is made to have it in /tmp.
+    Call it before these processes start. They use sockets in the temporary folder. Where the path
+    of a socket is longer than the system allows, both sides would wait for ever. In that case
+    multiprocessing, which makes its folder once and removes it at the end, is made to have it in
+    /tmp.
     """
-    if (
-        os.name == "posix"
-        and len(os.fsencode(tempfile.gettempdir())) + len(_SOCKET_NAME) > _SOCKET_PATH
-    ):
+    longest = len(os.fsencode(tempfile.gettempdir())) + len(_SOCKET_NAME)
+    if os.name == "posix" and longest > _SOCKET_PATH:
         before, tempfile.tempdir = tempfile.tempdir, "/tmp"
         try:
             get_temp_dir()
@@ -326,17 +376,30 @@ def make_room_for_sockets() -> None:
 
 
 def check_unique(items: Sequence[Item], where: str) -> None:
-    """ValueError counts repeated ids and names the first."""
+    """Refuses repeated ids.
+
+    Args:
+        items: The items.
+        where: The name of the list or folder, with which the message begins.
+
+    Raises:
+        ValueError: Ids are repeated; they are counted, and the first is named.
+    """
     seen: set[str] = set()
-    repeated = [item.id for item in items if item.id in seen or seen.add(item.id)]  # type: ignore[func-returns-value]
+    repeated = []
+    for item in items:
+        if item.id in seen:
+            repeated.append(item.id)
+        seen.add(item.id)
     if repeated:
-        doubtful = {one for one in repeated if not one.isascii()}
+        doubtful = {id for id in repeated if not id.isascii()}
         alike = sorted({ascii(item.path.name) for item in items if item.id in doubtful})
-        forms = (
-            f"; ids are compared in Unicode NFC, in which these files are one: {name_first(alike)}"
-            if len(alike) > 1
-            else ""
-        )
+        forms = ""
+        if len(alike) > 1:
+            forms = (
+                "; ids are compared in Unicode NFC, in which the names of these files are equal: "
+                f"{name_first(alike)}"
+            )
         raise ValueError(
             f"{where}: {len(repeated)} repeated ids ({name_first(repeated)}); every id must be "
             f"unique{forms}"
@@ -344,6 +407,7 @@ def check_unique(items: Sequence[Item], where: str) -> None:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The line numbers and fields of the lines of a list that have any."""
     with path.open(encoding="utf-8-sig", errors="strict") as lines:
         for number, line in enumerate(lines, 1):
             if not _is_text(line):
@@ -356,29 +420,24 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _is_text(line: str) -> bool:
+    """Whether a line can belong to a list: it is not too long and contains no NUL."""
     return len(line) <= _MAX_LINE and "\0" not in line
 
 
 def _line_fields(line: str) -> list[str]:
-    """The fields of one line of a list; none of a blank line, a comment, or what is more than one
-    line or no UTF-8 text.
+    """The fields of one line of a list.
+
+    A blank line, a comment, and text that is more than one line or not UTF-8 have none.
     """
     stripped = line.strip()
     try:
         stripped.encode()
     except UnicodeEncodeError:
         return []
-    if (
-        not stripped
-        or stripped.startswith("#")
-        or "\n" in stripped
-        or "\r" in stripped
-        or not _is_text(stripped)
-    ):
+    several = "\n" in stripped or "\r" in stripped
+    if not stripped or stripped.startswith("#") or several or not _is_text(stripped):
         return []
     if "\t" in stripped or "," in stripped:
-        return [
-            field.strip()
-            for field in next(csv.reader([stripped], delimiter="\t" if "\t" in stripped else ","))
-        ]
+        delimiter = "\t" if "\t" in stripped else ","
+        return [field.strip() for field in next(csv.reader([stripped], delimiter=delimiter))]
     return stripped.split()

@@ -1,5 +1,6 @@
-"""Labelled items divided for verification, and trials among them: all pairs, or a seeded draw of
-them.
+"""Divides labelled items for verification, and makes trials among them.
+
+The trials are all pairs, or a seeded draw of them.
 """
 
 from __future__ import annotations
@@ -23,13 +24,23 @@ def hold_out(
     example: str,
     of: str = "subject",
 ) -> list[Item]:
-    """The items of one split, train, test or all, in their order.
+    """Returns the items of one split, in their order.
 
-    Labels are divided, never one label's items: round(test_share x labels), at least 2, are held
-    out, drawn with `seed`; with test_share 0, nobody.
+    Labels are divided, never the items of one label. round(test_share x labels) of them, but at
+    least 2, are held out, drawn with `seed`. With test_share 0, nobody is held out.
 
-    ValueError for another split or share, a single label, and too few labels to hold some out;
-    `where`, `of` and `example` (DATA/SPEAKER/file.wav) say which.
+    Args:
+        every: All items, with labels.
+        split: "train", "test" or "all".
+        test_share: The share of the labels that is held out, from 0 to below 1.
+        seed: The seed of the draw.
+        where: The data set, with which messages begin.
+        example: The layout of its folder for messages, such as DATA/SPEAKER/file.wav.
+        of: What a label is, for messages.
+
+    Raises:
+        ValueError: The split or the share is another one, there is a single label, or there are too
+            few labels to hold some out.
     """
     if split not in ("train", "test", "all"):
         raise ValueError(f"split is {split!r}; allowed are 'train', 'test' and 'all'")
@@ -37,7 +48,7 @@ def hold_out(
         raise ValueError(
             f"{where}: test_share is {test_share}; a share from 0 to below 1 is needed"
         )
-    labels = sorted({str(one.label) for one in every})
+    labels = sorted({str(item.label) for item in every})
     if len(labels) < 2:
         raise ValueError(
             f"{where}: only one {of} ({labels[0]!r}) was found; at least 2 are needed, each in a "
@@ -53,12 +64,28 @@ def hold_out(
             f" at least 2 of each are needed: add {of}s, change test_share, or use split='all'"
         )
     held_out = {labels[i] for i in np.random.default_rng(seed).permutation(len(labels))[:num_test]}
-    return [one for one in every if (one.label in held_out) == (split == "test")]
+    return [item for item in every if (item.label in held_out) == (split == "test")]
 
 
 def all_pairs(items: Sequence[Item], *, within: Sequence[str] | None = None) -> Trials:
-    """Trials of all pairs i < j, target where the labels agree. within: one group per item; only
-    pairs of the same group are kept (e.g. the same sex).
+    """Makes trials of all pairs i < j of items, which are target where the labels agree.
+
+    Args:
+        items: N items with labels.
+        within: The group of each item, for example its sex; only pairs of one group are kept. None
+            keeps all pairs.
+
+    Returns:
+        The trials, at most N (N - 1) / 2.
+
+    Raises:
+        ValueError: Items have no label.
+
+    Example:
+        >>> from pathlib import Path
+        >>> items = [Item(id, Path(id), id[0]) for id in ("a1", "a2", "b1")]
+        >>> all_pairs(items).target.tolist()
+        [True, False, False]
     """
     enrol, probe = (side.astype(np.int32) for side in np.triu_indices(len(items), k=1))
     if within is not None:
@@ -69,18 +96,25 @@ def all_pairs(items: Sequence[Item], *, within: Sequence[str] | None = None) -> 
 
 
 def draw_pairs(items: Sequence[Item], num_trials: int, rng: np.random.Generator) -> Trials:
-    """All pairs i < j if there are at most num_trials; else num_trials distinct ones, half of them
-    target as far as there are so many.
+    """Makes trials of all pairs i < j of items, or of a draw if there are more than num_trials.
 
-    Drawn uniformly within each kind, in order. ValueError: unlabelled items; a draw among items
-    without any target pair.
+    The draw has num_trials distinct pairs. Half of them are target, as far as there are so many. It
+    is uniform within each kind, and the trials are in order.
+
+    Args:
+        items: N items with labels.
+        num_trials: The number of trials, at most.
+        rng: The random numbers.
+
+    Raises:
+        ValueError: Items have no label, or there is no target pair to draw.
     """
     total = len(items) * (len(items) - 1) // 2
     if total <= num_trials:
         return all_pairs(items)
     # With the items ordered by label, the later target partners of position p are p+1 ... end-1 and
-    # its nontarget ones end ... N-1. So a pair is a number, and distinct numbers are drawn: neither
-    # all pairs nor rejected draws are ever held.
+    # its nontarget partners are end ... N-1. So a pair is a number, and distinct numbers are drawn.
+    # Neither all pairs nor rejected draws are ever in memory.
     label = _classes(items)
     order = np.argsort(label, kind="stable")
     position = np.arange(len(items), dtype=np.int64)
@@ -108,31 +142,36 @@ def _decode(
     size: int,
     rng: np.random.Generator,
 ) -> NDArray[np.int64]:
-    """(2, size) distinct pairs of positions, uniform over the pairs (p, first_partner[p] + 0 ...
-    num_partners[p] - 1).
+    """(2, size) distinct pairs of positions.
+
+    They are uniform over the pairs (p, first_partner[p] + 0 ... num_partners[p] - 1).
     """
     upto = np.cumsum(num_partners)
-    drawn = (
-        rng.choice(int(upto[-1]), size=size, replace=False) if size else np.zeros(0, dtype=np.int64)
+    drawn = np.zeros(0, dtype=np.int64)
+    if size:
+        drawn = rng.choice(int(upto[-1]), size=size, replace=False)
+    position = np.searchsorted(upto, drawn, side="right")
+    return np.stack(
+        (position, first_partner[position] + drawn - (upto[position] - num_partners[position]))
     )
-    one = np.searchsorted(upto, drawn, side="right")
-    return np.stack((one, first_partner[one] + drawn - (upto[one] - num_partners[one])))
 
 
 def _classes(items: Sequence[Item]) -> NDArray[np.int64]:
-    unlabelled = [one.id for one in items if one.label is None]
+    """(N,) class numbers. Raises ValueError for items without label."""
+    unlabelled = [item.id for item in items if item.label is None]
     if unlabelled:
         raise ValueError(
             f"{len(unlabelled)} of {len(items)} items have no label ({name_first(unlabelled)}); a "
             "trial needs the subject of both sides"
         )
-    return np.unique([str(one.label) for one in items], return_inverse=True)[1].astype(np.int64)
+    return np.unique([str(item.label) for item in items], return_inverse=True)[1].astype(np.int64)
 
 
 def _trials(
     items: Sequence[Item], enrol: NDArray[np.integer], probe: NDArray[np.integer]
 ) -> Trials:
-    ids = tuple(one.id for one in items)
+    """The trials of these pairs of items, with their labels."""
+    ids = tuple(item.id for item in items)
     label = _classes(items)
     return Trials(
         ids, ids, enrol.astype(np.int32), probe.astype(np.int32), label[enrol] == label[probe]

@@ -1,6 +1,8 @@
-"""PixelScale, the front-end of image networks: the scale and order of colours that their weights
-were made for, saved with the model as KaldiFbank is with a speaker's; and what the field feeds, as
-parts that differ by little numbers and cost much where they are mixed up.
+"""PixelScale, the front-end of image networks.
+
+It has the scale and the order of colours that a network's weights were made for, and is saved with
+the model, as KaldiFbank is with a speaker's. Below it are the front-ends of the field as parts.
+They differ by little in their numbers, but mixing them up costs much.
 """
 
 from __future__ import annotations
@@ -14,18 +16,30 @@ from torch import Tensor, nn
 
 
 class PixelScale(nn.Module):
-    """(B, C, H, W) images of levels 0 to 255 -> ((image / scale - mean) / std, None), same shape; C
-    = len(mean) = `dim`, what the backbone takes in.
+    """Scales images of levels 0 to 255 to (image / scale - mean) / std.
 
-    mean, std: one value per channel, in the order of the images (RGB). bgr: reverse the channels
-    after that. crop: the central square of so many pixels of larger images (torchvision's
-    CenterCrop), so that one `read` serves training views, which come cropped, and whole images; 0 =
-    leave them. Arithmetic is float32 (float64 after .double()), also under autocast. ValueError for
-    other channels, edges shorter than crop, and images of different widths in a batch (relative
-    `lengths` other than None), since their padding would be seen as black.
+    Inputs are (B, C, H, W), and outputs are (B, C, H, W) and None, because nothing is padded. C =
+    len(mean) = `dim` is what the backbone takes in. Arithmetic is float32 (float64 after
+    .double()), also under autocast.
 
-    >>> PixelScale(mean=(0.5,), std=(0.5,))(torch.tensor([[[[0.0, 255.0]]]]))[0].flatten().tolist()
-    [-1.0, 1.0]
+    Args:
+        mean: One value per channel, in the order of the images (RGB).
+        std: One value per channel, above 0.
+        scale: The divisor of the levels, above 0.
+        bgr: Reverses the channels after scaling.
+        crop: The edge in pixels of the central square of larger images (torchvision's CenterCrop),
+            so that one `read` serves training views, which come cropped, and whole images. 0 leaves
+            them as they are.
+
+    Raises:
+        ValueError: The arguments contradict each other. In a call: the images have another number
+            of channels, have edges shorter than crop, or have different widths in a batch (relative
+            `lengths` other than None), since their padding would be seen as black.
+
+    Example:
+        >>> front_end = PixelScale(mean=(0.5,), std=(0.5,))
+        >>> front_end(torch.tensor([[[[0.0, 255.0]]]]))[0].flatten().tolist()
+        [-1.0, 1.0]
     """
 
     mean: Tensor
@@ -41,12 +55,9 @@ class PixelScale(nn.Module):
         crop: int = 0,
     ) -> None:
         super().__init__()
-        if (
-            not mean
-            or len(mean) != len(std)
-            or not all(map(math.isfinite, (*mean, *std, scale)))
-            or min(*std, scale) <= 0
-        ):
+        paired = 0 < len(mean) == len(std)
+        finite = all(map(math.isfinite, (*mean, *std, scale)))
+        if not paired or not finite or min(*std, scale) <= 0:
             raise ValueError(
                 f"PixelScale: mean {tuple(mean)}, std {tuple(std)}, scale {scale}; as many of "
                 "each, all finite, std and scale above 0, are needed"
@@ -61,6 +72,7 @@ class PixelScale(nn.Module):
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
 
     def forward(self, inputs: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, None]:
+        """Scales images (B, C, H, W); `lengths` must be None."""
         if lengths is not None:
             raise ValueError(
                 "PixelScale: images of different widths are in one batch; read them all in one "
@@ -85,35 +97,33 @@ class PixelScale(nn.Module):
         return scaled.flip(1) if self.bgr else scaled, None
 
     def extra_repr(self) -> str:
+        """The arguments, for the printed form of a network."""
         return (
             f"mean={self.mean.flatten().tolist()}, std={self.std.flatten().tolist()}, "
             f"scale={self.scale}, bgr={self.bgr}, crop={self.crop}"
         )
 
 
-# Faces (field-face 1.2). Weights made for one lose little by / 128 in place of / 127.5 and much by
-# the other order of colours.
-INSIGHTFACE = partial(
-    PixelScale, mean=(127.5,) * 3, std=(127.5,) * 3, scale=1.0
-)  # arcface_torch, OpenSphere, CVLface's models
+# Faces (field-face 1.2). Weights that were made for one of these lose little by / 128 in place of
+# / 127.5, but much by the other order of colours.
+# arcface_torch, OpenSphere and CVLface's models:
+INSIGHTFACE = partial(PixelScale, mean=(127.5,) * 3, std=(127.5,) * 3, scale=1.0)
 ADAFACE = partial(PixelScale, mean=(127.5,) * 3, std=(127.5,) * 3, scale=1.0, bgr=True)
-IJB_EVALS = partial(
-    PixelScale, mean=(127.5,) * 3, std=(128.0,) * 3, scale=1.0
-)  # insightface's ijb_evals.py, and many ONNX files
-MXNET = partial(
-    PixelScale, mean=(0.0,) * 3, std=(1.0,) * 3, scale=1.0
-)  # insightface's old MXNet models, whose first layers scale
+# insightface's ijb_evals.py, and many ONNX files:
+IJB_EVALS = partial(PixelScale, mean=(127.5,) * 3, std=(128.0,) * 3, scale=1.0)
+# insightface's old MXNet models, whose first layers scale:
+MXNET = partial(PixelScale, mean=(0.0,) * 3, std=(1.0,) * 3, scale=1.0)
 
-# Images. vMF paper, App. D.2 with vmf_embeddings, datasets/*.py: ImageNet's for CUB, Cars and SOP;
-# [0, 1] for MNIST, which is PixelScale's default.
+# Images. The vMF paper (App. D.2, with datasets/*.py of vmf_embeddings) has ImageNet's numbers for
+# CUB, Cars and SOP, and [0, 1] for MNIST, which is PixelScale's default.
 IMAGENET = partial(PixelScale, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR10 = partial(PixelScale, mean=CIFAR10_MEAN, std=(0.2470, 0.2435, 0.2616))
 CIFAR100_MEAN = (0.5071, 0.4865, 0.4409)
 CIFAR100 = partial(PixelScale, mean=CIFAR100_MEAN, std=(0.2673, 0.2564, 0.2762))
-# BN-Inception's weights are Caffe's: BGR, levels 0 to 255 less (104, 117, 128).
-# powerful-benchmarker, which the SimPLE paper used (Sec. 5.2); Revisiting-DML
-# (datasets/basic_dataset_scaffold.py) has the same rounded to .502, .4588, .4078 and .0039.
+# BN-Inception's weights are Caffe's: BGR, levels 0 to 255 less (104, 117, 128). These numbers are
+# those of powerful-benchmarker, which the SimPLE paper used (Sec. 5.2). Revisiting-DML
+# (datasets/basic_dataset_scaffold.py) has the same, rounded to .502, .4588, .4078 and .0039.
 BN_INCEPTION = partial(
     PixelScale, mean=(128 / 255, 117 / 255, 104 / 255), std=(1 / 255, 1 / 255, 1 / 255), bgr=True
 )

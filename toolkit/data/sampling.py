@@ -1,5 +1,6 @@
-"""Which items go into which batch: pure functions of (seed, epoch), so that any step can be found
-again without saved state.
+"""Decides which items go into which batch.
+
+These are pure functions of (seed, epoch), so that any step can be found again without saved state.
 """
 
 from __future__ import annotations
@@ -18,25 +19,38 @@ Index = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Sampling:
-    """batch_size items a step; an epoch has as many whole batches as the items fill (what is left
-    over is dropped).
+    """How the items of a step are drawn.
 
-    items_per_class=0: a shuffled pass over all items. items_per_class=K: batch_size/K classes x K
-    items; every class once per epoch pass, items of a class in shuffled rounds. weighting="sqrt":
-    each place is given to a class with probability proportional to the square root of its size, and
-    the items of a class are drawn equally often up to one (word2vec's and mBERT's compromise
-    between the classes' natural shares and equal ones).
+    There are three ways beside the plain one, a shuffled pass over all items. They exclude each
+    other.
 
-    open_shards=W: a shuffled pass whose reads stay near each other, for items in tar shards: the
-    shards come in shuffled order and their items are mixed within a window of W shards that slides
-    over them.
-    - Locality: every draw is from one of the W shards open at its time; each time the window moves
-      by one, one shard is closed and the next opened, so that a shard is opened once in an epoch
-      (the W - 1 that are open where it begins and ends, twice).
-    - Mixing: an item lies anywhere in its shard's time with equal probability, so that two
-      neighbours share a shard with probability 1/W (where shards are of a size) and a batch draws
-      on all W; with W = number of shards or more it is the plain shuffle. Of shards that were
-      packed in shuffled order (toolkit.data.shards.write), a window is a random sample of the data.
+    - `items_per_class=K` draws batch_size/K classes x K items. Every class comes once in each pass
+      over the classes, and the items of a class come in shuffled rounds.
+    - `weighting="sqrt"` gives each place to a class with probability proportional to the square
+      root of its size. The items of a class are drawn equally often up to one. This is the
+      compromise of word2vec and mBERT between the natural shares of the classes and equal ones.
+    - `open_shards=W` is a shuffled pass whose reads stay near each other, for items in tar shards.
+      The shards come in shuffled order, and their items are mixed within a window of W shards that
+      slides over them.
+
+    About the window of W shards:
+
+    - Locality: every draw is from one of the W shards that are open at its time. Each time the
+      window moves by one, one shard is closed and the next is opened. So a shard is opened once in
+      an epoch; only the W - 1 shards that are open where the epoch begins and ends are opened
+      twice.
+    - Mixing: an item lies anywhere in the time of its shard with equal probability. So two
+      neighbours share a shard with probability 1/W (if the shards have one size), and a batch draws
+      on all W. With W equal to the number of shards or more, it is the plain shuffle. If the shards
+      were packed in shuffled order (toolkit.data.shards.write), a window is a random sample of the
+      data.
+
+    Attributes:
+        batch_size: Items in a step. An epoch has as many whole batches as the items fill; what is
+            left over is dropped.
+        items_per_class: K, or 0 for the other ways.
+        weighting: "uniform" or "sqrt".
+        open_shards: W, or 0 for the other ways.
     """
 
     batch_size: int = 64
@@ -48,8 +62,21 @@ class Sampling:
 def epoch_batches(
     labels: Index, sampling: Sampling, *, seed: int, epoch: int, shards: Index | None = None
 ) -> Index:
-    """(num_batches, batch_size) item indices of one epoch, equal for equal arguments. labels,
-    shards: (N,) class and shard number of each item.
+    """Draws the batches of one epoch; equal arguments give equal batches.
+
+    Args:
+        labels: The class number of each item (N,).
+        sampling: How to draw.
+        seed: The seed of the run.
+        epoch: The number of the epoch.
+        shards: The shard number of each item (N,), needed where sampling.open_shards is set.
+
+    Returns:
+        Item indices (num_batches, batch_size).
+
+    Example:
+        >>> epoch_batches(np.zeros(5, np.int64), Sampling(batch_size=2), seed=0, epoch=0).shape
+        (2, 2)
     """
     rng = np.random.default_rng((seed, epoch))
     if sampling.items_per_class:
@@ -71,26 +98,48 @@ def draws(
     stop: int,
     shards: Index | None = None,
 ) -> Iterator[list[Draw]]:
-    """The batches of steps start..stop-1; a run resumed at `start` sees what an uninterrupted one
-    sees. shards: (N,) shard number of each item, where sampling.open_shards is set
-    (toolkit.data.shards.shard_numbers).
+    """Yields the batches of the steps start to stop - 1.
+
+    A run that is resumed at `start` sees what an uninterrupted one sees.
+
+    Args:
+        labels: The class number of each item (N,).
+        sampling: How to draw.
+        seed: The seed of the run.
+        start: The first step.
+        stop: The step after the last.
+        shards: The shard number of each item (N,), needed where sampling.open_shards is set; see
+            toolkit.data.shards.shard_numbers.
+
+    Yields:
+        The batch_size draws of one step.
+
+    Raises:
+        ValueError: As for `check`.
     """
     check(labels, sampling, shards)
     per_epoch = max(1, labels.size // sampling.batch_size)
     epoch, batches = -1, np.empty((0, 0), dtype=np.int64)
     for step in range(start, stop):
-        wanted, row = divmod(step, per_epoch)
-        if wanted != epoch:
-            epoch, batches = (
-                wanted,
-                epoch_batches(labels, sampling, seed=seed, epoch=wanted, shards=shards),
-            )
+        needed, row = divmod(step, per_epoch)
+        if needed != epoch:
+            epoch = needed
+            batches = epoch_batches(labels, sampling, seed=seed, epoch=epoch, shards=shards)
             assert len(batches) == per_epoch
         yield [Draw(index, step, position) for position, index in enumerate(batches[row].tolist())]
 
 
 def check(labels: Index, sampling: Sampling, shards: Index | None = None) -> None:
-    """ValueError if the data cannot fill one batch, or the settings contradict each other."""
+    """Refuses settings that contradict each other, and data that cannot fill one batch.
+
+    Args:
+        labels: The class number of each item (N,).
+        sampling: How to draw.
+        shards: The shard number of each item (N,), if they are in shards.
+
+    Raises:
+        ValueError: The message says which setting is wrong, and what is allowed.
+    """
     size, each, window = sampling.batch_size, sampling.items_per_class, sampling.open_shards
     if size < 1 or each < 0 or window < 0:
         raise ValueError(
@@ -129,7 +178,7 @@ def check(labels: Index, sampling: Sampling, shards: Index | None = None) -> Non
 
 
 def _class_balanced(labels: Index, sampling: Sampling, rng: np.random.Generator) -> Index:
-    """N classes x K items; an epoch has about as many draws as there are items.
+    """Batches of N classes x K items; an epoch has about as many draws as there are items.
 
     A class smaller than K repeats its items.
     """
@@ -140,16 +189,16 @@ def _class_balanced(labels: Index, sampling: Sampling, rng: np.random.Generator)
     first = np.cumsum(sizes) - sizes
     per_batch = sampling.batch_size // each
     num_batches = max(1, labels.size // sampling.batch_size)
-    # Whole shuffled rounds over the classes, so that no class is drawn twice in a batch unless a
-    # round ends inside it; that case is swapped away below.
+    # The classes come in whole shuffled rounds, so that no class is drawn twice in a batch unless a
+    # round ends inside it. `_without_repeats` removes that case.
     order = np.concatenate(
         [rng.permutation(sizes.size) for _ in range(-(-num_batches * per_batch // sizes.size))]
     )[: num_batches * per_batch]
     visits = _without_repeats(order.reshape(num_batches, per_batch), sizes.size, rng).reshape(-1)
 
-    # Each visit takes the next K of its class's line of shuffled rounds. Round k of a class is
-    # shuffled at the first visit that reaches into it, in the order of the visits: the random
-    # numbers are drawn as if the batches were made one by one.
+    # Each class has a line of shuffled rounds of its items, and each visit takes the next K of it.
+    # Round k of a class is shuffled at the first visit that reaches into it, in the order of the
+    # visits. So the random numbers are drawn as if the batches were made one by one.
     num_visits = np.bincount(visits, minlength=sizes.size)
     by_visit = np.argsort(visits, kind="stable")
     first_visit = np.cumsum(num_visits) - num_visits
@@ -175,37 +224,38 @@ def _class_balanced(labels: Index, sampling: Sampling, rng: np.random.Generator)
 
 
 def _sqrt_weighted(labels: Index, rng: np.random.Generator) -> Index:
-    """(N,) draws with repeats, in random order: places are given to classes by the square roots of
-    their sizes.
+    """(N,) draws with repeats, in random order.
+
+    Places are given to classes by the square roots of their sizes.
     """
     sizes = np.bincount(labels)
     share = np.sqrt(sizes)
     drawn = rng.multinomial(labels.size, share / share.sum())
     rounds, rest = np.divmod(drawn, np.maximum(sizes, 1))
-    by_class = rng.permutation(labels.size)
-    by_class = by_class[
-        np.argsort(labels[by_class], kind="stable")
-    ]  # each class's items in random order
+    # The items in the order of their classes, those of a class in random order.
+    shuffled = rng.permutation(labels.size)
+    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
     rank = np.arange(labels.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     ordered = labels[by_class]
     return rng.permutation(np.repeat(by_class, rounds[ordered] + (rank < rest[ordered])))
 
 
 def _windowed(shards: Index, window: int, rng: np.random.Generator) -> Index:
-    """(N,) a pass over all items: shard r of the shuffled order spreads its items evenly over the
-    times r to r + window, on a ring of num_shards.
+    """(N,) a pass over all items in which neighbours come from few shards.
+
+    Shard r of the shuffled order spreads its items evenly over the times r to r + window, on a ring
+    of num_shards.
     """
     num_shards = int(shards.max()) + 1
     place = rng.permutation(num_shards)
     time = place[shards] + rng.random(shards.size) * min(window, num_shards)
-    time[time >= num_shards] -= (
-        num_shards  # on a ring, so that the first and last batches are mixed as well as the others
-    )
+    # Time is a ring, so that the first and the last batches are mixed as well as the others.
+    time[time >= num_shards] -= num_shards
     return np.argsort(time, kind="stable")
 
 
 def _without_repeats(batches: Index, num_classes: int, rng: np.random.Generator) -> Index:
-    """Replace a class that a batch holds twice by one that it does not hold."""
+    """Replaces a class that a batch contains twice by one that it does not contain."""
     ascending = np.sort(batches, axis=1)
     for number in np.flatnonzero((ascending[:, 1:] == ascending[:, :-1]).any(axis=1)):
         row = batches[number]
@@ -217,4 +267,5 @@ def _without_repeats(batches: Index, num_classes: int, rng: np.random.Generator)
 
 
 def _in_batches(order: Index, size: int) -> Index:
+    """Cuts an order of items into whole batches."""
     return order[: order.size // size * size].reshape(-1, size).astype(np.int64)

@@ -1,5 +1,6 @@
-"""The samples of one tar shard, whoever packed it: its headers are read once, within bounds, and
-nothing is unpacked.
+"""The samples of one tar shard, whoever packed it.
+
+The headers are read once, within bounds, and nothing is unpacked.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ import io
 import json
 import tarfile
 from pathlib import Path
-from typing import TypeGuard
+from typing import NamedTuple, TypeGuard
 
 from eval.types import name_first
 from toolkit.data.batch import MAX_SPAN, Item
@@ -26,8 +27,9 @@ Label = tuple[str | None, str | None]  # label and id, as far as they are stated
 
 
 class _Headers(io.BufferedReader):
-    """What tarfile reads headers through: no single read is large, so that no header makes it
-    allocate what it claims.
+    """The file that tarfile reads headers through.
+
+    No single read is large, so that no header makes tarfile allocate what the header claims.
     """
 
     def read(self, size: int | None = -1, /) -> bytes:
@@ -36,18 +38,51 @@ class _Headers(io.BufferedReader):
         return super().read(size)
 
 
-def scan(shard: Path) -> list[Item]:
-    """The data members as items with their spans, in the shard's order; label None where no label
-    member fits (see toolkit.data.shards).
+class _Contents(NamedTuple):
+    """What the headers of a shard list."""
 
-    Folders, hidden files and names without a suffix are passed over. ValueError for anything but a
-    whole, uncompressed tar archive, and for links, devices, sparse files, absolute paths, "..", and
-    names that are not printable or longer than 1,024 characters: all counted, the first named.
+    data: list[tuple[str, str, int, int]]  # key, suffix, offset and size of each data member
+    labels: dict[str, dict[str, Label]]  # key -> suffix -> label
+    refused: list[tuple[str, str]]  # name and reason
+
+    def add(self, file: io.BufferedReader, member: tarfile.TarInfo) -> None:
+        """Adds a member. Label members are read from the file."""
+        if member.isdir():
+            return
+        name = member.name.removeprefix("./")
+        if reason := _refuse(member, name):
+            self.refused.append((member.name[:80], reason))
+            return
+        folder, slash, base = name.rpartition("/")
+        stem, _, ending = base.rpartition(".")
+        if not stem or base.startswith(".") or not ending:
+            return
+        key, ending = folder + slash + stem, "." + ending.lower()
+        if ending not in LABEL_SUFFIXES:
+            self.data.append((key, ending, member.offset_data, member.size))
+        elif member.size <= _MAX_HEADER:
+            file.seek(member.offset_data)
+            self.labels.setdefault(key, {})[ending] = _label(ending, file.read(member.size))
+
+
+def scan(shard: Path) -> list[Item]:
+    """Lists the data members of a shard as items with their spans.
+
+    Folders, hidden files and names without a suffix are passed over. The label of an item is None
+    where no label member fits (see toolkit.data.shards).
+
+    Args:
+        shard: A plain tar archive.
+
+    Returns:
+        The items in the order of the shard.
+
+    Raises:
+        ValueError: It is not a whole, uncompressed tar archive. Or it contains links, devices,
+            sparse files, absolute paths, "..", or names that are not printable or longer than 1,024
+            characters; all of these are counted, and the first is named.
     """
     size = shard.stat().st_size
-    data: list[tuple[str, str, int, int]] = []
-    labels: dict[str, dict[str, Label]] = {}  # key -> suffix -> label
-    refused: list[tuple[str, str]] = []  # name, reason
     with _Headers(io.FileIO(shard)) as file:
         magic = file.read(2)
         if magic in _MAGIC:
@@ -57,78 +92,71 @@ def scan(shard: Path) -> list[Item]:
             )
         file.seek(0)
         try:
-            with tarfile.open(fileobj=file, mode="r:") as tar:
-                kept: list[tarfile.TarInfo] = tar.members  # type: ignore[attr-defined]
-                num_members = end = 0
-                while (member := tar.next()) is not None:
-                    kept.clear()  # or tarfile would hold them all
-                    num_members += 1
-                    if num_members > _MAX_MEMBERS or {"path", "size"} & tar.pax_headers.keys():
-                        raise ValueError(
-                            f"over {_MAX_MEMBERS} members"
-                            if num_members > _MAX_MEMBERS
-                            else "a global header that renames all members"
-                        )
-                    if (
-                        member.offset < end
-                        or member.size < 0
-                        or member.offset_data + member.size > size
-                    ):
-                        raise ValueError(
-                            f"member {member.name[:80]!r} claims {member.size} bytes from byte "
-                            f"{member.offset_data} of {size}"
-                        )
-                    end = member.offset_data + member.size if member.isreg() else member.offset_data
-                    if member.isdir():
-                        continue
-                    name = member.name.removeprefix("./")
-                    if reason := _refuse(member, name):
-                        refused.append((member.name[:80], reason))
-                        continue
-                    folder, slash, base = name.rpartition("/")
-                    stem, _, ending = base.rpartition(".")
-                    if not stem or base.startswith(".") or not ending:
-                        continue
-                    key, ending = folder + slash + stem, "." + ending.lower()
-                    if ending not in LABEL_SUFFIXES:
-                        data.append((key, ending, member.offset_data, member.size))
-                    elif member.size <= _MAX_HEADER:
-                        file.seek(member.offset_data)
-                        labels.setdefault(key, {})[ending] = _label(ending, file.read(member.size))
-                file.seek(
-                    tar.offset
-                )  # of the first header that is none: a whole archive has nothing but zeros there
+            contents = _read_headers(file, size)
         except (tarfile.TarError, ValueError, OSError, OverflowError, RecursionError) as error:
             raise ValueError(
                 f"{shard}: damaged or truncated, {str(error)[:200]}; {_REMEDY}"
             ) from None
         rest = size - file.tell()
-        if (
-            rest < tarfile.BLOCKSIZE
-            or rest > _MAX_TAIL
-            or any(
-                any(file.read(min(_MAX_HEADER, rest - at))) for at in range(0, rest, _MAX_HEADER)
-            )
-        ):
+        if not tarfile.BLOCKSIZE <= rest <= _MAX_TAIL or not _is_zero(file, rest):
             raise ValueError(
                 f"{shard}: truncated, damaged or joined, no end of archive at byte {size - rest} "
                 f"of {size}; {_REMEDY}"
             )
-    if refused:
+    if contents.refused:
         raise ValueError(
-            f"{shard}: {len(refused)} members are refused "
-            f"({name_first(one for one, _ in refused)}): {refused[0][1]}; {_REMEDY}"
+            f"{shard}: {len(contents.refused)} members are refused "
+            f"({name_first(name for name, _ in contents.refused)}): {contents.refused[0][1]}; "
+            f"{_REMEDY}"
         )
-    return [_item(shard, labels, *one) for one in data]
+    return [_item(shard, contents.labels, *member) for member in contents.data]
+
+
+def _read_headers(file: _Headers, size: int) -> _Contents:
+    """The contents of an archive of `size` bytes; `file` is then where the headers end."""
+    contents = _Contents([], {}, [])
+    with tarfile.open(fileobj=file, mode="r:") as tar:
+        kept: list[tarfile.TarInfo] = tar.members  # type: ignore[attr-defined]
+        num_members = end = 0
+        while (member := tar.next()) is not None:
+            kept.clear()  # tarfile would keep all of them in memory
+            num_members += 1
+            if num_members > _MAX_MEMBERS:
+                raise ValueError(f"over {_MAX_MEMBERS} members")
+            if {"path", "size"} & tar.pax_headers.keys():
+                raise ValueError("a global header that renames all members")
+            stop = member.offset_data + member.size
+            if member.offset < end or member.size < 0 or stop > size:
+                raise ValueError(
+                    f"member {member.name[:80]!r} claims {member.size} bytes from byte "
+                    f"{member.offset_data} of {size}"
+                )
+            end = stop if member.isreg() else member.offset_data
+            contents.add(file, member)
+        # From the first block that is not a header on, a whole archive has nothing but zeros.
+        file.seek(tar.offset)
+    return contents
+
+
+def _is_zero(file: _Headers, size: int) -> bool:
+    """Whether the next `size` bytes of a file are zeros."""
+    return not any(
+        any(file.read(min(_MAX_HEADER, size - start))) for start in range(0, size, _MAX_HEADER)
+    )
 
 
 def is_name(text: object) -> TypeGuard[str]:
-    """Whether it can be an id or a label: a line of 1 to 1,024 printable characters."""
+    r"""Returns whether a value can be an id or a label: a line of 1 to 1,024 printable characters.
+
+    Example:
+        >>> is_name("ann"), is_name(""), is_name("two\nlines"), is_name(3)
+        (True, False, False, False)
+    """
     return isinstance(text, str) and 0 < len(text) <= MAX_NAME and text.isprintable()
 
 
 def _refuse(member: tarfile.TarInfo, name: str) -> str:
-    """Why a member is refused; empty if it is not."""
+    """Why a member is refused; an empty text if it is not."""
     if not member.isreg() or member.issparse():
         return "a link, device or sparse file"
     if not is_name(name) or name.startswith(("/", "\\")) or ".." in name.split("/"):
@@ -140,17 +168,18 @@ def _refuse(member: tarfile.TarInfo, name: str) -> str:
 
 
 def _label(ending: str, content: bytes) -> Label:
-    """What a label member says; nothing if it holds no label, as a caption in KEY.txt or metadata
-    in KEY.json.
+    """The label and the id that a label member states, as far as it does.
+
+    A caption in KEY.txt or metadata in KEY.json state none.
     """
     try:
         text = content.decode("utf-8-sig").strip()
-        held = json.loads(text) if ending == ".json" else {"label": text}
+        value = json.loads(text) if ending == ".json" else {"label": text}
     except (ValueError, RecursionError):
         return None, None
-    if not isinstance(held, dict):
+    if not isinstance(value, dict):
         return None, None
-    label, id = held.get("label"), held.get("id")
+    label, id = value.get("label"), value.get("id")
     label = str(label) if type(label) is int else label
     return label if is_name(label) else None, id if is_name(id) else None
 
@@ -158,8 +187,14 @@ def _label(ending: str, content: bytes) -> Label:
 def _item(
     shard: Path, labels: dict[str, dict[str, Label]], key: str, ending: str, offset: int, size: int
 ) -> Item:
+    """The item of a data member: its id, and its label if there is one under either key."""
     folder, slash, base = key.rpartition("/")
     mine, shared = labels.get(key, {}), labels.get(folder + slash + base.partition(".")[0], {})
-    stated = [found[one][0] for found in (mine, shared) for one in LABEL_SUFFIXES if one in found]
-    label = next((one for one in stated if one is not None), None)
+    stated = [
+        members[suffix][0]
+        for members in (mine, shared)
+        for suffix in LABEL_SUFFIXES
+        if suffix in members
+    ]
+    label = next((text for text in stated if text is not None), None)
     return Item(mine.get(".json", (None, None))[1] or key, shard, label, (offset, size), ending)

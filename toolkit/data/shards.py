@@ -1,14 +1,16 @@
-"""Data sets in tar shards, as webdataset and WeSpeaker have them: pack items, list them, and read
-each from its span without unpacking.
+"""Data sets in tar shards, as webdataset and WeSpeaker have them.
+
+Items are packed, listed, and read each from its span without unpacking.
 
 A shard is a plain tar archive. A sample is a data member KEY.flac (any suffix) and a label member
-KEY.cls, KEY.spk, KEY.json ({"label": ..., "id": ...}) or KEY.txt, the first of these that holds
-one. Formats: webdataset (webdataset/writer.py, tariterators.py: the key ends at the first dot of
-the file name) and WeSpeaker (tools/make_shard_list.py, wespeaker/dataset/processor.py: it ends at
-the last dot; KEY.spk). The id is the name up to the last dot; its label is looked up under that and
-then under webdataset's key, so that KEY.left.jpg and KEY.right.jpg share KEY.cls.
+KEY.cls, KEY.spk, KEY.json ({"label": ..., "id": ...}) or KEY.txt; the first of these that contains
+a label counts. The formats are those of webdataset (webdataset/writer.py, tariterators.py), where
+the key ends at the first dot of the file name, and of WeSpeaker (tools/make_shard_list.py,
+wespeaker/dataset/processor.py), where it ends at the last dot and labels are in KEY.spk. Here the
+id is the name up to the last dot. Its label is looked up under that and then under webdataset's
+key, so that KEY.left.jpg and KEY.right.jpg share KEY.cls.
 
-Beside each shard lies an index, SHARD.tar.index: JSON lines, one header and then [id, label,
+Beside each shard lies an index, SHARD.tar.index. It has JSON lines: one header and then [id, label,
 suffix, offset, size] for each item. Shards by others are scanned once and given one.
 """
 
@@ -50,74 +52,95 @@ def items(
     labelled: bool = True,
     prefix: bool = False,
 ) -> list[Item]:
-    """The items of all shards, in order of shard and place in it: what a recipe names where others
-    name a folder's items.
+    """Lists the items of all shards; a recipe names it where others name the items of a folder.
 
-    data: a folder (with `pattern` below it), one shard, or a pattern such as "data/train-*.tar".
-    suffixes: the data members wanted, such as (".flac",); () = all that are no label.
-    labelled=False: items may lack a label. prefix=True: ids get their shard's name in front, for
-    shards that number their samples anew. FileNotFoundError where there are no shards. ValueError
-    counts and names the shards that are truncated, damaged or do not match their index, items
-    without label, and repeated ids. A missing index is written, with a warning where that is not
-    permitted.
+    A missing index is written, with a warning where that is not permitted.
+
+    Args:
+        data: A folder (with `pattern` below it), one shard, or a pattern such as
+            "data/train-*.tar".
+        pattern: The names of the shards in a folder.
+        suffixes: The suffixes of the data members to list, such as (".flac",); () lists all members
+            that are not labels.
+        labelled: Refuses items without a label.
+        prefix: Puts the name of the shard in front of the ids, for shards that number their samples
+            anew.
+
+    Returns:
+        The items, in the order of the shards and of their places in them.
+
+    Raises:
+        FileNotFoundError: There are no shards.
+        ValueError: Shards are truncated, damaged or do not match their index; items have no label;
+            or ids are repeated. All are counted, and the first are named.
     """
     shards = _find(Path(data), pattern)
-    found: list[Item] = []
-    damaged: list[tuple[str, str]] = []  # name, reason
-    texts: dict[str, str] = {}  # one string per label and suffix, not per item
-    with _uncollected():
-        for shard in shards:
-            try:
-                held = _listed(shard)
-            except (ValueError, OSError) as error:
-                damaged.append((shard.name, str(error)))
-                continue
-            for id, path, label, span, ending in held:
-                if not suffixes or ending in suffixes:
-                    kept = None if label is None else texts.setdefault(label, label)
-                    found.append(
-                        Item(
-                            f"{shard.stem}/{id}" if prefix else id,
-                            path,
-                            kept,
-                            span,
-                            texts.setdefault(ending, ending),
-                        )
-                    )
-    if damaged:
-        raise ValueError(
-            f"{len(damaged)} of {len(shards)} shards cannot be used "
-            f"({name_first(one for one, _ in damaged)}): {damaged[0][1]}"
-        )
-    if not found:
+    listed = _list_all(shards, suffixes, prefix)
+    if not listed:
         raise ValueError(
             f"{data}: {len(shards)} shards without {' or '.join(suffixes) or 'data'} members; "
             "samples are KEY.flac and KEY.cls, or such"
         )
-    unlabelled = [one.name for one in found if one.label is None]
+    unlabelled = [item.name for item in listed if item.label is None]
     if labelled and unlabelled:
         raise ValueError(
-            f"{len(unlabelled)} of {len(found)} items in shards have no label "
+            f"{len(unlabelled)} of {len(listed)} items in shards have no label "
             f"({name_first(unlabelled)}); each needs a member KEY{', KEY'.join(LABEL_SUFFIXES)}"
             " beside it: pack them with labels, name the `suffixes` that count as data, or set "
             "labelled=False"
         )
     try:
-        check_unique(found, str(data))
+        check_unique(listed, str(data))
     except ValueError as error:
         raise ValueError(
             f"{error}; name the `suffixes` that count as data, or set prefix=True if each shard "
             "numbers its samples anew"
         ) from None
-    return found
+    return listed
+
+
+def _list_all(shards: Sequence[Path], suffixes: tuple[str, ...], prefix: bool) -> list[Item]:
+    """The items with these suffixes. Raises ValueError for shards that cannot be used."""
+    items: list[Item] = []
+    damaged: list[tuple[str, str]] = []  # name, reason
+    texts: dict[str, str] = {}  # one string in memory per label and suffix, not per item
+    with _uncollected():
+        for shard in shards:
+            try:
+                listed = _listed(shard)
+            except (ValueError, OSError) as error:
+                damaged.append((shard.name, str(error)))
+                continue
+            for id, path, label, span, ending in listed:
+                if not suffixes or ending in suffixes:
+                    name = f"{shard.stem}/{id}" if prefix else id
+                    text = None if label is None else texts.setdefault(label, label)
+                    items.append(Item(name, path, text, span, texts.setdefault(ending, ending)))
+    if damaged:
+        raise ValueError(
+            f"{len(damaged)} of {len(shards)} shards cannot be used "
+            f"({name_first(name for name, _ in damaged)}): {damaged[0][1]}"
+        )
+    return items
 
 
 def shard_numbers(items: Sequence[Item]) -> NDArray[np.int64]:
-    """(N,) number of each item's shard, by first occurrence: what Sampling.open_shards needs.
+    """Numbers the shards of items by first occurrence, as Sampling.open_shards needs.
 
-    ValueError counts items that are in no shard.
+    Args:
+        items: N items in shards.
+
+    Returns:
+        The number of each item's shard (N,).
+
+    Raises:
+        ValueError: Items are in no shard; they are counted.
+
+    Example:
+        >>> shard_numbers([Item(str(i), Path(f"{i // 2}.tar"), span=(512, 9)) for i in range(4)])
+        array([0, 0, 1, 1])
     """
-    outside = [one.id for one in items if one.span is None]
+    outside = [item.id for item in items if item.span is None]
     if outside:
         raise ValueError(
             f"{len(outside)} of {len(items)} items are files, in no tar shard "
@@ -125,7 +148,7 @@ def shard_numbers(items: Sequence[Item]) -> NDArray[np.int64]:
         )
     numbers: dict[Path, int] = {}
     return np.fromiter(
-        (numbers.setdefault(one.path, len(numbers)) for one in items),
+        (numbers.setdefault(item.path, len(numbers)) for item in items),
         dtype=np.int64,
         count=len(items),
     )
@@ -140,14 +163,28 @@ def write(
     seed: int = 0,
     progress: bool = False,
 ) -> list[Path]:
-    """Pack items (files, or spans of other shards) in seeded random order into
-    folder/NAME-000000.tar, ... of at most shard_bytes; returns the shards.
+    """Packs items in seeded random order into tar shards folder/NAME-000000.tar and so on.
 
-    Members are 000000042.flac and 000000042.json with the item's id and label; equal arguments give
-    equal bytes. The shards appear in the folder when all of them are whole; run again after an
-    interruption, it goes on where it stopped (an item changed meanwhile without changing its size
-    is not noticed). ValueError counts items that are missing, empty, over 1 GiB, or without a
-    usable suffix, and refuses a folder with other shards of that name.
+    Members are 000000042.flac and 000000042.json with the item's id and label. Equal arguments give
+    equal bytes. The shards appear in the folder when all of them are whole. After an interruption,
+    the same call goes on where it stopped; it does not notice an item that was changed meanwhile
+    without changing its size.
+
+    Args:
+        items: Files, or spans of other shards.
+        folder: Where the shards go; made if it does not exist.
+        name: The beginning of their names.
+        shard_bytes: The size of a shard in bytes, at most; an item that is larger alone gets a
+            shard of its own.
+        seed: The seed of the order.
+        progress: Shows a bar.
+
+    Returns:
+        The shards.
+
+    Raises:
+        ValueError: Items are missing, empty, over 1 GiB, or without a usable suffix, and are
+            counted; or the folder contains other shards of that name.
     """
     items, folder = list(items), Path(folder)
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
@@ -161,6 +198,42 @@ def write(
     check_unique(items, "items")
     records, sizes = _label_members(items), _sizes(items)
     order = np.random.default_rng(seed).permutation(len(items)).tolist()
+    plan = _plan(order, sizes, records, shard_bytes)
+    shards = [folder / f"{name}-{number:06d}.tar" for number in range(len(plan))]
+    contents = {
+        shard: [(items[i].id, items[i].label, items[i].suffix, sizes[i]) for i in numbers]
+        for shard, numbers in zip(shards, plan, strict=True)
+    }
+    there = {path for path in folder.glob(f"{name}-*.tar") if path.is_file()}
+    others = sorted(
+        path.name for path in there if path not in contents or not _holds(path, contents[path])
+    )
+    if others:
+        raise ValueError(
+            f"{folder} holds {len(others)} other shards ({name_first(others)}); choose another "
+            "name or folder, or remove them"
+        )
+    unfinished = folder / f".{name}.unfinished"
+    unfinished.mkdir(parents=True, exist_ok=True)
+    first = 0
+    for shard, chosen in track(list(zip(shards, plan, strict=True)), "packing", show=progress):
+        if shard not in there and not _holds(unfinished / shard.name, contents[shard]):
+            members = [(items[i], sizes[i], records[i]) for i in chosen]
+            _pack(unfinished / shard.name, members, first)
+        first += len(chosen)
+    for shard in shards:
+        if shard not in there:
+            move(_index_of(unfinished / shard.name), _index_of(shard))
+            move(unfinished / shard.name, shard)
+    # This also removes what an earlier plan or a process that was killed left there.
+    shutil.rmtree(unfinished)
+    return shards
+
+
+def _plan(
+    order: Sequence[int], sizes: Sequence[int], records: Sequence[bytes], shard_bytes: int
+) -> list[list[int]]:
+    """The numbers of the items of each shard, so that none is larger than shard_bytes."""
     plan: list[list[int]] = []
     room = 0
     for number in order:
@@ -172,66 +245,33 @@ def write(
             room = shard_bytes - 2 * _BLOCK
         plan[-1].append(number)
         room -= needed
-    shards = [folder / f"{name}-{number:06d}.tar" for number in range(len(plan))]
-    wanted = {
-        shard: [(items[i].id, items[i].label, items[i].suffix, sizes[i]) for i in one]
-        for shard, one in zip(shards, plan, strict=True)
-    }
-    there = {one for one in folder.glob(f"{name}-*.tar") if one.is_file()}
-    others = sorted(one.name for one in there if one not in wanted or not _holds(one, wanted[one]))
-    if others:
-        raise ValueError(
-            f"{folder} holds {len(others)} other shards ({name_first(others)}); choose another "
-            "name or folder, or remove them"
-        )
-    unfinished = folder / f".{name}.unfinished"
-    unfinished.mkdir(parents=True, exist_ok=True)
-    first = 0
-    for shard, chosen in track(list(zip(shards, plan, strict=True)), "packing", show=progress):
-        if shard not in there and not _holds(unfinished / shard.name, wanted[shard]):
-            _pack(
-                unfinished / shard.name, [(items[i], sizes[i], records[i]) for i in chosen], first
-            )
-        first += len(chosen)
-    for shard in shards:
-        if shard not in there:
-            move(_index_of(unfinished / shard.name), _index_of(shard))
-            move(unfinished / shard.name, shard)
-    shutil.rmtree(
-        unfinished
-    )  # with what is left there of an earlier plan, or of a process that was killed
-    return shards
+    return plan
 
 
 def _sizes(items: Sequence[Item]) -> list[int]:
-    """Bytes of every item."""
+    """The bytes of every item. Raises ValueError for items that cannot be packed."""
     sizes: list[int] = []
     bad: list[tuple[str, str]] = []  # name, reason
-    for one in items:
-        size = (
-            one.span[1]
-            if one.span is not None
-            else one.path.stat().st_size
-            if one.path.is_file()
-            else -1
-        )
+    for item in items:
+        if item.span is not None:
+            size = item.span[1]
+        else:
+            size = item.path.stat().st_size if item.path.is_file() else -1
         sizes.append(size)
         if size < 0:
-            bad.append((one.name, "no such file"))
+            bad.append((item.name, "no such file"))
         elif not 0 < size <= MAX_SPAN:
-            bad.append((one.name, f"{size} bytes; 1 to {MAX_SPAN} are allowed"))
-        elif not re.fullmatch(r"\.[a-z0-9_]{1,16}", one.suffix) or one.suffix in LABEL_SUFFIXES:
-            bad.append(
-                (
-                    one.name,
-                    f"the suffix {one.suffix!r}; one such as '.flac' is needed, and "
-                    f"{', '.join(LABEL_SUFFIXES)} are labels",
-                )
+            bad.append((item.name, f"{size} bytes; 1 to {MAX_SPAN} are allowed"))
+        elif not re.fullmatch(r"\.[a-z0-9_]{1,16}", item.suffix) or item.suffix in LABEL_SUFFIXES:
+            reason = (
+                f"the suffix {item.suffix!r}; one such as '.flac' is needed, and "
+                f"{', '.join(LABEL_SUFFIXES)} are labels"
             )
+            bad.append((item.name, reason))
     if bad:
         raise ValueError(
             f"{len(bad)} of {len(items)} items cannot be packed "
-            f"({name_first(one for one, _ in bad)}): {bad[0][1]}"
+            f"({name_first(name for name, _ in bad)}): {bad[0][1]}"
         )
     if not items:
         raise ValueError("there are no items to pack")
@@ -239,10 +279,11 @@ def _sizes(items: Sequence[Item]) -> list[int]:
 
 
 def _label_members(items: Sequence[Item]) -> list[bytes]:
+    """The JSON text that states the id and the label of each item."""
     bad = [
-        one.id
-        for one in items
-        if not (is_name(one.id) and (one.label is None or is_name(one.label)))
+        item.id
+        for item in items
+        if not (is_name(item.id) and (item.label is None or is_name(item.label)))
     ]
     if bad:
         raise ValueError(
@@ -250,12 +291,13 @@ def _label_members(items: Sequence[Item]) -> list[bytes]:
             f"{MAX_NAME} printable characters ({name_first(bad)})"
         )
     return [
-        json.dumps({"id": one.id, "label": one.label}, ensure_ascii=False).encode() for one in items
+        json.dumps({"id": item.id, "label": item.label}, ensure_ascii=False).encode()
+        for item in items
     ]
 
 
 def _pack(shard: Path, chosen: list[tuple[Item, int, bytes]], first: int) -> None:
-    """One shard and its index, the index last: where it is, the shard is whole."""
+    """Writes one shard and its index. The index comes last: where it is, the shard is whole."""
     packed: list[Item] = []
     _index_of(shard).unlink(missing_ok=True)
     with (
@@ -265,8 +307,8 @@ def _pack(shard: Path, chosen: list[tuple[Item, int, bytes]], first: int) -> Non
     ):
         for key, (item, size, record) in enumerate(chosen, first):
             with item.open() as source:
-                held = source.read(size + 1)
-            if len(held) != size:
+                content = source.read(size + 1)
+            if len(content) != size:
                 raise ValueError(
                     f"{item.name}: changed while it was packed, it had {size} bytes; run the "
                     "packing again when nothing writes to it"
@@ -274,27 +316,33 @@ def _pack(shard: Path, chosen: list[tuple[Item, int, bytes]], first: int) -> Non
             packed.append(
                 Item(item.id, shard, item.label, (file.tell() + _BLOCK, size), item.suffix)
             )
-            for ending, content in ((item.suffix, held), (".json", record)):
+            for ending, data in ((item.suffix, content), (".json", record)):
                 member = tarfile.TarInfo(f"{key:09d}{ending}")
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
     _write_index(shard, packed)
 
 
-def _holds(shard: Path, wanted: Sequence[tuple[str, str | None, str, int]]) -> bool:
-    """Whether a shard is whole and holds these items, as its index says."""
+def _holds(shard: Path, expected: Sequence[tuple[str, str | None, str, int]]) -> bool:
+    """Whether a shard is whole and contains these items, as its index says.
+
+    expected: the id, label, suffix and size of each.
+    """
     try:
-        return [
-            (one.id, one.label, one.ending, one.span[1]) for one in _read_index(shard) if one.span
-        ] == wanted
+        listed = _read_index(shard)
     except (ValueError, OSError):
         return False
+    return [
+        (item.id, item.label, item.ending, item.span[1]) for item in listed if item.span
+    ] == expected
 
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """No garbage collection: it would go through all items again and again while millions of them
-    are made, and take three quarters of the time.
+    """Turns garbage collection off.
+
+    While millions of items are made, it would go through all of them again and again and take three
+    quarters of the time.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -306,27 +354,29 @@ def _uncollected() -> Iterator[None]:
 
 
 def _find(data: Path, pattern: str) -> list[Path]:
-    paths = (
-        data.glob(pattern)
-        if data.is_dir()
-        else [data]
-        if data.is_file()
-        else map(Path, glob.glob(str(data)))
-    )
-    shards = sorted(one for one in paths if one.is_file() and not one.name.startswith("."))
-    compressed = [one.name for one in shards if any(one.match(kind) for kind in _COMPRESSED)]
+    """The shards that `data` names. Raises ValueError for compressed and unfinished ones."""
+    paths: Iterable[Path]
+    if data.is_dir():
+        paths = data.glob(pattern)
+    elif data.is_file():
+        paths = [data]
+    else:
+        paths = map(Path, glob.glob(str(data)))
+    shards = sorted(path for path in paths if path.is_file() and not path.name.startswith("."))
+    compressed = [path.name for path in shards if any(path.match(kind) for kind in _COMPRESSED)]
     if not shards and data.is_dir():
-        compressed = sorted(one.name for kind in _COMPRESSED for one in data.glob(kind))
+        compressed = sorted(path.name for kind in _COMPRESSED for path in data.glob(kind))
     if compressed:
         raise ValueError(
             f"{data}: {len(compressed)} compressed shards ({name_first(compressed)}); an item "
             "inside cannot be read without all before it: unpack them to .tar"
         )
+    # A packing that was interrupted leaves a folder behind.
     begun = [
-        one
-        for folder in {one.parent for one in shards} | {data}
-        for one in folder.glob(".*.unfinished")
-    ]  # a packing was interrupted
+        path
+        for folder in {path.parent for path in shards} | {data}
+        for path in folder.glob(".*.unfinished")
+    ]
     if not shards:
         again = "; shards that are not finished lie there, pack again" if begun else ""
         raise FileNotFoundError(
@@ -334,10 +384,11 @@ def _find(data: Path, pattern: str) -> list[Path]:
             f"shard or a pattern is needed{again}"
         )
     partial = [
-        one.name
-        for one in shards
+        path.name
+        for path in shards
         if any(
-            one.parent == part.parent and one.name.startswith(f"{part.stem[1:]}-") for part in begun
+            path.parent == part.parent and path.name.startswith(f"{part.stem[1:]}-")
+            for part in begun
         )
     ]
     if partial:
@@ -352,35 +403,40 @@ def _listed(shard: Path) -> list[Item]:
     """The items of one shard, from its index or by scanning it once."""
     if _index_of(shard).is_file():
         return _read_index(shard)
-    held = scan(shard)
+    items = scan(shard)
     try:
-        _write_index(shard, held)
+        _write_index(shard, items)
     except OSError as error:
         warnings.warn(
             f"{shard}: its index cannot be written ({error}); the shard is scanned each time",
             stacklevel=3,
         )
-    return held
+    return items
 
 
 def _index_of(shard: Path) -> Path:
+    """The path of the index of a shard."""
     return shard.with_name(f"{shard.name}.index")
 
 
-def _write_index(shard: Path, held: Sequence[Item]) -> None:
+def _write_index(shard: Path, items: Sequence[Item]) -> None:
+    """Writes the index of a shard."""
     header = {
         "likeness_index": _FORMAT,
         "shard": shard.name,
         "bytes": shard.stat().st_size,
-        "items": len(held),
+        "items": len(items),
     }
-    rows = ([one.id, one.label, one.ending, *(one.span or ())] for one in held)
+    rows = ([item.id, item.label, item.ending, *(item.span or ())] for item in items)
     with atomic_path(_index_of(shard)) as temporary, temporary.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(one, ensure_ascii=False) + "\n" for one in (header, *rows))
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in (header, *rows))
 
 
 def _read_index(shard: Path) -> list[Item]:
-    """The items that the index states. ValueError if it is damaged or does not match the shard."""
+    """The items that the index states.
+
+    Raises ValueError if it is damaged or does not match the shard.
+    """
     index, size = _index_of(shard), shard.stat().st_size
     remedy = "fetch the shard again, or delete the index to have it made anew"
     if index.stat().st_size > _MAX_INDEX:
@@ -415,6 +471,7 @@ def _read_index(shard: Path) -> list[Item]:
 
 
 def _is_entry(row: object, shard_size: int) -> bool:
+    """Whether a value is one entry of an index, within a shard of this size."""
     if not isinstance(row, list) or len(row) != 5:
         return False
     id, label, ending, offset, size = row

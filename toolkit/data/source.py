@@ -9,7 +9,13 @@ from typing import NamedTuple
 
 
 class Count(NamedTuple):
-    """How many of what are there, and how many there should be."""
+    """How many things of one kind are there, and how many there should be.
+
+    Attributes:
+        what: What is counted.
+        found: How many are there.
+        expected: How many there should be.
+    """
 
     what: str
     found: int
@@ -20,11 +26,16 @@ class Count(NamedTuple):
 class Archive:
     """One archive (in one file or in parts), or a single file, and where it goes.
 
-    makes: the folder or file below DATA; where it exists, nothing is done. takes: patterns inside
-    an archive whose matches make up that folder; () = all.
-    urls: its parts in order; () = it cannot be fetched, and `files`, or the one file `joined`, are
-    looked for in DATA/downloads and DATA.
-    size: bytes, 0 = unknown. sha256, md5: of the joined parts, "" = unknown.
+    Attributes:
+        makes: The folder or file below DATA that it becomes. Where that exists, nothing is done.
+        urls: Its parts in order. () means that it cannot be fetched; then `files`, or the one file
+            `joined`, are looked for in DATA/downloads and DATA.
+        files: The file names of the parts, where they differ from those of the urls.
+        joined: The name of the one file that the parts may already be joined to.
+        takes: Patterns inside an archive whose matches make up that folder; () takes everything.
+        size: Bytes of the joined parts; 0 if unknown.
+        sha256: The digest of the joined parts; "" if unknown.
+        md5: The digest of the joined parts; "" if unknown.
     """
 
     makes: str
@@ -38,13 +49,13 @@ class Archive:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """File names of the parts."""
+        """The file names of the parts."""
         return self.files or tuple(url.rpartition("/")[2] for url in self.urls)
 
 
 @dataclass(frozen=True)
 class Holds:
-    """`files` files with one of these suffixes below a folder of DATA."""
+    """A number of files with one of these suffixes that should lie below a folder of DATA."""
 
     folder: str
     suffixes: tuple[str, ...]
@@ -56,7 +67,8 @@ class Dataset:
     """One data set.
 
     Attributes:
-        check: (data) -> list[Count], or None. It may raise what reading the data raises.
+        check: A function that takes the folder of the data and gives a list of Counts; None where
+            there is nothing more to count. It may raise what reading the data raises.
         by_hand: What to do about what cannot be fetched.
     """
 

@@ -1,31 +1,36 @@
 """Galleries: enrol subjects, search 1:N for the k most similar, reject who is not enrolled.
 
-Three stores, the same methods:
+There are three stores with the same methods:
 
     ExactGallery
-        every subject is compared: one matrix product, block by block, with partial selection (this
+        compares every subject: one matrix product, block by block, with partial selection (this
         file)
     FaissGallery
-        an ExactGallery searched by way of a FAISS index: for millions of subjects, approximate
-        (faiss.py)
+        an ExactGallery that is searched by way of a FAISS index; approximate, for millions of
+        subjects (faiss.py)
     LanceGallery
         a LanceDB table, which need not fit into memory (lance.py)
 
+These are the methods:
+
     enrol(embeddings, subjects)
-        one raw embedding per entry of subjects, in addition to what a subject has
+        adds one raw embedding per entry of subjects to what a subject has
     update(embeddings, subjects)
-        the same in place of what they have
+        puts them in place of what the subjects have
     remove(subjects)
-    search(probes, k=5, threshold=None) -> one tuple of Matches per probe, best first
-        with a threshold, an empty tuple says that it is nobody who is enrolled
+        erases the subjects
+    search(probes, k=5, threshold=None)
+        gives one tuple of Matches per probe, best first; with a threshold, an empty tuple says that
+        the probe is nobody who is enrolled
     entries(), len(), close(), meta, similarity
 
-A subject is one template, pooled from its enrolments by eval.templates.pool; enrolments are kept
-raw, so norms keep their meaning. A gallery belongs to one
-model: its digest and similarity are stored, and embeddings of another model are refused. Scores are
-those of eval.similarity.pairs, template first, in every store. Every change is atomic and on disk
-when the method returns; an ExactGallery's folder belongs to one process at a time, a LanceDB table
-has one that writes and any number that read.
+A subject is one template, which eval.templates.pool makes from the enrolments. Enrolments are kept
+raw, so that norms keep their meaning. A gallery belongs to one model: it stores the model's digest
+and similarity, and it refuses embeddings of another model. Scores are those of
+eval.similarity.pairs, template first, in every store.
+
+Every change is atomic, and on disk when the method returns. The folder of an ExactGallery belongs
+to one process at a time. A LanceDB table has one process that writes and any number that read.
 """
 
 from __future__ import annotations
@@ -52,24 +57,34 @@ from toolkit.gallery.rules import (
 from toolkit.gallery.search import PRODUCTS, angular_bias, as_asked, as_searched, top
 from toolkit.gallery.store import Enrolments
 
-_CELLS = (
-    1 << 21
-)  # scores held at once, 8 MB: what the product writes is still in the cache when it is compared
-_QUERIES = 256
-_WIDTH = (1 << 12, 1 << 16)
+# The number of scores in memory at once. They take 8 MB, so that what the product writes is still
+# in the cache when it is compared.
+_CELLS = 1 << 21
+_QUERIES = 256  # probes searched at once
+_WIDTH = (1 << 12, 1 << 16)  # least and most templates in a block
 _EXTRA = 8  # candidates beside k: rounding of the product must not decide who is among the best
 
 
 class ExactGallery:
-    """The default store: exact, in memory, and on disk where `folder` is given (made if it does not
-    exist).
+    """The default store: exact, in memory, and on disk where a folder is given.
 
-    meta: that of the embeddings to come; may be None for a folder that holds a gallery. similarity:
-    default what the meta says, else cosine.
-    pooling: "mean" or "norm_weighted", see eval.templates; fixed when the gallery is made. Any
-    similarity of eval.similarity will do.
-    ValueError: the folder's gallery is of another model or similarity, damaged, or used by another
-    process; unknown similarity.
+    Args:
+        folder: Where it lies on disk; made if it does not exist. None keeps it in memory only.
+        meta: The meta of the embeddings to come. It may be None for a folder that contains a
+            gallery.
+        similarity: Any similarity of eval.similarity; by default what the meta says, else cosine.
+        pooling: "mean" or "norm_weighted", see eval.templates; fixed when the gallery is made.
+
+    Raises:
+        ValueError: The gallery in the folder is of another model or similarity, damaged, or used by
+            another process; or the similarity is unknown.
+
+    Example:
+        >>> gallery = ExactGallery(meta={"model": "m"})
+        >>> voices = Embeddings(("1", "2"), np.eye(2, dtype=np.float32), {"model": "m"})
+        >>> gallery.enrol(voices, ["ann", "bob"])
+        >>> [match.subject for match in gallery.search(voices, k=1)[1]]
+        ['bob']
     """
 
     def __init__(
@@ -106,30 +121,44 @@ class ExactGallery:
 
     @property
     def rows(self) -> Floats32:
-        """(G, D) templates as they are searched: of length 1 for the cosine, raw else; SimPLE's
-        with its bias as column D + 1.
+        """The templates (G, D) as they are searched.
+
+        They have length 1 for the cosine and are raw otherwise. SimPLE's have their bias as column
+        D + 1.
         """
         return self._held[: len(self.names)]
 
     @property
     def dim(self) -> int:
-        """D of its embeddings; 0 before the first."""
+        """The size D of its embeddings; 0 before the first."""
         return self._store.dim
 
     def __len__(self) -> int:
         return len(self.names)
 
     def enrol(self, embeddings: Embeddings, subjects: Sequence[str]) -> None:
-        """Add enrolments: embeddings (N, D) raw, subjects (N,).
+        """Adds enrolments.
 
-        Nothing is enrolled where one of them is refused: ValueError counts and names.
+        Args:
+            embeddings: Raw embeddings (N, D).
+            subjects: The subject of each, N names.
+
+        Raises:
+            ValueError: Some are refused; the message counts and names them. Nothing is enrolled
+                then.
         """
         self._write(embeddings, list(map(nfc, subjects)), replace=False)
 
     def update(self, embeddings: Embeddings, subjects: Sequence[str]) -> None:
-        """Put enrolments in place of those that the subjects have.
+        """Puts enrolments in place of those that the subjects have.
 
-        KeyError for subjects that are not enrolled.
+        Args:
+            embeddings: Raw embeddings (N, D).
+            subjects: The subject of each, N names.
+
+        Raises:
+            KeyError: Some subjects are not enrolled. Nothing is changed then.
+            ValueError: As for `enrol`.
         """
         subjects = list(map(nfc, subjects))
         with self.lock:
@@ -137,52 +166,56 @@ class ExactGallery:
             self._write(embeddings, subjects, replace=True)
 
     def remove(self, subjects: Sequence[str]) -> None:
-        """Erase subjects, from the disk too.
+        """Erases subjects, from the disk too.
 
-        KeyError for those that are not enrolled: all counted, and nobody is removed.
+        Raises:
+            KeyError: Some are not enrolled. All of these are counted, and nobody is removed.
         """
         with self.lock:
-            wanted = list(dict.fromkeys(map(nfc, subjects)))
-            refuse_unknown(wanted, self.row)
-            self._store.remove(wanted)
-            places = [self.row[one] for one in wanted]
+            leaving = list(dict.fromkeys(map(nfc, subjects)))
+            refuse_unknown(leaving, self.row)
+            self._store.remove(leaving)
+            places = [self.row[name] for name in leaving]
             kept = np.delete(np.arange(len(self.names)), places)
-            for start in range(
-                min(places, default=0), len(kept), 1 << 14
-            ):  # rows keep their order, and move up within the array
+            # The rows keep their order and move up within the array.
+            for start in range(min(places, default=0), len(kept), 1 << 14):
                 part = kept[start : start + (1 << 14)]
                 self._held[start : start + len(part)] = self._held[part]
             self._held[len(kept) : len(self.names)] = 0
             self._norms = self._norms[kept]
-            self.names, self._counts = (
-                [self.names[i] for i in kept],
-                [self._counts[i] for i in kept],
-            )
+            self.names = [self.names[i] for i in kept]
+            self._counts = [self._counts[i] for i in kept]
             self.row = {name: i for i, name in enumerate(self.names)}
 
     def search(
         self, probes: Embeddings, k: int = 5, threshold: float | None = None
     ) -> list[tuple[Match, ...]]:
-        """The k most similar subjects of every probe, best first (ties: enrolled first); fewer
-        where fewer are enrolled.
+        """Finds the k most similar subjects of every probe.
 
-        threshold: only matches with score >= threshold, so an empty tuple rejects the probe: nobody
-        enrolled is similar enough.
-        ValueError: probes of another model, k below 1.
+        Args:
+            probes: Raw embeddings (Q, D) of the same model.
+            k: How many subjects to give back at most. There are fewer where fewer are enrolled.
+            threshold: Keeps only matches with score >= threshold. An empty tuple then rejects the
+                probe: nobody who is enrolled is similar enough.
+
+        Returns:
+            A tuple of matches for each probe, best first. Of equal scores, whoever was enrolled
+            first comes first.
+
+        Raises:
+            ValueError: The probes are of another model, or k is below 1.
         """
         refuse_other(self.meta, self._store.dim, probes, k)
         with self.lock:
             count = len(self.names)
             if not count:
                 return [()] * len(probes.ids)
-            asked, wanted = (
-                as_asked(probes.matrix, self.b_theta, self.similarity),
-                min(k + _EXTRA, count),
-            )
+            asked = as_asked(probes.matrix, self.b_theta, self.similarity)
+            num_candidates = min(k + _EXTRA, count)
             product = self.similarity.partition(":")[0] in PRODUCTS
             places = np.concatenate(
                 [
-                    self._places(asked[i : i + _QUERIES], wanted, product)
+                    self._places(asked[i : i + _QUERIES], num_candidates, product)
                     for i in range(0, len(asked), _QUERIES)
                 ]
             )
@@ -191,9 +224,19 @@ class ExactGallery:
     def judged(
         self, probes: Floats32, places: NDArray[np.int64], k: int, threshold: float | None
     ) -> list[tuple[Match, ...]]:
-        """Candidates (Q, K) by their rows, -1 for none, scored like trials and cut to k."""
-        asked, one = np.nonzero(places >= 0)
-        rows = places[asked, one]
+        """Scores candidates like trials and keeps the k best of each probe.
+
+        Args:
+            probes: Raw probes (Q, D).
+            places: The rows of the candidates of each probe (Q, K); -1 stands for none.
+            k: How many matches to give back at most.
+            threshold: Keeps only matches with score >= threshold.
+
+        Returns:
+            A tuple of matches for each probe, best first.
+        """
+        asked, column = np.nonzero(places >= 0)
+        rows = places[asked, column]
         distinct, index = np.unique(rows, return_inverse=True)
         scores = pairs(
             self.rows[distinct][:, : probes.shape[1]], probes, index, asked, self.similarity
@@ -201,55 +244,54 @@ class ExactGallery:
         order = np.lexsort((rows, -scores, asked))
         bounds = np.searchsorted(asked[order], np.arange(len(probes) + 1)).tolist()
         norms = self._norms[rows]
-        found = []
+        results = []
         for begin, end in pairwise(bounds):
             best = order[begin : min(end, begin + k)].tolist()
-            found.append(
+            results.append(
                 tuple(
                     Match(self.names[rows[i]], float(scores[i]), float(norms[i]))
                     for i in best
                     if threshold is None or scores[i] >= threshold
                 )
             )
-        return found
+        return results
 
     def entries(self) -> list[Entry]:
-        """Who is enrolled, in the order of enrolment."""
+        """Lists who is enrolled, in the order of enrolment."""
         with self.lock:
             return [
-                Entry(*one)
-                for one in zip(self.names, self._counts, self._norms.tolist(), strict=True)
+                Entry(*values)
+                for values in zip(self.names, self._counts, self._norms.tolist(), strict=True)
             ]
 
     def close(self) -> None:
-        """Give the folder free for another process."""
+        """Frees the folder for another process."""
         self._store.close()
 
-    def _places(self, asked: Floats32, wanted: int, product: bool) -> NDArray[np.int64]:
-        width = max(min(max(_CELLS // len(asked), _WIDTH[0]), _WIDTH[1]), wanted)
+    def _places(self, asked: Floats32, num_candidates: int, product: bool) -> NDArray[np.int64]:
+        """The rows of the templates that score best by float32, (Q, num_candidates)."""
+        width = max(min(max(_CELLS // len(asked), _WIDTH[0]), _WIDTH[1]), num_candidates)
         rows, buffer = self.rows, np.empty((len(asked), width), dtype=np.float32)
 
         def scores(begin: int, end: int) -> Floats32:
             if product:
-                return np.matmul(
-                    asked,
-                    rows[begin:end].T,
-                    out=buffer[:, : end - begin] if end - begin == width else None,
-                )
+                out = buffer if end - begin == width else None
+                return np.matmul(asked, rows[begin:end].T, out=out)
             return np.ascontiguousarray(matrix(rows[begin:end], asked, self.similarity).T)
 
-        return top(scores, len(rows), width, wanted)[1]
+        return top(scores, len(rows), width, num_candidates)[1]
 
     def _write(self, embeddings: Embeddings, subjects: Sequence[str], *, replace: bool) -> None:
+        """Adds or replaces enrolments, on disk first."""
         refuse_other(self.meta, self._store.dim, embeddings)
         refuse_names(subjects, len(embeddings.ids))
         if not subjects:
             return
         with self.lock:
             self._store.write(subjects, embeddings.matrix, replace=replace)
-            more = [] if replace else [one for one in dict.fromkeys(subjects) if one in self.row]
+            more = [] if replace else [name for name in dict.fromkeys(subjects) if name in self.row]
             known = set(more)
-            fresh = [i for i, one in enumerate(subjects) if one not in known]
+            fresh = [i for i, name in enumerate(subjects) if name not in known]
             if fresh:
                 self._put(
                     [subjects[i] for i in fresh],
@@ -259,12 +301,12 @@ class ExactGallery:
                 self._put(*self._store.of(more))
 
     def _put(self, subjects: Sequence[str], rows: Floats32) -> None:
-        """Templates of these, all their enrolments given, into the array."""
+        """Writes the templates of subjects into the array, given all enrolments of each."""
         templates = pooled(subjects, rows, self._store.pooling)
-        places = [self.row.setdefault(one, len(self.row)) for one in templates.ids]
+        places = [self.row.setdefault(name, len(self.row)) for name in templates.ids]
         total, counted = len(self.row), dict.fromkeys(templates.ids, 0)
-        for one in subjects:
-            counted[one] += 1
+        for name in subjects:
+            counted[name] += 1
         made = as_searched(templates.matrix, self.b_theta, self.similarity)
         if total > len(self._held) or made.shape[1] != self._held.shape[1]:
             grown = np.zeros((max(total, 2 * len(self.names)), made.shape[1]), dtype=np.float32)
@@ -277,5 +319,5 @@ class ExactGallery:
         self._norms = np.append(self._norms, np.zeros(more, dtype=np.float32))
         self._held[places] = made
         self._norms[places] = templates.norms
-        for place, one in zip(places, templates.ids, strict=True):
-            self.names[place], self._counts[place] = one, counted[one]
+        for place, name in zip(places, templates.ids, strict=True):
+            self.names[place], self._counts[place] = name, counted[name]

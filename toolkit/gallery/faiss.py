@@ -1,11 +1,12 @@
-"""A gallery of millions: an ExactGallery searched by way of a FAISS index.
+"""A gallery of millions: an ExactGallery that is searched by way of a FAISS index.
 
-Same methods; approximate, so measure gallery.recall before relying on it.
+It has the same methods but is approximate, so measure toolkit.gallery.open.recall before relying on
+it.
 
-The index proposes candidates, which are scored exactly; it is made when first searched (in seconds
-to minutes) and made anew when a fifth of it is out of date. FAISS (Johnson, Douze, Jegou:
-Billion-scale similarity search with GPUs, 2017; the extra "search") holds a copy of the templates:
-twice the memory.
+The index proposes candidates, which are scored exactly. It is made at the first search, in seconds
+to minutes, and made anew when a fifth of it is out of date. FAISS (Johnson, Douze, Jegou:
+Billion-scale similarity search with GPUs, 2017; the extra "search") keeps a copy of the templates,
+which takes twice the memory.
 """
 
 from __future__ import annotations
@@ -23,18 +24,27 @@ from toolkit.gallery.exact import ExactGallery
 from toolkit.gallery.rules import Entry, Match, refuse_other
 from toolkit.gallery.search import PRODUCTS, as_asked
 
-_SMALL = 20_000  # templates up to which the index is flat: exact, and fast enough
-_STALE = 0.2
+_SMALL = 20_000  # templates up to which the index is flat, which is exact and fast enough
+_STALE = 0.2  # the share of the index that may be out of date
 
 
 class FaissGallery:
-    """Arguments as of ExactGallery, and the same folder; `exact` is that gallery.
+    """An ExactGallery that FAISS searches; `exact` is that gallery.
 
-    index: a description of faiss.index_factory, such as "HNSW32", "IVF4096,SQ8" or "Flat"; default:
-    inverted lists, 4 sqrt(G) of them, once there are 20,000 templates. effort: lists visited by a
-    search (nprobe), or HNSW's efSearch; more is slower and finds more. Similarities: cosine, dot
-    and simple. ValueError as ExactGallery, for another similarity and an index that FAISS does not
-    know; ImportError names the extra.
+    Args:
+        folder: As of ExactGallery, and the same folder.
+        meta: As of ExactGallery.
+        similarity: cosine, dot or simple; by default what the meta says, else cosine.
+        pooling: As of ExactGallery.
+        index: A description of faiss.index_factory, such as "HNSW32", "IVF4096,SQ8" or "Flat". By
+            default there are 4 sqrt(G) inverted lists once there are more than 20,000 templates.
+        effort: The lists that a search visits (nprobe), or HNSW's efSearch. More is slower and
+            finds more.
+
+    Raises:
+        ValueError: As for ExactGallery; also for another similarity and an index that FAISS does
+            not know.
+        ImportError: FAISS is missing; the message names the extra to install.
     """
 
     def __init__(
@@ -70,31 +80,30 @@ class FaissGallery:
                 f"similarity {self.exact.similarity!r}: FAISS searches by {', '.join(PRODUCTS)}; "
                 "use ExactGallery for the others"
             )
-        self.meta, self.similarity, self.effort, self._description = (
-            self.exact.meta,
-            self.exact.similarity,
-            effort,
-            index,
-        )
+        self.meta, self.similarity = self.exact.meta, self.exact.similarity
+        self.effort, self._description = effort, index
         self._index: Any = None
-        self._trained = 0  # templates when it was made
-        self._subjects: list[str | None] = []  # by their number in the index; None: out of date
+        self._trained = 0  # the number of templates when the index was made
+        self._subjects: list[str | None] = []  # by number in the index; None where out of date
         self._numbers: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self.exact)
 
     def enrol(self, embeddings: Embeddings, subjects: Sequence[str]) -> None:
+        """Adds enrolments, as ExactGallery.enrol."""
         with self.exact.lock:
             self.exact.enrol(embeddings, subjects)
             self._changed(list(map(nfc, subjects)))
 
     def update(self, embeddings: Embeddings, subjects: Sequence[str]) -> None:
+        """Replaces enrolments, as ExactGallery.update."""
         with self.exact.lock:
             self.exact.update(embeddings, subjects)
             self._changed(list(map(nfc, subjects)))
 
     def remove(self, subjects: Sequence[str]) -> None:
+        """Erases subjects, as ExactGallery.remove."""
         with self.exact.lock:
             self.exact.remove(subjects)
             self._forget(list(map(nfc, subjects)))
@@ -102,21 +111,22 @@ class FaissGallery:
     def search(
         self, probes: Embeddings, k: int = 5, threshold: float | None = None
     ) -> list[tuple[Match, ...]]:
-        """As ExactGallery.search; who is found is found with the exact score, but somebody may be
-        missed.
+        """Finds the k most similar subjects of every probe, as ExactGallery.search does.
+
+        Whoever is found has the exact score, but somebody may be missed.
         """
         with self.exact.lock:
-            refuse_other(
-                self.meta, probes.matrix.shape[1] if not len(self) else self.exact.dim, probes, k
-            )
+            dim = self.exact.dim if len(self) else probes.matrix.shape[1]
+            refuse_other(self.meta, dim, probes, k)
             if not len(self):
                 return [()] * len(probes.ids)
             self._make()
             asked = np.ascontiguousarray(
                 as_asked(probes.matrix, self.exact.b_theta, self.similarity)
             )
-            wanted = min(2 * k + 8 + len(self._subjects) - len(self._numbers), len(self._subjects))
-            numbers = self._index.search(asked, wanted)[1]
+            num_stale = len(self._subjects) - len(self._numbers)
+            num_candidates = min(2 * k + 8 + num_stale, len(self._subjects))
+            numbers = self._index.search(asked, num_candidates)[1]
             row = self.exact.row
             places = [
                 [
@@ -125,49 +135,48 @@ class FaissGallery:
                 ]
                 for line in numbers.tolist()
             ]
-            return self.exact.judged(
-                probes.matrix,
-                np.array(places, dtype=np.int64).reshape(len(asked), wanted),
-                k,
-                threshold,
-            )
+            candidates = np.array(places, dtype=np.int64).reshape(len(asked), num_candidates)
+            return self.exact.judged(probes.matrix, candidates, k, threshold)
 
     def entries(self) -> list[Entry]:
+        """Lists who is enrolled, in the order of enrolment."""
         return self.exact.entries()
 
     def close(self) -> None:
+        """Frees the folder for another process."""
         self.exact.close()
 
     def _changed(self, subjects: Sequence[str]) -> None:
-        """What the index holds of them is out of date; it learns of their new templates."""
+        """Adds the new templates of subjects to the index; what it had of them is out of date."""
         self._forget(subjects)
         if self._index is not None:
             names = list(dict.fromkeys(subjects))
-            self._index.add(
-                np.ascontiguousarray(self.exact.rows[[self.exact.row[one] for one in names]])
-            )
+            rows = self.exact.rows[[self.exact.row[name] for name in names]]
+            self._index.add(np.ascontiguousarray(rows))
             self._number(names)
 
     def _forget(self, subjects: Sequence[str]) -> None:
-        for one in dict.fromkeys(subjects):
-            number = self._numbers.pop(one, None)
+        """Marks what the index has of these subjects as out of date."""
+        for name in dict.fromkeys(subjects):
+            number = self._numbers.pop(name, None)
             if number is not None:
                 self._subjects[number] = None
 
     def _number(self, names: Sequence[str]) -> None:
-        self._numbers |= {one: len(self._subjects) + i for i, one in enumerate(names)}
+        """Numbers the names in the order in which their templates were added to the index."""
+        self._numbers |= {name: len(self._subjects) + i for i, name in enumerate(names)}
         self._subjects += names
 
     def _make(self) -> None:
-        """The index anew where there is none, too much of it is out of date, or the gallery doubled
-        since the lists were trained.
+        """Makes the index anew where there is none or it does not suit the gallery any more.
+
+        That is when too much of it is out of date, or when the gallery has doubled since the
+        inverted lists were trained.
         """
-        held = len(self._subjects)
-        if (
-            self._index is not None
-            and held - len(self._numbers) <= _STALE * held
-            and len(self) <= 2 * self._trained
-        ):
+        num_vectors = len(self._subjects)
+        num_stale = num_vectors - len(self._numbers)
+        suits = num_stale <= _STALE * num_vectors and len(self) <= 2 * self._trained
+        if self._index is not None and suits:
             return
         rows, faiss = self.exact.rows, self._faiss
         lists = round(4 * math.sqrt(len(rows)))
@@ -175,29 +184,25 @@ class FaissGallery:
         self._index = None
         try:
             index = faiss.index_factory(rows.shape[1], description, faiss.METRIC_INNER_PRODUCT)
-            with suppress(RuntimeError):  # an index without inverted lists
+            with suppress(RuntimeError):  # raised for an index without inverted lists
                 clustering = faiss.extract_index_ivf(index).cp
-                # a quarter of FAISS's own: of a million templates, minutes less and no recall lost
+                # These are a quarter of FAISS's own settings. For a million templates that saves
+                # minutes and loses no recall.
                 clustering.niter, clustering.max_points_per_centroid = 8, 64
             index.train(rows)
             index.add(rows)
-        except (
-            RuntimeError
-        ) as error:  # a description that is known, but not of so many templates or dimensions
-            said, size = (
-                str(error).splitlines()[0][-120:],
-                f"{len(rows)} templates of {rows.shape[1]} dimensions",
-            )
+        except RuntimeError as error:
+            # FAISS knows the description, but cannot use it for so many templates or dimensions.
+            reason = str(error).splitlines()[0][-120:]
+            size = f"{len(rows)} templates of {rows.shape[1]} dimensions"
             raise ValueError(
-                f"index {description!r}: FAISS cannot make it of {size} ({said}); choose another "
+                f"index {description!r}: FAISS cannot make it of {size} ({reason}); choose another "
                 "index, such as Flat or HNSW32"
             ) from None
+        # An index has one of these settings or none, also behind a transform (PCA, OPQ) or under a
+        # refinement (RFlat).
         for setting in ("nprobe", "efSearch"):
-            with suppress(
-                RuntimeError
-                # an index has one of them, or none, also behind a transform (PCA, OPQ) or under a
-                # refinement (RFlat)
-            ):
+            with suppress(RuntimeError):
                 faiss.ParameterSpace().set_index_parameter(index, setting, self.effort)
         self._index, self._subjects, self._numbers, self._trained = index, [], {}, len(rows)
         self._number(self.exact.names)

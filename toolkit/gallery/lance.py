@@ -1,11 +1,11 @@
 """A gallery in a LanceDB table: embedded, on disk, larger than memory if it must be.
 
-Same methods as ExactGallery; one process writes, any number read.
+It has the same methods as ExactGallery. One process writes, and any number read.
 
-One row per subject with its raw enrolments and its template: LanceDB commits a change of any number
-of rows of one table as a new version in one step, and a kill leaves the version before. Removing
-erases the older versions too. LanceDB scans all rows of the table: exact; candidates are scored
-like trials.
+There is one row per subject, with its raw enrolments and its template. LanceDB commits a change of
+any number of rows of one table as a new version in one step, and a kill leaves the version before.
+Removing erases the older versions too. LanceDB scans all rows of the table, so the search is exact;
+candidates are scored like trials.
 """
 
 from __future__ import annotations
@@ -41,16 +41,22 @@ _BLOCK = 1 << 14
 
 
 def holds(folder: Path) -> bool:
-    """Whether a LanceGallery lies in the folder."""
+    """Returns whether a LanceGallery lies in the folder."""
     return has_version(folder / f"{TABLE}.lance")
 
 
 class LanceGallery:
-    """folder: made if it does not exist. meta, similarity, pooling: as of ExactGallery;
-    similarities: cosine, dot and simple.
+    """A gallery in a table of LanceDB.
 
-    ValueError: the table is of another model or similarity, or none of Likeness; ImportError names
-    the extra.
+    Args:
+        folder: The folder of the database; made if it does not exist.
+        meta: As of ExactGallery.
+        similarity: cosine, dot or simple; by default what the meta says, else cosine.
+        pooling: As of ExactGallery.
+
+    Raises:
+        ValueError: The table is of another model or similarity, or is not one of Likeness.
+        ImportError: LanceDB is missing; the message names the extra to install.
     """
 
     def __init__(
@@ -87,13 +93,14 @@ class LanceGallery:
         self.b_theta = angular_bias(self.similarity)
 
     def _open(self, agreed: Mapping[str, str] | None) -> None:
+        """Opens the table that is there and reads its meta."""
         try:
             with self._readable():
                 table = self._db.open_table(TABLE)
                 schema = table.schema
-            held = json.loads((schema.metadata or {})[b"likeness"])
-            dim = int(held.pop("dim"))
-            meta = {str(key): str(value) for key, value in held.items()}
+            entries = json.loads((schema.metadata or {})[b"likeness"])
+            dim = int(entries.pop("dim"))
+            meta = {str(key): str(value) for key, value in entries.items()}
             pooling = meta.pop("pooling")
             if "similarity" not in meta or schema.names != ["subject", "enrolments", "vector"]:
                 raise ValueError("columns or meta are missing")
@@ -103,12 +110,9 @@ class LanceGallery:
                 "folder"
             ) from None
         refuse_contradictions(self._folder, meta, agreed)
-        self.meta, self.pooling, self.dim, self._table = (
-            meta,
-            pooling,
-            dim,
-            table,
-        )  # the table last: where it is, the others are its own
+        # The table comes last: where it is set, the other three belong to it.
+        self.meta, self.pooling, self.dim = meta, pooling, dim
+        self._table = table
 
     def __len__(self) -> int:
         table = self._latest()
@@ -116,12 +120,12 @@ class LanceGallery:
             return 0 if table is None else int(table.count_rows())
 
     def enrol(self, embeddings: Embeddings, subjects: Sequence[str]) -> None:
-        """As ExactGallery.enrol."""
+        """Adds enrolments, as ExactGallery.enrol."""
         with self._lock, self._readable():
             self._write(embeddings, list(map(nfc, subjects)), replace=False)
 
     def update(self, embeddings: Embeddings, subjects: Sequence[str]) -> None:
-        """As ExactGallery.update."""
+        """Replaces enrolments, as ExactGallery.update."""
         subjects = list(map(nfc, subjects))
         with self._lock, self._readable():
             refuse_unknown(
@@ -131,19 +135,19 @@ class LanceGallery:
             remove_older_versions(self._path, self._table)
 
     def remove(self, subjects: Sequence[str]) -> None:
-        """As ExactGallery.remove."""
-        wanted = list(dict.fromkeys(map(nfc, subjects)))
+        """Erases subjects, as ExactGallery.remove."""
+        leaving = list(dict.fromkeys(map(nfc, subjects)))
         with self._lock, self._readable():
-            refuse_unknown(wanted, dict.fromkeys(self._enrolments(wanted), 0))
-            if wanted:
+            refuse_unknown(leaving, dict.fromkeys(self._enrolments(leaving), 0))
+            if leaving:
                 with added(self._path):
-                    self._table.delete(_among(wanted))
+                    self._table.delete(_among(leaving))
                 remove_older_versions(self._path, self._table)
 
     def search(
         self, probes: Embeddings, k: int = 5, threshold: float | None = None
     ) -> list[tuple[Match, ...]]:
-        """As ExactGallery.search."""
+        """Finds the k most similar subjects of every probe, as ExactGallery.search."""
         count = len(self)
         refuse_other(self.meta, self.dim, probes, k)
         if not count:
@@ -156,27 +160,27 @@ class LanceGallery:
             ]
 
     def entries(self) -> list[Entry]:
-        """Who is enrolled, in no particular order."""
+        """Lists who is enrolled, in no particular order."""
         table = self._latest()
         if table is None:
             return []
         with self._readable():
-            found = table.search().select(["subject", "enrolments"]).limit(len(self)).to_arrow()
-            return [
-                Entry(one, len(rows), float(pooled([one] * len(rows), rows, self.pooling).norms[0]))
-                for one, rows in zip(
-                    found["subject"].to_pylist(),
-                    map(self._matrix, found["enrolments"].to_pylist()),
-                    strict=True,
-                )
-            ]
+            result = table.search().select(["subject", "enrolments"]).limit(len(self)).to_arrow()
+            names = result["subject"].to_pylist()
+            blobs = result["enrolments"].to_pylist()
+            entries = []
+            for name, rows in zip(names, map(self._matrix, blobs), strict=True):
+                template = pooled([name] * len(rows), rows, self.pooling)
+                entries.append(Entry(name, len(rows), float(template.norms[0])))
+            return entries
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Does nothing, since nothing is kept open."""
 
     def _latest(self) -> Any:
-        """The table as it is now, None before the first enrolment: another process may have written
-        it, or made it.
+        """The table as it is now, or None before the first enrolment.
+
+        Another process may have written it, or made it.
         """
         if self._table is not None:
             with self._readable():
@@ -187,8 +191,9 @@ class LanceGallery:
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
-        """What LanceDB raises on a damaged table, panics of its Rust among it, as one sentence that
-        names the folder.
+        """Turns what LanceDB raises on a damaged table into one sentence that names the folder.
+
+        Panics of its Rust code are among these exceptions.
         """
         try:
             yield
@@ -203,7 +208,7 @@ class LanceGallery:
             GeneratorExit,
         ):
             raise
-        except BaseException as error:  # a panic is no Exception
+        except BaseException as error:  # a panic of Rust is not an Exception
             reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
             raise ValueError(
                 f"{self._folder}: its table cannot be read or changed ({reason}); if it is "
@@ -211,16 +216,17 @@ class LanceGallery:
             ) from None
 
     def _nearest(
-        self, asked: Floats32, probe: Floats32, wanted: int, k: int, threshold: float | None
+        self, asked: Floats32, probe: Floats32, num_candidates: int, k: int, threshold: float | None
     ) -> tuple[Match, ...]:
+        """The k best matches of one probe. `asked` is its row of `as_asked`."""
         query = (
             self._table.search(asked, vector_column_name="vector")
             .distance_type("dot")
-            .limit(wanted)
+            .limit(num_candidates)
         )
-        found = query.select(["subject", "enrolments", "_distance"]).to_arrow()
-        names = found["subject"].to_pylist()
-        rows = [self._matrix(one) for one in found["enrolments"].to_pylist()]
+        result = query.select(["subject", "enrolments", "_distance"]).to_arrow()
+        names = result["subject"].to_pylist()
+        rows = [self._matrix(blob) for blob in result["enrolments"].to_pylist()]
         templates = pooled(
             [name for name, some in zip(names, rows, strict=True) for _ in some],
             np.concatenate(rows),
@@ -245,29 +251,28 @@ class LanceGallery:
         table = self._latest()
         if table is None:
             return {}
-        held: dict[str, Floats32] = {}
-        wanted = list(dict.fromkeys(subjects))
-        for start in range(0, len(wanted), _BLOCK):
-            part = wanted[start : start + _BLOCK]
-            found = (
+        enrolments: dict[str, Floats32] = {}
+        names = list(dict.fromkeys(subjects))
+        for start in range(0, len(names), _BLOCK):
+            part = names[start : start + _BLOCK]
+            result = (
                 table.search()
                 .where(_among(part))
                 .select(["subject", "enrolments"])
                 .limit(len(part))
                 .to_arrow()
             )
-            held |= {
-                name: self._matrix(blob)
-                for name, blob in zip(
-                    found["subject"].to_pylist(), found["enrolments"].to_pylist(), strict=True
-                )
-            }
-        return held
+            blobs = result["enrolments"].to_pylist()
+            for name, blob in zip(result["subject"].to_pylist(), blobs, strict=True):
+                enrolments[name] = self._matrix(blob)
+        return enrolments
 
     def _matrix(self, blob: bytes) -> Floats32:
+        """The raw enrolments (K, D) in the bytes of one row."""
         return np.frombuffer(blob, dtype="<f4").reshape(-1, self.dim).astype(np.float32)
 
     def _write(self, embeddings: Embeddings, subjects: Sequence[str], *, replace: bool) -> None:
+        """Adds or replaces enrolments."""
         self._latest()
         refuse_other(self.meta, self.dim, embeddings)
         refuse_names(subjects, len(embeddings.ids))
@@ -276,11 +281,11 @@ class LanceGallery:
         self.dim = embeddings.matrix.shape[1]
         before = {} if replace else self._enrolments(subjects)
         mine: dict[str, list[int]] = {}
-        for i, one in enumerate(subjects):
-            mine.setdefault(one, []).append(i)
+        for i, name in enumerate(subjects):
+            mine.setdefault(name, []).append(i)
         blocks = [
-            np.concatenate([*([before[one]] if one in before else []), embeddings.matrix[places]])
-            for one, places in mine.items()
+            np.concatenate([*([before[name]] if name in before else []), embeddings.matrix[places]])
+            for name, places in mine.items()
         ]
         names = [name for name, block in zip(mine, blocks, strict=True) for _ in block]
         templates = pooled(names, np.concatenate(blocks), self.pooling)
@@ -297,9 +302,10 @@ class LanceGallery:
         self._table = self._db.open_table(TABLE)
 
     def _rows(self, names: list[str], blocks: list[Floats32], vectors: Floats32) -> Any:
+        """The rows of the table for some subjects, with the meta."""
         import pyarrow as pa
 
-        held = {**self.meta, "pooling": self.pooling, "dim": str(self.dim)}
+        entries = {**self.meta, "pooling": self.pooling, "dim": str(self.dim)}
         vector = pa.FixedSizeListArray.from_arrays(
             pa.array(vectors.ravel(), pa.float32()), vectors.shape[1]
         )
@@ -307,18 +313,18 @@ class LanceGallery:
         table = pa.table(
             {"subject": pa.array(names, pa.string()), "enrolments": blobs, "vector": vector}
         )
-        return table.replace_schema_metadata({"likeness": json.dumps(held)})
+        return table.replace_schema_metadata({"likeness": json.dumps(entries)})
 
 
 def _among(subjects: Sequence[str]) -> str:
-    """SQL: the subject is one of these.
+    """The SQL condition that the subject is one of these.
 
-    Names are checked when they are enrolled; a quote in one is doubled.
+    Names are checked when they are enrolled; a quote in one is doubled here.
     """
-    unusable = [one for one in subjects if not one.isprintable()]
+    unusable = [name for name in subjects if not name.isprintable()]
     if unusable:
         raise KeyError(
             f"{len(unusable)} of {len(subjects)} subjects are not enrolled ({name_first(unusable)})"
         )
-    quoted = ", ".join("'" + one.replace("'", "''") + "'" for one in subjects)
+    quoted = ", ".join("'" + name.replace("'", "''") + "'" for name in subjects)
     return f"subject IN ({quoted})"

@@ -1,4 +1,4 @@
-"""The gallery that a folder holds, whichever store it is, and a comparison of two stores."""
+"""Opens the gallery that a folder contains, whichever store it is, and compares two stores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from toolkit.gallery.rules import Match
 
 
 class Searchable(Protocol):
-    """What every store can do that a comparison of them needs."""
+    """What every store can do that a comparison of two stores needs."""
 
     def search(
         self, probes: Embeddings, k: int = 5, threshold: float | None = None
@@ -23,28 +23,43 @@ class Searchable(Protocol):
 
 
 def recall(gallery: Searchable, exact: Searchable, probes: Embeddings, k: int = 10) -> float:
-    """Recall@k against exact search: the share of the k best subjects by `exact` whom `gallery`
-    finds too, mean over the probes; tied scores count as found.
+    """Measures the recall@k of a gallery against exact search.
 
-    ValueError: k below 1, no probes, an empty exact gallery.
+    This is the share of the k best subjects by `exact` that `gallery` finds too, as a mean over the
+    probes. Subjects with a score equal to the k-th best count as found.
+
+    Args:
+        gallery: The gallery to measure.
+        exact: A gallery of the same subjects that searches exactly.
+        probes: Raw embeddings (Q, D), at least one.
+        k: How many subjects are searched for.
+
+    Returns:
+        The recall, from 0 to 1.
+
+    Raises:
+        ValueError: k is below 1, there are no probes, or the exact gallery is empty.
     """
     shares = []
     for mine, best in zip(gallery.search(probes, k), exact.search(probes, k), strict=True):
         if not best:
             raise ValueError("recall: the exact gallery is empty; enrol the same subjects in both")
         least = best[-1].score - 1e-6 * max(1.0, abs(best[-1].score))
-        shares.append(sum(one.score >= least for one in mine) / len(best))
+        shares.append(sum(match.score >= least for match in mine) / len(best))
     if not shares:
         raise ValueError("recall: no probes; give at least one")
     return float(np.mean(shares))
 
 
 def open_gallery(folder: str | Path, meta: Mapping[str, str] | None = None) -> Any:
-    """The gallery that a folder holds, LanceGallery or ExactGallery; an empty or new folder becomes
-    an ExactGallery of `meta`.
+    """Opens the gallery that a folder contains, a LanceGallery or an ExactGallery.
+
+    Args:
+        folder: Its folder. An empty or new folder becomes an ExactGallery.
+        meta: The meta of the embeddings to come; may be None for a folder that contains a gallery.
+
+    Returns:
+        The gallery.
     """
-    return (
-        lance.LanceGallery(folder, meta)
-        if lance.holds(Path(folder))
-        else ExactGallery(folder, meta)
-    )
+    store: Any = lance.LanceGallery if lance.holds(Path(folder)) else ExactGallery
+    return store(folder, meta)

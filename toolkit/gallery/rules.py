@@ -14,8 +14,12 @@ from toolkit.gallery.store import MAX_SUBJECT, contradictions
 
 
 class Match(NamedTuple):
-    """score: higher = more similar. norm: of the subject's template, a measure of its quality where
-    the loss made it one.
+    """One subject that a search gives back.
+
+    Attributes:
+        subject: The name.
+        score: The similarity of template and probe; a higher score means more similar.
+        norm: The norm of the template, which measures its quality if the loss made it do so.
     """
 
     subject: str
@@ -24,7 +28,7 @@ class Match(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A subject with its number of enrolments and its template's norm."""
+    """A subject with its number of enrolments and the norm of its template."""
 
     subject: str
     enrolments: int
@@ -32,12 +36,19 @@ class Entry(NamedTuple):
 
 
 def pooled(subjects: Sequence[str], rows: Floats32, pooling: str) -> Embeddings:
-    """One template per subject, by eval.templates.pool."""
-    if (
-        len(set(subjects)) == len(subjects)
-        # one enrolment each is its own template; of a million, pooling's float64 sums would take
-        # gigabytes
-    ):
+    """Pools enrolments into one template per subject, by eval.templates.pool.
+
+    Args:
+        subjects: The subject of each row, R names.
+        rows: Raw enrolments (R, D).
+        pooling: "mean" or "norm_weighted".
+
+    Returns:
+        The templates, with the subjects as ids.
+    """
+    # A single enrolment is its own template. Of a million of them, the float64 sums of `pool` would
+    # take gigabytes.
+    if len(set(subjects)) == len(subjects):
         return Embeddings(tuple(subjects), rows)
     return pool(
         Embeddings(tuple(map(str, range(len(rows)))), rows),
@@ -49,40 +60,59 @@ def pooled(subjects: Sequence[str], rows: Floats32, pooling: str) -> Embeddings:
 def stated(
     meta: Mapping[str, str] | None, similarity: str | None, pooling: str, new: bool
 ) -> tuple[dict[str, str] | None, dict[str, str]]:
-    """What a gallery has to agree with (None: whatever it holds), and what it says else where it is
-    new.
+    """Returns what a gallery has to agree with, and what a new gallery says beside that.
+
+    Args:
+        meta: The meta of the embeddings to come; None if the gallery is there and decides.
+        similarity: The similarity that the caller asks for.
+        pooling: "mean" or "norm_weighted".
+        new: Whether there is no gallery yet.
+
+    Returns:
+        The entries to agree with, None for whatever the gallery says; and the similarity and
+        pooling that a new gallery gets.
+
+    Raises:
+        ValueError: The pooling or the similarity is unknown.
     """
     if pooling not in ("mean", "norm_weighted"):
         raise ValueError(f"gallery: pooling {pooling!r} must be mean or norm_weighted")
     usual = similarity or (meta or {}).get("similarity", "cosine")
     angular_bias(usual)
-    agreed = {key: value for key, value in (meta or {}).items() if key != "similarity"} | (
-        {"similarity": similarity} if similarity else {}
-    )
-    return (None if meta is None and not similarity and not new else agreed), {
-        "similarity": usual,
-        "pooling": pooling,
-    }
+    agreed = {key: value for key, value in (meta or {}).items() if key != "similarity"}
+    if similarity:
+        agreed["similarity"] = similarity
+    whatever_it_says = meta is None and not similarity and not new
+    return None if whatever_it_says else agreed, {"similarity": usual, "pooling": pooling}
 
 
 def refuse_other(meta: Mapping[str, str], dim: int, embeddings: Embeddings, k: int = 1) -> None:
-    """ValueError for embeddings of another model, other settings (crops, flip, detector) or another
-    size than the gallery's.
+    """Refuses embeddings that do not belong to a gallery.
+
+    Args:
+        meta: The meta of the gallery.
+        dim: The size of its embeddings, 0 before the first.
+        embeddings: The embeddings to enrol or search.
+        k: How many matches are asked for.
+
+    Raises:
+        ValueError: They are of another model, other settings (crops, flip, detector) or another
+            size, or k is below 1.
     """
     mine, theirs = meta.get("model"), embeddings.meta.get("model")
     if mine != theirs:
-        said = (
+        origin = (
             "do not say which model made them" if theirs is None else f"are of model {theirs[:16]}"
         )
         raise ValueError(
-            f"these embeddings {said}, but the gallery is of "
+            f"these embeddings {origin}, but the gallery is of "
             f"{'no known model' if mine is None else f'model {mine[:16]}'}; use one model for both"
         )
-    made = [
-        {key: value for key, value in one.items() if key not in ("modality", "similarity")}
-        for one in (meta, embeddings.meta)
+    settings = [
+        {key: value for key, value in entries.items() if key not in ("modality", "similarity")}
+        for entries in (meta, embeddings.meta)
     ]
-    wrong = contradictions(*made)
+    wrong = contradictions(*settings)
     if wrong:
         raise ValueError(
             f"the gallery was made with {'; '.join(wrong)}, as these embeddings were; make both "
@@ -98,24 +128,29 @@ def refuse_other(meta: Mapping[str, str], dim: int, embeddings: Embeddings, k: i
 
 
 def refuse_names(subjects: Sequence[str], rows: int) -> None:
-    """ValueError unless there is one usable name for each row."""
+    """Raises ValueError unless there is one usable name for each row."""
     if len(subjects) != rows:
         raise ValueError(f"{len(subjects)} subjects for {rows} embeddings; one each is needed")
     bad = [
-        one
-        for one in dict.fromkeys(subjects)
-        if not 0 < len(one) <= MAX_SUBJECT or not one.isprintable() or one != one.strip()
+        name
+        for name in dict.fromkeys(subjects)
+        if not 0 < len(name) <= MAX_SUBJECT or not name.isprintable() or name != name.strip()
     ]
     if bad:
         raise ValueError(
-            f"{len(bad)} subjects have unusable names ({name_first(one[:40] for one in bad)}); 1 "
+            f"{len(bad)} subjects have unusable names ({name_first(name[:40] for name in bad)}); 1 "
             f"to {MAX_SUBJECT} printable characters, no blanks at the ends"
         )
 
 
 def refuse_unknown(wanted: Mapping[str, Any] | Sequence[str], known: Mapping[str, int]) -> None:
-    """KeyError for subjects that are not enrolled."""
-    absent = [one for one in wanted if one not in known]
+    """Raises KeyError for subjects that are not enrolled.
+
+    Args:
+        wanted: The names that are asked for.
+        known: The names that are enrolled.
+    """
+    absent = [name for name in wanted if name not in known]
     if absent:
         raise KeyError(
             f"{len(absent)} of {len(wanted)} subjects are not enrolled ({name_first(absent)}); "

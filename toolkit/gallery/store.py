@@ -1,10 +1,10 @@
-"""Raw enrolment embeddings of a gallery in one SQLite file: every change is a transaction, so that
-a kill or a power cut at any moment leaves old or new.
+"""Raw enrolment embeddings of a gallery in one SQLite file.
 
-One row per enrolment: its subject and the raw float32 embedding, bit for bit. The file is held by
-one process at a time. Removed embeddings are overwritten with zeros (secure_delete), since they are
-biometric data. Nothing in the file is executed: SQLite runs no function of an untrusted schema,
-sizes are checked.
+Every change is a transaction, so that a kill or a power cut at any moment leaves the old or the
+new. There is one row per enrolment: its subject and the raw float32 embedding, bit for bit. One
+process at a time has the file open. Removed embeddings are overwritten with zeros (secure_delete),
+because they are biometric data. Nothing in the file is executed: SQLite runs no function of an
+untrusted schema, and sizes are checked.
 """
 
 from __future__ import annotations
@@ -23,48 +23,66 @@ MAX_SUBJECT = 256  # characters of a name
 _APPLICATION = 0x4C4B4E53  # "LKNS", in the file's header
 _MAX_META = 1 << 16  # characters
 _MAX_DIM = 1 << 16
-_MAX_NUMBER = 1e35  # of an embedding: the norm of the longest is a float32 then
+_MAX_NUMBER = 1e35  # in an embedding, so that the norm of the longest is a float32
 _BLOCK = 1 << 14  # rows read at once
 _ASKED = 500  # subjects named in one statement
 
 
-_SCHEMA = {  # the whole of a gallery: name, and how it is made
+# Everything that a gallery's file contains: its name, and the statement that makes it.
+_SCHEMA = {
     "meta": "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
     "sqlite_autoindex_meta_1": None,
     "enrolment": "CREATE TABLE enrolment (id INTEGER PRIMARY KEY, subject TEXT NOT NULL, embedding "
     "BLOB NOT NULL)",
     "by_subject": "CREATE INDEX by_subject ON enrolment (subject)",
 }
-_JOURNAL_OF_SEVERAL = bytes.fromhex(
-    "d9d505f920a163d7"
-)  # what ends the journal of a transaction over several files
+# The bytes that end the journal of a transaction over several files.
+_JOURNAL_OF_SEVERAL = bytes.fromhex("d9d505f920a163d7")
 
 
-def contradictions(held: Mapping[str, str], wanted: Mapping[str, str] | None) -> list[str]:
-    """In what a gallery's meta differs from what is wanted of it, entry by entry: `crops None and
-    not '3 x 4 s, mean'`.
+def contradictions(meta: Mapping[str, str], expected: Mapping[str, str] | None) -> list[str]:
+    """Lists in what the meta of a gallery differs from what is expected of it.
 
-    Where a model is named, settings (crops, flip, faces) that only the gallery has count too:
-    without them that model gives other embeddings.
+    Where the expected meta names a model, settings (crops, flip, faces) that only the gallery has
+    count too, because without them that model gives other embeddings. The similarity is the
+    exception.
+
+    Args:
+        meta: What the gallery says.
+        expected: What it should say; None for whatever it says.
+
+    Returns:
+        A text for each entry that differs.
+
+    Example:
+        >>> contradictions({"model": "a"}, {"model": "b"})
+        ["model 'a' and not 'b'"]
     """
-    stated = dict(wanted or {})
-    more = (
-        [key for key in held if key not in stated and key != "similarity"]
-        if "model" in stated
-        else []
-    )
+    stated = dict(expected or {})
+    more = []
+    if "model" in stated:
+        more = [key for key in meta if key not in stated and key != "similarity"]
     return [
-        f"{key} {held.get(key)!r} and not {stated.get(key)!r}"
+        f"{key} {meta.get(key)!r} and not {stated.get(key)!r}"
         for key in (*stated, *more)
-        if held.get(key) != stated.get(key)
+        if meta.get(key) != stated.get(key)
     ]
 
 
 def refuse_contradictions(
-    name: object, held: Mapping[str, str], wanted: Mapping[str, str] | None
+    name: object, meta: Mapping[str, str], expected: Mapping[str, str] | None
 ) -> None:
-    """ValueError for a gallery, called `name`, that was made otherwise than is wanted of it."""
-    if wrong := contradictions(held, wanted):
+    """Refuses a gallery that was made otherwise than is expected of it.
+
+    Args:
+        name: What the message calls the gallery.
+        meta: What the gallery says.
+        expected: What it should say; None for whatever it says.
+
+    Raises:
+        ValueError: They differ, as `contradictions` lists.
+    """
+    if wrong := contradictions(meta, expected):
         raise ValueError(
             f"{name} was made with {'; '.join(wrong)}; embeddings of two models do not compare: "
             "enrol anew in another folder"
@@ -72,17 +90,17 @@ def refuse_contradictions(
 
 
 def _refuse_foreign(path: Path) -> None:
-    """ValueError for what no gallery is, before SQLite sees it.
+    """Raises ValueError for what cannot belong to a gallery, before SQLite sees it.
 
-    The journal of a killed change is played back, which is right. One that belongs to a transaction
-    over several files names another file, which SQLite then removes, whatever it is; a gallery has
-    none.
+    SQLite plays back the journal of a change that was killed, which is right. But a journal of a
+    transaction over several files names another file, and SQLite then removes that file, whatever
+    it is. No gallery has such a journal.
     """
-    for one in (path, path.with_name(f"{FILE}-journal"), path.with_name(f"{FILE}-wal")):
-        if one.is_symlink() or (one.exists() and not one.is_file()):
+    for file_path in (path, path.with_name(f"{FILE}-journal"), path.with_name(f"{FILE}-wal")):
+        if file_path.is_symlink() or (file_path.exists() and not file_path.is_file()):
             raise ValueError(
-                f"{one} is a link or a folder, which no gallery has; remove it or choose another "
-                "folder"
+                f"{file_path} is a link or a folder, which no gallery has; remove it or choose "
+                "another folder"
             )
     journal = path.with_name(f"{FILE}-journal")
     if journal.is_file():
@@ -104,12 +122,18 @@ def _refuse_foreign(path: Path) -> None:
 
 
 class Enrolments:
-    """The enrolments of a folder, or in memory where it is None.
+    """The enrolments in a folder, or in memory where the folder is None.
 
-    meta: model digest, similarity and the like, which a file that exists has to agree with; None:
-    whatever it says. A new file says `defaults` and `meta`.
-    ValueError: no gallery file of Likeness, damaged, used by another process, or `meta` contradicts
-    what it holds.
+    Args:
+        folder: The folder; made if it does not exist.
+        meta: Model digest, similarity and the like, which a file that exists has to agree with.
+            None accepts whatever it says.
+        defaults: Entries that a new file gets beside `meta`.
+
+    Raises:
+        ValueError: The file is not a gallery of Likeness, damaged, or used by another process; or
+            `meta` contradicts what it says.
+        OSError: The folder or the disk refuses it.
     """
 
     def __init__(
@@ -131,67 +155,39 @@ class Enrolments:
             check_same_thread=False,
         )
         try:
-            with self._said():
+            with self._plain_errors():
                 self._open(meta, defaults)
         except BaseException:
             self._db.close()
             raise
 
     def _open(self, meta: Mapping[str, str] | None, defaults: Mapping[str, str]) -> None:
+        """Makes the tables, or checks those that are there, and reads the meta."""
         self._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1 << 24)
         for setting in (
-            "trusted_schema=OFF", "writable_schema=OFF", "mmap_size=0", "cell_size_check=ON",
+            "trusted_schema=OFF",
+            "writable_schema=OFF",
+            "mmap_size=0",
+            "cell_size_check=ON",
             "secure_delete=ON",
-                "synchronous=FULL", "locking_mode=EXCLUSIVE", "journal_mode=TRUNCATE",
-        ):  # fmt: skip
-            self._db.execute(
-                f"PRAGMA {setting}"
-            )  # a journal left in place would keep what was removed
+            "synchronous=FULL",
+            "locking_mode=EXCLUSIVE",
+            "journal_mode=TRUNCATE",  # a journal left in place would keep what was removed
+        ):
+            self._db.execute(f"PRAGMA {setting}")
         self._db.execute("BEGIN EXCLUSIVE")  # and the lock stays until the file is closed
-        found = self._db.execute("SELECT name, sql FROM sqlite_master LIMIT 20").fetchall()
-        if not found:
-            self._db.execute(f"PRAGMA application_id={_APPLICATION}")
-            for text in _SCHEMA.values():
-                if text:
-                    self._db.execute(text)
-            self._db.executemany(
-                "INSERT INTO meta VALUES (?, ?)",
-                [(f"meta.{key}", value) for key, value in {**defaults, **(meta or {})}.items()],
-            )
-        elif self._db.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
-            raise ValueError(
-                f"{self.name} is a database, but no gallery of Likeness; choose another folder"
-            )
-        elif dict(found) != _SCHEMA or len(found) != len(_SCHEMA):
-            # a view in place of a table may run for ever, a trigger brings back who was removed
-            other = [
-                str(name) for name, text in found if name not in _SCHEMA or _SCHEMA[name] != text
-            ] or sorted(_SCHEMA.keys() - dict(found).keys())
-            raise ValueError(
-                f"{self.name}: its tables are not those of a gallery ({name_first(other)}); it is "
-                "damaged or hostile: restore a copy"
-            )
+        tables = self._db.execute("SELECT name, sql FROM sqlite_master LIMIT 20").fetchall()
+        if tables:
+            self._check(tables)
+            self._normalise_names()
         else:
-            wrong = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
-            if wrong != "ok":
-                raise ValueError(
-                    f"{self.name}: no gallery that can be read ({str(wrong)[:200]}); restore a "
-                    "copy or choose another folder"
-                )
-            # names that an earlier version stored in another Unicode form
-            strange = self._db.execute(
-                "SELECT DISTINCT subject FROM enrolment WHERE subject GLOB '*[^ -~]*'"
-            ).fetchall()
-            renamed = [
-                (nfc(one), one) for (one,) in strange if isinstance(one, str) and nfc(one) != one
-            ]
-            self._db.executemany("UPDATE enrolment SET subject = ? WHERE subject = ?", renamed)
+            self._create({**defaults, **(meta or {})})
         self._db.execute("COMMIT")
-        held = self._db.execute(
+        rows = self._db.execute(
             f"SELECT key, value FROM meta WHERE length(key) + length(value) <= {_MAX_META} LIMIT "
             "100"
         ).fetchall()
-        known = {str(key): str(value) for key, value in held}
+        known = {str(key): str(value) for key, value in rows}
         dim = known.pop("dim", "0")
         if not dim.isdecimal() or not int(dim) <= _MAX_DIM:
             raise ValueError(
@@ -203,40 +199,93 @@ class Enrolments:
         self.pooling = self.meta.pop("pooling", "mean")
         refuse_contradictions(self.name, self.meta, meta)
 
+    def _create(self, meta: Mapping[str, str]) -> None:
+        """Makes the tables of a new gallery."""
+        self._db.execute(f"PRAGMA application_id={_APPLICATION}")
+        for text in _SCHEMA.values():
+            if text:
+                self._db.execute(text)
+        self._db.executemany(
+            "INSERT INTO meta VALUES (?, ?)",
+            [(f"meta.{key}", value) for key, value in meta.items()],
+        )
+
+    def _check(self, tables: Sequence[tuple[object, object]]) -> None:
+        """Raises ValueError unless the file is a whole gallery. tables: names and statements."""
+        if self._db.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
+            raise ValueError(
+                f"{self.name} is a database, but no gallery of Likeness; choose another folder"
+            )
+        if dict(tables) != _SCHEMA or len(tables) != len(_SCHEMA):
+            # A view in place of a table may run for ever. A trigger could bring back subjects that
+            # were removed.
+            other = [
+                str(name)
+                for name, text in tables
+                if str(name) not in _SCHEMA or _SCHEMA[str(name)] != text
+            ] or sorted(_SCHEMA.keys() - dict(tables).keys())
+            raise ValueError(
+                f"{self.name}: its tables are not those of a gallery ({name_first(other)}); it is "
+                "damaged or hostile: restore a copy"
+            )
+        wrong = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if wrong != "ok":
+            raise ValueError(
+                f"{self.name}: no gallery that can be read ({str(wrong)[:200]}); restore a "
+                "copy or choose another folder"
+            )
+
+    def _normalise_names(self) -> None:
+        """Puts names into Unicode NFC that an earlier version stored in another form."""
+        strange = self._db.execute(
+            "SELECT DISTINCT subject FROM enrolment WHERE subject GLOB '*[^ -~]*'"
+        ).fetchall()
+        names = [name for (name,) in strange if isinstance(name, str)]
+        renamed = [(nfc(name), name) for name in names if nfc(name) != name]
+        self._db.executemany("UPDATE enrolment SET subject = ? WHERE subject = ?", renamed)
+
     def write(self, subjects: Sequence[str], matrix: Floats32, *, replace: bool) -> None:
-        """Add one enrolment per subject entry and row, in one transaction; with `replace` what
-        these subjects had before goes.
+        """Adds one enrolment per row, in one transaction.
+
+        Args:
+            subjects: The subject of each row, R names.
+            matrix: Raw embeddings (R, D).
+            replace: Removes what these subjects had before.
         """
         rows = np.ascontiguousarray(matrix, dtype="<f4")
-        with self._said(), self._transaction():
+        with self._plain_errors(), self._transaction():
             if replace:
                 self._db.executemany(
                     "DELETE FROM enrolment WHERE subject = ?",
-                    ((one,) for one in dict.fromkeys(subjects)),
+                    ((subject,) for subject in dict.fromkeys(subjects)),
                 )
             self._db.executemany(
                 "INSERT INTO enrolment (subject, embedding) VALUES (?, ?)",
-                ((one, row.tobytes()) for one, row in zip(subjects, rows, strict=True)),
+                ((subject, row.tobytes()) for subject, row in zip(subjects, rows, strict=True)),
             )
             if not self.dim:
                 self._db.execute("INSERT INTO meta VALUES ('dim', ?)", (str(rows.shape[1]),))
         self.dim = rows.shape[1]
 
     def remove(self, subjects: Sequence[str]) -> None:
-        """Erase all enrolments of the subjects, in one transaction."""
-        with self._said(), self._transaction():
+        """Erases all enrolments of the subjects, in one transaction."""
+        with self._plain_errors(), self._transaction():
             self._db.executemany(
-                "DELETE FROM enrolment WHERE subject = ?", ((one,) for one in subjects)
+                "DELETE FROM enrolment WHERE subject = ?", ((subject,) for subject in subjects)
             )
 
     def of(self, subjects: Sequence[str]) -> tuple[list[str], Floats32]:
-        """All enrolments of the subjects: the subject of each (R,), and the raw rows (R, D)."""
+        """Reads all enrolments of subjects.
+
+        Returns:
+            The subject of each row, R names, and the raw rows (R, D).
+        """
         names: list[str] = []
         blobs: list[bytes] = []
         for start in range(0, len(subjects), _ASKED):
             part = subjects[start : start + _ASKED]
             marks = ",".join("?" * len(part))
-            with self._said():
+            with self._plain_errors():
                 for name, blob in self._db.execute(
                     f"SELECT subject, embedding FROM enrolment WHERE subject IN ({marks}) ORDER BY "
                     "id",
@@ -247,17 +296,23 @@ class Enrolments:
         return names, self._rows(names, blobs)
 
     def blocks(self) -> Iterator[tuple[list[str], Floats32]]:
-        """Every enrolment in the order in which they were made, as in `of`, in blocks."""
-        with self._said():
-            found = self._db.execute("SELECT subject, embedding FROM enrolment ORDER BY id")
-            while block := found.fetchmany(_BLOCK):
+        """Yields every enrolment in the order in which they were made, in blocks.
+
+        Yields:
+            Subjects and rows, as `of` returns them.
+        """
+        with self._plain_errors():
+            cursor = self._db.execute("SELECT subject, embedding FROM enrolment ORDER BY id")
+            while block := cursor.fetchmany(_BLOCK):
                 names = [name for name, _ in block]
                 yield names, self._rows(names, [blob for _, blob in block])
 
     def close(self) -> None:
+        """Closes the file, which ends the lock on it."""
         self._db.close()
 
     def _rows(self, names: Sequence[object], blobs: Sequence[object]) -> Floats32:
+        """The embeddings in the stored bytes, checked: (R, D)."""
         wrong = [
             str(name)
             for name, blob in zip(names, blobs, strict=True)
@@ -285,6 +340,7 @@ class Enrolments:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
+        """Runs the block as one transaction, which is undone if the block raises."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -295,8 +351,8 @@ class Enrolments:
             raise
 
     @contextmanager
-    def _said(self) -> Iterator[None]:
-        """SQLite's errors as one sentence: OSError for what a disk does, ValueError for a file."""
+    def _plain_errors(self) -> Iterator[None]:
+        """Turns SQLite's errors into one sentence: OSError for the disk, ValueError for a file."""
         try:
             yield
         except sqlite3.OperationalError as error:

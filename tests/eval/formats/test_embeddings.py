@@ -164,9 +164,7 @@ def test_a_list_of_many_names_for_one_vector_keeps_the_bound(tmp_path, monkeypat
             if count == allowed:
                 assert read(tmp_path / "e.scp").matrix.shape == (allowed, 50)
             else:
-                with pytest.raises(
-                    ValueError, match=rf"e\.scp: its embeddings take over {10 * size} bytes"
-                ):
+                with pytest.raises(ValueError, match=rf"{10 * size} bytes"):
                     read(tmp_path / "e.scp")
 
 
@@ -178,9 +176,9 @@ def test_an_old_meta_file_is_replaced(tmp_path):
 
 @pytest.mark.parametrize("name", ["e.hdf5", "e.pkl", "e", "e.npy"])
 def test_other_suffixes(tmp_path, name):
-    with pytest.raises(ValueError, match=r"allowed: \.npz, \.ark, \.parquet, \.h5, \.lance"):
+    with pytest.raises(ValueError, match=r"\.npz.*\.lance"):
         write(tmp_path / name, SMALL)
-    with pytest.raises(ValueError, match=r"allowed: \.npz, \.ark, \.scp, \.parquet"):
+    with pytest.raises(ValueError, match=r"\.npz.*\.scp"):
         read(tmp_path / name)
 
 
@@ -287,9 +285,7 @@ def test_sizes_are_checked_before_anything_is_allocated(tmp_path, monkeypatch):
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("ids.npy", npy(IDS, IDS.tobytes(), (2,)))
         archive.writestr("matrix.npy", npy(GOOD, GOOD.tobytes(), (2, 1 << 50)))
-    with pytest.raises(
-        ValueError, match=r"declares float32 \(2, 1125899906842624\), but holds 24 bytes"
-    ):
+    with pytest.raises(ValueError, match=r"1125899906842624.* 24 bytes"):
         read(path)
     np.savez_compressed(path, ids=IDS, matrix=np.zeros((2, 1_000_000), np.float32))
     assert read(path).matrix.shape == (2, 1_000_000)

@@ -120,7 +120,7 @@ def test_a_lance_table_by_its_other_name(tmp_path):
     with pytest.raises(FileNotFoundError):
         write(tmp_path / "none" / "t.lance", SMALL)
     (tmp_path / "half.lance" / "data").mkdir(parents=True)
-    with pytest.raises(ValueError, match=r"half\.lance: no LanceDB table that can be read"):
+    with pytest.raises(ValueError, match=r"half\.lance"):
         read(tmp_path / "half.lance")
     write(
         tmp_path / "half.lance", SMALL
@@ -420,9 +420,5 @@ def test_a_killed_writer_leaves_a_whole_table(tmp_path, seconds):
 def test_a_missing_package_is_named_before_long_work(monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
     check_suffix("e.npz")
-    with pytest.raises(
-        ImportError,
-        match=r"e\.h5: \.h5 files need h5py; run `pip install 'likeness\[formats\]'`, or choose "
-        r"\.npz",
-    ):
+    with pytest.raises(ImportError, match=r"likeness\[formats\]"):
         check_suffix("e.h5")

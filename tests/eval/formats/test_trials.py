@@ -123,9 +123,7 @@ def test_ids_that_are_labels(put):
         ("1", "7", False),
         ("5", "8", False),
     ]
-    with pytest.raises(
-        ValueError, match=r"all 2 lines .* `label enrol probe` and as `enrol probe label`.*header"
-    ):
+    with pytest.raises(ValueError, match=r"`label enrol probe` and .*header"):
         read_trials(put("1 0 1\n0 1 1\n"))
 
 
@@ -210,7 +208,7 @@ def test_blocks_do_not_show(put, monkeypatch):
         monkeypatch.setattr(files, "_BLOCK", size)
         assert rows(read_trials(path)) == triples
     lines[300] = "1 e"
-    with pytest.raises(ValueError, match=r"499 with 3 .*1 with 2 \(first: line 301\)"):
+    with pytest.raises(ValueError, match=r"499 with 3 .*1 with 2 .*line 301"):
         read_trials(put("\n".join(lines)))
 
 
@@ -320,9 +318,7 @@ def test_scores_with_labels_and_numeric_ids(put, text):
 
 def test_integer_scores_of_numeric_ids_need_the_list(put):
     path = put("3 12 34\n4 12 35\n", "scores")
-    with pytest.raises(
-        ValueError, match="can be read as `score enrol probe` and as `enrol probe score`"
-    ):
+    with pytest.raises(ValueError, match="`score enrol probe` and as"):
         read_scores(path)
     trials = read_trials(put("1 12 34\n0 12 35\n"))
     assert read_scores(path, trials)[1].tolist() == [3, 4]
@@ -335,11 +331,7 @@ def test_ids_that_are_decimals_need_the_list_or_a_header(put):
     same, values = read_scores(put(text, "scores"), trials)
     assert same is trials
     assert values.tolist() == [0.53, -0.2, 0.1]
-    with pytest.raises(
-        ValueError,
-        match=r"`enrol probe score label` and as `score enrol probe label`; put the right one as a "
-        r"header line on top",
-    ):
+    with pytest.raises(ValueError, match=r"`enrol probe score label`.*header"):
         read_scores(put(text, "scores"))
     found, values = read_scores(put("enrol probe score label\n" + text, "scores"))
     assert rows(found) == wanted
@@ -354,11 +346,7 @@ def test_ids_that_are_decimals_need_the_list_or_a_header(put):
 def test_a_trial_list_is_no_score_file(put, text):
     """Its labels would separate the trials perfectly."""
     for labels in (None, made(PLAIN)):
-        with pytest.raises(
-            ValueError,
-            match=r"scores are 0 or 1, as the labels of a trial list are; give the score file, or "
-            r"put `.*score.*` as a header line",
-        ):
+        with pytest.raises(ValueError, match=r"0 or 1.*score.*header"):
             read_scores(put(text), labels)
 
 
@@ -527,11 +515,7 @@ def test_an_open_pipe_is_written_and_an_open_file_is_not_replaced(tmp_path):
         ):
             if name == tmp_path / "link" or Path(name).exists():
                 with (
-                    pytest.raises(
-                        ValueError,
-                        match="real, which is already open and cannot be replaced; name the file "
-                        "itself",
-                    ),
+                    pytest.raises(ValueError, match=r"real.*already open"),
                     atomic_path(name),
                 ):
                     pass

@@ -52,11 +52,7 @@ def test_items_of_shards_are_not_written_as_their_shard(tmp_path: Path) -> None:
     inside = [Item(f"s/{i}", tmp_path / "0.tar", span=(i, 1), ending=".wav") for i in range(2)]
     write_items(tmp_path / "list.txt", files, tmp_path)
     assert read_items(tmp_path / "list.txt") == files
-    with pytest.raises(
-        ValueError,
-        match=r"list.txt: 2 of 4 items lie inside tar shards \('s/0', 's/1'\), and a list names "
-        r"files only; unpack the shards",
-    ):
+    with pytest.raises(ValueError, match=r"2 of 4 items .*'s/0', 's/1'"):
         write_items(tmp_path / "list.txt", files + inside, tmp_path)
     assert read_items(tmp_path / "list.txt") == files
 

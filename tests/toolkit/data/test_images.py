@@ -107,9 +107,7 @@ def test_damaged_files_are_refused_with_the_reason(
         ("empty.jpg", b"", "none of the formats"),
         ("a.eps", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "none of the formats"),
     ]:
-        with pytest.raises(
-            BadImage, match=f"{name}: .*{reason}.*; fetch or write the file again, or remove it"
-        ):
+        with pytest.raises(BadImage, match=f"{name}: .*{reason}"):
             decode_bytes(held, name)
     with pytest.raises(BadImage, match=r"missing.jpg: no such file"):
         file_bytes(Item("m", tmp_path / "missing.jpg"))

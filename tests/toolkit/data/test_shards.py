@@ -157,11 +157,9 @@ def test_what_cannot_be_packed_is_counted_and_named(tmp_path: Path) -> None:
         Item(name, tmp_path / name, "x")
         for name in ("a.wav", "b.json", "c", "empty.wav", "none.wav")
     ]
-    with pytest.raises(
-        ValueError, match=r"4 of 5 items cannot be packed \('.*b.json'.*: the suffix '.json'"
-    ):
+    with pytest.raises(ValueError, match=r"4 of 5 items .*'.*b.json'.*suffix"):
         shards.write(bad, tmp_path / "out")
-    with pytest.raises(ValueError, match="1 of 1 items have an id or label that is no line"):
+    with pytest.raises(ValueError, match=r"1 of 1 items .*label"):
         shards.write([Item("a\nb", tmp_path / "a.wav", "x")], tmp_path / "out")
     for wrong in ({"name": "../x"}, {"shard_bytes": 0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
@@ -247,10 +245,7 @@ def test_missing_labels_and_repeated_ids_are_counted(tmp_path: Path) -> None:
             ("3.jpg", b"d"),
         ],
     )
-    with pytest.raises(
-        ValueError,
-        match=r"2 of 4 items in shards have no label \('.*a\.tar\[2\]', '.*a\.tar\[3\]'\)",
-    ):
+    with pytest.raises(ValueError, match=r"2 of 4 items .*a\.tar\[2\].*a\.tar\[3\]"):
         shards.items(tmp_path)
     with pytest.raises(ValueError, match=r"1 repeated ids \('1'\).*name the `suffixes`"):
         shards.items(tmp_path, labelled=False)
@@ -278,17 +273,11 @@ def test_truncated_shards_and_wrong_indices_are_all_counted(packed: Path, tmp_pa
     (folder / f"{second.name}.index").unlink()  # and without one
     lines = (folder / f"{third.name}.index").read_text().splitlines()
     (folder / f"{third.name}.index").write_text("\n".join(lines[:-1]))
-    with pytest.raises(
-        ValueError,
-        match=r"3 of \d+ shards cannot be used \('train-000000.tar', 'train-000001.tar', "
-        r"'train-000002.tar'\)",
-    ):
+    with pytest.raises(ValueError, match=r"3 of \d+ shards .*'train-000000.tar'"):
         shards.items(folder)
     with pytest.raises(ValueError, match="damaged or truncated"):
         shards.items(second)
-    with pytest.raises(
-        ValueError, match="items are listed; fetch the shard again, or delete the index"
-    ):
+    with pytest.raises(ValueError, match="items are listed"):
         shards.items(third)
 
 
@@ -411,9 +400,7 @@ def test_compressed_and_missing_shards_say_what_to_do(tmp_path: Path) -> None:
         shards.items(tmp_path)
     (tmp_path / "a.tar.gz").touch()
     for data in (tmp_path, tmp_path / "a.tar.gz"):
-        with pytest.raises(
-            ValueError, match=r"1 compressed shards \('a.tar.gz'\).*unpack them to .tar"
-        ):
+        with pytest.raises(ValueError, match=r"1 compressed shards .*'a.tar.gz'"):
             shards.items(data)
     with pytest.raises(ValueError, match="1 of 1 items are files, in no tar shard"):
         shards.shard_numbers([Item("a", tmp_path / "a.wav", "x")])
@@ -428,7 +415,7 @@ def test_an_index_that_cannot_be_written_is_a_warning(
         raise PermissionError("read-only file system")
 
     monkeypatch.setattr(shards, "_write_index", refuse)
-    with pytest.warns(UserWarning, match=r"index cannot be written \(read-only file system\)"):
+    with pytest.warns(UserWarning, match="read-only file system"):
         assert len(shards.items(tmp_path)) == 1
 
 
