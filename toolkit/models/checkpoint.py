@@ -349,8 +349,9 @@ def misfits(wanted: Mapping[str, torch.Size], stored: Mapping[str, torch.Size]) 
         A text such as "1 missing (bias)"; "" if everything fits.
 
     Example:
-        >>> misfits({"weight": torch.Size([2]), "bias": torch.Size([2])}, {"weight": torch.Size([2])})
-        '1 missing (bias)'
+        >>> two = torch.Size([2])
+        >>> misfits({"weight": two, "bias": two}, {"weight": torch.Size([2, 3])})
+        '1 missing (bias), 1 of another shape (weight (2, 3) for (2,))'
     """
     shapes = [
         f"{name} {tuple(stored[name])} for {tuple(shape)}"
