@@ -1,15 +1,15 @@
-"""InsightFace's recognition models (.onnx): which file of a pack is which, and the pixels that it
-takes, as insightface 2.1 decides them.
+"""InsightFace's recognition models (.onnx): which file of a pack is which, and its pixels.
 
-The rules are those of insightface/model_zoo/model_zoo.py (ModelRouter, by the sizes of inputs and
-the number of outputs), arcface_onnx.py (ArcFaceONNX, the scale by the names of the first nodes) and
-package_manifest.py (packs with a manifest.json of version 2, which says both), so that an embedding
-made here is the one made there. They are guesses: a network with a scale of its own whose nodes
-have other names is scaled twice by both.
+Both are decided as insightface 2.1 decides them, so that an embedding made here is the one made
+there. The rules are those of insightface/model_zoo/model_zoo.py (ModelRouter, by the sizes of
+inputs and the number of outputs), arcface_onnx.py (ArcFaceONNX, the scale by the names of the first
+nodes) and package_manifest.py (packs with a manifest.json of version 2, which states both). The
+rules are guesses: a network that scales its pixels itself, but whose nodes have other names, has
+them scaled twice, here as there.
 
 The weights that InsightFace publishes (buffalo_*, antelopev2, arcface_torch's zoo) are for
-non-commercial research only; loading says so. Nothing is downloaded. Files are parsed as protocol
-buffers with a bound on their size; what they hold runs in ONNX Runtime alone.
+non-commercial research only, and loading them prints that. Nothing is downloaded. Files are parsed
+as protocol buffers with a bound on their size; what they hold runs in ONNX Runtime alone.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ Kind = Literal[
 MAX_BYTES = 2**31 - 1  # of one file: what a protocol buffer holds at most
 LICENCE = "the weights that InsightFace publishes are for non-commercial research only"
 _MAX_MANIFEST = 2**20
-_HEAD_NODES = 8  # ArcFaceONNX looks at so many
+_HEAD_NODES = 8  # the number of nodes that ArcFaceONNX looks at
 _LANDMARK_OUTPUTS = (9, 15)  # of an SCRFD detector with the five landmarks
 
 
 class Pixels(NamedTuple):
-    """A network over (B, 3, size, size) RGB that takes (x - mean) / std of x from 0 to 255."""
+    """What a network over (B, 3, size, size) RGB takes: (x - mean) / std of x from 0 to 255."""
 
     size: int
     mean: float
@@ -45,8 +45,13 @@ class Pixels(NamedTuple):
 
 
 class Pack(NamedTuple):
-    """The recognition network and what it takes; the SCRFD detector beside it, if a folder was
-    named and has one. stated: whether a manifest says so.
+    """A recognition network, the pixels that it takes, and the detector beside it.
+
+    Attributes:
+        recognition: The .onnx file of the network.
+        pixels: What it takes.
+        detector: The SCRFD detector, if a folder was named and has one.
+        stated: Whether a manifest states these.
     """
 
     recognition: Path
@@ -55,23 +60,22 @@ class Pack(NamedTuple):
     stated: bool = False
 
     def text(self) -> str:
-        """What was loaded, and its licence, in a line."""
-        means = (
-            "0 to 255"
-            if self.pixels.mean == 0 and self.pixels.std == 1
-            else f"(x - {self.pixels.mean:g}) / {self.pixels.std:g}"
-        )
-        return (
-            f"{self.recognition}: {self.pixels.size} x {self.pixels.size} RGB, {means}; {LICENCE}"
-        )
+        """Return what was loaded, and its licence, in one line."""
+        size, mean, std = self.pixels
+        scale = "0 to 255" if mean == 0 and std == 1 else f"(x - {mean:g}) / {std:g}"
+        return f"{self.recognition}: {size} x {size} RGB, {scale}; {LICENCE}"
 
 
 def find(source: str) -> Pack:
-    """FILE.onnx, or the FOLDER of an unpacked pack such as buffalo_l, where the first file of each
-    kind in the order of names is taken (as FaceAnalysis does).
+    """Return the recognition network that a path names, and the detector beside it.
 
-    ValueError: nothing there, a file over 2 GiB or that is no ONNX model, no recognition network, a
-    manifest.json of version 2 that contradicts its folder.
+    Args:
+        source: FILE.onnx, or the FOLDER of an unpacked pack such as buffalo_l. Of a folder, the
+            first file of each kind in the order of names is taken, as FaceAnalysis does.
+
+    Raises:
+        ValueError: There is nothing, a file of over 2 GiB or that is no ONNX model, no recognition
+            network, or a manifest.json of version 2 that contradicts its folder.
     """
     path = Path(source).expanduser()
     if path.is_file():
@@ -86,55 +90,58 @@ def find(source: str) -> Pack:
     kinds: dict[Path, Kind] = {}
     for file in sorted(path.glob("*.onnx")):
         kinds[file] = _look(file).kind
-    by_kind = {found: file for file, found in reversed(kinds.items())}  # the first of each stays
+    # Later entries overwrite earlier ones, so in reversed order the first file of each kind stays.
+    by_kind = {seen: file for file, seen in reversed(kinds.items())}
     if "recognition" not in by_kind:
-        held = (
-            name_first([f"{file.name}: {found}" for file, found in kinds.items()])
-            if kinds
-            else "no .onnx file"
-        )
+        listed = name_first([f"{file.name}: {seen}" for file, seen in kinds.items()])
+        remedy = "give a recognition .onnx file or another pack"
         inner = sorted({file.parent.name for file in path.glob("*/*.onnx")})
-        remedy = (
-            f"give {path / inner[0]}"
-            if inner and not kinds
-            else "give a recognition .onnx file or another pack"
-        )
+        if inner and not kinds:
+            remedy = f"give {path / inner[0]}"
         raise ValueError(
-            f"insightface:{source}: no recognition model in this folder ({held}); {remedy}"
+            f"insightface:{source}: no recognition model in this folder "
+            f"({listed if kinds else 'no .onnx file'}); {remedy}"
         )
     recognition = by_kind["recognition"]
     return Pack(recognition, read_pixels(recognition), by_kind.get("detection"))
 
 
 def check_detector(path: Path) -> None:
-    """ValueError unless the file is an ONNX model with the outputs of an SCRFD detector with
-    landmarks: 9 or 15.
+    """Check that a file is an ONNX model with the outputs of an SCRFD detector with landmarks.
+
+    Raises:
+        ValueError: It has other than 9 or 15 outputs, or is no ONNX model.
     """
     seen = _look(path)
     if seen.num_outputs not in _LANDMARK_OUTPUTS:
-        found = f"{seen.num_outputs} outputs ({seen.kind})"
         raise ValueError(
-            f"detector {path}: a model with {found}; an SCRFD detector with landmarks has 9 or 15 "
-            "(its name says kps or bnkps)"
+            f"detector {path}: a model with {seen.num_outputs} outputs ({seen.kind}); an SCRFD "
+            "detector with landmarks has 9 or 15 (its name says kps or bnkps)"
         )
 
 
 def read_pixels(path: Path, *, scale: tuple[float, float] | None = None) -> Pixels:
-    """The pixels that a recognition network takes; `scale`, a mean and a std, where a manifest says
-    it. ValueError: a file of another kind, several outputs.
+    """Return the pixels that a recognition network takes.
+
+    Args:
+        path: The .onnx file.
+        scale: Mean and standard deviation, where a manifest states them.
+
+    Raises:
+        ValueError: The file is of another kind or has several outputs.
     """
     seen = _look(path)
     if seen.kind != "recognition" or seen.num_outputs != 1:
         raise ValueError(
             f"{path}: no recognition model of InsightFace ({seen.kind}; inputs {seen.sizes}, "
-            f"{seen.num_outputs} outputs); one input (B, 3, S, S), S at least"
-            " 112 and a multiple of 16, and one output (B, dim) are needed"
+            f"{seen.num_outputs} outputs); one input (B, 3, S, S), with S at least 112 and a "
+            "multiple of 16, and one output (B, dim) are needed"
         )
     return Pixels(int(seen.sizes[0][2] or 0), *(scale or seen.scale))
 
 
 def kind(graph: onnx.GraphProto) -> Kind:
-    """What ModelRouter.get_model takes a network for."""
+    """Return what InsightFace's ModelRouter.get_model takes a network for."""
     sizes = _sizes(graph)
     height, width = sizes[0][2:4] if sizes and len(sizes[0]) == 4 else (None, None)
     if len(graph.output) >= 5:
@@ -149,13 +156,14 @@ def kind(graph: onnx.GraphProto) -> Kind:
 
 
 def say(pack: Pack) -> None:
-    """The licence where the weights are loaded, on stderr."""
+    """Print the licence to stderr where the weights are loaded."""
     console.print(pack.text())
 
 
 def _guess_scale(graph: onnx.GraphProto) -> tuple[float, float]:
-    """Mean and std by ArcFaceONNX's rule: a network that begins with a Sub and a Mul (MXNet's)
-    scales its pixels itself.
+    """Return mean and standard deviation by the rule of ArcFaceONNX.
+
+    A network that begins with a Sub and a Mul (MXNet's) scales its pixels itself.
     """
     names = [node.name for node in graph.node[:_HEAD_NODES]]
     subtracts, multiplies = (
@@ -166,20 +174,23 @@ def _guess_scale(graph: onnx.GraphProto) -> tuple[float, float]:
 
 
 def _sizes(graph: onnx.GraphProto) -> list[tuple[int | None, ...]]:
-    """The inputs' shapes, None where a size is free.
+    """Return the inputs' shapes, with None where a size is free.
 
-    Old files list their weights among the inputs.
+    Old files list their weights among the inputs; these are left out.
     """
-    weights = {one.name for one in graph.initializer}
-    shapes = [one.type.tensor_type.shape.dim for one in graph.input if one.name not in weights]
+    weights = {tensor.name for tensor in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in weights]
+    shapes = [value.type.tensor_type.shape.dim for value in inputs]
     return [
         tuple(dim.dim_value if dim.dim_value > 0 else None for dim in shape) for shape in shapes
     ]
 
 
 class _Look(NamedTuple):
-    """What is to be known of a file: the kind of network, the sizes of its inputs, how many
-    outputs, and the scale by its nodes' names.
+    """What is to be known of a file.
+
+    It is the kind of network, the sizes of its inputs, the number of its outputs, and the scale by
+    the names of its nodes.
     """
 
     kind: Kind
@@ -189,9 +200,11 @@ class _Look(NamedTuple):
 
 
 def _look(path: Path) -> _Look:
-    """ValueError: no file, too large, no ONNX model, tensors in other files.
+    """Look into an .onnx file, in a process of its own, as a few bytes may unfold to any size.
 
-    It is parsed in a process of its own: a few bytes may unfold to any size.
+    Raises:
+        ValueError: There is no file, it is too large or no ONNX model, or its tensors are in other
+            files.
     """
     if not path.is_file():
         raise ValueError(
@@ -202,22 +215,18 @@ def _look(path: Path) -> _Look:
     if size > MAX_BYTES:
         raise ValueError(f"{path}: {size} bytes; an .onnx file holds at most {MAX_BYTES}")
     limits = Limits(seconds=8.0 + size / 2e7, memory=(1 << 29) + 4 * size, answer=0)
-    found, _ = ask_once(
+    seen, _ = ask_once(
         look_here, str(path.absolute()), preload=(__name__, "onnx"), about=path, limits=limits
     )
-    return _Look(
-        found["kind"],
-        [tuple(one) for one in found["sizes"]],
-        found["outputs"],
-        tuple(found["scale"]),
-    )
+    sizes = [tuple(size) for size in seen["sizes"]]
+    return _Look(seen["kind"], sizes, seen["outputs"], tuple(seen["scale"]))
 
 
 def look_here(path: str) -> Answer:
-    """The fields of _Look, by onnx in this very process."""
+    """Return the fields of _Look, read by onnx in this very process."""
     graph = _graph(Path(path))
     sizes = _sizes(graph)
-    if len(sizes) > 100 or any(len(one) > 16 for one in sizes):
+    if len(sizes) > 100 or any(len(size) > 16 for size in sizes):
         raise ValueError(f"{path}: no network over images ({len(sizes)} inputs)")
     return {
         "kind": kind(graph),
@@ -228,6 +237,7 @@ def look_here(path: str) -> Answer:
 
 
 def _graph(path: Path) -> onnx.GraphProto:
+    """Return the graph of an ONNX model whose tensors are all in the file."""
     try:
         import onnx
     except ImportError:
@@ -236,18 +246,16 @@ def _graph(path: Path) -> onnx.GraphProto:
         ) from None
     try:
         graph = onnx.load_model(str(path), format="protobuf", load_external_data=False).graph
-    except (
-        Exception
-    ) as error:  # protobuf's DecodeError has no base but Exception, and onnx has its own
+    except Exception as error:
+        # protobuf's DecodeError has no base but Exception, and onnx has exceptions of its own.
         raise ValueError(
             f"{path}: no ONNX model ({(str(error).splitlines() or ['empty'])[0][:200]})"
         ) from None
     if not graph.node:
         raise ValueError(f"{path}: no ONNX model (it has no nodes)")
-    apart = [
-        one.name for one in graph.initializer if one.data_location == onnx.TensorProto.EXTERNAL
-    ]
-    if apart:  # they are in no digest, and their paths lead anywhere
+    external = onnx.TensorProto.EXTERNAL
+    apart = [tensor.name for tensor in graph.initializer if tensor.data_location == external]
+    if apart:  # such tensors are in no digest, and their paths may lead anywhere
         raise ValueError(
             f"{path}: {len(apart)} tensors lie in other files ({name_first(apart)}); save the "
             "model as one file (onnx.save of onnx.load)"
@@ -256,26 +264,26 @@ def _graph(path: Path) -> onnx.GraphProto:
 
 
 def _has_manifest(folder: Path) -> bool:
-    """Whether manifest.json asks for the rules of version 2; InsightFace passes over others."""
+    """Say whether manifest.json asks for the rules of version 2; InsightFace passes over others."""
     file = folder / "manifest.json"
     if not file.is_file():
         return False
     if file.stat().st_size > _MAX_MANIFEST:
         raise ValueError(f"{file}: {file.stat().st_size} bytes; at most {_MAX_MANIFEST} are read")
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        manifest = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
         return False
-    return isinstance(found, dict) and found.get("manifest_version") == 2
+    return isinstance(manifest, dict) and manifest.get("manifest_version") == 2
 
 
 def _read_manifest(folder: Path) -> Pack:
-    """By InsightFace's own reader, which keeps every path inside the folder and checks the digests
-    that the manifest states.
+    """Read a pack by InsightFace's own reader of manifests.
+
+    It keeps every path inside the folder and checks the digests that the manifest states.
     """
-    os.environ.setdefault(
-        "NO_ALBUMENTATIONS_UPDATE", "1"
-    )  # which insightface imports, and which would ask the network for a newer version
+    # insightface imports albumentations, which would ask the network for a newer version of itself.
+    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
     from insightface.model_zoo import package_manifest as manifests
 
     try:
@@ -295,16 +303,12 @@ def _read_manifest(folder: Path) -> Pack:
             f"{', '.join(tasks) or 'nothing'}; give another pack"
         )
     scales = {name: _scale(tasks[name].metadata["preprocessing"]) for name in files}
-    detector = (
-        files.get("detection") if scales.get("detection") == (127.5, 128.0) else None
-    )  # what modalities.face.align feeds detectors
-    return Pack(
-        files["recognition"],
-        read_pixels(files["recognition"], scale=scales["recognition"]),
-        detector,
-        stated=True,
-    )
+    # modalities.face.align feeds detectors with this scale and no other.
+    detector = files.get("detection") if scales.get("detection") == (127.5, 128.0) else None
+    pixels = read_pixels(files["recognition"], scale=scales["recognition"])
+    return Pack(files["recognition"], pixels, detector, stated=True)
 
 
 def _scale(stated: Any) -> tuple[float, float]:
+    """Return mean and standard deviation of a manifest's preprocessing."""
     return (0.0, 1.0) if stated == "embedded" else (float(stated["mean"]), float(stated["std"]))

@@ -5,20 +5,21 @@
     load("speechbrain:FOLDER")
         a local folder of a SpeechBrain speaker model (hyperparams.yaml, embedding_model.ckpt)
     load("speechbrain:speechbrain/spkrec-ecapa-voxceleb")
-        the same from the Hugging Face hub, which is asked for by writing so
+        the same from the Hugging Face hub; it is asked only where it is named so
     load("wespeaker:FOLDER_OR_FILE.pt")
         a WeSpeaker checkpoint (avg_model.pt): ResNet, ECAPA-TDNN, CAM++ or x-vector
     load("insightface:FILE_OR_FOLDER")
         a face network of InsightFace: a recognition .onnx file, or an unpacked pack such as
         buffalo_l
     load("model.onnx")
-        a file of `likeness export`, of any modality; else a speaker network: filterbanks (B, T, F)
-        or waves (B, S) -> (B, dim)
+        a file of `likeness export`, of any modality; otherwise a speaker network that takes
+        filterbanks (B, T, F) or waves (B, S) and gives (B, dim)
 
-The weights that InsightFace publishes are for non-commercial research only; loading them says so.
-Nothing in these files is executed: SpeechBrain's YAML (which it runs as code: HyperPyYAML's !new:
-and !apply:) is read as plain data, state dicts by toolkit.backbones.pickled. Front-ends come from
-the modality by name, as with a checkpoint. Foreign models are scored by the cosine.
+The weights that InsightFace publishes are for non-commercial research only. Loading them prints
+that. Nothing in these files is executed. SpeechBrain runs its YAML as code (HyperPyYAML's !new: and
+!apply:); here it is read as plain data, and state dicts are read by toolkit.backbones.pickled.
+Front-ends come from the modality by name, as with a checkpoint. Models of other projects are scored
+by the cosine.
 """
 
 from __future__ import annotations
@@ -55,25 +56,29 @@ from toolkit.models.embed import TorchEmbedder
 
 Frontend = Literal["wespeaker", "3dspeaker"]
 _MAX_MELS = 1024
-_KALDI: dict[
-    str, dict[str, Any]
-    # as WESPEAKER_FBANK and THREED_SPEAKER_FBANK in modalities/speaker/features.py; dither is for
-    # training only
-] = {
+# These are WESPEAKER_FBANK and THREED_SPEAKER_FBANK of modalities/speaker/features.py without
+# dither, which is for training only.
+_KALDI: dict[str, dict[str, Any]] = {
     "wespeaker": {"window": "hamming", "scale": 32768.0},
     "3dspeaker": {"window": "povey", "scale": 1.0},
 }
 
 
 def load(model: str, *, frontend: Frontend = "wespeaker") -> Loaded:
-    """MODEL -> an embedder with its reading, modality, similarity and digest.
+    """Load the model that a text names, with its reading, modality, similarity and digest.
 
-    frontend: what an .onnx network over filterbanks and a `wespeaker:` state dict were trained
-    with: "wespeaker" (Hamming window, int16 scale) or "3dspeaker" (Povey window, [-1, 1]); neither
-    file says it. Other kinds of models know their front-end. A face model reads aligned crops;
-    `with_detector` makes it read photographs.
-    ValueError for a file of another kind, sizes that contradict the weights, and an architecture
-    that is not known; ImportError names the extra to install.
+    A face model reads aligned crops; `with_detector` makes it read photographs.
+
+    Args:
+        model: One of the forms at the top of this file.
+        frontend: What an .onnx network over filterbanks or a `wespeaker:` state dict was trained
+            with: "wespeaker" (Hamming window, int16 scale) or "3dspeaker" (Povey window, [-1, 1]).
+            Neither file states it. Other kinds of models know their front-end.
+
+    Raises:
+        ValueError: The file is of another kind, its sizes contradict its weights, or its
+            architecture is not known.
+        ImportError: A package is missing; the message names the extra to install.
     """
     if frontend not in get_args(Frontend):
         raise ValueError(f"front-end {frontend!r}: must be one of {', '.join(get_args(Frontend))}")
@@ -87,8 +92,7 @@ def load(model: str, *, frontend: Frontend = "wespeaker") -> Loaded:
     if colon and kind.isidentifier() and len(kind) > 1 and not Path(model).exists():
         raise ValueError(
             f"model {model!r}: there is no kind {kind!r}; write speechbrain:SOURCE, "
-            "wespeaker:FILE.pt, insightface:PATH, FILE.onnx, a checkpoint or a run"
-            " directory"
+            "wespeaker:FILE.pt, insightface:PATH, FILE.onnx, a checkpoint or a run directory"
         )
     if Path(model).suffix.lower() == ".onnx":
         return exported.load(Path(model)) or _load_onnx(Path(model), frontend)
@@ -103,10 +107,21 @@ def in_parts(
     chunk_seconds: float = 0.0,
     only_speech: bool = False,
 ) -> Loaded:
-    """The model reading its items in crops, in chunks or without pauses (see
-    modalities/speaker/long.py); its `settings` say so in the embeddings' meta.
+    """Return the model reading its items in crops, in chunks, or without their pauses.
 
-    ValueError for a modality without such reading.
+    How it reads them is in modalities/speaker/long.py. The model's `settings` state it in the
+    metadata of its embeddings.
+
+    Args:
+        model: A speaker model.
+        crops: The number of crops of each item, whose embeddings are averaged; 0 for none.
+        crop_seconds: The length of a crop.
+        chunk_seconds: The length of the chunks that a long recording is cut into; 0 for none.
+        only_speech: Whether pauses are left out, by their energy.
+
+    Raises:
+        ValueError: The model's modality has no such reading, or the settings exclude each other or
+            are too small.
     """
     if not (crops or chunk_seconds or only_speech):
         return model
@@ -125,61 +140,69 @@ def in_parts(
             f"--crop-seconds {crop_seconds:g}, --chunk-seconds {chunk_seconds:g}: crops of at "
             "least 0.1 s and chunks of at least 1 s are allowed"
         )
-    given = model.read.keywords if isinstance(model.read, partial) else {}
-    known = {key: value for key, value in given.items() if key in ("rate_hz", "min_seconds")}
+    bound = model.read.keywords if isinstance(model.read, partial) else {}
+    kept = {key: value for key, value in bound.items() if key in ("rate_hz", "min_seconds")}
     read = partial(
         long.read,
         crops=crops,
         crop_seconds=crop_seconds,
         chunk_seconds=chunk_seconds,
         only_speech=only_speech,
-        **known,
+        **kept,
     )
-    said = {
-        "crops": f"{crops} x {crop_seconds:g} s, mean" if crops else "",
-        "chunks": f"at most {chunk_seconds:g} s, mean by length" if chunk_seconds else "",
-    }
-    said["pauses"] = "left out by energy" if only_speech else ""
-    settings = {key: value for key, value in said.items() if value}
+    settings = {}
+    if crops:
+        settings["crops"] = f"{crops} x {crop_seconds:g} s, mean"
+    if chunk_seconds:
+        settings["chunks"] = f"at most {chunk_seconds:g} s, mean by length"
+    if only_speech:
+        settings["pauses"] = "left out by energy"
     return replace(model, read=read, settings=settings)
 
 
 def find_detector(model: str) -> Path | None:
-    """The SCRFD detector that a pack, `insightface:FOLDER`, brings along; None for every other
-    MODEL, also for one file of a pack.
+    """Return the SCRFD detector of a pack of InsightFace, `insightface:FOLDER`.
+
+    None for every other MODEL, also for one file of a pack.
     """
     kind, _, source = model.partition(":")
     return insightface.find(source).detector if kind == "insightface" else None
 
 
 def aligned_size(model: Loaded) -> tuple[int, int]:
-    """Height and width of the faces that a model reads, in pixels.
+    """Return height and width of the faces that a model reads, in pixels.
 
-    ValueError, before any work, where faces cannot be aligned to that.
+    Raises:
+        ValueError: Faces cannot be aligned to this size. It is raised before any work is done.
     """
-    given = model.read.keywords if isinstance(model.read, partial) else {}
-    size = given.get("size", (112, 112))  # images.read's own default
-    height, width = (
-        (size, given.get("width") or size) if isinstance(size, int) else size
-    )  # a height alone is what modalities.face.align.read takes
+    bound = model.read.keywords if isinstance(model.read, partial) else {}
+    size = bound.get("size", (112, 112))  # images.read's own default
+    # modalities.face.align.read takes a height alone, or a height and a width.
+    height, width = (size, bound.get("width") or size) if isinstance(size, int) else size
     try:
         align.check(height, width)
     except ValueError:
         raise ValueError(
-            f"the model takes faces of {height} x {width}, but they are aligned to heights that "
-            "are multiples of 112 or 128, and to widths at most as large and"
-            " less by an even number; take such a model, or give this one crops that fit it"
+            f"the model takes faces of {height} x {width}, but faces are aligned to heights that "
+            "are multiples of 112 or 128, and to widths that are equal to the height or less by an "
+            "even number; take such a model, or give this one crops that fit it"
         ) from None
     return height, width
 
 
 def with_detector(model: Loaded, detector: Path | None) -> Loaded:
-    """The face model reading photographs: the face that InsightFace takes, the largest near the
-    centre, is found by an SCRFD .onnx file and aligned to the model's size (modalities.face.align).
-    Its `settings` say so. None: the model as it is.
+    """Return the face model reading photographs, in which a detector finds the face.
 
-    ValueError: a model of another modality or of faces of another size, a file that is no SCRFD
-    detector with landmarks.
+    It takes the face that InsightFace takes, the largest near the centre, and aligns it to the
+    model's size (modalities.face.align). The model's `settings` state it.
+
+    Args:
+        model: A face model.
+        detector: An SCRFD .onnx file; None gives the model as it is.
+
+    Raises:
+        ValueError: The model is of another modality or takes faces that cannot be aligned, or the
+            file is no SCRFD detector with landmarks.
     """
     if detector is None:
         return model
@@ -191,32 +214,29 @@ def with_detector(model: Loaded, detector: Path | None) -> Loaded:
     insightface.check_detector(detector)
     height, width = aligned_size(model)
     read = partial(align.read, detector=str(detector), size=height, width=width, choose="central")
-    return replace(
-        model,
-        read=read,
-        settings={
-            **model.settings,
-            "faces": f"central, aligned to {height} x {width}, detector {sha256(detector)[:16]}",
-        },
-    )
+    faces = f"central, aligned to {height} x {width}, detector {sha256(detector)[:16]}"
+    return replace(model, read=read, settings={**model.settings, "faces": faces})
 
 
 def _speaker(
     frontend: nn.Module, backbone: nn.Module, summed: str, *, rate_hz: int = 16_000
 ) -> Loaded:
+    """Return a model of speech that reads audio at this rate and is scored by the cosine."""
     read = partial(audio.read, rate_hz=rate_hz)
     return Loaded(TorchEmbedder(frontend, backbone).eval(), read, "speaker", "cosine", summed, 0)
 
 
 def _summed(path: Path, frontend: Frontend) -> str:
-    """The digest of a model whose file does not say its front-end: embeddings of two front-ends do
-    not compare. The default's is that of the file alone.
+    """Return the digest of a model whose file does not state its front-end.
+
+    Embeddings of two front-ends do not compare, so the front-end is part of the digest. With the
+    default front-end it is the digest of the file alone.
     """
     return sha256(path) if frontend == "wespeaker" else digest([sha256(path), frontend])
 
 
 def _load_state(path: Path) -> dict[str, Tensor]:
-    """A pickled state dict, of which only tensors are taken."""
+    """Read a pickled state dict, of which only tensors are taken."""
     if not path.is_file():
         raise ValueError(
             f"{path} does not exist; give the folder or the file of the model's weights"
@@ -228,35 +248,30 @@ def _load_speechbrain(source: str) -> Loaded:
     yaml, weights = speechbrain.find_files(source)
     settings, backbone = speechbrain.read_settings(yaml)
     speechbrain.fill(backbone.network, _load_state(weights), str(weights))
-    frontend = SpeechBrainFbank(**settings)
-    return _speaker(
-        frontend,
-        backbone,
-        digest([sha256(yaml), sha256(weights)]),
-        rate_hz=settings.get("rate_hz", 16_000),
-    )
+    summed = digest([sha256(yaml), sha256(weights)])
+    rate_hz = settings.get("rate_hz", 16_000)
+    return _speaker(SpeechBrainFbank(**settings), backbone, summed, rate_hz=rate_hz)
 
 
 def _load_wespeaker(path: Path, frontend: Frontend) -> Loaded:
-    """The sizes of the network are those of its weights: neither YAML nor argument is needed."""
+    """Load a state dict of WeSpeaker; the sizes of its tensors are the sizes of the network.
+
+    So neither its YAML nor an argument is needed.
+    """
     file = path / "avg_model.pt" if path.is_dir() else path
     state = {name.removeprefix("module."): value for name, value in _load_state(file).items()}
     shapes = {name: tuple(value.shape) for name, value in state.items()}
     try:
-        with torch.device(
-            "meta"
-            # without memory: what the sizes of a few tensors ask for may be much more than the file
-            # holds
-        ):
+        # The first network takes no memory: what the sizes of a few tensors ask for may be much
+        # more than the file holds.
+        with torch.device("meta"):
             backbone, num_mels = _wespeaker_network(shapes)
-        asked, there = (
-            sum(one.numel() for one in backbone.parameters()),
-            sum(one.numel() for one in state.values()),
-        )
-        if asked > there or not 1 <= num_mels <= _MAX_MELS:
+        needed = sum(parameter.numel() for parameter in backbone.parameters())
+        stored = sum(tensor.numel() for tensor in state.values())
+        if needed > stored or not 1 <= num_mels <= _MAX_MELS:
             raise ValueError(
                 f"{file}: weights do not fit: their sizes are of a network over {num_mels} bands "
-                f"with {asked} weights, and the file has {there}; copy it again"
+                f"with {needed} weights, and the file has {stored}; copy it again"
             )
         backbone, num_mels = _wespeaker_network(shapes)
     except (KeyError, IndexError, ZeroDivisionError):
@@ -268,16 +283,19 @@ def _load_wespeaker(path: Path, frontend: Frontend) -> Loaded:
         load_wespeaker(backbone, state)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
-    return _speaker(
-        KaldiFbank(num_mels=num_mels, **_KALDI[frontend]), backbone, _summed(file, frontend)
-    )
+    fbank = KaldiFbank(num_mels=num_mels, **_KALDI[frontend])
+    return _speaker(fbank, backbone, _summed(file, frontend))
 
 
 def _wespeaker_network(shapes: Mapping[str, tuple[int, ...]]) -> tuple[nn.Module, int]:
-    """The network of these shapes and its number of bands. KeyError where it is another one."""
+    """Return the network of these shapes and its number of bands.
+
+    Raises:
+        KeyError: It is another network.
+    """
 
     def count(pattern: str) -> int:
-        return len({found[0] for name in shapes if (found := re.match(pattern, name))})
+        return len({match[0] for name in shapes if (match := re.match(pattern, name))})
 
     if "layer1.conv.weight" in shapes:  # ECAPA-TDNN
         channels, num_mels, _ = shapes["layer1.conv.weight"]
@@ -305,13 +323,12 @@ def _wespeaker_network(shapes: Mapping[str, tuple[int, ...]]) -> tuple[nn.Module
             pooled=pooled,
             two_layers=two_layers,
         ), num_mels
-    if "xvector.dense.linear.weight" in shapes:  # CAM++, whose head leaves an eighth of the bands
+    if "xvector.dense.linear.weight" in shapes:
+        # CAM++, whose head leaves an eighth of the bands.
         num_mels = 8 * shapes["xvector.tdnn.linear.weight"][1] // shapes["head.conv1.weight"][0]
         return CAMPPlus(num_mels, dim=shapes["xvector.dense.linear.weight"][0]), num_mels
-    width, blocks = (
-        shapes["conv1.weight"][0],
-        tuple(count(rf"layer{stage}\.\d+\.") for stage in (1, 2, 3, 4)),
-    )
+    width = shapes["conv1.weight"][0]
+    blocks = tuple(count(rf"layer{stage}\.\d+\.") for stage in (1, 2, 3, 4))
     bottleneck = "layer1.0.conv3.weight" in shapes
     dim, size = shapes["seg_1.weight"]
     if any(name.startswith("pool.") for name in shapes):
@@ -334,7 +351,7 @@ def _wespeaker_network(shapes: Mapping[str, tuple[int, ...]]) -> tuple[nn.Module
 class OnnxNetwork(nn.Module):
     """A network in ONNX Runtime behind the backbone signature.
 
-    It knows no lengths, so embedding batches hold equal lengths only.
+    It takes no lengths, so the batches of `embed` hold equal lengths only.
     """
 
     pads_exactly = False
@@ -343,13 +360,15 @@ class OnnxNetwork(nn.Module):
         super().__init__()
         self.session, self.in_dim, self.dim = session, in_dim, dim
         self.input = session.get_inputs()[0].name
-        fixed = session.get_inputs()[0].shape[0]
-        self.one_by_one = fixed == 1
+        self.one_by_one = session.get_inputs()[0].shape[0] == 1
         self.dtype = np.uint8 if session.get_inputs()[0].type == "tensor(uint8)" else np.float32
 
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """features (B, T, in_dim), in_dim 1 for waves, or images (B, in_dim, H, W) -> (B, dim) raw
-        embeddings.
+        """Return the raw embeddings (B, dim).
+
+        Args:
+            features: (B, T, in_dim), where in_dim is 1 for waves, or images (B, in_dim, H, W).
+            lengths: Not used.
         """
         values = features.float().cpu().numpy().astype(self.dtype, copy=False)
         values = values[..., 0] if len(self.session.get_inputs()[0].shape) == 2 else values
@@ -362,54 +381,47 @@ class OnnxNetwork(nn.Module):
 
 
 def _session(path: Path) -> Any:
-    """An ONNX Runtime session: bounded, one file, no custom operators; on CUDA where it is
-    available.
+    """Open an .onnx file in ONNX Runtime.
+
+    It is bounded, one file, without custom operators, and on CUDA where that is available.
     """
     return onnx.open_session(path)
 
 
 def _try_out(session: Any, path: Path, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """What it gives for one random input of this shape: its (1, dim), or (1, 1, dim)."""
+    """Return what a network gives for one random input of this shape: (1, dim) or (1, 1, dim)."""
     probe = torch.zeros(shape).normal_(generator=torch.Generator().manual_seed(0)).numpy()
     try:
-        one = session.get_inputs()[0]
-        given: np.ndarray[Any, Any] = session.run(
-            None, {one.name: probe.astype(np.uint8) if one.type == "tensor(uint8)" else probe}
-        )[0]
-    except Exception as error:  # as above
+        value = session.get_inputs()[0]
+        if value.type == "tensor(uint8)":
+            probe = probe.astype(np.uint8)
+        z: np.ndarray[Any, Any] = session.run(None, {value.name: probe})[0]
+    except Exception as error:  # onnxruntime's exceptions have no base but Exception
         raise ValueError(
             f"{path}: it does not run on an input of {shape} ({str(error).splitlines()[0][:200]})"
         ) from None
-    if given.ndim not in (2, 3) or given.shape[0] != 1:
-        raise ValueError(f"{path}: it gives {given.shape} for one input; (1, dim) is needed")
-    return given
+    if z.ndim not in (2, 3) or z.shape[0] != 1:
+        raise ValueError(f"{path}: it gives {z.shape} for one input; (1, dim) is needed")
+    return z
 
 
 def _load_insightface(source: str) -> Loaded:
     pack = insightface.find(source)
     path, (size, mean, std) = pack.recognition, pack.pixels
     session = _session(path)
-    one = session.get_inputs()[0]
-    if one.type != "tensor(float)" and not (
-        one.type == "tensor(uint8)" and pack.stated and (mean, std) == (0.0, 1.0)
-    ):
+    value = session.get_inputs()[0]
+    takes_bytes = value.type == "tensor(uint8)" and pack.stated and (mean, std) == (0.0, 1.0)
+    if value.type != "tensor(float)" and not takes_bytes:
         raise ValueError(
-            f"{path}: its input is {one.name} {one.type} {one.shape}; floats are needed"
+            f"{path}: its input is {value.name} {value.type} {value.shape}; floats are needed"
         )
     network = OnnxNetwork(session, 3, _try_out(session, path, (1, 3, size, size)).size)
     read = partial(images.read, size=(size, size))
-    summed = (
-        digest([sha256(path), f"{mean} {std}"]) if pack.stated else sha256(path)
-    )  # unless a manifest says it, the scale follows from the file
+    # Unless a manifest states the scale, it follows from the file, whose sum is then enough.
+    summed = digest([sha256(path), f"{mean} {std}"]) if pack.stated else sha256(path)
     insightface.say(pack)
-    return Loaded(
-        TorchEmbedder(PixelScale((mean,) * 3, (std,) * 3, scale=1.0), network).eval(),
-        read,
-        "face",
-        "cosine",
-        summed,
-        0,
-    )
+    frontend = PixelScale((mean,) * 3, (std,) * 3, scale=1.0)
+    return Loaded(TorchEmbedder(frontend, network).eval(), read, "face", "cosine", summed, 0)
 
 
 def _load_onnx(path: Path, frontend: Frontend) -> Loaded:
@@ -417,7 +429,7 @@ def _load_onnx(path: Path, frontend: Frontend) -> Loaded:
     probe: tuple[int, ...]
     front: nn.Module
     inputs, outputs = session.get_inputs(), session.get_outputs()
-    stated = "; ".join(f"{one.name} {one.type} {one.shape}" for one in inputs)
+    stated = "; ".join(f"{value.name} {value.type} {value.shape}" for value in inputs)
     if (
         len(inputs) != 1
         or inputs[0].type != "tensor(float)"
@@ -430,8 +442,8 @@ def _load_onnx(path: Path, frontend: Frontend) -> Loaded:
             else ""
         )
         raise ValueError(
-            f"{path}: its inputs are {stated}; one of floats is needed, filterbanks (B, T, F) or "
-            f"waves (B, S){image}"
+            f"{path}: its inputs are {stated}; one input of floats is needed, filterbanks "
+            f"(B, T, F) or waves (B, S){image}"
         )
     if len(inputs[0].shape) == 2:
         front, in_dim, probe = RawWave(), 1, (1, 16_000)
@@ -444,6 +456,5 @@ def _load_onnx(path: Path, frontend: Frontend) -> Loaded:
             f"{path}: its input {stated} has a fixed length; export it with a dynamic one, for "
             "recordings of any length"
         )
-    return _speaker(
-        front, OnnxNetwork(session, in_dim, _try_out(session, path, probe).size), summed
-    )
+    network = OnnxNetwork(session, in_dim, _try_out(session, path, probe).size)
+    return _speaker(front, network, summed)

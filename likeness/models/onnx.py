@@ -12,11 +12,11 @@ from toolkit.models.onnx import read
 
 
 def load(path: Path) -> Loaded | None:
-    """The model of a file of `likeness export`; None for an .onnx file from elsewhere.
+    """Load an .onnx file of `likeness export`; return None for an .onnx file from elsewhere.
 
     Raises:
-        ValueError: As toolkit.models.onnx.read, and a reading that does not exist.
-        ImportError: Names the extra to install.
+        ValueError: As toolkit.models.onnx.read, and for a reading that does not exist.
+        ImportError: A package is missing; the message names the extra to install.
     """
     contents = read(path)
     if contents is None:

@@ -1,4 +1,7 @@
-"""Parts of a checkpoint by the names it stores: the only place that imports what a file names."""
+"""Restore the parts of a checkpoint from the names that it stores.
+
+This is the only place that imports what a file names.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,20 @@ from toolkit.models.parts import HOMES, Part, renamed
 def restore(
     description: Any, name: str, *, kind: Literal["module", "read"], untrusted: bool = False
 ) -> Part:
-    """A part from its description: a class of nn.Module ("module") or a modality's function `read`
-    ("read"), nothing else.
+    """Return a part from its description: a network module, or a modality's function `read`.
 
-    Descriptions come with checkpoints from anywhere: only names inside toolkit and modalities are
+    Descriptions come with checkpoints from anywhere. Only names inside toolkit and modalities are
     imported, and only these two kinds are returned.
-    untrusted: the description is a file's, which may not choose another file to be opened, and
-    whose arguments are checked (toolkit/models/described.py).
+
+    Args:
+        description: {"call": "package.module.Name", "args": {...}}.
+        name: What an error calls the part.
+        kind: "module" for a class of nn.Module, "read" for a modality's function of that name.
+        untrusted: Whether the description comes from a file. Such a description may not choose
+            another file to be opened, and its arguments are checked (toolkit/models/described.py).
+
+    Raises:
+        ValueError: The description is of another form or names anything else.
     """
     description = renamed(description)
     if (
@@ -37,26 +47,26 @@ def restore(
         )
     module_name, _, attribute = str(description["call"]).rpartition(".")
     if module_name.partition(".")[0] not in HOMES[:2] or not all(
-        one.isidentifier() and not one.startswith("_") for one in module_name.split(".")
+        word.isidentifier() and not word.startswith("_") for word in module_name.split(".")
     ):
         raise ValueError(f"{name}: {description['call']!r} is not in toolkit or modalities")
     try:
-        found = getattr(importlib.import_module(module_name), attribute)
+        target = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError):
         raise ValueError(
             f"{name}: {description['call']!r} does not exist in this version of Likeness"
         ) from None
-    if kind == "module" and not (inspect.isclass(found) and issubclass(found, nn.Module)):
+    if kind == "module" and not (inspect.isclass(target) and issubclass(target, nn.Module)):
         raise ValueError(f"{name}: {description['call']!r} is no network module")
     if kind == "read" and not (
-        inspect.isfunction(found) and attribute == "read" and module_name.startswith("modalities.")
+        inspect.isfunction(target) and attribute == "read" and module_name.startswith("modalities.")
     ):
         raise ValueError(f"{name}: {description['call']!r} is no modality's read function")
     arguments: dict[str, Any] = {
-        key: restore(one, f"{name}.{key}", kind="module", untrusted=untrusted)
-        if isinstance(one, dict) and "call" in one
-        else _tuples(one)
-        for key, one in description["args"].items()
+        key: restore(value, f"{name}.{key}", kind="module", untrusted=untrusted)
+        if isinstance(value, dict) and "call" in value
+        else _tuples(value)
+        for key, value in description["args"].items()
     }
     files = sorted({"detector", "landmarks"} & arguments.keys())
     if untrusted and files:
@@ -64,16 +74,17 @@ def restore(
             f"{name}: it names {' and '.join(files)} files, and no model chooses a file to be "
             "opened; give them by --detector or --ijb instead"
         )
-    part = partial(found, **arguments)
-    unknown = set(arguments) - set(inspect.signature(found).parameters)
+    part = partial(target, **arguments)
+    unknown = set(arguments) - set(inspect.signature(target).parameters)
     if unknown:
         raise ValueError(
             f"{name}: {attribute} does not accept {sorted(unknown)} in this version of Likeness"
         )
     if untrusted:
-        check_arguments(found, arguments, name)
+        check_arguments(target, arguments, name)
     return part
 
 
 def _tuples(value: Any) -> Any:
-    return tuple(_tuples(one) for one in value) if isinstance(value, list) else value
+    """Return lists of JSON as the tuples that they were, at any depth."""
+    return tuple(_tuples(element) for element in value) if isinstance(value, list) else value

@@ -1,5 +1,6 @@
-"""The model of a checkpoint, or of the folder of a run, from what it says of itself: no recipe is
-needed.
+"""Load the model of a checkpoint, or of the folder of a run, without its recipe.
+
+What the checkpoint states about itself is enough.
 """
 
 from __future__ import annotations
@@ -27,20 +28,23 @@ from toolkit.models.embed import TorchEmbedder
 from toolkit.models.parts import Part
 
 _MAX_NAME = 256  # characters
-_FREE_SIZE = 2**18  # sampling rates, lengths of windows and such are below
+_FREE_SIZE = 2**18  # sampling rates, lengths of windows and the like are smaller
 _DAMAGED = "they are not those of its own description: copy or train it again"
 
 
 def load_model(path: Path) -> Loaded:
-    """The embedder of a checkpoint file or a run directory (its best checkpoint where the run kept
-    one, else its last).
+    """Return the model of a checkpoint file or of the folder of a run.
 
-    ValueError for a file of another kind or version, or whose weights do not fit its description.
-    Nothing in the file is executed.
+    Of a run's folder it is the best checkpoint where the run kept one, otherwise the last. Nothing
+    in the file is executed.
+
+    Raises:
+        ValueError: The file is of another kind or version, or its weights do not fit its
+            description.
     """
     path = find_model(path)
     tensors, description, digest = read(path, FORMAT)
-    _refuse_description(description, sum(one.numel() for one in tensors.values()), path)
+    _refuse_description(description, sum(x.numel() for x in tensors.values()), path)
     try:
         parts = [
             restore(description[name], name, kind="module", untrusted=True)
@@ -51,11 +55,11 @@ def load_model(path: Path) -> Loaded:
             f"{path}: {error}; use the version of Likeness that wrote it "
             f"({description.get('version', 'unknown')}), or train it again"
         ) from None
-    # The file that training started from: what became of it is here, and no checkpoint chooses a
-    # file to be opened.
+    # `weights` is the file that training started from. What became of it is in this checkpoint,
+    # and no checkpoint chooses a file to be opened.
     frontend_part, network = (
-        partial(one, weights="") if "weights" in getattr(one, "keywords", {}) else one
-        for one in parts
+        partial(part, weights="") if "weights" in getattr(part, "keywords", {}) else part
+        for part in parts
     )
     try:
         frontend = frontend_part()
@@ -63,9 +67,8 @@ def load_model(path: Path) -> Loaded:
         embedder = TorchEmbedder(frontend, network(frontend.dim), features=description["features"])
     except (ImportError, ValueError):
         raise
-    except (
-        Exception
-    ) as error:  # arguments of other types than a part takes lead to errors of any kind
+    except Exception as error:
+        # Arguments of other types than a part takes lead to errors of any type.
         raise ValueError(
             f"{path}: its description cannot be built ({type(error).__name__}: "
             f"{str(error)[:200]}); it is damaged, copy it again"
@@ -86,8 +89,10 @@ def load_model(path: Path) -> Loaded:
 
 
 def _refuse_description(description: dict[str, Any], num_weights: int, path: Path) -> None:
-    """ValueError unless it says what load_model needs, with no size beyond what the file's weights
-    can be those of: parts allocate what they are told.
+    """Check that a description states what `load_model` needs, and no size beyond its weights.
+
+    Parts allocate what their arguments ask for, so a size that no part of the file's weights can
+    have is refused with a ValueError.
     """
     kinds = {
         "frontend": dict,
@@ -117,11 +122,11 @@ def _refuse_description(description: dict[str, Any], num_weights: int, path: Pat
     asked: float = 0
     values: list[Any] = [description["frontend"], description["backbone"]]
     while values:
-        one = values.pop()
-        if isinstance(one, dict | list):
-            values += one.values() if isinstance(one, dict) else one
-        elif isinstance(one, int | float):
-            asked = max(asked, abs(one)) if abs(one) < float("inf") else largest + 1
+        value = values.pop()
+        if isinstance(value, dict | list):
+            values += value.values() if isinstance(value, dict) else value
+        elif isinstance(value, int | float):
+            asked = max(asked, abs(value)) if abs(value) < float("inf") else largest + 1
     if not 0 <= description["step"] < 2**53:
         raise ValueError(
             f"{path}: its description states step {str(description['step'])[:40]}, which no "
@@ -135,18 +140,17 @@ def _refuse_description(description: dict[str, Any], num_weights: int, path: Pat
 
 
 def _refuse_larger(network: Part, dim: int, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """ValueError if the network that is described has more weights than the file, before it takes
-    their memory.
+    """Raise ValueError if the network that is described has more weights than the file.
+
+    This comes before the network takes the memory of its weights.
     """
-    asked = 0
-    with (
-        suppress(Exception),
-        torch.device("meta"),
-    ):  # one that cannot be made without memory is not judged
-        asked = sum(one.numel() for one in network(dim).parameters())
-    held = sum(one.numel() for one in tensors.values())
-    if asked > held:
+    needed = 0
+    # A network that cannot be made without memory passes: `put` compares it with the weights.
+    with suppress(Exception), torch.device("meta"):
+        needed = sum(parameter.numel() for parameter in network(dim).parameters())
+    stored = sum(tensor.numel() for tensor in tensors.values())
+    if needed > stored:
         raise ValueError(
-            f"{path}: weights do not fit: its description is of a network with {asked} weights, "
-            f"and the file has {held}"
+            f"{path}: weights do not fit: its description is of a network with {needed} weights, "
+            f"and the file has {stored}"
         )

@@ -1,5 +1,6 @@
-"""A folder of a SpeechBrain speaker model as front-end and network: its YAML read as plain data,
-its weights as tensors.
+"""Read the folder of a SpeechBrain speaker model as a front-end and a network.
+
+Its YAML is read as plain data, its weights as tensors.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from torch import Tensor, nn
 from eval.formats.files import bounded
 from eval.types import name_first
 
-_MAX_YAML = 2**16  # the published ones have 2 kB; a number of a megabyte takes minutes to parse
-_MAX_ALIASES = 8  # lists of lists of aliases are of any size when they are gone through
+_MAX_YAML = 2**16  # bytes: the published ones have 2 kB; one number of 1 MB takes minutes to parse
+_MAX_ALIASES = 8  # a few aliases that refer to each other unfold to lists of any size
 _MAX_SIZE = 65_536  # of any layer that a file asks for
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _SPEECHBRAIN = {
@@ -26,16 +27,31 @@ _SPEECHBRAIN = {
     "speechbrain.lobes.models.Xvector.Xvector": "in_channels",
     "speechbrain.lobes.models.ResNet.ResNet": "input_size",
 }
-_FBANK, _NORM = (
-    "speechbrain.lobes.features.Fbank",
-    "speechbrain.processing.features.InputNormalization",
-)
+_FBANK = "speechbrain.lobes.features.Fbank"
+_NORM = "speechbrain.processing.features.InputNormalization"
+# The names that SpeechBrain and SpeechBrainFbank have for the same setting.
+_FBANK_NAMES = {
+    "n_mels": "num_mels",
+    "sample_rate": "rate_hz",
+    "win_length": "frame_ms",
+    "hop_length": "hop_ms",
+    "n_fft": "fft_size",
+    "f_min": "low_hz",
+    "f_max": "high_hz",
+}
 _ACTIVATIONS = {"torch.nn.ReLU": nn.ReLU, "torch.nn.LeakyReLU": nn.LeakyReLU}
 
 
 def find_files(source: str) -> tuple[Path, Path]:
-    """hyperparams.yaml and embedding_model.ckpt of a local folder, or of a name on the Hugging Face
-    hub, from where they are then downloaded.
+    """Return hyperparams.yaml and embedding_model.ckpt of a SpeechBrain speaker model.
+
+    Args:
+        source: A local folder, or a name on the Hugging Face hub, from where the two files are then
+            downloaded.
+
+    Raises:
+        ValueError: The source is neither.
+        OSError: The hub cannot be reached or has no such files.
     """
     folder = Path(source)
     if folder.is_dir():
@@ -48,14 +64,9 @@ def find_files(source: str) -> tuple[Path, Path]:
                 Path(hf_hub_download(source, name))
                 for name in ("hyperparams.yaml", "embedding_model.ckpt")
             )
-        except (
-            Exception
-        ) as error:  # of the hub's library and of the HTTP library under it, which share no base
-            reason = (
-                str(error).strip().splitlines()[0].rstrip(". ")
-                if str(error).strip()
-                else type(error).__name__
-            )
+        except Exception as error:
+            # The hub's library and the HTTP library under it have exceptions that share no base.
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(". ")
             raise OSError(
                 f"{source} could not be fetched from the Hugging Face hub ({reason[:200]}); fetch "
                 "its files and give speechbrain:FOLDER"
@@ -69,14 +80,15 @@ def find_files(source: str) -> tuple[Path, Path]:
 
 
 def read_settings(yaml: Path) -> tuple[dict[str, Any], SpeechBrainNetwork]:
-    """The arguments of SpeechBrainFbank, and the network without its weights.
+    """Return the arguments of SpeechBrainFbank, and the network without its weights.
 
-    ValueError for any setting that is not known: nothing is left out silently.
+    Raises:
+        ValueError: A setting is not known. Nothing is left out silently.
     """
     settings = _plain_yaml(yaml)
-    wanted = settings.get("embedding_model")
-    name = wanted.get("!", "").removeprefix("!new:") if isinstance(wanted, dict) else ""
-    if not isinstance(wanted, dict) or name not in _SPEECHBRAIN:
+    model = settings.get("embedding_model")
+    name = model.get("!", "").removeprefix("!new:") if isinstance(model, dict) else ""
+    if not isinstance(model, dict) or name not in _SPEECHBRAIN:
         raise ValueError(
             f"{yaml}: its embedding_model is {name or 'absent'!r}; allowed are "
             f"{', '.join(_SPEECHBRAIN)}"
@@ -86,15 +98,40 @@ def read_settings(yaml: Path) -> tuple[dict[str, Any], SpeechBrainNetwork]:
     import_torchaudio()  # speechbrain imports torchaudio
     module, _, attribute = name.rpartition(".")
     build = getattr(importlib.import_module(module), attribute)
-    arguments = _arguments(wanted, settings, build, f"{yaml}: embedding_model")
-    fbank, norm = (
-        _arguments_of("compute_features", settings, yaml),
-        _arguments_of("mean_var_norm", settings, yaml),
-    )
-    for part, given, right in (("compute_features", fbank, _FBANK), ("mean_var_norm", norm, _NORM)):
-        if given.get("!") != f"!new:{right}":
+    arguments = _arguments(model, settings, build, f"{yaml}: embedding_model")
+    defaults = {key: value.default for key, value in inspect.signature(build).parameters.items()}
+    features = _read_frontend(settings, yaml)
+    bands = _SPEECHBRAIN[name]
+    in_dim = arguments.get(bands, defaults[bands])
+    if in_dim != features["num_mels"]:
+        raise ValueError(
+            f"{yaml}: the network takes {in_dim} bands, but its Fbank gives "
+            f"{features['num_mels']}; n_mels and {bands} must agree"
+        )
+    try:
+        # Sizes that a file only claims allocate nothing here. `fill` compares them with weights.
+        with torch.device("meta"):
+            network = build(**arguments)
+        dim = arguments.get("lin_neurons", defaults["lin_neurons"])
+        backbone = SpeechBrainNetwork(network, in_dim, dim)
+    except (TypeError, IndexError, RuntimeError, AssertionError) as error:
+        raise ValueError(
+            f"{yaml}: {attribute} cannot be built from its settings ({error})"
+        ) from None
+    return features, backbone
+
+
+def _read_frontend(settings: Mapping[str, Any], yaml: Path) -> dict[str, Any]:
+    """Return the arguments of SpeechBrainFbank; raise ValueError for settings that it lacks."""
+    fbank = _arguments_of("compute_features", settings, yaml)
+    norm = _arguments_of("mean_var_norm", settings, yaml)
+    for part, stated, right in (
+        ("compute_features", fbank, _FBANK),
+        ("mean_var_norm", norm, _NORM),
+    ):
+        if stated.get("!") != f"!new:{right}":
             raise ValueError(
-                f"{yaml}: {part} is {given.get('!', 'of no class')!r}; only !new:{right} is read"
+                f"{yaml}: {part} is {stated.get('!', 'of no class')!r}; only !new:{right} is read"
             )
     if norm.get("norm_type", "global") != "sentence":  # SpeechBrain's own default is global
         raise ValueError(
@@ -106,62 +143,30 @@ def read_settings(yaml: Path) -> tuple[dict[str, Any], SpeechBrainNetwork]:
             f"{yaml}: mean_var_norm sets {name_first(others)}, which are not read; allowed are "
             "norm_type and std_norm"
         )
-    known = {
-        "n_mels": "num_mels",
-        "sample_rate": "rate_hz",
-        "win_length": "frame_ms",
-        "hop_length": "hop_ms",
-        "n_fft": "fft_size",
-        "f_min": "low_hz",
-        "f_max": "high_hz",
-    }
     off = [key for key in ("deltas", "context") if fbank.pop(key, False)]
     if off:
         raise ValueError(
             f"{yaml}: compute_features sets {name_first(off)}, which SpeechBrainFbank does not "
             "make; the published speaker models leave them off"
         )
-    unknown = sorted(
-        set(fbank) - {*known, "!", "left_frames", "right_frames"}
-    )  # frames are for the context only
+    # The numbers of frames matter for the context only, which is off.
+    unknown = sorted(set(fbank) - {*_FBANK_NAMES, "!", "left_frames", "right_frames"})
     if unknown:
         raise ValueError(
             f"{yaml}: compute_features sets {name_first(unknown)}, which are not read; allowed are "
-            f"{', '.join(known)}"
+            f"{', '.join(_FBANK_NAMES)}"
         )
-    taken: dict[str, Any] = {known[key]: value for key, value in fbank.items() if key in known}
-    taken.setdefault("num_mels", 40)  # the default of SpeechBrain's Fbank
-    taken["cmn_variance"] = bool(norm.get("std_norm", True))
-    in_dim = arguments.get(
-        _SPEECHBRAIN[name], inspect.signature(build).parameters[_SPEECHBRAIN[name]].default
-    )
-    if in_dim != taken["num_mels"]:
-        raise ValueError(
-            f"{yaml}: the network takes {in_dim} bands, but its Fbank gives {taken['num_mels']}; "
-            f"n_mels and {_SPEECHBRAIN[name]} must agree"
-        )
-    try:
-        with torch.device(
-            "meta"
-        ):  # sizes that a file only claims allocate nothing: `fill` compares them with the weights
-            network = build(**arguments)
-        backbone = SpeechBrainNetwork(
-            network,
-            in_dim,
-            arguments.get(
-                "lin_neurons", inspect.signature(build).parameters["lin_neurons"].default
-            ),
-        )
-    except (TypeError, IndexError, RuntimeError, AssertionError) as error:
-        raise ValueError(
-            f"{yaml}: {attribute} cannot be built from its settings ({error})"
-        ) from None
-    return taken, backbone
+    features = {_FBANK_NAMES[key]: fbank[key] for key in fbank if key in _FBANK_NAMES}
+    features.setdefault("num_mels", 40)  # the default of SpeechBrain's Fbank
+    features["cmn_variance"] = bool(norm.get("std_norm", True))
+    return features
 
 
 class SpeechBrainNetwork(nn.Module):
-    """A network of SpeechBrain behind the backbone signature; it reflects or pads the edges of an
-    utterance, so embedding batches hold equal lengths only.
+    """A network of SpeechBrain behind the backbone signature.
+
+    It reflects or pads the edges of an utterance, so the batches of `embed` hold equal lengths
+    only.
     """
 
     pads_exactly = False
@@ -170,60 +175,67 @@ class SpeechBrainNetwork(nn.Module):
         super().__init__()
         self.network, self.in_dim, self.dim = network, in_dim, dim
         for module in network.modules():
-            # StatisticsPooling adds noise of 1e-5 to 9e-5 to the mean, in evaluation too: here the
-            # same 5e-5 always
+            # StatisticsPooling adds noise of 1e-5 to 9e-5 to the mean, in evaluation too. Here it
+            # always adds 5e-5, so that an input has one embedding.
             if hasattr(module, "_get_gauss_noise"):
                 setattr(module, "_get_gauss_noise", _no_noise)  # noqa: B010
 
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """features (B, T, in_dim), lengths (B,) relative -> (B, dim) raw embeddings."""
+        """Return the raw embeddings (B, dim).
+
+        Args:
+            features: (B, T, in_dim).
+            lengths: (B,) relative to T.
+        """
         return torch.as_tensor(
             self.network(features, None if lengths is None else lengths.to(features.dtype))
         ).flatten(1)
 
 
 def _no_noise(shape: torch.Size, device: Any = "cpu") -> Tensor:
+    """Return what stands in for SpeechBrain's noise: the same number everywhere."""
     return torch.full(shape, 5e-5, device=device)
 
 
 def fill(network: nn.Module, state: dict[str, Tensor], where: str) -> None:
-    """Put the weights into a network on the meta device, strictly; counters of batches may be
-    absent. ValueError counts what does not fit.
+    """Put the weights into a network on the meta device, strictly.
+
+    Counters of batches may be absent.
+
+    Raises:
+        ValueError: Weights do not fit. They are counted.
     """
-    wanted = network.state_dict()
-    missing = [
-        one for one in wanted if one not in state and not one.endswith("num_batches_tracked")
-    ]
-    wrong = [one for one in state if one not in wanted or wanted[one].shape != state[one].shape]
+    own = network.state_dict()
+    absent = [name for name in own if name not in state]
+    missing = [name for name in absent if not name.endswith("num_batches_tracked")]
+    wrong = [name for name in state if name not in own or own[name].shape != state[name].shape]
     if missing or wrong:
         raise ValueError(
             f"{where}: weights do not fit the network: {len(missing)} missing, {len(wrong)} "
             f"unknown or of another shape ({name_first(missing or wrong)})"
         )
-    counters = {
-        one: torch.zeros_like(value, device="cpu")
-        for one, value in wanted.items()
-        if one not in state
-    }
+    counters = {name: torch.zeros_like(own[name], device="cpu") for name in absent}
     network.load_state_dict({**counters, **state}, assign=True)
 
 
 def _arguments_of(part: str, settings: Mapping[str, Any], yaml: Path) -> dict[str, Any]:
-    found = settings.get(part)
-    if not isinstance(found, dict):
+    """Return the arguments that the YAML states for one of its parts."""
+    arguments = settings.get(part)
+    if not isinstance(arguments, dict):
         raise ValueError(
             f"{yaml}: {part} is missing; a folder of a SpeechBrain speaker model states "
             "compute_features, mean_var_norm and embedding_model"
         )
-    return {key: _value(value, settings, f"{yaml}: {part}.{key}") for key, value in found.items()}
+    where = f"{yaml}: {part}"
+    return {key: _value(value, settings, f"{where}.{key}") for key, value in arguments.items()}
 
 
 def _arguments(
-    wanted: Mapping[str, Any], settings: Mapping[str, Any], build: Any, where: str
+    stated: Mapping[str, Any], settings: Mapping[str, Any], build: Any, where: str
 ) -> dict[str, Any]:
-    """What the YAML gives to a class, which has to accept it."""
+    """Return the arguments that the YAML states for a class, all of which the class must accept."""
     accepted = set(inspect.signature(build).parameters) - {"device", "self"}
-    unknown = sorted(set(wanted) - accepted - {"!", "device"})
+    unknown = sorted(set(stated) - accepted - {"!", "device"})
     if unknown:
         raise ValueError(
             f"{where}: {name_first(unknown)} are no arguments of {build.__name__} in this version "
@@ -231,14 +243,19 @@ def _arguments(
         )
     return {
         key: _value(value, settings, f"{where}.{key}")
-        for key, value in wanted.items()
+        for key, value in stated.items()
         if key in accepted
     }
 
 
 def _value(value: Any, settings: Mapping[str, Any], where: str) -> Any:
-    """A number, text, truth or list of numbers; `!ref <name>` of such a value on the top level; a
-    known activation. ValueError for anything else.
+    """Return a value of the YAML that is plain enough to be read.
+
+    That is a number, a text, true or false, a list of numbers; `!ref <name>` of such a value on the
+    top level; or the name of a known activation.
+
+    Raises:
+        ValueError: It is anything else.
     """
     if isinstance(value, dict):
         tag = value.get("!", "")
@@ -249,7 +266,7 @@ def _value(value: Any, settings: Mapping[str, Any], where: str) -> Any:
             return _ACTIVATIONS[tag.removeprefix("!name:")]
     sizes = value if isinstance(value, list) and len(value) <= 64 else [value]
     if (
-        all(type(one) is int and 0 <= one <= _MAX_SIZE for one in sizes)
+        all(type(size) is int and 0 <= size <= _MAX_SIZE for size in sizes)
         or isinstance(value, (bool, str))
         or (type(value) is float and abs(value) <= _MAX_SIZE)
     ):
@@ -261,9 +278,9 @@ def _value(value: Any, settings: Mapping[str, Any], where: str) -> Any:
 
 
 def _plain_yaml(path: Path) -> dict[str, Any]:
-    """The file as dicts, lists and texts.
+    """Return the file as dicts, lists and texts.
 
-    A tagged value becomes a dict with its tag under "!" (and, if it is a text, the text under "").
+    A tagged value becomes a dict with its tag under "!"; if the value is a text, that is under "".
     """
     import yaml
 
@@ -277,12 +294,11 @@ def _plain_yaml(path: Path) -> dict[str, Any]:
             return super().compose_node(parent, index)
 
     def tagged(loader: Any, suffix: str, node: Any) -> dict[str, Any]:
-        held = (
-            loader.construct_mapping(node, deep=True)
-            if isinstance(node, yaml.MappingNode)
-            else {"": str(node.value)[:1024]}
-        )
-        return {**held, "!": f"!{suffix}"}
+        if isinstance(node, yaml.MappingNode):
+            values = loader.construct_mapping(node, deep=True)
+        else:
+            values = {"": str(node.value)[:1024]}
+        return {**values, "!": f"!{suffix}"}
 
     Plain.add_multi_constructor("!", tagged)
     try:
@@ -293,18 +309,14 @@ def _plain_yaml(path: Path) -> dict[str, Any]:
             "hyperparams.yaml and embedding_model.ckpt"
         ) from None
     try:
-        found = yaml.load(text.decode(), Loader=Plain)
-    except (
-        yaml.YAMLError,
-        RecursionError,
-        ValueError,
-        OverflowError,
-    ) as error:  # the latter two: dates and numbers that are none
+        settings = yaml.load(text.decode(), Loader=Plain)
+    except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:
+        # ValueError and OverflowError come from dates and numbers that are none.
         raise ValueError(
             f"{path}: no YAML that can be read ({str(error).splitlines()[0][:200]})"
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(settings, dict):
         raise ValueError(
-            f"{path}: expected names and values, but it holds a {type(found).__name__}"
+            f"{path}: expected names and values, but it holds a {type(settings).__name__}"
         )
-    return found
+    return settings

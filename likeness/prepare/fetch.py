@@ -1,6 +1,6 @@
-"""Files from the network, whole and verified or not at all, and archives unpacked within bounds.
+"""Files from the network, whole and verified or not at all; archives, unpacked within bounds.
 
-Only `likeness prepare` comes here.
+Only `likeness prepare` uses this file.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _BLOCK = 1 << 20
 _TRIES = 5  # in a row without a byte received
 _TIMEOUT_SECONDS = 60.0
 _MAX_MEMBERS = 10_000_000
-_MAX_NAME, _MAX_PART = 1024, 255  # bytes of a member's path, and of one of its parts
+_MAX_NAME, _MAX_PART = 1024, 255  # bytes of a member's path, and of each of its parts
 _SPARE = 1 << 24  # bytes that are left free on the disk
 
 Advance = Callable[[int, int], None]  # bytes there, bytes in all (0 = the server does not say)
 
 
 class _Broken(Exception):
-    """The connection ended too early, or the server is busy: worth another try."""
+    """The connection ended too early, or the server is busy: another try may succeed."""
 
 
 def download(
@@ -51,15 +51,26 @@ def download(
     wait_seconds: float = 1.0,
     advance: Advance | None = None,
 ) -> None:
-    """Fetch a file to `path`, over `path`.part, which a broken or stopped download leaves and the
-    next one goes on with (HTTP Range).
+    """Fetch a file to `path`, over `path`.part.
 
-    size: bytes it must have, 0 = unknown. verified: the caller compares a checksum afterwards, so
-    that going on is safe even where the server gives neither an ETag nor a date (otherwise such a
-    file is fetched anew). After a break it waits wait_seconds, then twice as long, ...; it gives up
-    after five tries without a byte.
-    OSError: no connection, a refusal (404), a full disk, each with what to do; ValueError: no http
-    address, a size that is not the expected one.
+    A download that broke or was stopped leaves the .part file, and the next one goes on with it
+    (HTTP Range). After a break it waits and tries again; it gives up after five tries in a row
+    without a byte.
+
+    Args:
+        url: An http or https address.
+        path: The file to write.
+        size: The number of bytes that it must have; 0 if that is not known.
+        verified: Whether the caller compares a checksum afterwards. Then going on is safe even
+            where the server gives neither an ETag nor a date; otherwise such a file is fetched
+            anew.
+        wait_seconds: The pause after the first break, doubled after every further one.
+        advance: Called with the bytes there and the bytes in all (0 if the server does not say).
+
+    Raises:
+        OSError: There is no connection, the server refuses (404), or the disk is full. The message
+            says what to do.
+        ValueError: The address is not http or https, or the size is not the expected one.
     """
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"{url}: not an http or https address")
@@ -84,44 +95,14 @@ def download(
 
 
 def _attempt(url: str, part: Path, size: int, verified: bool, advance: Advance | None) -> None:
-    """One connection; _Broken if it ends before the file does."""
+    """Fetch over one connection; raise _Broken if it ends before the file does."""
     have = part.stat().st_size if part.is_file() else 0
     tag = _tag_of(part).read_text(encoding="utf-8") if _tag_of(part).is_file() else ""
     if have and not (tag or verified):
-        have = 0  # nothing says that it is the same file
-    headers = {"User-Agent": "likeness", "Accept-Encoding": "identity"}
-    if have:
-        headers["Range"] = f"bytes={have}-"
-        if tag:
-            headers["If-Range"] = tag
-    try:
-        response = _opener().open(
-            urllib.request.Request(url, headers=headers), timeout=_TIMEOUT_SECONDS
-        )
-    except urllib.error.HTTPError as error:
-        if error.code == 416:  # nothing after what we have
-            if error.headers.get("Content-Range", "") == f"bytes */{have}" and size in (0, have):
-                return
-            part.unlink(missing_ok=True)
-            raise _Broken("what was fetched before does not fit the server's file") from None
-        if error.code in (408, 429) or error.code >= 500:
-            raise _Broken(f"the server answers {error.code} {error.reason}") from None
-        raise OSError(
-            f"{url}: the server answers {error.code} {error.reason}; the file may have moved: "
-            "fetch it by hand"
-        ) from None
-    except (
-        urllib.error.URLError,
-        http.client.HTTPException,
-        ConnectionError,
-        TimeoutError,
-    ) as error:
-        if "unknown url type" in str(error):
-            raise ValueError(
-                f"{url}: leads to an address that is not http or https ({error}); fetch the file "
-                "by hand"
-            ) from None
-        raise _Broken(f"no connection ({getattr(error, 'reason', error)})") from None
+        have = 0  # nothing assures that the server's file is still the same
+    response = _request(url, part, have, tag, size)
+    if response is None:
+        return
     with response:
         length = int(response.headers.get("Content-Length") or 0)
         span = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))
@@ -144,20 +125,58 @@ def _attempt(url: str, part: Path, size: int, verified: bool, advance: Advance |
                 "are free; make room or choose another --data"
             )
         _tag_of(part).write_text(_validator(response.headers), encoding="utf-8")
+        expected = size or total
         try:
-            have = _receive(response, part, have, size or total, goes_on, advance)
+            have = _receive(response, part, have, expected, goes_on, advance)
         except OSError as error:
             raise OSError(
                 f"{part}: cannot be written ({error.strerror}); make room and run the command "
                 "again: it goes on from there"
             ) from None
-        wanted = size or total
-        if wanted and have < wanted:
-            raise _Broken(f"the connection ended after {have} of {wanted} bytes")
+        if expected and have < expected:
+            raise _Broken(f"the connection ended after {have} of {expected} bytes")
+
+
+def _request(
+    url: str, part: Path, have: int, tag: str, size: int
+) -> http.client.HTTPResponse | None:
+    """Ask the server for the bytes from `have` on; None if there are no more."""
+    headers = {"User-Agent": "likeness", "Accept-Encoding": "identity"}
+    if have:
+        headers["Range"] = f"bytes={have}-"
+        if tag:
+            headers["If-Range"] = tag
+    request = urllib.request.Request(url, headers=headers)
+    try:
+        return cast(http.client.HTTPResponse, _opener().open(request, timeout=_TIMEOUT_SECONDS))
+    except urllib.error.HTTPError as error:
+        if error.code == 416:  # there is nothing after the bytes that are here
+            if error.headers.get("Content-Range", "") == f"bytes */{have}" and size in (0, have):
+                return None
+            part.unlink(missing_ok=True)
+            raise _Broken("what was fetched before does not fit the server's file") from None
+        if error.code in (408, 429) or error.code >= 500:
+            raise _Broken(f"the server answers {error.code} {error.reason}") from None
+        raise OSError(
+            f"{url}: the server answers {error.code} {error.reason}; the file may have moved: "
+            "fetch it by hand"
+        ) from None
+    except (
+        urllib.error.URLError,
+        http.client.HTTPException,
+        ConnectionError,
+        TimeoutError,
+    ) as error:
+        if "unknown url type" in str(error):
+            raise ValueError(
+                f"{url}: leads to an address that is not http or https ({error}); fetch the file "
+                "by hand"
+            ) from None
+        raise _Broken(f"no connection ({getattr(error, 'reason', error)})") from None
 
 
 def _opener() -> urllib.request.OpenerDirector:
-    """urllib's, which follows redirections to http and https only (not to ftp, file or data)."""
+    """Return urllib's opener with redirections to http and https only, not to ftp, file or data."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler,
@@ -176,13 +195,13 @@ def _receive(
     response: http.client.HTTPResponse,
     part: Path,
     have: int,
-    wanted: int,
+    expected: int,
     goes_on: bool,
     advance: Advance | None,
 ) -> int:
-    """Write what comes; the bytes there afterwards.
+    """Write what comes, and return the number of bytes that are there afterwards.
 
-    An OSError is the disk's: the connection's is _Broken.
+    An OSError is the disk's; the connection's errors become _Broken.
     """
     with part.open("ab" if goes_on else "wb") as file:
         while True:
@@ -193,54 +212,75 @@ def _receive(
             if not block:
                 return have
             have += len(block)
-            if wanted and have > wanted:
+            if expected and have > expected:
                 raise ValueError(
-                    f"{part.name}: more than the announced {wanted} bytes arrive; fetch it by hand"
+                    f"{part.name}: more than the announced {expected} bytes arrive; fetch it by "
+                    "hand"
                 )
             file.write(block)
             if advance is not None:
-                advance(have, wanted)
+                advance(have, expected)
 
 
 def _tag_of(part: Path) -> Path:
+    """Return the file beside a .part file that holds what If-Range needs."""
     return part.with_name(part.name + ".tag")
 
 
 def _validator(headers: http.client.HTTPMessage) -> str:
-    """What If-Range may carry: a strong ETag, otherwise the date (RFC 9110, 13.1.5)."""
+    """Return what If-Range may carry: a strong ETag, otherwise the date (RFC 9110, 13.1.5)."""
     etag = str(headers.get("ETag") or "")
     return etag if etag and not etag.startswith("W/") else str(headers.get("Last-Modified") or "")
 
 
 def differs(paths: Sequence[Path], *, sha256: str = "", md5: str = "") -> str:
-    """What is wrong with the joined contents of the files, "" if nothing: the sum that differs, as
-    a sentence's part.
+    """Compare the checksum of files, joined in their order, with the expected one.
+
+    Args:
+        paths: The files.
+        sha256: The expected SHA-256, "" if it is not known.
+        md5: The expected MD5, "" if it is not known.
+
+    Returns:
+        The sum that differs, as a part of a sentence; "" if nothing does.
     """
-    for name, wanted in (("sha256", sha256), ("md5", md5)):
-        if wanted:
+    for name, expected in (("sha256", sha256.lower()), ("md5", md5.lower())):
+        if expected:
             summed = hashlib.new(name, usedforsecurity=False)
             for path in paths:
                 with path.open("rb") as file:
                     while block := file.read(_BLOCK):
                         summed.update(block)
-            if summed.hexdigest() != wanted.lower():
-                return f"its {name} is {summed.hexdigest()}, but {wanted.lower()} is expected"
+            if summed.hexdigest() != expected:
+                return f"its {name} is {summed.hexdigest()}, but {expected} is expected"
     return ""
 
 
 def is_archive(name: str) -> bool:
-    """Whether unpack() takes a file of this name."""
+    """Say whether `unpack` takes a file of this name.
+
+    Example:
+        >>> is_archive("images.tar.gz"), is_archive("images.txt")
+        (True, False)
+    """
     return name.endswith((".tar.gz", ".tgz", ".tar", ".zip"))
 
 
 def unpack(name: str, paths: Sequence[Path], into: Path) -> None:
     """Unpack a .tar, .tar.gz or .zip, in one file or in parts to be joined, into a new folder.
 
-    On any error the folder is removed.
+    On any error the folder is removed. Members that would lie outside the folder, devices and links
+    of any kind are refused, and so is what expands to over 100 times its size (256 MB are always
+    allowed).
 
-    Members that would lie outside the folder, devices and links of any kind are refused, and so is
-    what expands to over 100 times its size (256 MB are always allowed). ValueError: these, and
-    damaged or truncated archives. OSError: a full disk.
+    Args:
+        name: The name of the archive, whose ending says its kind.
+        paths: Its parts in their order.
+        into: The folder, which must not exist yet.
+
+    Raises:
+        ValueError: A member is refused, or the archive is damaged or cut short.
+        OSError: The disk is full.
     """
     limit = max(FREE_EXPANSION, EXPANSION * sum(path.stat().st_size for path in paths))
     into.mkdir()
@@ -259,9 +299,8 @@ def unpack(name: str, paths: Sequence[Path], into: Path) -> None:
                 f"{name}: two of its members belong in one place; nothing of it was unpacked; "
                 "remove it and fetch it again"
             ) from None
-        if isinstance(error, _DAMAGED) or (
-            isinstance(error, OSError) and error.errno is None
-        ):  # bz2 has no exception of its own
+        # An OSError without a number comes from bz2, which has no exception of its own.
+        if isinstance(error, _DAMAGED) or (isinstance(error, OSError) and error.errno is None):
             raise ValueError(
                 f"{name}: damaged or cut short ({error}); nothing of it was unpacked; remove it "
                 "and fetch it again"
@@ -274,8 +313,9 @@ def unpack(name: str, paths: Sequence[Path], into: Path) -> None:
         raise
 
 
-# tarfile raises ValueError too, for numbers in a header that are none, and the system OverflowError
-# for a time of change that it cannot store.
+# What the libraries raise for damaged archives. tarfile raises ValueError too, for numbers in a
+# header that are none, and the system raises OverflowError for a time of change that it cannot
+# store.
 _DAMAGED = (
     *(tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, lzma.LZMAError, zlib.error),
     *(EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError),
@@ -283,11 +323,11 @@ _DAMAGED = (
 
 
 class _Refused(Exception):
-    """An archive that is not unpacked, and why."""
+    """The archive is not unpacked; the text says why."""
 
 
 def _untar(stream: BinaryIO, into: Path, limit: int) -> None:
-    """Files and folders by their own names.
+    """Unpack files and folders of a .tar or .tar.gz by their own names.
 
     A link of any kind is refused: tarfile's filters of this Python let some lead outside
     (CVE-2025-4517).
@@ -296,8 +336,7 @@ def _untar(stream: BinaryIO, into: Path, limit: int) -> None:
     stream.seek(0)
     plain = cast(BinaryIO, gzip.GzipFile(fileobj=stream) if packed else stream)
     total = 0
-    # "r:": a plain archive and no other. tarfile itself would expand .bz2 and .xz inside, without
-    # bound
+    # "r:" allows a plain archive only: tarfile itself would expand a .bz2 or .xz without bound.
     with tarfile.open(fileobj=cast(BinaryIO, _Short(plain)), mode="r:") as tar:
         for count, member in enumerate(tar, 1):
             if member.size < 0:
@@ -314,32 +353,36 @@ def _untar(stream: BinaryIO, into: Path, limit: int) -> None:
                 os.utime(place, (member.mtime, member.mtime))
             else:
                 raise _Refused(f"its member {member.name[:100]!r} is a link or a device")
-            tar.members.clear()  # type: ignore[attr-defined]  # or tarfile would keep them all
+            tar.members.clear()  # type: ignore[attr-defined]  # tarfile would keep them all
 
 
 def _unzip(stream: BinaryIO, into: Path, limit: int) -> None:
+    """Unpack files and folders of a .zip, after a look at all of its members."""
     with zipfile.ZipFile(stream) as archive:
         members = archive.infolist()
-        _check_bounds(len(members), sum(one.file_size for one in members), limit)
-        for one in members:
-            _place(one.filename, into)
-            if stat.S_ISLNK(one.external_attr >> 16):
-                raise _Refused(f"its member {one.filename[:100]!r} is a link")
-        for one in members:
-            place = _place(one.filename, into)
-            if one.filename.endswith("/"):  # is_dir() fails where there is no name
+        _check_bounds(len(members), sum(member.file_size for member in members), limit)
+        for member in members:
+            _place(member.filename, into)
+            if stat.S_ISLNK(member.external_attr >> 16):
+                raise _Refused(f"its member {member.filename[:100]!r} is a link")
+        for member in members:
+            place = _place(member.filename, into)
+            if member.filename.endswith("/"):  # is_dir() fails for a member without a name
                 place.mkdir(parents=True, exist_ok=True)
             else:
-                with archive.open(one) as content:
+                with archive.open(member) as content:
                     _put(content, place, into)
 
 
 def _place(name: str, into: Path) -> Path:
-    """Where a member goes: inside the folder, in which there are no links. _Refused for a name that
-    leads elsewhere, or that no system can have.
+    """Return where a member goes: inside the folder, in which there are no links.
+
+    Raises:
+        _Refused: The name leads elsewhere, or no system can have it.
     """
     inner = PurePosixPath(name)
-    if inner.is_absolute() or ".." in inner.parts or any(one in name for one in ("\\", ":", "\0")):
+    foreign = any(character in name for character in ("\\", ":", "\0"))
+    if inner.is_absolute() or ".." in inner.parts or foreign:
         raise _Refused(f"its member {name[:100]!r} would lie outside the folder")
     if len(os.fsencode(name)) > _MAX_NAME or any(
         len(os.fsencode(part)) > _MAX_PART for part in inner.parts
@@ -349,6 +392,7 @@ def _place(name: str, into: Path) -> Path:
 
 
 def _put(content: IO[bytes], place: Path, into: Path) -> None:
+    """Write one member to its place."""
     if place == into:
         raise _Refused("one of its members is a file without a name")
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -357,32 +401,34 @@ def _put(content: IO[bytes], place: Path, into: Path) -> None:
 
 
 class _Short(io.RawIOBase):
-    """What tarfile reads through: no single read is long, so that no header makes it allocate what
-    it claims.
+    """What tarfile reads through: it refuses long reads.
+
+    So no header makes tarfile allocate what the header claims.
     """
 
-    def __init__(self, held: BinaryIO):
-        self._held = held
+    def __init__(self, stream: BinaryIO):
+        self._stream = stream
 
     def read(self, size: int = -1, /) -> bytes:
         if not 0 <= size <= _BLOCK:
             raise tarfile.ReadError(f"a header of {size} bytes")
-        return self._held.read(size)
+        return self._stream.read(size)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        return self._held.seek(offset, whence)
+        return self._stream.seek(offset, whence)
 
     def tell(self) -> int:
-        return self._held.tell()
+        return self._stream.tell()
 
 
 def _check_bounds(count: int, total: int, limit: int) -> None:
+    """Refuse an archive of too many members or too many bytes."""
     if count > _MAX_MEMBERS or total > limit:
         raise _Refused(f"it holds over {min(count, _MAX_MEMBERS)} members or {limit} bytes")
 
 
 class _Joined(io.RawIOBase):
-    """Files read as one, with seeking."""
+    """Several files read as one, with seeking."""
 
     def __init__(self, paths: Sequence[Path]):
         self._paths = list(paths)

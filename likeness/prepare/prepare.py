@@ -1,11 +1,13 @@
-"""`likeness prepare`: data sets with an open download are fetched, verified, unpacked where the
-modalities look for them, and counted.
+"""`likeness prepare` fetches, verifies, unpacks and counts data sets.
 
-What needs an agreement is not fetched: it is said what to get from where; archives put into
-DATA/downloads are verified and unpacked, and what is there is counted. Files that are there already
-are summed, where they are the published ones and not what was unpacked from them. Nothing
-half-written lies under a final name at any time, and what was interrupted goes on. The data sets:
-likeness/prepare/sources.py.
+Data sets with an open download are fetched, verified, unpacked where the modalities look for them,
+and counted. What needs an agreement is not fetched: the command prints what to get from where.
+Archives that somebody puts into DATA/downloads are verified and unpacked, and what is there is
+counted. Files that are there already are summed where they are the published files and not what was
+unpacked from them.
+
+Nothing half-written lies under a final name at any time, and what was interrupted goes on. The data
+sets are listed in likeness/prepare/sources.py.
 """
 
 from __future__ import annotations
@@ -32,23 +34,33 @@ from toolkit.data.source import Archive, Count, Dataset
 from toolkit.training.lock import only_writer
 
 Say = Callable[[str], None]
-_SUMMED_AGAIN = (
-    2**32
-)  # bytes; larger archives were summed when they were unpacked, and take minutes
+# Archives of more bytes are not summed again: they were summed when they were unpacked, and summing
+# them takes minutes.
+_SUMMED_AGAIN = 2**32
 
 
 def prepare(
     dataset: Dataset, data: Path, *, keep: bool = False, say: Say = print, wait_seconds: float = 1.0
 ) -> list[Count]:
-    """Fetch, verify and unpack what is missing, then count.
+    """Fetch, verify and unpack what is missing of a data set, then count what is there.
 
-    Returns the counts; interrupted, it goes on where it was.
+    If it is interrupted, the next call goes on where this one was.
 
-    keep: leave the fetched archives in DATA/downloads (they are removed once unpacked; files that
-    you put there yourself always stay).
-    wait_seconds: first pause after a broken connection. OSError: network, disk. ValueError: a
-    checksum that differs, a damaged archive; and, after everything that could be done was done,
-    what is still missing or incomplete.
+    Args:
+        dataset: The data set.
+        data: The folder DATA where data sets lie.
+        keep: Whether the fetched archives stay in DATA/downloads. Otherwise they are removed once
+            they are unpacked. Files that you put there yourself always stay.
+        say: Called with each line of the report.
+        wait_seconds: The first pause after a broken connection.
+
+    Returns:
+        What was counted, all of it as expected.
+
+    Raises:
+        OSError: The network or the disk failed.
+        ValueError: A checksum differs or an archive is damaged; or, after everything that could be
+            done was done, something is still missing or incomplete.
     """
     say(
         f"{dataset.name}: {dataset.about}\nLicence: {dataset.licence}. {dataset.page}"
@@ -59,36 +71,19 @@ def prepare(
     with only_writer(downloads):
         for archive in dataset.archives:
             try:
-                _one(archive, data, keep=keep, say=say, wait_seconds=wait_seconds)
+                _bring(archive, data, keep=keep, say=say, wait_seconds=wait_seconds)
             except OSError as error:
                 if not dataset.by_hand or not archive.urls:
                     raise
-                say(f"not fetched: {error}")  # lists may be there elsewhere: counting will tell
-    counts = [
-        Count(f"files in {one.folder}", _files(data / one.folder, one.suffixes), one.files)
-        for one in dataset.holds
-    ]
-    if dataset.check:
-        try:
-            counts += dataset.check(data)
-        except (
-            FileNotFoundError,
-            ValueError,
-        ) as error:  # a list that is missing or damaged: nothing can be counted
-            made = name_first(one.makes for one in dataset.archives)
-            todo = (
-                dataset.by_hand
-                or f"to have it all anew, remove {made} from DATA and run the command again"
-            )
-            raise ValueError(
-                f"{dataset.name}: {error}; {todo}".replace("DATA", str(data))
-            ) from error
-    for one in counts:
-        state = "MISSING" if one.found == 0 else "DIFFERS"
-        if one.found == one.expected:
+                # The lists may be there in another place; counting will show it.
+                say(f"not fetched: {error}")
+    counts = _count(dataset, data)
+    for count in counts:
+        state = "MISSING" if count.found == 0 else "DIFFERS"
+        if count.found == count.expected:
             state = "ok     "
-        say(f"{state}  {one.what}: {one.found:,} of {one.expected:,}")
-    wrong = [one.what for one in counts if one.found != one.expected]
+        say(f"{state}  {count.what}: {count.found:,} of {count.expected:,}")
+    wrong = [count.what for count in counts if count.found != count.expected]
     if wrong:
         todo = (
             dataset.by_hand
@@ -101,51 +96,85 @@ def prepare(
     return counts
 
 
-def _one(archive: Archive, data: Path, *, keep: bool, say: Say, wait_seconds: float) -> None:
+def _count(dataset: Dataset, data: Path) -> list[Count]:
+    """Count the files of a data set, and what its own check counts."""
+    counts = [
+        Count(
+            f"files in {folder.folder}", _files(data / folder.folder, folder.suffixes), folder.files
+        )
+        for folder in dataset.holds
+    ]
+    if dataset.check:
+        try:
+            counts += dataset.check(data)
+        except (FileNotFoundError, ValueError) as error:
+            # A list is missing or damaged, so that nothing can be counted.
+            made = name_first(archive.makes for archive in dataset.archives)
+            todo = (
+                dataset.by_hand
+                or f"to have it all anew, remove {made} from DATA and run the command again"
+            )
+            raise ValueError(
+                f"{dataset.name}: {error}; {todo}".replace("DATA", str(data))
+            ) from error
+    return counts
+
+
+def _bring(archive: Archive, data: Path, *, keep: bool, say: Say, wait_seconds: float) -> None:
     """Bring one archive to its place.
 
-    One that has to be fetched by hand and is not there is passed over: counting will miss it.
+    An archive that has to be fetched by hand and is not there is passed over: counting will miss
+    it.
     """
     final, downloads = data / archive.makes, data / "downloads"
     if final.is_file() or (final.is_dir() and any(final.iterdir())):
         say(f"{archive.makes} is there already{_summed(archive, data, final)}")
         return
-    ours: list[Path] = []
+    fetched: list[Path] = []
     if archive.urls:
         paths = [downloads / name for name in archive.names]
         for url, path in zip(archive.urls, paths, strict=True):
             if not path.is_file():
                 say(f"fetching {url}")
                 with _bar(path.name) as advance:
-                    single = len(paths) == 1
-                    size = archive.size if single else 0
                     download(
                         url,
                         path,
-                        size=size,
+                        size=archive.size if len(paths) == 1 else 0,
                         verified=bool(archive.sha256 or archive.md5),
                         wait_seconds=wait_seconds,
                         advance=advance,
                     )
-                ours.append(path)
+                fetched.append(path)
     else:
         paths = _parts(archive, data)
         if not paths:
             return
+    _verify(archive, paths, fetched, downloads, say)
+    _place(archive, _label(paths), paths, final, downloads)
+    for path in fetched if not keep else []:
+        path.unlink(missing_ok=True)
+    say(f"{archive.makes} is ready")
+
+
+def _verify(
+    archive: Archive, paths: list[Path], fetched: list[Path], downloads: Path, say: Say
+) -> None:
+    """Compare checksum and size with the published ones; remove what was fetched if they differ."""
     label = _label(paths)
     wrong = differs(paths, sha256=archive.sha256, md5=archive.md5)
-    held = sum(path.stat().st_size for path in paths)
-    if not wrong and archive.size and held != archive.size:
-        wrong = f"it has {held} bytes, but {archive.size} are expected"
+    size = sum(path.stat().st_size for path in paths)
+    if not wrong and archive.size and size != archive.size:
+        wrong = f"it has {size} bytes, but {archive.size} are expected"
     if wrong:
-        theirs = [path.name for path in paths if path not in ours]
-        for path in ours:
+        others = [path.name for path in paths if path not in fetched]
+        for path in fetched:
             path.unlink()
-        removed = "it was removed" if not theirs else "remove it"
-        if ours and theirs:
+        removed = "it was removed" if not others else "remove it"
+        if fetched and others:
             removed = (
-                f"{name_first(path.name for path in ours)} of it, fetched now, was removed; remove "
-                f"{name_first(theirs)} from {downloads} too"
+                f"{name_first(path.name for path in fetched)} of it, fetched now, was removed; "
+                f"remove {name_first(others)} from {downloads} too"
             )
         raise ValueError(
             f"{label}: {wrong}; {removed}: run the command again, or fetch it by hand if this "
@@ -156,31 +185,24 @@ def _one(archive: Archive, data: Path, *, keep: bool, say: Say, wait_seconds: fl
     else:
         say(
             f"{label}: UNVERIFIED, no checksum of it is known"
-            + (f"; its size, {held} bytes, is right" if archive.size else f"; {held} bytes")
+            + (f"; its size, {size} bytes, is right" if archive.size else f"; {size} bytes")
         )
-    _place(archive, label, paths, final, downloads)
-    for path in ours if not keep else []:
-        path.unlink(missing_ok=True)
-    say(f"{archive.makes} is ready")
 
 
 def _summed(archive: Archive, data: Path, final: Path) -> str:
-    """What is said of the sum of an archive that is there already.
+    """Return what the report says of the sum of an archive that is there already.
 
-    ValueError if it is a file, or lies beside what was unpacked from it, and is another one.
+    Raises:
+        ValueError: It is a file, or lies beside what was unpacked from it, and is another one.
     """
     known = "SHA-256" if archive.sha256 else "MD5" if archive.md5 else ""
     unpacked = "; unpacked files are counted, not summed" if final.is_dir() else ""
     paths = _parts(archive, data) if unpacked else [final]
-    content = (
-        final.is_file() and final.suffix == ".gz"
-    )  # compressed in several ways: what reads it sums what it holds
-    if (
-        not known
-        or not paths
-        or content
-        or sum(path.stat().st_size for path in paths) > _SUMMED_AGAIN
-    ):
+    # A .gz file may be compressed in several ways, so what reads it sums what it contains.
+    compressed = final.is_file() and final.suffix == ".gz"
+    if not known or not paths or compressed:
+        return unpacked
+    if sum(path.stat().st_size for path in paths) > _SUMMED_AGAIN:
         return unpacked
     if wrong := differs(paths, sha256=archive.sha256, md5=archive.md5):
         both = f"it and {archive.makes}" if unpacked else "it"
@@ -191,8 +213,9 @@ def _summed(archive: Archive, data: Path, final: Path) -> str:
 
 
 def _parts(archive: Archive, data: Path) -> list[Path]:
-    """Its parts, or the one file that they make up, where all of them lie in DATA/downloads or
-    DATA; else none.
+    """Return the archive's parts, or the one file that they make up.
+
+    All of them have to lie in DATA/downloads or all in DATA; otherwise the list is empty.
     """
     sets = [names for names in (archive.names, (archive.joined,)) if names != ("",)]
     for names in sets:
@@ -203,13 +226,14 @@ def _parts(archive: Archive, data: Path) -> list[Path]:
 
 
 def _label(paths: list[Path]) -> str:
+    """Return what the report calls these files."""
     return paths[0].name if len(paths) == 1 else f"{paths[0].name} ... {paths[-1].name[-2:]}"
 
 
 def _place(archive: Archive, label: str, paths: list[Path], final: Path, downloads: Path) -> None:
-    """Unpack beside, then move what is wanted to its final name in one step."""
+    """Unpack beside the final name, then move the wanted part there in one step."""
     work = downloads / f".unpacking-{paths[0].name}"
-    shutil.rmtree(work, ignore_errors=True)  # of a run that was killed
+    shutil.rmtree(work, ignore_errors=True)  # it is there if an earlier run was killed
     final.parent.mkdir(parents=True, exist_ok=True)
     work.mkdir()
     try:
@@ -224,24 +248,24 @@ def _place(archive: Archive, label: str, paths: list[Path], final: Path, downloa
         else:
             made = work / "made"
             made.mkdir()
-            found = [
-                one for pattern in archive.takes for one in sorted((work / "all").glob(pattern))
+            matches = [
+                path for pattern in archive.takes for path in sorted((work / "all").glob(pattern))
             ]
-            if not found:
-                inside = name_first(one.name for one in sorted((work / "all").iterdir()))
+            if not matches:
+                inside = name_first(path.name for path in sorted((work / "all").iterdir()))
                 raise ValueError(
                     f"{label}: holds nothing like {archive.takes[0]!r}, only {inside}; it is not "
                     "the archive that was published"
                 )
-            for one in found:
-                if (made / one.name).exists():
+            for path in matches:
+                if (made / path.name).exists():
                     raise ValueError(
-                        f"{label}: {one.name!r} occurs twice in {', '.join(archive.takes)}; unpack "
-                        "it by hand"
+                        f"{label}: {path.name!r} occurs twice in {', '.join(archive.takes)}; "
+                        "unpack it by hand"
                     )
-                os.replace(one, made / one.name)
+                os.replace(path, made / path.name)
         if hasattr(os, "sync"):
-            os.sync()  # of the many files at once, before the archive may go
+            os.sync()  # all files must be on the disk before the archive may be removed
         os.replace(made, final)
         sync_names(final.parent)
     finally:
@@ -254,6 +278,7 @@ def _is_zip(path: Path) -> bool:
 
 
 def _files(folder: Path, suffixes: tuple[str, ...]) -> int:
+    """Count the files with these endings at any depth of a folder, without hidden ones."""
     return sum(
         name.lower().endswith(suffixes) and not name.startswith(".")
         for _, _, names in os.walk(folder)
@@ -263,6 +288,7 @@ def _files(folder: Path, suffixes: tuple[str, ...]) -> int:
 
 @contextmanager
 def _bar(name: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar of bytes; yields the function that moves it."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

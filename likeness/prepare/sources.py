@@ -1,4 +1,4 @@
-"""The data sets that `likeness prepare` knows: those of each modality's sources.py."""
+"""The data sets that `likeness prepare` knows: those in each modality's sources.py."""
 
 from __future__ import annotations
 
@@ -13,22 +13,26 @@ DATASETS = (*speech.DATASETS, *images.DATASETS, *faces.DATASETS)
 
 
 def table() -> str:
-    """The data sets that there are, a line each."""
-    width = max(len(one.name) for one in DATASETS)
+    """Return a table of the data sets, one line each."""
+    width = max(len(dataset.name) for dataset in DATASETS)
     return "\n".join(
-        f"{one.name:{width}}  {'by hand ' if one.by_hand else 'download'}  {one.about}"
-        for one in DATASETS
+        f"{dataset.name:{width}}  {'by hand ' if dataset.by_hand else 'download'}  {dataset.about}"
+        for dataset in DATASETS
     )
 
 
 def named(name: str) -> Dataset:
-    """The data set of this name. ValueError names the nearest and all."""
-    for one in DATASETS:
-        if one.name == name.lower():
-            return one
-    near = difflib.get_close_matches(name.lower(), [one.name for one in DATASETS], n=1)
+    """Return the data set of this name.
+
+    Raises:
+        ValueError: There is none. The message names the nearest and lists all.
+    """
+    for dataset in DATASETS:
+        if dataset.name == name.lower():
+            return dataset
+    near = difflib.get_close_matches(name.lower(), [dataset.name for dataset in DATASETS], n=1)
     meant = f"; did you mean {near[0]!r}" if near else ""
     raise ValueError(
         f"there is no data set {name!r} to prepare{meant}; there are "
-        f"{', '.join(one.name for one in DATASETS)}"
+        f"{', '.join(dataset.name for dataset in DATASETS)}"
     )

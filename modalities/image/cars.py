@@ -1,10 +1,12 @@
-"""Cars196: 16,185 photographs of 196 models of cars (Krause et al. 2013); the first 98 to train on
-and 98 unseen ones to test, over the authors' two halves.
+"""Cars196: 16,185 photographs of 196 models of cars (Krause et al. 2013).
 
-Layouts: DATA/cars_annos.mat with DATA/car_ims/*.jpg, or the later DATA/cars_train/, DATA/cars_test/
-with DATA/devkit/cars_train_annos.mat and cars_test_annos_withlabels.mat (there or in DATA); each
-also in DATA/cars196, DATA/stanford_cars. Folders by name instead:
-folders.items(protocol="standard").
+The first 98 classes train, and the 98 unseen ones test, whichever of the authors' two halves their
+images are in.
+
+Layouts: DATA/cars_annos.mat with DATA/car_ims/*.jpg; or the later DATA/cars_train/ and
+DATA/cars_test/ with DATA/devkit/cars_train_annos.mat and cars_test_annos_withlabels.mat (there or
+in DATA). Each may also lie in DATA/cars196 or DATA/stanford_cars. Where the classes are folders
+instead, use folders.items(protocol="standard").
 """
 
 from __future__ import annotations
@@ -28,9 +30,8 @@ MD5 = {
     "car_ims.tgz": "d5c8f0aa497503f355e17dc7886c3f14",
 }
 NUM_CLASSES, NUM_TRAIN_CLASSES, NUM_IMAGES = 196, 98, 16_185
-_MAX_MAT = (
-    2**20
-)  # the true ones have .4 MB; what they inflate to is at most a thousand times as much
+# The published files have 0.4 MB. What a file inflates to is at most a thousand times as much.
+_MAX_MAT = 2**20
 _COUNTS: tuple[tuple[Split, str, int], ...] = (
     ("train", "train on", 8_054),
     ("test", "test on", 8_131),
@@ -45,49 +46,50 @@ def items(
     fold: int = 0,
     whole: bool = True,
 ) -> list[Item]:
-    """Items with id "car_ims/000001.jpg" (or "cars_train/00001.jpg") and the model's number as
-    label "001" ... "196"; splits: splits.divide_classes.
+    """List the images of one split, with the number of the car's model as label.
 
-    standard: 8,054 images of classes 1 to 98 to train, 8,131 of 99 to 196 to test. whole=False:
-    parts of the data set, for trying things out; the classes are divided all the same.
-    FileNotFoundError says what to fetch; ValueError for lists that are not this data set's and, if
-    `whole`, for missing images, counted.
+    Ids are "car_ims/000001.jpg" (or "cars_train/00001.jpg"), labels "001" to "196". The standard
+    protocol has 8,054 images of classes 1 to 98 to train and 8,131 of classes 99 to 196 to test.
+
+    Args:
+        data: The folder DATA.
+        split: "train", "validation", "test" or "all".
+        protocol: How the classes are divided; see splits.divide_classes.
+        fold: The fold of the protocols that have several.
+        whole: Whether all images must be there. False allows parts of the data set, for trying
+            things out; the classes are divided all the same.
+
+    Raises:
+        FileNotFoundError: The lists are missing; the message says what to fetch.
+        ValueError: The lists are not this data set's, or, if `whole`, images are missing; they are
+            counted.
     """
     data = Path(data)
-    root = next((one for one in (data / "cars196", data / "stanford_cars") if one.is_dir()), data)
+    folders = (data / "cars196", data / "stanford_cars")
+    root = next((folder for folder in folders if folder.is_dir()), data)
     if (root / "cars_annos.mat").is_file():
         listed = _annotations(root / "cars_annos.mat", "relative_im_path", "")
     else:
         listed = []
-        for part, names in (
-            ("cars_train", ("cars_train_annos.mat",)),
-            ("cars_test", ("cars_test_annos_withlabels.mat",)),
+        for part, name in (
+            ("cars_train", "cars_train_annos.mat"),
+            ("cars_test", "cars_test_annos_withlabels.mat"),
         ):
-            mat = packed.locate(
-                root,
-                tuple(
-                    f"{folder}{name}"
-                    for folder in ("devkit/", "")
-                    for name in ("cars_annos.mat", *names)
-                ),
-                FETCH,
-            )
+            names = [
+                f"{folder}{file}" for folder in ("devkit/", "") for file in ("cars_annos.mat", name)
+            ]
+            mat = packed.locate(root, tuple(names), FETCH)
             listed += _annotations(mat, "fname", f"{part}/")
-    found = check_whole(
-        [Item(id, root / id, f"{number:03d}") for id, number in listed],
-        root,
-        NUM_IMAGES,
-        whole,
-        FETCH,
-    )
+    every = [Item(id, root / id, f"{number:03d}") for id, number in listed]
+    every = check_whole(every, root, NUM_IMAGES, whole, FETCH)
     classes = [f"{i:03d}" for i in range(1, NUM_CLASSES + 1)]
     return of_classes(
-        found, classes, NUM_TRAIN_CLASSES, split=split, protocol=protocol, fold=fold, name="cars"
+        every, classes, NUM_TRAIN_CLASSES, split=split, protocol=protocol, fold=fold, name="cars"
     )
 
 
 def check(data: Path) -> list[Count]:
-    """What `likeness prepare cars196` counts. Raises as items()."""
+    """Return what `likeness prepare cars196` counts. It raises what `items` raises."""
     return [
         Count(f"images of Cars196 to {use}", len(items(data, split=split)), number)
         for split, use, number in _COUNTS
@@ -95,12 +97,16 @@ def check(data: Path) -> list[Count]:
 
 
 def verify(data: str | Path) -> None:
-    """ValueError unless DATA/cars_annos.mat and DATA/car_ims.tgz are the published files."""
+    """Check that DATA/cars_annos.mat and DATA/car_ims.tgz are the published files.
+
+    Raises:
+        ValueError: One is missing or has another MD5 sum.
+    """
     packed.verify(Path(data), MD5)
 
 
 def _annotations(path: Path, field: str, prefix: str) -> list[tuple[str, int]]:
-    """(path below the root, class 1 to 196) of every image in a .mat file."""
+    """Return (path below the root, class 1 to 196) of every image in a .mat file."""
     if path.stat().st_size > _MAX_MAT:
         raise ValueError(
             f"{path}: over {_MAX_MAT} bytes; these are no annotations of Cars196: {FETCH}"

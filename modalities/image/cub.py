@@ -1,7 +1,7 @@
-"""CUB-200-2011: 11,788 photographs of 200 bird species (Wah et al. 2011); 100 to train on and 100
-unseen ones to test.
+"""CUB-200-2011: 11,788 photographs of 200 bird species (Wah et al. 2011).
 
-Layout: DATA/CUB_200_2011/images.txt, images/001.Black_footed_Albatross/...
+100 species train, and the 100 unseen ones test. Layout: DATA/CUB_200_2011/images.txt,
+images/001.Black_footed_Albatross/...
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ FETCH = (
     "fetch CUB_200_2011.tgz (non-commercial research) from "
     "https://data.caltech.edu/records/65de6-vp158 and unpack it in DATA"
 )
-MD5 = {
-    "CUB_200_2011.tgz": "97eceeb196236b17998738112f37df78"
-}  # torchvision-style loaders and Caltech's record agree
+# Loaders in the style of torchvision and Caltech's record agree on this sum.
+MD5 = {"CUB_200_2011.tgz": "97eceeb196236b17998738112f37df78"}
 NUM_CLASSES, NUM_TRAIN_CLASSES, NUM_IMAGES = 200, 100, 11_788
 _COUNTS: tuple[tuple[Split, str, int], ...] = (
     ("train", "train on", 5_864),
@@ -36,42 +35,47 @@ def items(
     fold: int = 0,
     whole: bool = True,
 ) -> list[Item]:
-    """Items with id "001.Black_footed_Albatross/NAME.jpg" and the folder as label, in the order of
-    images.txt; splits: splits.divide_classes.
+    """List the images of one split in the order of images.txt, with the species' folder as label.
 
-    standard: 5,864 images of classes 1 to 100 to train, 5,924 of 101 to 200 to test. whole=False:
-    parts of the data set, for trying things out; the classes are divided all the same.
-    FileNotFoundError says what to fetch; ValueError for a list that is not this data set's and, if
-    `whole`, for missing images, counted.
+    Ids are "001.Black_footed_Albatross/NAME.jpg". The standard protocol has 5,864 images of classes
+    1 to 100 to train and 5,924 of classes 101 to 200 to test.
+
+    Args:
+        data: The folder DATA.
+        split: "train", "validation", "test" or "all".
+        protocol: How the classes are divided; see splits.divide_classes.
+        fold: The fold of the protocols that have several.
+        whole: Whether all images must be there. False allows parts of the data set, for trying
+            things out; the classes are divided all the same.
+
+    Raises:
+        FileNotFoundError: The list is missing; the message says what to fetch.
+        ValueError: The list is not this data set's, or, if `whole`, images are missing; they are
+            counted.
     """
     root = packed.locate(Path(data), ("CUB_200_2011", ""), FETCH)
-    found: list[Item] = []
+    every: list[Item] = []
     classes: dict[int, str] = {}
     for number, fields in rows(root / "images.txt", 2, FETCH):
         folder = fields[1].rpartition("/")[0]
-        label = (
-            int(folder[:3])
-            if folder[:3].isascii()
-            and folder[:3].isdigit()
-            and folder[3:4] == "."
-            and "/" not in folder
-            else 0
-        )
+        digits = folder[:3]
+        named = digits.isascii() and digits.isdigit() and folder[3:4] == "." and "/" not in folder
+        label = int(digits) if named else 0
         if not 1 <= label <= NUM_CLASSES or classes.setdefault(label, folder) != folder:
             raise ValueError(
                 f"{root / 'images.txt'}: line {number} has {fields[1]!r}; NUMBER.Species/name.jpg "
                 "with 001 to 200 is needed; unpack the archive again"
             )
-        found.append(Item(fields[1], root / "images" / fields[1], folder))
-    found = check_whole(found, root, NUM_IMAGES, whole, FETCH)
+        every.append(Item(fields[1], root / "images" / fields[1], folder))
+    every = check_whole(every, root, NUM_IMAGES, whole, FETCH)
     names = [classes.get(i, f"class {i} is absent") for i in range(1, NUM_CLASSES + 1)]
     return of_classes(
-        found, names, NUM_TRAIN_CLASSES, split=split, protocol=protocol, fold=fold, name="cub"
+        every, names, NUM_TRAIN_CLASSES, split=split, protocol=protocol, fold=fold, name="cub"
     )
 
 
 def check(data: Path) -> list[Count]:
-    """What `likeness prepare cub200` counts. Raises as items()."""
+    """Return what `likeness prepare cub200` counts. It raises what `items` raises."""
     return [
         Count(f"images of CUB-200-2011 to {use}", len(items(data, split=split)), number)
         for split, use, number in _COUNTS
@@ -79,5 +83,9 @@ def check(data: Path) -> list[Count]:
 
 
 def verify(data: str | Path) -> None:
-    """ValueError unless DATA/CUB_200_2011.tgz is the published archive."""
+    """Check that DATA/CUB_200_2011.tgz is the published archive.
+
+    Raises:
+        ValueError: It is missing or has another MD5 sum.
+    """
     packed.verify(Path(data), MD5)

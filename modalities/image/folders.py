@@ -1,5 +1,7 @@
-"""Anyone's own images, DATA/CLASS/**/*.jpg (or png, webp, ...): items and a split by class, drawn
-or by a retrieval protocol, and trials.
+"""Anyone's own images, DATA/CLASS/**/*.jpg (or png, webp, ...).
+
+This file lists them as items, splits them by class, at random or by a retrieval protocol, and draws
+trials.
 """
 
 from __future__ import annotations
@@ -28,20 +30,30 @@ def items(
     validation_share: float = 0.0,
     seed: int = 0,
 ) -> list[Item]:
-    """Items of the classes of one split, in order of class and path; id = path below `data`, label
-    = class = first folder.
+    """List the images of the classes of one split, in order of class and path.
 
-    The classes are divided, never one class's images. protocol "drawn": round(test_share x
-    classes), at least 2, test, and round(validation_share x rest) validate, drawn with `seed`; with
-    test_share 0, nobody. Otherwise the first half of the classes by name trains, see
-    splits.divide_classes.
-    Warns when classes of the split have a single image: nothing is like it, so it tests nothing.
-    Raises ValueError for a folder without images, a single class, a split without classes;
-    FileNotFoundError when the folder is missing.
+    An item's id is its path below `data`; its label is its class, the first folder. The classes are
+    divided, never the images of one class. A warning is given where classes of the split have a
+    single image: nothing is like it, so it tests nothing.
+
+    Args:
+        data: The folder DATA.
+        split: "train", "validation", "test" or "all".
+        protocol: "drawn": classes are drawn with `seed`. Round(test_share x classes), at least 2,
+            test, and round(validation_share x rest) validate. Otherwise the first half of the
+            classes by name trains; see splits.divide_classes.
+        fold: The fold of the protocols that have several.
+        test_share: The share of the classes that tests; with 0, none does.
+        validation_share: The share of the other classes that validates.
+        seed: Decides which classes are drawn.
+
+    Raises:
+        ValueError: The folder has no images or a single class, or the split has no classes.
+        FileNotFoundError: The folder is missing.
     """
     check_split(split)
     every = scan(Path(data))
-    names = sorted({str(one.label) for one in every})
+    names = sorted({str(item.label) for item in every})
     if len(names) < 2:
         raise ValueError(
             f"{data}: only one class ({names[0]!r}) was found; at least 2 are needed, each in a "
@@ -58,12 +70,12 @@ def items(
         if len(parts[split]) < 2:
             raise ValueError(
                 f"{data}: test_share {test_share} and validation_share {validation_share} of "
-                f"{len(names)} classes leave {len(parts[split])} for {split!r};"
-                " at least 2 are needed: add classes, change the shares, or use split='all'"
+                f"{len(names)} classes leave {len(parts[split])} for {split!r}; at least 2 are "
+                "needed: add classes, change the shares, or use split='all'"
             )
-        chosen = [one for one in every if one.label in parts[split]]
-    kept, counts = np.unique([str(one.label) for one in chosen], return_counts=True)
-    single = [str(one) for one in kept[counts == 1]]
+        chosen = [item for item in every if item.label in parts[split]]
+    kept, counts = np.unique([str(item.label) for item in chosen], return_counts=True)
+    single = [str(label) for label in kept[counts == 1]]
     if len(single) == len(kept):
         raise ValueError(
             f"{data}: each of the {len(kept)} classes of split {split!r} has a single image, so "
@@ -86,8 +98,10 @@ def trials(
     test_share: float = 0.2,
     seed: int = 0,
 ) -> tuple[list[Item], Trials]:
-    """Items of a split and trials among them: all pairs if there are at most num_trials, else a
-    seeded draw, half of each kind, none twice.
+    """List the items of a split, and trials among them.
+
+    All pairs are taken if there are at most `num_trials`; otherwise so many are drawn with `seed`,
+    half of each kind, and none twice.
     """
     if num_trials < 2:
         raise ValueError(f"{data}: num_trials is {num_trials}; at least 2 are needed")
@@ -96,42 +110,50 @@ def trials(
 
 
 def scan(root: Path, *, example: str = "DATA/CLASS/file.jpg") -> list[Item]:
-    """Every image file below the folders of `root`, sorted; id = posix path below root, label =
-    first folder. Hidden files are passed over.
+    """List every image file below the folders of `root`, sorted by path.
 
-    If `root` holds .tar shards (toolkit.data.shards.write makes them), their items instead, in the
-    same order.
+    An item's id is its posix path below `root`, its label the first folder. Hidden files are passed
+    over. If `root` has .tar shards (which toolkit.data.shards.write makes), their items are listed
+    instead, in the same order.
 
-    Raises FileNotFoundError when root is missing and ValueError when there is no image in a folder,
-    saying what layout is expected.
+    Args:
+        root: The folder.
+        example: The layout that errors ask for.
+
+    Raises:
+        FileNotFoundError: `root` is missing.
+        ValueError: There is no image in any folder.
     """
     if not root.is_dir():
         raise FileNotFoundError(f"{root}: no such folder; one with {example} is needed")
     if any(root.glob("*.tar")):
-        return sorted(shards.items(root), key=lambda one: PurePosixPath(one.id).parts)
-    found: list[Item] = []
-    for folder in sorted(
-        one for one in root.iterdir() if one.is_dir() and not one.name.startswith(".")
-    ):
-        files = (
-            one
-            for one in folder.rglob("*")
-            if one.suffix.lower() in SUFFIXES and not one.name.startswith(".") and one.is_file()
+        return sorted(shards.items(root), key=lambda item: PurePosixPath(item.id).parts)
+    listed: list[Item] = []
+    for folder in sorted(path for path in root.iterdir() if path.is_dir() and not _hidden(path)):
+        files = sorted(
+            path
+            for path in folder.rglob("*")
+            if path.suffix.lower() in SUFFIXES and not _hidden(path) and path.is_file()
         )
-        found += [Item(one.relative_to(root).as_posix(), one, folder.name) for one in sorted(files)]
-    if not found:
-        loose = sum(one.suffix.lower() in SUFFIXES for one in root.iterdir())
+        listed += [Item(path.relative_to(root).as_posix(), path, folder.name) for path in files]
+    if not listed:
+        loose = sum(path.suffix.lower() in SUFFIXES for path in root.iterdir())
         beside = f"; {loose} lie directly in it, without a class's folder" if loose else ""
         raise ValueError(
             f"{root}: no images in its folders{beside}; expected {example}, with one of "
             f"{', '.join(SUFFIXES)}"
         )
-    return found
+    return listed
+
+
+def _hidden(path: Path) -> bool:
+    return path.name.startswith(".")
 
 
 def _draw(
     names: list[str], test_share: float, validation_share: float, seed: int, where: str
 ) -> dict[str, set[str]]:
+    """Divide the classes at random into those that test, validate and train."""
     if not (0.0 <= test_share < 1.0 and 0.0 <= validation_share < 1.0):
         raise ValueError(
             f"{where}: test_share is {test_share} and validation_share {validation_share}; shares "

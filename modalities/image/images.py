@@ -1,11 +1,10 @@
-"""Image files and packed pixels to float32 arrays (C, H, W), RGB or grey, 0 to 255; what cannot be
-used is refused with its reason.
+"""Read image files and packed pixels as float32 arrays (C, H, W), RGB or grey, 0 to 255.
 
-0 to 255 because every file holds 8-bit levels: arrays stay exact, and what a network sees of them
-(mean, standard deviation, BGR) is its front-end's business (toolkit/data/pixels.py), which is saved
-with it. Resizing is Pillow's antialiased one, as in torchvision's Resize of Pillow images, which
-the papers used. Decoding
-and its bounds are toolkit/data/images.py's.
+What cannot be used is refused with its reason. The range is 0 to 255 because every file has 8-bit
+levels, so that arrays stay exact. What a network sees of them (mean, standard deviation, BGR) is
+decided by its front-end (toolkit/data/pixels.py), which is saved with it. Resizing is Pillow's
+antialiased one, as in torchvision's Resize of Pillow images, which the papers used. Decoding and
+its bounds are those of toolkit/data/images.py.
 """
 
 from __future__ import annotations
@@ -36,53 +35,72 @@ def read(
     grey: bool = False,
     bicubic: bool = False,
 ) -> Floats:
-    """item -> (C, H, W) float32, 0 to 255: RGB, or grey where `grey` is set or the item's packed
-    pixels have one channel.
+    """Read an item as (C, H, W) float32 from 0 to 255: RGB, or grey.
 
-    short_edge: resize so that the shorter edge has so many pixels (torchvision's Resize(int));
-    size: resize to (height, width) whatever the proportions; then
-    crop: the central square of so many pixels (torchvision's CenterCrop). 0 and None leave the
-    image as it is. bicubic: instead of bilinear.
-    Files: EXIF rotation is applied, CMYK, palettes and 16 bits are converted, transparency is
-    dropped. Packed pixels: an item's `ending` states their shape (raw_ending()). Raises BadImage
-    for a file that is missing, damaged, truncated, too large or of another format, and an image
-    smaller than `crop`.
+    It is grey where `grey` is set or the item's packed pixels have one channel. Of files, EXIF
+    rotation is applied, CMYK, palettes and 16 bits are converted, and transparency is dropped. Of
+    packed pixels, the item's `ending` states their shape (`raw_ending`).
+
+    Args:
+        item: What to read.
+        short_edge: The number of pixels that the shorter edge is resized to (torchvision's
+            Resize(int)); 0 leaves it as it is.
+        size: (height, width) that the image is resized to, whatever its proportions; None leaves
+            it.
+        crop: The edge of the central square that is cut out afterwards (torchvision's CenterCrop);
+            0 keeps the whole image.
+        grey: Whether colours are converted to grey.
+        bicubic: Whether resizing is bicubic in place of bilinear.
+
+    Raises:
+        BadImage: The file is missing, damaged, cut short, too large or of another format, or the
+            image is smaller than `crop`.
+        ValueError: `short_edge` and `size` are both set.
     """
     if short_edge and size is not None:
         raise ValueError(
             f"read: short_edge {short_edge} and size {size} are both set; give one of them"
         )
-    image = Image.fromarray(
-        _unpack(item)
-        if item.span is not None and _RAW.fullmatch(item.suffix)
-        else decode_bytes(file_bytes(item), item.name)
-    )
+    if item.span is not None and _RAW.fullmatch(item.suffix):
+        image = Image.fromarray(_unpack(item))
+    else:
+        image = Image.fromarray(decode_bytes(file_bytes(item), item.name))
     if grey and image.mode != "L":
         image = image.convert("L")
     height, width = image.height, image.width
-    if short_edge:
-        size = (
-            (short_edge, int(short_edge * width / height))
-            if height <= width
-            else (int(short_edge * height / width), short_edge)
-        )
+    if short_edge and height <= width:
+        size = short_edge, int(short_edge * width / height)
+    elif short_edge:
+        size = int(short_edge * height / width), short_edge
     if size is not None and size != (height, width):
         if min(size) < 1 or size[0] * size[1] > MAX_PIXELS:
             raise BadImage(
                 f"{item.name}: {height} x {width} pixels would become {size[0]} x {size[1]}; 1 to "
                 f"{MAX_PIXELS} pixels are allowed; change the size"
             )
-        image = image.resize(
-            (size[1], size[0]), Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
-        )
+        method = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
+        image = image.resize((size[1], size[0]), method)
     pixels = np.asarray(image)
     return to_floats(centre_crop(pixels, crop, item.name) if crop else pixels)
 
 
 def centre_crop(pixels: Pixels, crop: int, name: str = "image") -> Pixels:
-    """(H, W, ...) -> (crop, crop, ...), rounded as torchvision's CenterCrop.
+    """Cut the central square out of pixels, rounded as in torchvision's CenterCrop.
 
-    BadImage if an edge is shorter.
+    Args:
+        pixels: (H, W, ...).
+        crop: The edge of the square.
+        name: What an error calls the image.
+
+    Returns:
+        (crop, crop, ...).
+
+    Raises:
+        BadImage: An edge is shorter than `crop`.
+
+    Example:
+        >>> centre_crop(np.arange(16, dtype=np.uint8).reshape(4, 4), 2).tolist()
+        [[5, 6], [9, 10]]
     """
     height, width = pixels.shape[:2]
     if min(height, width) < crop:
@@ -95,31 +113,37 @@ def centre_crop(pixels: Pixels, crop: int, name: str = "image") -> Pixels:
 
 
 def raw_ending(channels: int, height: int, width: int, stride: int = 1) -> str:
-    """The ending of an item whose span holds bare 8-bit pixels, channel by channel and row by row;
-    stride: every stride-th byte is one of them.
+    """Return the ending of an item whose span holds bare 8-bit pixels.
 
-    >>> raw_ending(3, 32, 32)
-    '.u8_3x32x32'
+    They lie channel by channel and row by row.
+
+    Args:
+        channels: 1 or 3.
+        height: Of the image, in pixels.
+        width: Of the image, in pixels.
+        stride: Every stride-th byte of the span is a pixel's.
+
+    Example:
+        >>> raw_ending(3, 32, 32)
+        '.u8_3x32x32'
     """
     return f".u8{f's{stride}' if stride > 1 else ''}_{channels}x{height}x{width}"
 
 
 def _unpack(item: Item) -> Pixels:
-    """(H, W) or (H, W, 3) of packed pixels."""
+    """Return the pixels (H, W) or (H, W, 3) of packed pixels."""
     stated = _RAW.fullmatch(item.suffix)
     assert stated is not None
-    stride, (channels, height, width) = (
-        int(stated[1] or 1),
-        (int(one) for one in stated.groups()[1:]),
-    )
+    stride = int(stated[1] or 1)
+    channels, height, width = map(int, stated.groups()[1:])
     try:
-        held = packed.stretch(item)[::stride]
+        levels = packed.stretch(item)[::stride]
     except (OSError, ValueError) as error:
         raise BadImage(str(error)) from error
-    if channels not in (1, 3) or len(held) != channels * height * width:
+    if channels not in (1, 3) or len(levels) != channels * height * width:
         raise BadImage(
-            f"{item.name}: {len(held)} bytes for {item.suffix}; {channels} x {height} x {width} "
+            f"{item.name}: {len(levels)} bytes for {item.suffix}; {channels} x {height} x {width} "
             "with 1 or 3 channels are needed; list the data anew"
         )
-    pixels: Pixels = np.frombuffer(held, dtype=np.uint8).reshape(channels, height, width)
+    pixels: Pixels = np.frombuffer(levels, dtype=np.uint8).reshape(channels, height, width)
     return pixels[0] if channels == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0))

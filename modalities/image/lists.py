@@ -1,5 +1,6 @@
-"""Lists of images: OML's CSV with its query and gallery marks, and the lines of the data sets' own
-lists. `id path [label]`: toolkit.data.batch.read_items.
+"""Lists of images: OML's CSV with its query and gallery marks, and the data sets' own lists.
+
+Lists of `id path [label]` are read by toolkit.data.batch.read_items.
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ _TRUE, _FALSE = ("true", "1", "1.0"), ("false", "0", "0.0", "", "none", "nan")
 
 
 class Retrieval(NamedTuple):
-    """items and (N,) bool each: which are queries and which the gallery; an item may be both."""
+    """Items, and which of them are queries and which are in the gallery; an item may be both.
+
+    Attributes:
+        items: N items.
+        queries: (N,) bool.
+        gallery: (N,) bool.
+    """
 
     items: list[Item]
     queries: NDArray[np.bool_]
@@ -36,31 +43,42 @@ def oml_items(
     split: Literal["train", "validation", "all"] = "train",
     root: str | Path | None = None,
 ) -> list[Item]:
-    """Items of a split of an OML table; see oml_retrieval for the format and the errors."""
+    """List the items of a split of an OML table.
+
+    `oml_retrieval` describes the format and the errors.
+    """
     return _table(Path(data), split, root).items
 
 
 def oml_retrieval(data: str | Path, *, root: str | Path | None = None) -> Retrieval:
-    """The validation part of an OML table: a CSV file with the columns label, path, split (train or
-    validation), is_query, is_gallery.
+    """Read the validation part of an OML table.
 
-    Open Metric Learning 4.0.0, oml/utils/dataframe_format.py. data: the file, or a folder with
-    df.csv. Relative paths start from `root` (default: the file's folder); the path as written is
-    the id. Other columns (category, sequence) are passed over; the marks of training rows too.
-    Raises ValueError for missing columns, malformed rows (counted, the first named), repeated
-    paths, boxes (x_1 ...: crop the images first), and a validation part without queries or gallery;
-    FileNotFoundError.
+    The table is a CSV file with the columns label, path, split (train or validation), is_query and
+    is_gallery (Open Metric Learning 4.0.0, oml/utils/dataframe_format.py). The path as it is
+    written is the item's id. Other columns (category, sequence) are passed over, and so are the
+    marks of training rows.
+
+    Args:
+        data: The file, or a folder with df.csv.
+        root: Where relative paths start; None is the file's folder.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: Columns are missing, rows are malformed (they are counted, the first is named),
+            a path is repeated, an image has a box (x_1 ...: crop the images first), or the
+            validation part has no queries or no gallery.
     """
-    found = _table(Path(data), "validation", root)
-    if not found.queries.any() or not found.gallery.any():
+    listed = _table(Path(data), "validation", root)
+    if not listed.queries.any() or not listed.gallery.any():
         raise ValueError(
-            f"{data}: {int(found.queries.sum())} queries and {int(found.gallery.sum())} gallery "
+            f"{data}: {int(listed.queries.sum())} queries and {int(listed.gallery.sum())} gallery "
             "images in split 'validation'; mark some as each"
         )
-    return found
+    return listed
 
 
 def _table(data: Path, split: str, root: str | Path | None) -> Retrieval:
+    """Read the rows of one split of an OML table."""
     if split not in ("train", "validation", "all"):
         raise ValueError(f"split is {split!r}; allowed are 'train', 'validation' and 'all'")
     path = data / "df.csv" if data.is_dir() else data
@@ -70,43 +88,56 @@ def _table(data: Path, split: str, root: str | Path | None) -> Retrieval:
             "is_gallery is needed"
         )
     base = path.parent if root is None else Path(root)
-    found: list[Item] = []
+    listed: list[Item] = []
     marks: list[tuple[bool, bool]] = []
+    for values, flags in _read_table(path):
+        if split in ("all", values["split"]):
+            listed.append(Item(values["path"], base / values["path"], values["label"] or None))
+            marks.append((flags[0] in _TRUE, flags[1] in _TRUE))
+    if not listed:
+        raise ValueError(
+            f"{path}: no rows of split {split!r}; write train or validation in that column"
+        )
+    check_unique(listed, str(path))
+    queries, gallery = np.array(marks, dtype=bool).reshape(-1, 2).T
+    return Retrieval(listed, queries, gallery)
+
+
+def _read_table(path: Path) -> Iterator[tuple[dict[str, str], list[str]]]:
+    """Yield every row of an OML table by its columns, and its texts of is_query and is_gallery.
+
+    The ValueError for malformed rows, which counts them, comes after the last row.
+    """
     malformed: list[str] = []
     with path.open(encoding="utf-8-sig", newline="") as file:
         table = csv.reader(_bounded(file, path))
         try:
             header = next(table, [])
-            missing = [one for one in _NEEDED if one not in header]
+            missing = [name for name in _NEEDED if name not in header]
             if missing or len(set(header)) < len(header):
+                fault = f"no column {name_first(missing)}" if missing else "a column occurs twice"
                 raise ValueError(
-                    f"{path}: "
-                    f"{f'no column {name_first(missing)}' if missing else 'a column occurs twice'} "
-                    f"in its first line; {', '.join(_NEEDED)} are needed"
+                    f"{path}: {fault} in its first line; {', '.join(_NEEDED)} are needed"
                 )
             for row in table:
                 if not row:
                     continue
-                one = dict(zip(header, row, strict=False))
-                flags = [one.get(key, "").strip().lower() for key in ("is_query", "is_gallery")]
+                values = dict(zip(header, row, strict=False))
+                flags = [_plain(values, key) for key in ("is_query", "is_gallery")]
                 if (
                     len(row) != len(header)
-                    or one["split"] not in ("train", "validation")
-                    or not one["path"]
+                    or values["split"] not in ("train", "validation")
+                    or not values["path"]
                     or not {*flags} <= {*_TRUE, *_FALSE}
                 ):
                     malformed.append(f"line {table.line_num}")
                     continue
-                if any(
-                    one.get(key, "").strip().lower() not in ("", "none", "nan") for key in _BOXES
-                ):
+                if any(_plain(values, key) not in ("", "none", "nan") for key in _BOXES):
                     raise ValueError(
                         f"{path}: line {table.line_num} has a box ({', '.join(_BOXES)}), and "
                         "images are read whole; crop them and leave the columns out"
                     )
-                if split in ("all", one["split"]):
-                    found.append(Item(one["path"], base / one["path"], one["label"] or None))
-                    marks.append((flags[0] in _TRUE, flags[1] in _TRUE))
+                yield values, flags
         except csv.Error as error:
             raise ValueError(
                 f"{path}: line {table.line_num} is no CSV ({error}); write the table again"
@@ -116,20 +147,23 @@ def _table(data: Path, split: str, root: str | Path | None) -> Retrieval:
             f"{path}: {len(malformed)} malformed rows ({name_first(malformed)}); a path, split "
             "train or validation, and True or False marks are needed"
         )
-    if not found:
-        raise ValueError(
-            f"{path}: no rows of split {split!r}; write train or validation in that column"
-        )
-    check_unique(found, str(path))
-    queries, gallery = np.array(marks, dtype=bool).reshape(-1, 2).T
-    return Retrieval(found, queries, gallery)
+
+
+def _plain(values: dict[str, str], key: str) -> str:
+    return values.get(key, "").strip().lower()
 
 
 def rows(path: Path, num_fields: int, fetch: str) -> Iterator[tuple[int, list[str]]]:
-    """(line number, fields) of a data set's own list, split at white space; its last field is a
-    path inside the data set.
+    """Yield (line number, fields) of a data set's own list, split at white space.
 
-    FileNotFoundError and ValueError say what to fetch.
+    Args:
+        path: The list.
+        num_fields: The number of fields of each line; the last is a path inside the data set.
+        fetch: What an error says about where the data set comes from.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: A line has another number of fields or a path outside the data set.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; {fetch}")
@@ -146,7 +180,12 @@ def rows(path: Path, num_fields: int, fetch: str) -> Iterator[tuple[int, list[st
 
 
 def inside(path: str) -> bool:
-    """Whether a listed path stays below its root."""
+    """Say whether a listed path stays below its root.
+
+    Example:
+        >>> inside("birds/1.jpg"), inside("../1.jpg")
+        (True, False)
+    """
     return (
         not PurePosixPath(path).is_absolute()
         and ".." not in PurePosixPath(path).parts
@@ -157,14 +196,22 @@ def inside(path: str) -> bool:
 def check_whole(
     found: Sequence[Item], root: Path, num_images: int, whole: bool, fetch: str
 ) -> list[Item]:
-    """The items, all of them if `whole`; else those whose files exist.
+    """Return the items whose files exist; if `whole`, all of them must.
 
-    ValueError for repeated ids, another number than the data set has, and missing files.
+    Args:
+        found: The listed items.
+        root: The folder that errors name.
+        num_images: The number of images of the whole data set.
+        whole: Whether the data set must be complete.
+        fetch: What an error says about where the data set comes from.
+
+    Raises:
+        ValueError: An id is repeated, none of the images is there, or, if `whole`, the list has
+            another number of images than the data set, or files are missing.
     """
     check_unique(found, str(root))
-    there = [
-        one for one in found if os.path.isfile(one.path)
-    ]  # Path.is_file raises where a name is too long
+    # Path.is_file raises an error where a name is too long; os.path.isfile is then false.
+    there = [item for item in found if os.path.isfile(item.path)]
     if not whole:
         if not there:
             raise ValueError(f"{root}: none of the {len(found)} listed images is there; {fetch}")
@@ -174,15 +221,17 @@ def check_whole(
             f"{root}: {len(found)} images are listed, the data set has {num_images}; {fetch}"
         )
     if len(there) < len(found):
-        held = set(there)
+        known = set(there)
+        missing = [item.id for item in found if item not in known]
         raise ValueError(
-            f"{root}: {len(found) - len(there)} of {len(found)} images are missing "
-            f"({name_first(one.id for one in found if one not in held)}); {fetch}"
+            f"{root}: {len(missing)} of {len(found)} images are missing "
+            f"({name_first(missing)}); {fetch}"
         )
     return there
 
 
 def _bounded(lines: Iterator[str], path: Path) -> Iterator[str]:
+    """Yield the lines; raise ValueError for one that no list of text has."""
     for number, line in enumerate(lines, 1):
         if len(line) > _MAX_LINE or "\0" in line:
             raise ValueError(

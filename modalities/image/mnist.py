@@ -1,9 +1,9 @@
-"""MNIST and FashionMNIST: 60,000 + 10,000 grey images of 28 x 28 in 10 classes, as IDX files, plain
-or .gz.
+"""MNIST and FashionMNIST: 60,000 + 10,000 grey images of 28 x 28 in 10 classes.
 
-Items address single images: read them with images.read. Layouts: DATA/mnist/*, DATA/MNIST/raw/*
-(torchvision's) or DATA/*; FashionMNIST alike in DATA/fashion_mnist, DATA/FashionMNIST/raw or
-DATA/fashion-mnist. Format: http://yann.lecun.com/exdb/mnist, big-endian numbers, then bare bytes.
+They are IDX files, plain or .gz. Items address single images, which images.read reads. Layouts:
+DATA/mnist/*, DATA/MNIST/raw/* (torchvision's) or DATA/*; for FashionMNIST DATA/fashion_mnist,
+DATA/FashionMNIST/raw, DATA/fashion-mnist or DATA. The format (http://yann.lecun.com/exdb/mnist) is
+a header of big-endian numbers, then bare bytes.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ CLASSES = {
         "Ankle boot",
     ),
 }
-# MD5 of what the files hold; of MNIST there are several compressions
+# MD5 sums of the decompressed content, because MNIST is published in several compressions.
 MD5 = {
     "train-images-idx3-ubyte.gz": "6bbc9ace898e44ae57da46a324031adb",
     "train-labels-idx1-ubyte.gz": "a25bea736e30d166cdddb491f175f624",
     "t10k-images-idx3-ubyte.gz": "2646ac647ad5339dbf082846283269ea",
     "t10k-labels-idx1-ubyte.gz": "27ae3e4e09519cfbb04c329615203637",
 }
-# MD5 of the files as published: torchvision, datasets/mnist.py
+# MD5 sums of the files as published (torchvision, datasets/mnist.py).
 FASHION_MD5 = {
     "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
     "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
@@ -72,13 +72,22 @@ def items(
     seed: int = 1234,
     name: Name = "mnist",
 ) -> list[Item]:
-    """Items "train/00000" or "test/00000" of a split in the files' order, with the class's name as
-    label; "all" is both files.
+    """List the images of one split in the files' order, with the class's name as label.
 
-    validation_share: of each class of the training file, held out as "validation"; .15 with seed
-    1234 is the vMF paper's split (splits.stratified). FileNotFoundError says what to fetch;
-    ValueError for a file that is damaged, cut short or no such IDX file, and for a share of 0 with
-    split "validation".
+    Ids are "train/00000" and "test/00000"; "all" is both files.
+
+    Args:
+        data: The folder DATA.
+        split: "train", "validation", "test" or "all".
+        validation_share: The share of each class of the training file that is held out as
+            "validation". 0.15 with seed 1234 is the vMF paper's split (splits.stratified).
+        seed: Decides which images are held out.
+        name: "mnist" or "fashion_mnist".
+
+    Raises:
+        FileNotFoundError: A file is missing; the message says what to fetch.
+        ValueError: A file is damaged, cut short or no such IDX file, or split is "validation" with
+            a share of 0.
     """
     check_split(split)
     if name not in _FOLDERS:
@@ -94,80 +103,77 @@ def items(
     if split == "test":
         return _file(folder, "t10k", name)
     every = _file(folder, "train", name)
-    number = {
-        label: i for i, label in enumerate(CLASSES[name])
-    }  # the release splits by number, and Fashion-MNIST's names sort otherwise
-    train, validation = stratified(
-        np.array([number[str(one.label)] for one in every]), validation_share, seed=seed
-    )
+    # The release splits by the classes' numbers, and Fashion-MNIST's names sort in another order.
+    number = {label: i for i, label in enumerate(CLASSES[name])}
+    labels = np.array([number[str(item.label)] for item in every])
+    train, validation = stratified(labels, validation_share, seed=seed)
     return [every[i] for i in (train if split == "train" else validation)]
 
 
 def check(data: Path, *, name: Name = "mnist") -> list[Count]:
-    """What `likeness prepare mnist` counts.
+    """Return what `likeness prepare mnist` counts.
 
-    Raises as items(), and as verify() where the counts are right: others say more than a sum does.
+    It raises what `items` raises. It raises what `verify` raises only where the counts are right,
+    because a wrong count says more than a wrong sum.
     """
     counts = [
         Count(f"{name}: {split}ing images", len(items(data, split=split, name=name)), number)
         for split, number in _COUNTS
     ]
-    if all(one.found == one.expected for one in counts):
+    if all(count.found == count.expected for count in counts):
         verify(data, name=name)
     return counts
 
 
 def check_fashion(data: Path) -> list[Count]:
-    """The same for `likeness prepare fashion_mnist`."""
+    """Return what `likeness prepare fashion_mnist` counts; see `check`."""
     return check(data, name="fashion_mnist")
 
 
 def verify(data: str | Path, *, name: Name = "mnist") -> None:
-    """ValueError unless the four files are the published ones, by their MD5 sums.
+    """Check that the four files are the published ones, by their MD5 sums.
 
-    FashionMNIST's are of its .gz files: unpacked ones are passed over.
+    The sums of FashionMNIST are those of its .gz files; unpacked files are passed over.
+
+    Raises:
+        ValueError: Files are missing or have other sums.
     """
     folder = _folder(Path(data), name)
-    there = {name: _there(folder, name.removesuffix(".gz")) for name in MD5}
+    paths = {gz: _there(folder, gz.removesuffix(".gz")) for gz in MD5}
+    names = {gz: path.name if path else gz for gz, path in paths.items()}
     if name == "mnist":
-        packed.verify(
-            folder,
-            {path.name if path else gz: MD5[gz] for gz, path in there.items()},
-            decompressed=True,
-        )
+        sums = {names[gz]: MD5[gz] for gz in MD5}
+        packed.verify(folder, sums, decompressed=True)
     else:
         packed.verify(
-            folder,
-            {
-                path.name if path else gz: FASHION_MD5[gz]
-                for gz, path in there.items()
-                if path is None or path.suffix == ".gz"
-            },
+            folder, {names[gz]: FASHION_MD5[gz] for gz in MD5 if names[gz].endswith(".gz")}
         )
 
 
 def _folder(data: Path, name: str) -> Path:
-    found = packed.locate(data, (*_FOLDERS[name], ""), FETCH[name])
-    if not any(found.glob("train*")):
-        raise FileNotFoundError(f"{found}: no train-images-idx3-ubyte(.gz) is there; {FETCH[name]}")
-    return found
+    """Return the folder with the files of a data set."""
+    folder = packed.locate(data, (*_FOLDERS[name], ""), FETCH[name])
+    if not any(folder.glob("train*")):
+        raise FileNotFoundError(
+            f"{folder}: no train-images-idx3-ubyte(.gz) is there; {FETCH[name]}"
+        )
+    return folder
 
 
 def _file(folder: Path, part: str, name: str) -> list[Item]:
-    """All items of the training or test file."""
+    """List all items of the training or test file."""
     images, labels = (
         _find(folder, f"{part}-{kind}-ubyte", name) for kind in ("images-idx3", "labels-idx1")
     )
     with_header = packed.stretch(Item(labels.name, labels))
     num_labels = _header(with_header, 0x801, 1, labels)[0]
     numbers = np.frombuffer(with_header, dtype=np.uint8, offset=8)
-    head = (
-        images.stat().st_size
-        if images.suffix != ".gz"
-        else len(packed.stretch(Item(images.name, images)))
-    )
-    first = packed.stretch(Item(images.name, images, None, (0, min(16, head))))
-    num_images, height, width = _header(first, 0x803, 3, images, total=head)
+    if images.suffix == ".gz":
+        total = len(packed.stretch(Item(images.name, images)))
+    else:
+        total = images.stat().st_size
+    first = packed.stretch(Item(images.name, images, None, (0, min(16, total))))
+    num_images, height, width = _header(first, 0x803, 3, images, total=total)
     if num_images != num_labels:
         raise ValueError(
             f"{images}: {num_images} images, but {labels.name} has {num_labels} labels; fetch both "
@@ -177,11 +183,8 @@ def _file(folder: Path, part: str, name: str) -> list[Item]:
         raise ValueError(
             f"{labels}: labels up to {int(numbers.max())}; 0 to 9 are allowed; fetch it again"
         )
-    size, ending, classes = (
-        height * width,
-        packed.marked(raw_ending(1, height, width), images),
-        CLASSES[name],
-    )
+    size, classes = height * width, CLASSES[name]
+    ending = packed.marked(raw_ending(1, height, width), images)
     kind = "train" if part == "train" else "test"
     return [
         Item(f"{kind}/{i:05d}", images, classes[number], (16 + i * size, size), ending)
@@ -190,6 +193,7 @@ def _file(folder: Path, part: str, name: str) -> list[Item]:
 
 
 def _find(folder: Path, stem: str, name: str) -> Path:
+    """Return the file of this name, plain or .gz; raise FileNotFoundError if there is none."""
     path = _there(folder, stem)
     if path is None:
         raise FileNotFoundError(f"{folder}: neither {stem}.gz nor {stem} is there; {FETCH[name]}")
@@ -197,32 +201,34 @@ def _find(folder: Path, stem: str, name: str) -> Path:
 
 
 def _there(folder: Path, stem: str) -> Path | None:
-    """The file, plain or .gz, also with the dot that some copies have: train-images.idx3-ubyte."""
-    wanted = [
-        folder / f"{one}{end}"
-        for one in (stem, stem.replace("-idx", ".idx"))
-        for end in (".gz", "")
-    ]
-    return next((path for path in wanted if path.is_file()), None)
+    """Return the file, plain or .gz, or None.
+
+    Some copies have a dot in its name: train-images.idx3-ubyte.
+    """
+    stems = (stem, stem.replace("-idx", ".idx"))
+    paths = (folder / f"{name}{end}" for name in stems for end in (".gz", ""))
+    return next((path for path in paths if path.is_file()), None)
 
 
 def _header(
-    held: bytes, magic: int, num_sizes: int, path: Path, total: int | None = None
+    start: bytes, magic: int, num_sizes: int, path: Path, total: int | None = None
 ) -> tuple[int, ...]:
-    """The sizes that an IDX header states. ValueError unless the file is exactly as long."""
+    """Return the sizes that an IDX header states.
+
+    Raises:
+        ValueError: The file has another length than its header states, or another magic number.
+    """
     length = 4 * (1 + num_sizes)
-    if len(held) < length or struct.unpack_from(">I", held)[0] != magic:
+    if len(start) < length or struct.unpack_from(">I", start)[0] != magic:
         raise ValueError(
             f"{path}: no IDX file with the number {magic:#010x} at its beginning; fetch it again"
         )
-    sizes = struct.unpack_from(f">{num_sizes}I", held, 4)
-    stated, found = (
-        length + int(np.prod(sizes, dtype=object)),
-        len(held) if total is None else total,
-    )
-    if stated != found:
+    sizes = struct.unpack_from(f">{num_sizes}I", start, 4)
+    stated = length + int(np.prod(sizes, dtype=object))
+    size = len(start) if total is None else total
+    if stated != size:
         raise ValueError(
-            f"{path}: {found} bytes, but its header states {stated}; it is cut short or damaged: "
+            f"{path}: {size} bytes, but its header states {stated}; it is cut short or damaged: "
             "fetch it again"
         )
-    return tuple(int(one) for one in sizes)
+    return tuple(map(int, sizes))

@@ -1,9 +1,11 @@
-"""Omniglot: 1,623 handwritten characters of 50 alphabets, each by 20 people, 105 x 105 (Lake et
-al., Science 2015). Ink is 255 here, paper 0.
+"""Omniglot: 1,623 handwritten characters of 50 alphabets, each drawn by 20 people, 105 x 105.
 
-Layouts: DATA/omniglot/images_background/ALPHABET/characterNN/*.png (and images_evaluation), or the
-background set packed into DATA/omniglot/ images_background.npz: `ink_packed` (N, 1379) uint8, 105 x
-105 bits a row; `label` (N,), `class_name` (964,) "ALPHABET/characterNN", `name` (N,).
+Source: Lake et al., Science 2015. Ink is 255 here and paper 0.
+
+Layouts: DATA/omniglot/images_background/ALPHABET/characterNN/*.png (and images_evaluation); or the
+background set packed into DATA/omniglot/images_background.npz, which has `ink_packed` (N, 1379)
+uint8, each row 105 x 105 bits; `label` (N,); `class_name` (964,), "ALPHABET/characterNN"; and
+`name` (N,).
 """
 
 from __future__ import annotations
@@ -33,10 +35,8 @@ EDGE, NUM_TRAIN_ALPHABETS = 105, 20
 TURNS = (90, 180, 270)
 _ENDING, _ROW_BYTES, _MARK = ".bits_105x105" + packed.COMPRESSED, 1379, "#turn="
 _MAX_BYTES = 2**28  # of the .npz; the true one has 27 MB
-_COUNTS: tuple[tuple[Split, int], ...] = (
-    ("train", 964 * 20),
-    ("test", 659 * 20),
-)  # background and evaluation
+# Images of the background set and of the evaluation set.
+_COUNTS: tuple[tuple[Split, int], ...] = (("train", 964 * 20), ("test", 659 * 20))
 
 
 def items(
@@ -47,17 +47,26 @@ def items(
     validation_alphabets: int = 0,
     turns: tuple[int, ...] = (),
 ) -> list[Item]:
-    """Items "ALPHABET/characterNN/0709_01" with the character as label, sorted; alphabets are
-    divided, never one alphabet's characters.
+    """List the drawings of one split, sorted, with the character as label.
 
-    protocol "background": of the 30 background alphabets the first 20 in alphabetical order train
-    and the last 10 test. "official": background trains, the 20 evaluation alphabets test (Lake et
-    al. 2015; needs images_evaluation). validation_alphabets: the last so many of the training ones
-    are "validation".
-    turns: characters turned by these multiples of 90 degrees as new training classes (Santoro et
-    al., ICML 2016, Sec. 4.1), "#turn=90" on id and label; read them with omniglot.read.
-    FileNotFoundError says what to fetch; ValueError for another layout, too few alphabets, and
-    other turns.
+    Ids are "ALPHABET/characterNN/0709_01". Alphabets are divided, never the characters of one
+    alphabet.
+
+    Args:
+        data: The folder DATA.
+        split: "train", "validation", "test" or "all".
+        protocol: "background": of the 30 background alphabets, the first 20 in alphabetical order
+            train and the last 10 test. "official": background trains and the 20 evaluation
+            alphabets test (Lake et al. 2015; needs images_evaluation).
+        validation_alphabets: So many of the training alphabets, the last ones, are "validation".
+        turns: Multiples of 90 degrees. Turned by them, characters are new training classes (Santoro
+            et al., ICML 2016, Sec. 4.1) with "#turn=90" at the end of id and label; omniglot.read
+            turns them.
+
+    Raises:
+        FileNotFoundError: The images are missing; the message says what to fetch.
+        ValueError: The layout is another one, there are too few alphabets, or a turn is none of
+            these.
     """
     check_split(split)
     if (
@@ -69,19 +78,16 @@ def items(
             f"omniglot: protocol {protocol!r} with turns {turns}; 'background' or 'official' and "
             f"turns of {TURNS}, each once, are allowed"
         )
-    root = next(
-        (one for one in (Path(data) / "omniglot", Path(data) / "omniglot-py") if one.is_dir()),
-        Path(data),
-    )
-    found = _background(root)
-    alphabets = sorted({_alphabet(one) for one in found})
-    later = _scan(root / "images_evaluation") if protocol == "official" else []
-    train = alphabets if protocol == "official" else alphabets[:NUM_TRAIN_ALPHABETS]
-    test = (
-        sorted({_alphabet(one) for one in later})
-        if protocol == "official"
-        else alphabets[NUM_TRAIN_ALPHABETS:]
-    )
+    folders = (Path(data) / "omniglot", Path(data) / "omniglot-py")
+    root = next((folder for folder in folders if folder.is_dir()), Path(data))
+    every = _background(root)
+    alphabets = sorted({_alphabet(item) for item in every})
+    if protocol == "official":
+        evaluation = _scan(root / "images_evaluation")
+        train, test = alphabets, sorted({_alphabet(item) for item in evaluation})
+        every = every + evaluation
+    else:
+        train, test = alphabets[:NUM_TRAIN_ALPHABETS], alphabets[NUM_TRAIN_ALPHABETS:]
     if not test:
         raise ValueError(
             f"{root}: {len(alphabets)} background alphabets; more than {NUM_TRAIN_ALPHABETS} are "
@@ -95,18 +101,18 @@ def items(
             f"{len(train) - 1} are allowed there, 0 elsewhere"
         )
     cut = len(train) - validation_alphabets
-    wanted = {
+    members = {
         "train": set(train[:cut]),
         "validation": set(train[cut:]),
         "test": set(test),
         "all": {*train, *test},
     }[split]
-    chosen = [one for one in found + later if _alphabet(one) in wanted]
+    chosen = [item for item in every if _alphabet(item) in members]
     return turned(chosen, turns) if split == "train" else chosen
 
 
 def check(data: Path) -> list[Count]:
-    """What `likeness prepare omniglot` counts. Raises as items()."""
+    """Return what `likeness prepare omniglot` counts. It raises what `items` raises."""
     return [
         Count(
             f"Omniglot: {split} images", len(items(data, split=split, protocol="official")), number
@@ -116,30 +122,38 @@ def check(data: Path) -> list[Count]:
 
 
 def turned(items: Iterable[Item], turns: Iterable[int] = TURNS) -> list[Item]:
-    """The items, then one copy of all for each turn, "#turn=90" appended to id and label.
+    """Return the items, then one copy of all for each turn, with "#turn=90" after id and label.
 
-    >>> [(one.id, one.label) for one in turned([Item("a/1", Path("a/1.png"), "a")], turns=(90,))]
-    [('a/1', 'a'), ('a/1#turn=90', 'a#turn=90')]
+    Example:
+        >>> copies = turned([Item("a/1", Path("a/1.png"), "a")], turns=(90,))
+        >>> [(item.id, item.label) for item in copies]
+        [('a/1', 'a'), ('a/1#turn=90', 'a#turn=90')]
     """
     originals = list(items)
     copies = list(originals)
     for turn in turns:
         copies += [
-            one._replace(
-                id=f"{one.id}{_MARK}{turn}",
-                label=None if one.label is None else f"{one.label}{_MARK}{turn}",
+            item._replace(
+                id=f"{item.id}{_MARK}{turn}",
+                label=None if item.label is None else f"{item.label}{_MARK}{turn}",
             )
-            for one in originals
+            for item in originals
         ]
     return copies
 
 
 def read(item: Item, *, edge: int = EDGE) -> Floats:
-    """item -> (1, edge, edge) float32, ink 255 on 0, antialiased where edge is not 105, turned to
-    the left as an id's ending "#turn=90" says.
+    """Read an item as (1, edge, edge) float32, where ink is 255 on 0.
 
-    Raises BadImage as images.read does, for rows outside the packed file, and for a turn that is no
-    multiple of 90 within 90 to 270.
+    It is turned to the left as the ending of its id, such as "#turn=90", says.
+
+    Args:
+        item: A drawing.
+        edge: The height and width; other than 105, the drawing is resized (antialiased).
+
+    Raises:
+        BadImage: As images.read, for rows outside the packed file, and for a turn that is no
+            multiple of 90 from 90 to 270.
     """
     _, mark, turn = item.id.rpartition(_MARK)
     if mark and turn not in map(str, TURNS):
@@ -157,15 +171,17 @@ def read(item: Item, *, edge: int = EDGE) -> Floats:
 
 
 def _alphabet(item: Item) -> str:
+    """Return the alphabet of an item."""
     return item.id.partition("/")[0]
 
 
 def _background(root: Path) -> list[Item]:
+    """List the drawings of the background set, from its folders or its packed form."""
     where = packed.locate(root, ("images_background.npz", "images_background"), FETCH)
     if where.is_dir():
         return _scan(where)
     try:
-        label, classes, name = (_array(where, one) for one in ("label", "class_name", "name"))
+        label, classes, name = (_array(where, key) for key in ("label", "class_name", "name"))
         rows = _ink(where, where.stat().st_mtime_ns)
         if not (
             label.ndim == 1
@@ -179,48 +195,43 @@ def _background(root: Path) -> list[Item]:
             )
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{where}: not the packed background set ({error}); {FETCH}") from error
-    texts = [str(one) for one in classes]
-    labelled = [
-        (texts[number], str(drawn))
-        for number, drawn in zip(label.tolist(), name.tolist(), strict=True)
-    ]
+    characters = [str(classes[number]) for number in label.tolist()]
     return [
-        Item(f"{text}/{drawn}", where, text, (i * _ROW_BYTES, _ROW_BYTES), _ENDING)
-        for i, (text, drawn) in enumerate(labelled)
+        Item(f"{character}/{drawing}", where, character, (i * _ROW_BYTES, _ROW_BYTES), _ENDING)
+        for i, (character, drawing) in enumerate(zip(characters, name.tolist(), strict=True))
     ]
 
 
 def _scan(folder: Path) -> list[Item]:
+    """List the drawings below a folder of alphabets."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder; {FETCH}")
     files = sorted(folder.glob("*/*/*.png"))
     if not files:
-        loose = name_first(sorted(one.name for one in folder.iterdir()))
+        loose = name_first(sorted(path.name for path in folder.iterdir()))
         raise ValueError(
             f"{folder}: no ALPHABET/characterNN/*.png, but {loose or 'nothing'}; {FETCH}"
         )
-    return [
-        Item(
-            one.relative_to(folder).with_suffix("").as_posix(),
-            one,
-            one.relative_to(folder).parent.as_posix(),
-        )
-        for one in files
-    ]
+    listed = []
+    for path in files:
+        inner = path.relative_to(folder)
+        listed.append(Item(inner.with_suffix("").as_posix(), path, inner.parent.as_posix()))
+    return listed
 
 
 def _array(path: Path, member: str) -> NDArray[Any]:
-    """One array of an .npz of a sensible size; nothing pickled is read.
+    """Return one array of an .npz of a sensible size; nothing pickled is read.
 
-    KeyError where there is none of this name.
+    Raises:
+        KeyError: There is no array of this name.
     """
-    with npz.opened(path, _MAX_BYTES, FETCH) as held:
-        return held.read(member)
+    with npz.opened(path, _MAX_BYTES, FETCH) as archive:
+        return archive.read(member)
 
 
 @lru_cache(maxsize=1)
 def _ink(path: Path, mtime_ns: int) -> NDArray[np.uint8]:
-    """(N, 1379) packed rows, decompressed once in each process: 27 MB."""
+    """Return the packed rows (N, 1379), decompressed once in each process: 27 MB."""
     rows = _array(path, "ink_packed")
     if rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != _ROW_BYTES:
         raise ValueError(
@@ -230,17 +241,16 @@ def _ink(path: Path, mtime_ns: int) -> NDArray[np.uint8]:
 
 
 def _row(item: Item) -> NDArray[np.uint8]:
-    """(1379,) packed bits of one item of the .npz."""
+    """Return the packed bits (1379,) of one item of the .npz."""
     try:
         offset, size = item.span or (0, 0)
-        held = _ink(item.path, item.path.stat().st_mtime_ns).reshape(-1)[
-            max(0, offset) : max(0, offset + size)
-        ]
+        every = _ink(item.path, item.path.stat().st_mtime_ns).reshape(-1)
+        row = every[max(0, offset) : max(0, offset + size)]
     except (OSError, ValueError, KeyError) as error:
         raise BadImage(f"{item.name}: {error}; {FETCH}") from error
-    if len(held) != _ROW_BYTES:
+    if len(row) != _ROW_BYTES:
         raise BadImage(
-            f"{item.name}: {len(held)} bytes of packed bits; {_ROW_BYTES} are needed; list the "
+            f"{item.name}: {len(row)} bytes of packed bits; {_ROW_BYTES} are needed; list the "
             "data anew"
         )
-    return held
+    return row

@@ -1,10 +1,9 @@
-"""Data sets in a few large files: one item's bytes, whether the file is plain or compressed;
-checksums; archives whose members are items themselves.
+"""Data sets in a few large files: the bytes of one item, checksums, and archives of items.
 
 A span in a .gz file counts the decompressed bytes. Such a file is decompressed once in each process
-and kept (at most two of them): 60,000 MNIST images take .3 s and 47 MB, and then each is a slice.
+and kept (at most two of them): 60,000 MNIST images take 0.3 s and 47 MB, and then each is a slice.
 In a plain file only the span is read. Items of compressed files say so at the end of their
-`ending`: what reads spans without this module (toolkit.data.shards.write) refuses that suffix,
+`ending`. What reads spans without this module (toolkit.data.shards.write) refuses that suffix,
 instead of taking bytes that mean something else.
 """
 
@@ -29,11 +28,14 @@ _BLOCK = 2**20
 
 
 def stretch(item: Item) -> bytes:
-    """The bytes of an item: of its span, or of the whole file (decompressed where its name ends in
-    .gz or .tgz).
+    """Return the bytes of an item: those of its span, or of the whole file.
 
-    ValueError for a compressed file that is damaged, cut short or larger than 1 GiB, and a span
-    past the end; OSError if it cannot be opened.
+    A file whose name ends in .gz or .tgz is decompressed.
+
+    Raises:
+        ValueError: A compressed file is damaged, cut short or larger than 1 GiB, or a span ends
+            after the file.
+        OSError: The file cannot be opened.
     """
     if item.path.suffix not in _SUFFIXES:
         refuse_device(item.path)
@@ -44,83 +46,97 @@ def stretch(item: Item) -> bytes:
         with item.open() as file:
             return file.read()
     status = item.path.stat()
-    held = _decompressed(item.path, status.st_mtime_ns, status.st_size)
+    content = _decompressed(item.path, status.st_mtime_ns, status.st_size)
     if item.span is None:
-        return held
+        return content
     offset, size = item.span
-    if offset < 0 or size < 0 or offset + size > len(held):
+    if offset < 0 or size < 0 or offset + size > len(content):
         raise ValueError(
-            f"{item.name}: {size} bytes from byte {offset} of {len(held)}; list the data anew, the "
-            "file has changed"
+            f"{item.name}: {size} bytes from byte {offset} of {len(content)}; list the data anew, "
+            "the file has changed"
         )
-    return held[offset : offset + size]
+    return content[offset : offset + size]
 
 
 @lru_cache(maxsize=2)
 def _decompressed(path: Path, mtime_ns: int, size: int) -> bytes:
-    """mtime_ns, size: a file that has changed is decompressed again."""
-    held = io.BytesIO()  # by blocks: one read of MAX_SPAN would take that much memory for any file
+    """Return what a .gz file holds; one whose time or size has changed is decompressed again."""
+    content = io.BytesIO()
     try:
         with gzip.open(path) as file:
+            # One read of MAX_SPAN bytes would take that much memory for any file; blocks do not.
             while block := file.read(_BLOCK):
-                if held.write(block) and held.tell() > MAX_SPAN:
+                if content.write(block) and content.tell() > MAX_SPAN:
                     raise ValueError(
                         f"{path}: over {MAX_SPAN} bytes when decompressed; this is no file of a "
                         "packed data set"
                     )
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"{path}: damaged or cut short ({error}); fetch it again") from error
-    return held.getvalue()
+    return content.getvalue()
 
 
 def marked(ending: str, path: Path) -> str:
-    """The ending of an item inside `path`: marked where that is compressed."""
+    """Return the ending of an item inside `path`, which says whether that file is compressed.
+
+    Example:
+        >>> marked(".bits", Path("data.gz")), marked(".bits", Path("data"))
+        ('.bits@gz', '.bits')
+    """
     return ending + COMPRESSED * (path.suffix in _SUFFIXES)
 
 
 def members(archive: Path) -> dict[str, Item]:
-    """The files inside a .tar.gz by their base names, as items whose span lies in the decompressed
-    archive. ValueError if it is damaged or cut short.
+    """List the files inside a .tar.gz by their base names.
+
+    Each is an item whose span lies in the decompressed archive.
+
+    Raises:
+        ValueError: The archive is damaged or cut short.
     """
-    found: dict[str, Item] = {}
+    items: dict[str, Item] = {}
     try:
-        # plain inside: tarfile would also expand a .bz2 or .xz, without bound
-        with tarfile.open(
-            fileobj=io.BytesIO(stretch(Item(archive.name, archive))), mode="r:"
-        ) as tar:
+        content = io.BytesIO(stretch(Item(archive.name, archive)))
+        # "r:" allows a plain archive only: tarfile would also expand a .bz2 or .xz, without bound.
+        with tarfile.open(fileobj=content, mode="r:") as tar:
             end = 0
-            for one in tar:
-                if one.size < 0 or one.offset < end:
+            for member in tar:
+                if member.size < 0 or member.offset < end:
                     raise tarfile.ReadError("members that overlap")
-                end = one.offset_data + one.size if one.isreg() else one.offset_data
-                if one.isfile():
-                    name = one.name.rpartition("/")[2]
-                    found[name] = Item(name, archive, None, (one.offset_data, one.size))
+                end = member.offset_data + member.size if member.isreg() else member.offset_data
+                if member.isfile():
+                    name = member.name.rpartition("/")[2]
+                    items[name] = Item(name, archive, None, (member.offset_data, member.size))
     except (tarfile.TarError, EOFError, OverflowError, RecursionError) as error:
         raise ValueError(f"{archive}: damaged or cut short ({error}); fetch it again") from error
-    return found
+    return items
 
 
 def verify(folder: Path, expected: Mapping[str, str], *, decompressed: bool = False) -> None:
-    """Compare MD5 sums with {name below folder: sum}; decompressed: of what a .gz holds.
+    """Compare the MD5 sums of files with the published ones.
 
-    ValueError counts the missing or wrong ones, naming the first.
+    Args:
+        folder: Where the files are.
+        expected: Name below the folder -> MD5 sum.
+        decompressed: Whether the sum of a .gz file is that of its content.
+
+    Raises:
+        ValueError: Files are missing or have other sums. They are counted, and the first is named.
     """
     missing, wrong = [], []
-    for name, wanted in expected.items():
+    for name, published in expected.items():
         path = folder / name
         if not path.is_file():
             missing.append(name)
             continue
         with (gzip.open if decompressed and path.suffix == ".gz" else open)(path, "rb") as file:
             try:
-                found = hashlib.file_digest(
-                    file, lambda: hashlib.md5(usedforsecurity=False)
-                ).hexdigest()  # type: ignore[arg-type, unused-ignore]
+                md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False))  # type: ignore[arg-type, unused-ignore]
+                computed = md5.hexdigest()
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                found = f"damaged: {error}"
-        if found != wanted:
-            wrong.append(f"{name} has {found} instead of {wanted}")
+                computed = f"damaged: {error}"
+        if computed != published:
+            wrong.append(f"{name} has {computed} instead of {published}")
     if missing:
         raise ValueError(
             f"{folder}: {len(missing)} of {len(expected)} files are missing "
@@ -134,13 +150,19 @@ def verify(folder: Path, expected: Mapping[str, str], *, decompressed: bool = Fa
 
 
 def locate(data: Path, names: tuple[str, ...], fetch: str) -> Path:
-    """The first of data/NAME for these names (files or folders; "" is `data` itself) that exists.
+    """Return the first of data/NAME that exists, a file or a folder.
 
-    FileNotFoundError says what to fetch.
+    Args:
+        data: The folder DATA.
+        names: The names in the order in which they are tried; "" is `data` itself.
+        fetch: What an error says about where the data set comes from.
+
+    Raises:
+        FileNotFoundError: None of them exists.
     """
     for name in names:
         if (data / name).exists():
             return data / name
     raise FileNotFoundError(
-        f"{data}: none of {', '.join(one or '.' for one in names)} is there; {fetch}"
+        f"{data}: none of {', '.join(name or '.' for name in names)} is there; {fetch}"
     )

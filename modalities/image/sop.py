@@ -1,6 +1,6 @@
-"""Stanford Online Products: 120,053 photographs of 22,634 products (Song et al., CVPR 2016), 11,318
-to train on; 2 to 12 of each, in 12 categories.
+"""Stanford Online Products: 120,053 photographs of 22,634 products (Song et al., CVPR 2016).
 
+11,318 products train, the others test. There are 2 to 12 photographs of each, in 12 categories.
 Layout: DATA/Stanford_Online_Products/Ebay_train.txt, Ebay_test.txt, bicycle_final/...
 """
 
@@ -18,9 +18,8 @@ FETCH = (
     "fetch Stanford_Online_Products.zip from https://cvgl.stanford.edu/projects/lifted_struct and "
     "unpack it in DATA"
 )
-MD5 = {
-    "Stanford_Online_Products.zip": "7f73d41a2f44250d4779881525aea32e"
-}  # pytorch-metric-learning, datasets/sop.py
+# pytorch-metric-learning, datasets/sop.py
+MD5 = {"Stanford_Online_Products.zip": "7f73d41a2f44250d4779881525aea32e"}
 NUM_CLASSES, NUM_TRAIN_CLASSES, NUM_IMAGES = 22_634, 11_318, 120_053
 _HEADER = ["image_id", "class_id", "super_class_id", "path"]
 _COUNTS: tuple[tuple[Split, str, int], ...] = (
@@ -37,16 +36,26 @@ def items(
     fold: int = 0,
     whole: bool = True,
 ) -> list[Item]:
-    """Items with id "bicycle_final/NAME.JPG" and the product as label "00001" ... "22634", in the
-    lists' order; splits: splits.divide_classes.
+    """List the images of one split in the lists' order, with the product's number as label.
 
-    standard: 59,551 images of 11,318 products to train, 60,502 of 11,316 to test. whole=False:
-    parts of the data set, for trying things out; the classes are divided all the same.
-    FileNotFoundError says what to fetch; ValueError for lists that are not this data set's and, if
-    `whole`, for missing images, counted.
+    Ids are "bicycle_final/NAME.JPG", labels "00001" to "22634". The standard protocol has 59,551
+    images of 11,318 products to train and 60,502 of 11,316 to test.
+
+    Args:
+        data: The folder DATA.
+        split: "train", "validation", "test" or "all".
+        protocol: How the classes are divided; see splits.divide_classes.
+        fold: The fold of the protocols that have several.
+        whole: Whether all images must be there. False allows parts of the data set, for trying
+            things out; the classes are divided all the same.
+
+    Raises:
+        FileNotFoundError: The lists are missing; the message says what to fetch.
+        ValueError: The lists are not this data set's, or, if `whole`, images are missing; they are
+            counted.
     """
     root = packed.locate(Path(data), ("Stanford_Online_Products", ""), FETCH)
-    found: list[Item] = []
+    every: list[Item] = []
     for name, first, last in (
         ("Ebay_train.txt", 1, NUM_TRAIN_CLASSES),
         ("Ebay_test.txt", NUM_TRAIN_CLASSES + 1, NUM_CLASSES),
@@ -54,26 +63,24 @@ def items(
         for number, fields in rows(root / name, 4, FETCH):
             if fields == _HEADER:
                 continue
-            label = (
-                int(fields[1])
-                if fields[1].isascii() and fields[1].isdigit() and len(fields[1]) <= 5
-                else 0
-            )
+            digits = fields[1]
+            numeric = digits.isascii() and digits.isdigit() and len(digits) <= 5
+            label = int(digits) if numeric else 0
             if not first <= label <= last:
                 raise ValueError(
                     f"{root / name}: line {number} has class {fields[1]!r}; {first} to {last} are "
                     "allowed; unpack the archive again"
                 )
-            found.append(Item(fields[3], root / fields[3], f"{label:05d}"))
-    found = check_whole(found, root, NUM_IMAGES, whole, FETCH)
+            every.append(Item(fields[3], root / fields[3], f"{label:05d}"))
+    every = check_whole(every, root, NUM_IMAGES, whole, FETCH)
     classes = [f"{i:05d}" for i in range(1, NUM_CLASSES + 1)]
     return of_classes(
-        found, classes, NUM_TRAIN_CLASSES, split=split, protocol=protocol, fold=fold, name="sop"
+        every, classes, NUM_TRAIN_CLASSES, split=split, protocol=protocol, fold=fold, name="sop"
     )
 
 
 def check(data: Path) -> list[Count]:
-    """What `likeness prepare sop` counts. Raises as items()."""
+    """Return what `likeness prepare sop` counts. It raises what `items` raises."""
     return [
         Count(f"images of Stanford Online Products to {use}", len(items(data, split=split)), number)
         for split, use, number in _COUNTS
@@ -81,10 +88,19 @@ def check(data: Path) -> list[Count]:
 
 
 def category(item: Item) -> str:
-    """The super-class of an item, its folder: "bicycle_final" and so on; 12 of them."""
+    """Return the super-class of an item, which is its folder; there are 12.
+
+    Example:
+        >>> category(Item("bicycle_final/111_0.JPG", Path("111_0.JPG")))
+        'bicycle_final'
+    """
     return item.id.partition("/")[0]
 
 
 def verify(data: str | Path) -> None:
-    """ValueError unless DATA/Stanford_Online_Products.zip is the published archive."""
+    """Check that DATA/Stanford_Online_Products.zip is the published archive.
+
+    Raises:
+        ValueError: It is missing or has another MD5 sum.
+    """
     packed.verify(Path(data), MD5)

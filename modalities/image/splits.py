@@ -1,8 +1,8 @@
-"""Who trains, who validates, who tests: the class-disjoint splits of the retrieval papers by name,
-exact to the class; the stratified one of closed sets.
+"""Which classes train, validate and test: the splits of the papers, exact to the class.
 
-With the C classes of a data set in its own order (class numbers, not names), of which the first T
-are the authors' training half:
+The class-disjoint splits of the retrieval papers have names here; there is also the stratified
+split of closed sets. With the C classes of a data set in its own order (class numbers, not names),
+of which the first T are the authors' training half:
 
 - standard trains on the first T, validates on none and tests on the rest. Source: Song et al.,
   "Lifted structured feature embedding" (CVPR 2016), and everyone since.
@@ -15,7 +15,7 @@ are the authors' training half:
 - benchmarker trains on 3/4 of the first half, validates on block `fold` of 4 and tests on the
   second half. Source: KevinMusgrave/powerful-benchmarker, split_managers/index_split_manager.py
   (KFold, unshuffled): the later releases.
-- mlrc trains on 3/4 of the first half, validates on 1/4 and tests on the second half; fold p trains
+- mlrc trains on 3/4 of the first half, validates on 1/4 and tests on the second half. Fold p trains
   from class int(p/4 T) on, wraps around, and validates on what follows. Source: the same
   repository, mlrc_split_manager.py: "A Metric Learning Reality Check" (ECCV 2020).
 
@@ -41,7 +41,7 @@ _FOLDS = 4
 
 
 class Division(NamedTuple):
-    """Positions of classes (or items), ascending, each in one of the three."""
+    """Positions of classes (or items), ascending; each is in one of the three."""
 
     train: Index
     validation: Index
@@ -51,14 +51,21 @@ class Division(NamedTuple):
 def divide_classes(
     num_classes: int, num_train: int, *, protocol: Protocol = "standard", fold: int = 0
 ) -> Division:
-    """The classes 0 ... num_classes - 1 divided as a protocol does, see the table above; num_train:
-    T. fold: 0 to 3, for benchmarker and mlrc.
+    """Divide the classes 0 ... num_classes - 1 as a protocol does; the top of the file lists them.
 
-    ValueError for an unknown protocol, a fold out of range or without meaning, and too few classes
-    to divide.
+    Args:
+        num_classes: C.
+        num_train: T.
+        protocol: The name of the protocol.
+        fold: 0 to 3, for benchmarker and mlrc.
 
-    >>> divide_classes(200, 100, protocol="vmf").validation.tolist()
-    [27, 33, 35, 39, 40, 42, 56, 59, 61, 63, 68, 81, 85, 94, 98]
+    Raises:
+        ValueError: The protocol is unknown, the fold is out of range or has no meaning, or there
+            are too few classes to divide.
+
+    Example:
+        >>> divide_classes(200, 100, protocol="vmf").validation.tolist()
+        [27, 33, 35, 39, 40, 42, 56, 59, 61, 63, 68, 81, 85, 94, 98]
     """
     if protocol not in get_args(Protocol):
         raise ValueError(
@@ -86,7 +93,7 @@ def divide_classes(
     elif protocol == "benchmarker":
         held_out = np.array_split(half, _FOLDS)[fold]
     elif protocol == "mlrc":
-        # the split manager's own rounding: what int() cuts off goes to the training part
+        # This is the split manager's own rounding: what int() cuts off goes to the training part.
         num_validation = int(num_classes * 0.125)
         start = int(fold / _FOLDS * first) + first - num_validation
         held_out = np.arange(start, start + num_validation) % first
@@ -105,58 +112,77 @@ def of_classes(
     fold: int = 0,
     name: str = "items",
 ) -> list[Item]:
-    """The items whose label is in one split. classes: all labels in the data set's order.
+    """Return the items whose label is in one split.
 
-    ValueError where the protocol validates on no classes.
+    Args:
+        items: All items of a data set.
+        classes: All labels in the data set's order.
+        num_train: T, see the top of the file.
+        split: "train", "validation", "test" or "all".
+        protocol: How the classes are divided.
+        fold: The fold of the protocols that have several.
+        name: What an error calls the data set.
+
+    Raises:
+        ValueError: The protocol has no classes in this split.
     """
     division = divide_classes(len(classes), num_train, protocol=protocol, fold=fold)
     if check_split(split) == "all":
         return list(items)
-    wanted = {
-        classes[i]
-        for i in {
-            "train": division.train,
-            "validation": division.validation,
-            "test": division.test,
-        }[split]
-    }
-    if not wanted:
+    if split == "train":
+        positions = division.train
+    else:
+        positions = division.validation if split == "validation" else division.test
+    labels = {classes[i] for i in positions}
+    if not labels:
         raise ValueError(
             f"{name}: protocol {protocol!r} holds out no {split} classes; choose 'vmf', "
             "'revisiting', 'benchmarker' or 'mlrc'"
         )
-    return [one for one in items if one.label in wanted]
+    return [item for item in items if item.label in labels]
 
 
 def stratified(
     labels: Sequence[str] | NDArray[np.int64], share: float, *, seed: int = _VMF_SEED
 ) -> tuple[Index, Index]:
-    """(train, validation) positions, ascending: a share of each class held out by scikit-learn's
-    train_test_split(test_size, random_state=seed, stratify).
+    """Hold out a share of each class; return the positions that train and that validate, ascending.
 
-    With seed 1234 and share .15 on the training images of MNIST, FashionMNIST and CIFAR the split
-    of the vMF paper (App. D.2; vmf_embeddings, datasets/mnist_dataset.py). labels: class numbers,
-    as there, or names that sort as those do: which items are drawn depends on the classes' order.
-    share 0: none. ValueError for a share outside 0 to 1, or too few items of a class.
+    It is scikit-learn's train_test_split(test_size, random_state=seed, stratify). With seed 1234
+    and share 0.15 on the training images of MNIST, FashionMNIST and CIFAR it is the split of the
+    vMF paper (App. D.2; vmf_embeddings, datasets/mnist_dataset.py).
+
+    Args:
+        labels: Class numbers, as there, or names that sort as those do: which items are drawn
+            depends on the classes' order.
+        share: The share that is held out; 0 holds out none.
+        seed: Decides what is drawn.
+
+    Raises:
+        ValueError: The share is outside 0 to 1, or a class has too few items.
+
+    Example:
+        >>> train, validation = stratified(["a", "a", "b", "b"], 0.5)
+        >>> len(train), len(validation)
+        (2, 2)
     """
-    places = np.arange(len(labels))
+    positions = np.arange(len(labels))
     if not 0.0 <= share < 1.0:
         raise ValueError(
             f"validation share is {share}; a share from 0 to below 1 is needed, 0.15 in the vMF "
             "paper"
         )
     if share == 0.0:
-        return places, places[:0]
+        return positions, positions[:0]
     from sklearn.model_selection import train_test_split
 
     train, validation = train_test_split(
-        places, test_size=share, random_state=seed, stratify=np.asarray(labels)
+        positions, test_size=share, random_state=seed, stratify=np.asarray(labels)
     )
     return np.sort(train), np.sort(validation)
 
 
 def check_split(split: str) -> str:
-    """The split, or ValueError for anything but train, validation, test and all."""
+    """Return the split; raise ValueError for other than train, validation, test and all."""
     if split not in get_args(Split):
         raise ValueError(f"split is {split!r}; allowed are {', '.join(map(repr, get_args(Split)))}")
     return split

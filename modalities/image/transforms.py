@@ -1,9 +1,9 @@
-"""Training views of images, deterministic given their generators: (C, H, W) float32 levels 0 to 255
-in and out.
+"""Training views of images: (C, H, W) float32 levels from 0 to 255 in and out.
 
-Random resized crops and colour jitter are albumentations', with its random numbers drawn from ours;
-the rest is indexing. Scaling to the network's range is the front-end's (toolkit/data/pixels.py).
-What is resized before the random part, and at test time, is `read`'s (images.read).
+They are deterministic given their generators. Random resized crops and colour jitter are those of
+albumentations, whose random numbers are drawn from ours; the rest is indexing. Scaling to the
+network's range is done by the front-end (toolkit/data/pixels.py). What is resized before the random
+part, and at test time, is resized by `read` (images.read).
 """
 
 from __future__ import annotations
@@ -37,13 +37,27 @@ def crop_view(
     hue: float = 0.0,
     bicubic: bool = False,
 ) -> Floats:
-    """(C, H, W) -> (C, size, size): colour jitter of the whole image, a crop of random size and
-    proportions resized to a square, a flip.
+    """Jitter the colours, crop at random, resize to a square, flip: (C, H, W) -> (C, size, size).
 
-    scale: the crop's share of the area, uniform; ratio: its width / height, log-uniform
-    (torchvision's RandomResizedCrop). brightness, contrast, saturation: factors from 1 - x to 1 +
-    x; hue: a shift by -x to x of the circle; in random order (torchvision's ColorJitter). All are
-    drawn from rng. ValueError for settings out of range.
+    All random numbers are drawn from `rng`.
+
+    Args:
+        image: (C, H, W), levels from 0 to 255.
+        rng: The generator of this item.
+        batch_rng: The generator of the batch, not used.
+        size: The edge of the view.
+        scale: The crop's share of the area, drawn uniformly (torchvision's RandomResizedCrop).
+        ratio: The crop's width / height, drawn log-uniformly.
+        flip_prob: The probability of a mirrored view.
+        brightness: The whole image's brightness is multiplied by a factor from 1 - x to 1 + x. The
+            four jitters come in random order (torchvision's ColorJitter).
+        contrast: As brightness.
+        saturation: As brightness.
+        hue: The hue is shifted by -x to x of the circle.
+        bicubic: Whether resizing is bicubic in place of bilinear.
+
+    Raises:
+        ValueError: A setting is out of range.
     """
     _check_prob("flip_prob", flip_prob)
     jitter = (brightness, contrast, saturation, hue)
@@ -52,7 +66,7 @@ def crop_view(
             f"crop_view: size {size}, scale {scale}, ratio {ratio}; a size above 0, shares within "
             "0 to 1 and proportions above 0 are needed, in order"
         )
-    if not all(0 <= one <= 1 for one in jitter[:3]) or not 0 <= hue <= 0.5:
+    if not all(0 <= strength <= 1 for strength in jitter[:3]) or not 0 <= hue <= 0.5:
         raise ValueError(
             f"crop_view: brightness, contrast, saturation, hue are {jitter}; 0 to 1, and 0 to 0.5 "
             "for hue, are allowed"
@@ -74,12 +88,25 @@ def shift_view(
     occlude: int = 0,
     fill: tuple[float, ...] = (0.0,),
 ) -> Floats:
-    """(C, H, W) -> (C, H, W): padded by reflection (without repeating the edge) and cropped at a
-    random place, flipped, a random square painted over.
+    """Pad by reflection, crop at random, flip, paint over a square: (C, H, W) -> (C, H, W).
 
-    occlude: the square's edge; fill: its levels divided by 255, one or one per channel: the mean
-    that PixelScale subtracts, so that the network sees 0. ValueError for a pad or square that does
-    not fit the image.
+    Args:
+        image: (C, H, W), levels from 0 to 255.
+        rng: The generator of this item.
+        batch_rng: The generator of the batch, not used.
+        pad: The pixels added at each side by reflection, which does not repeat the edge.
+        flip_prob: The probability of a mirrored view.
+        occlude: The edge of the square at a random place that is painted over; 0 for none.
+        fill: The levels of the square divided by 255, one or one for each channel. With the mean
+            that PixelScale subtracts, the network sees 0.
+
+    Raises:
+        ValueError: The pad or the square does not fit the image.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> shift_view(np.zeros((3, 32, 32), np.float32), rng, rng).shape
+        (3, 32, 32)
     """
     channels, height, width = image.shape
     _check_prob("flip_prob", flip_prob)
@@ -93,14 +120,13 @@ def shift_view(
             f"shape {image.shape}; smaller ones, and a value per channel"
         )
     padded = np.pad(image, ((0, 0), (pad, pad), (pad, pad)), mode="reflect")
-    top, left = (int(one) for one in rng.integers(2 * pad + 1, size=2))
+    top, left = map(int, rng.integers(2 * pad + 1, size=2))
     view = padded[:, top : top + height, left : left + width]
     view = (view[:, :, ::-1] if rng.random() < flip_prob else view).copy()
     if occlude:
         y, x = int(rng.integers(height - occlude + 1)), int(rng.integers(width - occlude + 1))
-        view[:, y : y + occlude, x : x + occlude] = (
-            np.float32(255.0) * np.array(fill, dtype=np.float32)[:, None, None]
-        )
+        levels = np.float32(255.0) * np.array(fill, dtype=np.float32)
+        view[:, y : y + occlude, x : x + occlude] = levels[:, None, None]
     return view
 
 
@@ -115,11 +141,22 @@ def warp_view(
     shift: float = 0.05,
     fill: float = 0.0,
 ) -> Floats:
-    """(C, H, W) -> (C, H, W): turned, scaled, sheared and shifted about its centre, bilinear: for
-    digits and characters, which must not be flipped.
+    """Turn, scale, shear and shift an image about its centre, bilinear: (C, H, W) -> (C, H, W).
 
-    Drawn uniformly: the angle within +-degrees, the factor from scale, the shear within +-shear,
-    each shift within +-shift of the edge. fill: level outside.
+    It is for digits and characters, which must not be flipped. All numbers are drawn uniformly.
+
+    Args:
+        image: (C, H, W), levels from 0 to 255.
+        rng: The generator of this item.
+        batch_rng: The generator of the batch, not used.
+        degrees: The angle lies within +-degrees.
+        scale: The range of the factor.
+        shear: The shear lies within +-shear.
+        shift: Each shift lies within +-shift of the edge.
+        fill: The level outside the image.
+
+    Raises:
+        ValueError: A setting is out of range.
     """
     if not (0 < scale[0] <= scale[1]) or min(degrees, shear, shift) < 0 or shear >= 1:
         raise ValueError(
@@ -130,28 +167,23 @@ def warp_view(
 
     _, height, width = image.shape
     angle, factor = np.deg2rad(rng.uniform(-degrees, degrees)), rng.uniform(*scale)
-    turn = (
-        np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-        @ np.array([[1.0, rng.uniform(-shear, shear)], [0.0, 1.0]])
-        * factor
-    )
+    rotation = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    turn = rotation @ np.array([[1.0, rng.uniform(-shear, shear)], [0.0, 1.0]]) * factor
     centre = np.array([(width - 1) / 2, (height - 1) / 2])
     moved = centre - turn @ centre + rng.uniform(-shift, shift, 2) * (width, height)
     matrix = np.column_stack((turn, moved))
-    flags, border = cv2.INTER_LINEAR, cv2.BORDER_CONSTANT
-    return np.stack(
-        [
-            cv2.warpAffine(
-                one, matrix, (width, height), flags=flags, borderMode=border, borderValue=fill
-            )
-            for one in image
-        ]
-    ).astype(np.float32)
+    size, flags, border = (width, height), cv2.INTER_LINEAR, cv2.BORDER_CONSTANT
+    warped = [
+        cv2.warpAffine(x, matrix, size, flags=flags, borderMode=border, borderValue=fill)
+        for x in image
+    ]
+    return np.stack(warped).astype(np.float32)
 
 
-# vMF paper, App. D.2 (with the authors' vmf_embeddings, datasets/*_dataset.py, where the text is
-# silent: the ratio of Cars, the crop after the jitter). Before them Cars and SOP are resized to 256
-# x 256, CUB to a shorter edge of 256; at test time a centre crop of 224 follows. MNIST has none.
+# The vMF paper, App. D.2. Where its text says nothing (the ratio of Cars, the crop after the
+# jitter), the authors' vmf_embeddings, datasets/*_dataset.py, decides. Before these transforms Cars
+# and SOP are resized to 256 x 256, and CUB to a shorter edge of 256; at test time a centre crop of
+# 224 follows. MNIST has none.
 VMF_CARS = partial(
     crop_view,
     scale=(0.16, 1.0),
@@ -165,13 +197,14 @@ VMF_CUB = partial(crop_view, scale=(0.16, 1.0), brightness=0.25, contrast=0.25, 
 VMF_SOP = partial(crop_view, scale=(0.16, 1.0))
 VMF_CIFAR10 = partial(shift_view, occlude=8, fill=CIFAR10_MEAN)
 VMF_CIFAR100 = partial(shift_view, occlude=8, fill=CIFAR100_MEAN)
-# Revisiting-DML's "base", which the nivMF paper builds on (Sec. 5): from the image as it is; test:
-# shorter edge 256, centre crop of 224.
+# The "base" of Revisiting-DML, which the nivMF paper builds on (Sec. 5). It starts from the image
+# as it is; at test time the shorter edge is resized to 256, and a centre crop of 224 follows.
 REVISITING = partial(crop_view, size=224)
-# powerful-benchmarker, which the SimPLE paper builds on (Sec. 5.2), BN-Inception: shorter edge 256
-# first; test: the same and a centre crop of 227.
+# powerful-benchmarker with BN-Inception, which the SimPLE paper builds on (Sec. 5.2). The shorter
+# edge is resized to 256 first; at test time too, and a centre crop of 227 follows.
 BENCHMARKER = partial(crop_view, size=227, scale=(0.16, 1.0))
-# OML and Hyp-ViT: from the image as it is, bicubic; test: shorter edge 256, centre crop of 224.
+# OML and Hyp-ViT. It starts from the image as it is, and is bicubic; at test time the shorter edge
+# is resized to 256, and a centre crop of 224 follows.
 HYP_VIT = partial(crop_view, scale=(0.2, 1.0), bicubic=True)
 
 
@@ -179,18 +212,18 @@ HYP_VIT = partial(crop_view, scale=(0.2, 1.0), bicubic=True)
 def _albumentations(
     size: int, scale: Range, ratio: Range, jitter: tuple[float, float, float, float], bicubic: bool
 ) -> Any:
-    """One transform for equal settings; its random numbers are set anew for every image."""
-    os.environ.setdefault(
-        "NO_ALBUMENTATIONS_UPDATE", "1"
-    )  # importing it would ask the network for a newer version
+    """Return one transform for equal settings; its random numbers are set anew for every image."""
+    # Without this, importing albumentations would ask the network for a newer version of it.
+    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
     import albumentations
     import cv2
 
     steps = []
     if any(jitter):
-        factors = [(1 - one, 1 + one) for one in jitter[:3]]
+        factors = [(1 - strength, 1 + strength) for strength in jitter[:3]]
         steps.append(albumentations.ColorJitter(*factors, hue=(-jitter[3], jitter[3]), p=1.0))
-    # "image": averages where it shrinks, as Pillow's antialiased resize of the papers' code does
+    # area_for_downscale="image" averages pixels where the image shrinks, as Pillow's antialiased
+    # resize in the papers' code does.
     interpolation = cv2.INTER_CUBIC if bicubic else cv2.INTER_LINEAR
     steps.append(
         albumentations.RandomResizedCrop(
@@ -206,15 +239,15 @@ def _albumentations(
 
 
 def _levels(image: Floats) -> Any:
-    """(C, H, W) -> (H, W, C) uint8, rounded (halves to even) and cut off at 0 and 255: NumPy's
-    rint, clip and transpose in a twentieth of their time.
+    """Return (H, W, C) uint8 of (C, H, W): rounded (halves to even), cut off at 0 and 255.
+
+    It is NumPy's rint, clip and transpose in a twentieth of their time.
     """
     import cv2
 
-    add: Any = cv2.add  # its stubs know no number as the second operand
-    return cv2.merge(
-        [add(np.ascontiguousarray(one), 0.0, dtype=cv2.CV_8U) for one in image]
-    ).reshape(*image.shape[1:], len(image))
+    add: Any = cv2.add  # its stubs do not know a number as the second operand
+    channels = [add(np.ascontiguousarray(channel), 0.0, dtype=cv2.CV_8U) for channel in image]
+    return cv2.merge(channels).reshape(*image.shape[1:], len(image))
 
 
 def _check_prob(name: str, prob: float) -> None:

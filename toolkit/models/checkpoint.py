@@ -1,10 +1,11 @@
-"""Checkpoints: safetensors with JSON in its header, no pickle.
+"""Checkpoints: safetensors files with JSON in their header, and no pickle.
 
-One file = one state, replaced in one step, so a kill at any moment leaves a whole one.
+One file holds one state and is replaced in one step, so a process that is ended at any moment
+leaves a whole file.
 
-Model file (best.safetensors, last.safetensors): the embedder's weights and its description
-(front-end, backbone, reading, similarity): enough to embed. What a run needs to go on as if it had
-not stopped is in its folder resume/ (toolkit/training/run.py).
+A model file (best.safetensors, last.safetensors) holds the embedder's weights and its description
+(front-end, backbone, reading, similarity), which is enough to embed. What a run needs beyond it, to
+go on as if it had not stopped, is in the run's folder resume/ (toolkit/training/run.py).
 """
 
 from __future__ import annotations
@@ -33,17 +34,24 @@ FORMAT = "likeness.checkpoint/1"
 BEST, LAST = "best.safetensors", "last.safetensors"
 _HEADER_LIMIT = 16 * 2**20
 _QUALITY_LOSSES = frozenset({"SimPLE", "VMF", "SCF", "ProbabilisticNCA", "MagFace", "AdaFace"})
-LOSS = "loss."  # tensors of the loss beside "frontend." and "backbone."
+LOSS = "loss."  # before the names of the loss's tensors, as "frontend." and "backbone." are
 _FOREIGN = "weights of another project start an image network by backbone.weights=FILE"
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model ready to embed, with what its checkpoint says of it. settings: what else embeddings
-    made with it have to say (crops, chunks).
+    """A model that is ready to embed, with what its checkpoint says of it.
 
-    norm_is_quality: whether the loss made the norm of an embedding a measure of its input's
-    quality.
+    Attributes:
+        embedder: The network, in evaluation mode.
+        read: Gives an item's input, or several of them.
+        modality: "speaker", "face" or "image".
+        similarity: The similarity that its embeddings are scored by.
+        digest: The SHA-256 that tells this model from others.
+        step: The training step that it was saved at.
+        settings: What else embeddings made with it have to state (crops, chunks).
+        norm_is_quality: Whether the loss made the norm of an embedding a measure of its input's
+            quality.
     """
 
     embedder: TorchEmbedder
@@ -57,7 +65,7 @@ class Loaded:
 
     @property
     def meta(self) -> dict[str, str]:
-        """What travels with exported embeddings."""
+        """Return what travels with exported embeddings."""
         return {
             "model": self.digest,
             "modality": self.modality,
@@ -77,8 +85,17 @@ def save_model(
     loss: nn.Module | None = None,
     classes: Sequence[str] = (),
 ) -> None:
-    """Write the embedder so that `load_model` needs no recipe. loss, classes: class vectors and the
-    names of their rows, for a recipe that classifies.
+    """Write the embedder and its description so that a model can be loaded without the recipe.
+
+    Args:
+        path: The file to write.
+        embedder: The network.
+        recipe: The recipe; its parts are described in the file.
+        similarity: The similarity that the embeddings are scored by.
+        step: The number of training steps so far.
+        metrics: Name -> value of what was measured at this step.
+        loss: The loss whose class vectors are saved too, for a recipe that classifies.
+        classes: The names of the rows of these class vectors.
     """
     description = {
         "modality": recipe.modality,
@@ -95,7 +112,7 @@ def save_model(
     tensors = dict(embedder.state_dict())
     if loss is not None:
         description["classes"] = list(classes)
-        # copies, since a joint loss holds one tensor under two names, which safetensors refuses
+        # A joint loss has one tensor under two names, which safetensors refuses: copies are saved.
         tensors |= {
             f"{LOSS}{name}": value.clone()
             for name, value in loss.state_dict().items()
@@ -105,8 +122,15 @@ def save_model(
 
 
 def load_loss(path: Path, part: Part, dim: int) -> tuple[nn.Module, list[str]]:
-    """The loss that a model file keeps, made by the recipe's `part` for embeddings (B, dim), and
-    its classes. ValueError if it keeps none or another one.
+    """Return the loss that a model file keeps, and the names of its classes.
+
+    Args:
+        path: A model file or the folder of a run.
+        part: The recipe's loss; it is called with (dim, num_classes).
+        dim: The size of the embeddings (B, dim).
+
+    Raises:
+        ValueError: The file keeps no loss, or another one.
     """
     tensors, description = load(find_model(path), FORMAT)
     if "classes" not in description:
@@ -114,32 +138,25 @@ def load_loss(path: Path, part: Part, dim: int) -> tuple[nn.Module, list[str]]:
             f"{path} keeps no class vectors: it was trained by a recipe without a test of "
             "classification or retrieval; train it again with one"
         )
-    classes = [str(one) for one in description["classes"]]
+    classes = [str(name) for name in description["classes"]]
     loss: nn.Module = part(dim, len(classes))
-    put(
-        loss,
-        {
-            name.removeprefix(LOSS): value
-            for name, value in tensors.items()
-            if name.startswith(LOSS)
-        },
-        f"{path}: loss",
-    )
+    own = {name.removeprefix(LOSS): x for name, x in tensors.items() if name.startswith(LOSS)}
+    put(loss, own, f"{path}: loss")
     return loss, classes
 
 
 def without_loss(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a model file that are the embedder's."""
+    """Return the tensors of a model file that belong to the embedder."""
     return {name: value for name, value in tensors.items() if not name.startswith(LOSS)}
 
 
 def norm_is_quality(description: Mapping[str, Any]) -> bool:
-    """Whether a description names a loss that makes the norm a measure of quality, and no
-    similarity that says otherwise.
+    """Say whether a description names a loss that makes the norm a measure of quality.
 
-    The norm is SimPLE's in its inner product, the concentration of vMF, SCF and the probabilistic
-    proxy losses, and what MagFace and AdaFace set their margins by. Losses that normalise the
-    embedding give the norm no meaning, nor does SimPLE on cosines.
+    The norm is part of SimPLE's inner product; it is the concentration of vMF, SCF and the
+    probabilistic proxy losses; MagFace and AdaFace set their margins by it. Losses that normalise
+    the embedding give the norm no meaning. Nor does SimPLE on cosines: its similarity has to be one
+    of SimPLE's too.
     """
     recipe = description.get("recipe")
     values: list[Any] = [recipe.get("loss")] if isinstance(recipe, dict) else []
@@ -158,15 +175,15 @@ def norm_is_quality(description: Mapping[str, Any]) -> bool:
 
 
 def find_model(path: Path) -> Path:
-    """The model file that MODEL means: the file itself, or a run directory's best or last."""
+    """Return the model file that a path means: itself, or the best or last of a run's folder."""
     if path.is_dir():
-        found = next((path / name for name in (BEST, LAST) if (path / name).is_file()), None)
-        if found is None:
-            raise ValueError(
-                f"{path} holds no checkpoint ({BEST} or {LAST}); give a run directory of `likeness "
-                "train` or a .safetensors file"
-            )
-        return found
+        for name in (BEST, LAST):
+            if (path / name).is_file():
+                return path / name
+        raise ValueError(
+            f"{path} holds no checkpoint ({BEST} or {LAST}); give a run directory of `likeness "
+            "train` or a .safetensors file"
+        )
     if not path.is_file():
         raise ValueError(
             f"model {str(path)!r} does not exist; give a run directory of `likeness train` or a "
@@ -176,14 +193,23 @@ def find_model(path: Path) -> Path:
 
 
 def save(path: Path, tensors: dict[str, Tensor], state: dict[str, Any], kind: str) -> None:
-    """Write tensors and JSON as one safetensors file in one step; equal contents give equal bytes,
-    and so equal digests.
+    """Write tensors and JSON as one safetensors file in one step.
+
+    Equal contents give equal bytes, and so equal digests.
+
+    Args:
+        path: The file to write.
+        tensors: Name -> tensor.
+        state: The description, as JSON values.
+        kind: The format and its version, such as "likeness.checkpoint/1".
 
     Raises:
-        OSError: the disk is full, say; the file that was there before stays.
+        ValueError: The description is too long to be read back.
+        OSError: The file cannot be written, for instance because the disk is full. The file that
+            was there before stays.
     """
     text = json.dumps(state)
-    if len(text) > _HEADER_LIMIT // 2:  # beside it, the header names every tensor
+    if len(text) > _HEADER_LIMIT // 2:  # the other half of the header is for the tensors' names
         raise ValueError(
             f"{path}: its description has {len(text)} characters; at most {_HEADER_LIMIT // 2} can "
             "be read back: shorten the names of classes"
@@ -198,8 +224,9 @@ def save(path: Path, tensors: dict[str, Tensor], state: dict[str, Any], kind: st
 
 
 def _sort_metadata(path: Path) -> None:
-    """Sort the texts in the header of a file that safetensors wrote: it keeps them in a hash map,
-    whose order is random. Tensors are sorted already.
+    """Sort the texts in the header of a file that safetensors wrote.
+
+    safetensors keeps them in a hash map, whose order is random. It sorts the tensors itself.
     """
     with path.open("rb+") as file:
         size = int.from_bytes(file.read(8), "little")
@@ -212,16 +239,20 @@ def _sort_metadata(path: Path) -> None:
 
 
 def load(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and JSON of a file written by `save`. ValueError says what the file is instead."""
+    """Return tensors and JSON of a file written by `save`.
+
+    Raises:
+        ValueError: The file is of another kind or version, or damaged. The message says what it is.
+    """
     tensors, state, _ = read(path, kind)
     return tensors, state
 
 
 def read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any], str]:
-    """As `load`, and the file's SHA-256.
+    """Return what `load` returns, and the file's SHA-256.
 
-    All three are of the same bytes: the file may change or shrink while it is read, which ends a
-    process that maps it.
+    All three come from the same bytes. The file is not mapped into memory, because it may shrink
+    while it is read, and that would end the process.
     """
     try:
         with path.open("rb") as file:
@@ -235,12 +266,12 @@ def read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any], str]
             content = file.read()
         digest = hashlib.sha256(content).hexdigest()
         metadata = _metadata(content[: 8 + size])
-        found = metadata.get("format", "")
-        if metadata and found != kind:  # before all of it is parsed
-            _refuse_kind(path, found, kind)
+        stored_kind = metadata.get("format", "")
+        if metadata and stored_kind != kind:  # refused before all of it is parsed
+            _refuse_kind(path, stored_kind, kind)
         tensors = parse_tensors(content)
-        if found != kind:
-            _refuse_kind(path, found, kind)
+        if stored_kind != kind:
+            _refuse_kind(path, stored_kind, kind)
     except SafetensorError as error:
         raise ValueError(f"{path} is no whole safetensors file: {error}") from None
     try:
@@ -259,28 +290,29 @@ def read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any], str]
 
 
 def _metadata(start: bytes) -> dict[str, str]:
-    """The texts in a safetensors header; none where it is damaged, which its parser says better."""
+    """Return the texts in a safetensors header, or none where it is damaged.
+
+    The parser of safetensors, which comes next, says better than this function what is damaged.
+    """
     try:
-        found = json.loads(start[8:])["__metadata__"]
+        metadata = json.loads(start[8:])["__metadata__"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return {}
-    return (
-        found
-        if isinstance(found, dict) and all(isinstance(one, str) for one in found.values())
-        else {}
-    )
+    if isinstance(metadata, dict) and all(isinstance(text, str) for text in metadata.values()):
+        return metadata
+    return {}
 
 
-def _refuse_kind(path: Path, found: str, kind: str) -> NoReturn:
+def _refuse_kind(path: Path, stored_kind: str, kind: str) -> NoReturn:
+    """Raise the ValueError for a file of another kind or version."""
     family = kind.partition("/")[0]
-    what = (
-        f"of version {found!r}"
-        if found.startswith(f"{family}/")
-        else "of another kind"
-        if found
-        else "without a description by Likeness"
-    )
-    todo = "" if found.startswith("likeness.") else f"; {_FOREIGN}"
+    if stored_kind.startswith(f"{family}/"):
+        what = f"of version {stored_kind!r}"
+    elif stored_kind:
+        what = "of another kind"
+    else:
+        what = "without a description by Likeness"
+    todo = "" if stored_kind.startswith("likeness.") else f"; {_FOREIGN}"
     raise ValueError(
         f"{path} is a checkpoint {what}; this version of Likeness ({likeness_version()}) reads "
         f"{kind!r}{todo}"
@@ -293,25 +325,38 @@ def put(
     where: str,
     todo: str = "take the recipe and settings that the weights were trained with",
 ) -> None:
-    """load_state_dict, strictly, with one sentence instead of a page. todo: what it ends with where
-    they do not fit.
+    """Load a state dict strictly; report what does not fit in one sentence instead of a page.
+
+    Args:
+        module: The network.
+        tensors: Name -> tensor.
+        where: What the error begins with, usually the file.
+        todo: What the error ends with: the remedy.
+
+    Raises:
+        ValueError: A tensor is missing, unknown or of another shape.
     """
-    if found := misfits(
-        *(
-            {name: one.shape for name, one in some.items()}
-            for some in (module.state_dict(), tensors)
-        )
-    ):
-        raise ValueError(f"{where}: weights do not fit: {found}; {todo}")
+    expected = {name: tensor.shape for name, tensor in module.state_dict().items()}
+    if faults := misfits(expected, {name: tensor.shape for name, tensor in tensors.items()}):
+        raise ValueError(f"{where}: weights do not fit: {faults}; {todo}")
     module.load_state_dict(tensors)
 
 
 def misfits(wanted: Mapping[str, torch.Size], stored: Mapping[str, torch.Size]) -> str:
-    """What is missing, unknown or of another shape: counted, three of each named; "" if nothing."""
+    """Count what is missing, unknown or of another shape, and name three of each.
+
+    Returns:
+        A text such as "1 missing (bias)"; "" if everything fits.
+
+    Example:
+        >>> two = torch.Size([2])
+        >>> misfits({"weight": two, "bias": two}, {"weight": torch.Size([2, 3])})
+        '1 missing (bias), 1 of another shape (weight (2, 3) for (2,))'
+    """
     shapes = [
-        f"{name} {tuple(stored[name])} for {tuple(one)}"
-        for name, one in wanted.items()
-        if name in stored and one != stored[name]
+        f"{name} {tuple(stored[name])} for {tuple(shape)}"
+        for name, shape in wanted.items()
+        if name in stored and shape != stored[name]
     ]
     kinds = (
         ("missing", sorted(wanted.keys() - stored.keys())),
@@ -324,12 +369,24 @@ def misfits(wanted: Mapping[str, torch.Size], stored: Mapping[str, torch.Size]) 
 
 
 def best_of(step: int) -> str:
-    """The name of one of several best checkpoints."""
+    """Return the file name of one of several best checkpoints.
+
+    Example:
+        >>> best_of(500)
+        'best-000000500.safetensors'
+    """
     return f"best-{step:09d}.safetensors"
 
 
 def remove_stale(out: Path, kept: Sequence[tuple[float, int]]) -> None:
-    """Remove the best-STEP files that are no longer, or after a kill not yet, among the best."""
+    """Remove the best-STEP files that are not among the best.
+
+    They no longer are, or, after a process was ended, they are not yet.
+
+    Args:
+        out: The folder of the run.
+        kept: (metric, step) of every best checkpoint.
+    """
     names = {best_of(step) for _, step in kept}
     for path in out.glob("best-*.safetensors"):
         if path.name not in names:

@@ -1,8 +1,7 @@
-"""What a file from elsewhere may say of a part's arguments: of the types that the part's signature
-states, and within bounds.
+"""Check what a file from elsewhere says of a part's arguments: their types, and bounds.
 
 Descriptions come with checkpoints and exported models. Python does not check annotations, and some
-numbers mean memory or time: a sampling rate of 1e-300 would be resampled for ever, one of 1e9 takes
+numbers mean memory or time: resampling to a rate of 1e-300 would never end, and a rate of 1e9 takes
 eleven gigabytes.
 """
 
@@ -17,10 +16,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
-_ANY_WHOLE = (
-    -1,
-    65_536,
-)  # of arguments that are not named below; networks are compared with their weights besides
+# These two hold for arguments that _BOUNDS does not name. Networks are also compared with their
+# weights.
+_ANY_WHOLE = (-1, 65_536)
 _ANY_NUMBER = (-1e6, 1e6)
 _MAX_TEXT, _MAX_VALUES = 256, 256
 _PIXELS, _LAYERS = (0, 4096), (0, 1000)
@@ -45,14 +43,16 @@ _BOUNDS: dict[str, tuple[float, float]] = {
 
 
 def check_arguments(part: Callable[..., Any], arguments: Mapping[str, Any], name: str) -> None:
-    """ValueError unless every argument is of the type that the part's signature states, and within
-    its bounds.
+    """Check that every argument has the type in the part's signature and lies within its bounds.
 
     Args:
         part: A class or function.
-        arguments: What a file gives to it. Lists are tuples, and nested parts are functools.partial
-            already.
-        name: Of the part, for the sentence.
+        arguments: What a file gives to it. Lists are tuples already, and nested parts are
+            functools.partial.
+        name: What the error calls the part.
+
+    Raises:
+        ValueError: The first argument that is wrong, its value, and what is needed.
     """
     target = inspect.unwrap(part.__init__ if inspect.isclass(part) else part)
     hints = typing.get_type_hints(target)
@@ -65,54 +65,42 @@ def check_arguments(part: Callable[..., Any], arguments: Mapping[str, Any], name
 
 
 def _wrong(value: Any, hint: Any, key: str) -> str:
-    """What is needed instead, "" if nothing is wrong."""
+    """Return what is needed in place of the value, or "" if nothing is wrong with it."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        found = [_wrong(value, one, key) for one in inner]
-        return "" if "" in found else " or ".join(found)
+        faults = [_wrong(value, kind, key) for kind in inner]
+        return "" if "" in faults else " or ".join(faults)
     if hint is types.NoneType:
         return "" if value is None else "None is needed"
     if origin is Literal:
-        return (
-            ""
-            if any(type(value) is type(one) and value == one for one in inner)
-            else f"one of {', '.join(map(str, inner))} is needed"
-        )
+        if any(type(value) is type(allowed) and value == allowed for allowed in inner):
+            return ""
+        return f"one of {', '.join(map(str, inner))} is needed"
     if origin is tuple or origin is collections.abc.Sequence:
-        kinds = [one for one in inner if one is not Ellipsis]
-        free = origin is not tuple or Ellipsis in inner
-        if (
-            not isinstance(value, tuple)
-            or len(value) > _MAX_VALUES
-            or not (free or len(value) == len(kinds))
-        ):
-            return f"{'a list' if free else len(kinds)} of values is needed"
-        return next(
-            (
-                wrong
-                for i, one in enumerate(value)
-                if (wrong := _wrong(one, kinds[0 if free else i], key))
-            ),
-            "",
-        )
+        return _wrong_sequence(value, inner, key, free=origin is not tuple or Ellipsis in inner)
     if hint is bool:
         return "" if isinstance(value, bool) else "true or false is needed"
     if hint is int or hint is float:
         low, high = _BOUNDS.get(key, _ANY_WHOLE if hint is int else _ANY_NUMBER)
-        right = type(value) is int or (
-            hint is float and type(value) is float and math.isfinite(value)
-        )
-        return (
-            ""
-            if right and low <= value <= high
-            else f"a {'whole ' if hint is int else ''}number from {low:g} to {high:g} is needed"
-        )
+        is_float = hint is float and type(value) is float and math.isfinite(value)
+        if (type(value) is int or is_float) and low <= value <= high:
+            return ""
+        return f"a {'whole ' if hint is int else ''}number from {low:g} to {high:g} is needed"
     if hint is str:
-        return (
-            ""
-            if isinstance(value, str) and len(value) <= _MAX_TEXT
-            else f"a text of at most {_MAX_TEXT} characters is needed"
-        )
+        fits = isinstance(value, str) and len(value) <= _MAX_TEXT
+        return "" if fits else f"a text of at most {_MAX_TEXT} characters is needed"
     if origin is collections.abc.Callable or inspect.isclass(hint):
         return "" if isinstance(value, partial) else "a part is needed"
     return "it cannot be given by a file"
+
+
+def _wrong_sequence(value: Any, inner: tuple[Any, ...], key: str, *, free: bool) -> str:
+    """Return what is needed in place of a tuple; `free` if it may have any number of values."""
+    kinds = [kind for kind in inner if kind is not Ellipsis]
+    right_length = isinstance(value, tuple) and (free or len(value) == len(kinds))
+    if not right_length or len(value) > _MAX_VALUES:
+        return f"{'a list' if free else len(kinds)} of values is needed"
+    for i, element in enumerate(value):
+        if fault := _wrong(element, kinds[0 if free else i], key):
+            return fault
+    return ""

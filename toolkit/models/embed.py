@@ -1,5 +1,6 @@
-"""The torch embedder (front-end + backbone) and embed(): items -> Embeddings, in length buckets, in
-item order.
+"""The torch embedder (front-end and backbone), and `embed`, which turns items into Embeddings.
+
+`embed` batches inputs of about equal length and gives the embeddings in the order of the items.
 """
 
 from __future__ import annotations
@@ -30,33 +31,43 @@ from toolkit.losses.simple import polarlike
 from toolkit.parallel import distributed
 
 Flip = Literal["none", "sum", "mean", "concat"]
-ReadParts = Callable[
-    [Item], Iterator[Floats]
-]  # an item in several inputs: crops, or the chunks of a long recording
-_WINDOW = 256  # inputs read ahead and sorted by length: bounds memory, keeps buckets tight
-_WINDOW_VALUES = 2**26  # and so many numbers: 256 MB
-# on a CPU a ResNet34 takes 13 utterances of 3 s a second one by one, 12 in batches of 4, 7 to 11 in
-# batches of 16 (cache)
+# A reading that gives an item in several inputs: crops, or the chunks of a long recording.
+ReadParts = Callable[[Item], Iterator[Floats]]
+# Inputs are read ahead and sorted by length. The two bounds (inputs; numbers, 256 MB of them) keep
+# the memory small and the lengths within a batch near each other.
+_WINDOW = 256
+_WINDOW_VALUES = 2**26
+# Larger batches are slower on a CPU, because they do not fit its cache: a ResNet34 embeds 13
+# utterances of 3 s a second one by one, 12 in batches of 4, and 7 to 11 in batches of 16.
 _CPU_BATCH_SAMPLES = 2**14
-_BATCH_VALUES = 2**24  # a batch of long inputs is smaller: what a network keeps grows with them
-_LONGEST_PADDING = 1.2  # a batch holds no input this much shorter than its longest
+# A batch of long inputs has fewer of them, because what a network keeps grows with their length.
+_BATCH_VALUES = 2**24
+# Within a batch, the longest input is at most this many times as long as the shortest.
+_LONGEST_PADDING = 1.2
 
+NO_NUMBERS = "the network gives NaN or infinity for it"  # the reason in the Bad of such an item
 
-NO_NUMBERS = "the network gives NaN or infinity for it"  # the reason of such an item
+# Position of an item -> the sum of length times embedding over its inputs, and of their lengths.
+_Sums = dict[int, tuple[NDArray[np.float64], int]]
 
 
 class Diverged(ValueError):
-    """A network gives embeddings, or learns weights, that are no numbers."""
+    """A network gives embeddings, or learns weights, that are NaN or infinite."""
 
 
 class TorchEmbedder(nn.Module):
-    """Front-end and backbone as one module: inputs (B, ...), lengths (B,) relative -> (B, dim) raw
-    embeddings.
+    """Front-end and backbone as one module that gives raw embeddings.
 
-    encode() is what losses see. The module itself gives what is scored and stored: the same, or
-    with features="polarlike" (SimPLE as released) its transform.
-    flip: of images, joins it with that of the mirror image: their sum, their mean, or both side by
-    side (concat, twice as many dimensions).
+    Inputs are (B, ...) and relative lengths are (B,); embeddings are (B, dim). `encode` gives what
+    losses see. The module itself gives what is scored and stored: the same, or with
+    features="polarlike" its transform.
+
+    Args:
+        frontend: Takes (inputs, lengths) and gives (features, relative lengths of the features).
+        backbone: Takes these and gives (B, backbone.dim).
+        features: "raw", or "polarlike" for the transform that SimPLE's release applies.
+        flip: For images: how the embedding of the mirror image is joined to the image's own. "sum"
+            and "mean" keep the dimensions; "concat" puts both side by side, which doubles them.
     """
 
     def __init__(
@@ -69,10 +80,10 @@ class TorchEmbedder(nn.Module):
     ):
         super().__init__()
         self.frontend, self.backbone, self.features, self.flip = frontend, backbone, features, flip
-        backbone_dim = cast(int, backbone.dim)
-        self.dim = (backbone_dim - 1 if features == "polarlike" else backbone_dim) * (
-            2 if flip == "concat" else 1
-        )
+        dim = cast(int, backbone.dim)
+        if features == "polarlike":
+            dim -= 1
+        self.dim = 2 * dim if flip == "concat" else dim
 
     @property
     def trains_frontend(self) -> bool:
@@ -85,13 +96,14 @@ class TorchEmbedder(nn.Module):
         return bool(getattr(self.backbone, "pads_exactly", False))
 
     def encode(self, inputs: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """(B, backbone.dim) raw outputs."""
+        """Return the backbone's raw outputs (B, backbone.dim), which losses are computed on."""
         features, frames = self.frontend(inputs, lengths)
-        return cast(
-            Tensor, self.backbone(features, None if lengths is None else frames)
-        )  # nothing is padded: no masks to apply
+        if lengths is None:  # nothing is padded, so the backbone has no masks to apply
+            frames = None
+        return cast(Tensor, self.backbone(features, frames))
 
     def forward(self, inputs: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Return the embeddings (B, dim) that are scored and stored."""
         z = self._view(inputs, lengths)
         if self.flip == "none":
             return z
@@ -101,11 +113,13 @@ class TorchEmbedder(nn.Module):
         return z + mirrored if self.flip == "sum" else (z + mirrored) / 2
 
     def _view(self, inputs: Tensor, lengths: Tensor | None) -> Tensor:
+        """Return the embeddings of these inputs alone, without those of their mirror images."""
         z = self.encode(inputs, lengths).float()
         return polarlike(z) if self.features == "polarlike" else z
 
 
 def pick_device() -> torch.device:
+    """Return the GPU where there is one, otherwise the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -118,17 +132,31 @@ def embed(
     workers: int = 0,
     meta: dict[str, str] | None = None,
 ) -> tuple[Embeddings, list[Bad]]:
-    """Embed every readable item, in the items' order; the others come back with their reasons.
+    """Embed every readable item, in the items' order, and name the others with their reasons.
 
-    These are items that cannot be read, and those whose embedding is NaN or infinite while most are
-    finite: then it is they that are out of bounds.
+    The others are the items that cannot be read, and those whose embedding is NaN or infinite while
+    most embeddings are finite (then these items are out of bounds, and not the network).
 
-    Inputs are batched with others of about their length; what is in a batch with what never changes
-    an embedding beyond float rounding (about 1e-6). Where `read` gives an item in several inputs
-    (ReadParts), its embedding is the mean of theirs, weighted by length; no more than 256 MB of
-    them are held. The embedder's training mode is restored. ValueError if no item can be read, or
-    the network refuses an input: the items of its batch are named. Diverged if most embeddings are
-    NaN or infinite.
+    Inputs are batched with others of about their length. The company in its batch changes an
+    embedding by no more than float rounding (about 1e-6). Where `read` gives an item in several
+    inputs (ReadParts), its embedding is the mean of theirs, weighted by length; no more than 256 MB
+    of inputs are in memory. The embedder's training mode is restored at the end.
+
+    Args:
+        embedder: The network, on the device where it is to run.
+        items: What to embed.
+        read: Gives an item's input, or several of them.
+        batch_size: The largest number of inputs in a batch.
+        workers: The number of processes that read; 0 reads in this one.
+        meta: What the Embeddings carry along in their file.
+
+    Returns:
+        The embeddings (one row per readable item), and a Bad for every other item.
+
+    Raises:
+        ValueError: No item can be read, or the network refuses an input; then the items of its
+            batch are named.
+        Diverged: Most embeddings are NaN or infinite.
     """
     rows, bad = _rows(embedder, items, read, batch_size=batch_size, workers=workers)
     return _collect(rows, items, bad, meta)
@@ -144,8 +172,17 @@ def embed_where_readable(
     progress: bool = False,
     part: bool = False,
 ) -> tuple[Embeddings | None, list[Bad]]:
-    """As embed, but None where nothing can be read. part: of a longer list, of all of which the
-    caller then asks refuse_diverged.
+    """Embed as `embed` does, but return None in place of embeddings where nothing can be read.
+
+    Args:
+        embedder: The network.
+        items: What to embed.
+        read: Gives an item's input, or several of them.
+        batch_size: The largest number of inputs in a batch.
+        workers: The number of processes that read.
+        progress: Whether to show a progress bar.
+        part: Whether the items are a part of a longer list. Then nothing is raised for a network
+            that diverged: the caller asks `refuse_diverged` about the whole list.
     """
     rows, bad = _rows(
         embedder, items, read, batch_size=batch_size, workers=workers, progress=progress
@@ -156,10 +193,13 @@ def embed_where_readable(
 
 
 def refuse_diverged(bad: Sequence[Bad], num_finite: int) -> None:
-    """Diverged if more embeddings are NaN or infinite, as `bad` says, than the num_finite that are
-    finite.
+    """Raise Diverged if more embeddings are NaN or infinite than are finite.
+
+    Args:
+        bad: The items without an embedding; those whose reason is NO_NUMBERS count.
+        num_finite: The number of finite embeddings.
     """
-    wrong = [one.id for one in bad if one.reason == NO_NUMBERS]
+    wrong = [item.id for item in bad if item.reason == NO_NUMBERS]
     if len(wrong) > num_finite:
         raise Diverged(
             f"the network gives NaN or infinity for {len(wrong)} of {len(wrong) + num_finite} "
@@ -177,14 +217,23 @@ def embed_all(
     what: str,
     workers: int = 0,
 ) -> Embeddings:
-    """As embed_on_all_ranks, of items of which none may be missing: ValueError counts those that
-    cannot be read. what: what the error calls them.
+    """Embed as `embed_on_all_ranks` does, where no item may be missing.
+
+    Args:
+        embedder: The network, the same in every process.
+        items: All items, the same in every process.
+        read: Gives an item's input, or several of them.
+        what: What the error calls the items, such as "validation".
+        workers: The number of processes that read.
+
+    Raises:
+        ValueError: Some items cannot be read. They are counted and the first are named.
     """
     embeddings, bad = embed_on_all_ranks(embedder, items, read, workers=workers)
     if bad:
         raise ValueError(
             f"{len(bad)} of {len(items)} {what} items cannot be read "
-            f"({name_first(one.id for one in bad)}): {bad[0].reason}"
+            f"({name_first(item.id for item in bad)}): {bad[0].reason}"
         )
     return embeddings
 
@@ -192,30 +241,25 @@ def embed_all(
 def embed_on_all_ranks(
     embedder: TorchEmbedder, items: Sequence[Item], read: Read | ReadParts, *, workers: int = 0
 ) -> tuple[Embeddings, list[Bad]]:
-    """As embed, each process taking its part of the items; all of them get the whole result, the
-    same in the same order.
+    """Embed as `embed` does, while each process of the run takes its part of the items.
+
+    Every process gets the whole result, the same in the same order.
     """
     rank, world = distributed.rank(), distributed.world()
     if world == 1:
         return embed(embedder, items, read, workers=workers)
-    first = len(items) * rank // world
-    rows, bad = _rows(
-        embedder, items[first : len(items) * (rank + 1) // world], read, workers=workers
-    )
-    matrix = torch.from_numpy(
-        np.stack([rows[i] for i in sorted(rows)])
-        if rows
-        else np.zeros((0, embedder.dim), np.float32)
-    )
-    places = torch.tensor([first + i for i in sorted(rows)], dtype=torch.int64)
-    told = torch.frombuffer(bytearray(json.dumps(bad).encode() + b"\n"), dtype=torch.uint8)
-    matrix, places, told = (distributed.gather_plain(one) for one in (matrix, places, told))
-    everywhere = [
-        Bad(*one) for line in bytes(told.tolist()).decode().splitlines() for one in json.loads(line)
-    ]
-    return _collect(
-        dict(zip(places.tolist(), matrix.numpy(), strict=True)), items, everywhere, None
-    )
+    first, stop = len(items) * rank // world, len(items) * (rank + 1) // world
+    rows, bad = _rows(embedder, items[first:stop], read, workers=workers)
+    own = [rows[i] for i in sorted(rows)]
+    matrix = torch.from_numpy(np.stack(own) if own else np.zeros((0, embedder.dim), np.float32))
+    positions = torch.tensor([first + i for i in sorted(rows)], dtype=torch.int64)
+    # The collectives join tensors only, so each process writes its Bads as one line of JSON.
+    text = torch.frombuffer(bytearray(json.dumps(bad).encode() + b"\n"), dtype=torch.uint8)
+    matrix, positions, text = map(distributed.gather_plain, (matrix, positions, text))
+    lines = bytes(text.tolist()).decode().splitlines()
+    all_bad = [Bad(*fields) for line in lines for fields in json.loads(line)]
+    all_rows = dict(zip(positions.tolist(), matrix.numpy(), strict=True))
+    return _collect(all_rows, items, all_bad, None)
 
 
 @torch.no_grad()
@@ -228,16 +272,13 @@ def _rows(
     workers: int = 0,
     progress: bool = False,
 ) -> tuple[dict[int, Floats], list[Bad]]:
-    """Position -> embedding of every readable item, and the others."""
-    device = next(
-        itertools.chain(embedder.parameters(), embedder.buffers(), (torch.zeros(0),))
-    ).device  # an ONNX network has neither
+    """Return position -> embedding of every readable item, and the items that have none."""
     was_training = embedder.training
     embedder.eval()
-    sums: dict[
-        int, tuple[NDArray[np.float64], int]
-    ] = {}  # position -> sum of length x embedding, sum of lengths
+    sums: _Sums = {}
     bad: list[tuple[int, Bad]] = []
+    window: list[tuple[int, Floats]] = []
+    num_values = 0
     make_room_for_sockets()
     reader = torch.utils.data.DataLoader(
         _Inputs(items, read),
@@ -246,34 +287,6 @@ def _rows(
         worker_init_fn=ignore_ctrl_c,
         generator=torch.Generator(),
     )
-    window: list[tuple[int, Floats]] = []
-    held = 0
-
-    def flush() -> None:
-        sizes = [value.shape[-1] for _, value in window]
-        for places, inputs, lengths in _buckets(
-            [(place, value) for place, (_, value) in enumerate(window)],
-            batch_size,
-            embedder,
-            device,
-        ):
-            try:
-                z = (
-                    embedder(inputs.to(device), None if lengths is None else lengths.to(device))
-                    .double()
-                    .cpu()
-                    .numpy()
-                )
-            except ValueError as error:  # an input that the network cannot take, the shortest first
-                named = name_first(dict.fromkeys(items[window[place][0]].id for place in places))
-                remedy = (
-                    ": remove it, or read with a larger min_seconds" if inputs.ndim == 2 else ""
-                )  # waves, which are refused for being short
-                raise ValueError(f"{error}; it is among ({named}){remedy}") from error
-            for place, row in zip(places, z, strict=True):
-                total, weight = sums.get(window[place][0], (np.zeros(1), 0))
-                sums[window[place][0]] = total + sizes[place] * row, weight + sizes[place]
-
     try:
         with bar(show=progress) as shown:
             task = shown.add_task("embedding", total=len(items))
@@ -282,19 +295,53 @@ def _rows(
                     bad.append((position, value))
                 elif value is not None:
                     window.append((position, np.asarray(value, dtype=np.float32)))
-                    held += window[-1][1].size
+                    num_values += window[-1][1].size
                 if value is None or isinstance(value, Bad):
                     shown.advance(task)
-                if len(window) >= _WINDOW or held >= _WINDOW_VALUES:
-                    flush()
-                    window, held = [], 0
+                if len(window) >= _WINDOW or num_values >= _WINDOW_VALUES:
+                    _add_window(sums, window, embedder, items, batch_size)
+                    window, num_values = [], 0
             if window:
-                flush()
+                _add_window(sums, window, embedder, items, batch_size)
     finally:
         embedder.train(was_training)
-    refused = {
-        position for position, _ in bad
-    }  # a file may turn out damaged after its first chunks
+    return _means(sums, bad, items)
+
+
+def _add_window(
+    sums: _Sums,
+    window: list[tuple[int, Floats]],
+    embedder: TorchEmbedder,
+    items: Sequence[Item],
+    batch_size: int,
+) -> None:
+    """Embed a window of inputs and add them to the sums of their items."""
+    # An ONNX network has neither parameters nor buffers; it takes inputs on the CPU.
+    tensors = itertools.chain(embedder.parameters(), embedder.buffers(), (torch.zeros(0),))
+    device = next(tensors).device
+    sizes = [value.shape[-1] for _, value in window]
+    numbered = [(place, value) for place, (_, value) in enumerate(window)]
+    for places, inputs, lengths in _buckets(numbered, batch_size, embedder, device):
+        lengths = None if lengths is None else lengths.to(device)
+        try:
+            z = embedder(inputs.to(device), lengths).double().cpu().numpy()
+        except ValueError as error:  # the network cannot take one of these inputs
+            ids = dict.fromkeys(items[window[place][0]].id for place in places)
+            # Inputs of two axes are waves, which networks refuse because they are short.
+            remedy = ": remove it, or read with a larger min_seconds" if inputs.ndim == 2 else ""
+            raise ValueError(f"{error}; it is among ({name_first(ids)}){remedy}") from error
+        for place, row in zip(places, z, strict=True):
+            position, size = window[place][0], sizes[place]
+            total, weight = sums.get(position, (np.zeros(1), 0))
+            sums[position] = total + size * row, weight + size
+
+
+def _means(
+    sums: _Sums, bad: list[tuple[int, Bad]], items: Sequence[Item]
+) -> tuple[dict[int, Floats], list[Bad]]:
+    """Return position -> embedding where it is finite, and the items that have none, in order."""
+    # A file may turn out to be damaged after its first chunks were embedded.
+    refused = {position for position, _ in bad}
     rows: dict[int, Floats] = {}
     for position, (total, weight) in sums.items():
         with np.errstate(over="ignore", invalid="ignore"):
@@ -303,12 +350,14 @@ def _rows(
             rows[position] = row
         elif position not in refused:
             bad.append((position, Bad(items[position].id, NO_NUMBERS)))
-    return rows, [one for _, one in sorted(bad, key=lambda one: one[0])]
+    return rows, [item for _, item in sorted(bad, key=lambda pair: pair[0])]
 
 
 class _Inputs(torch.utils.data.IterableDataset[tuple[int, Floats | Bad | None]]):
-    """(position, input) for every input of every item, then (position, None), or (position, Bad)
-    where it cannot be read. Workers take every n-th item.
+    """Every input of every item as (position, input), and (position, None) after an item's last.
+
+    An item that cannot be read gives (position, Bad) instead. With n workers, each of them takes
+    every n-th item.
     """
 
     def __init__(self, items: Sequence[Item], read: Read | ReadParts):
@@ -333,6 +382,7 @@ class _Inputs(torch.utils.data.IterableDataset[tuple[int, Floats | Bad | None]])
 def _collect(
     rows: dict[int, Floats], items: Sequence[Item], bad: list[Bad], meta: dict[str, str] | None
 ) -> tuple[Embeddings, list[Bad]]:
+    """Return the embeddings and the items without one; raise where there is no embedding at all."""
     refuse_diverged(bad, len(rows))
     if not rows:
         raise ValueError(
@@ -346,6 +396,7 @@ def _collect(
 def _stacked(
     rows: dict[int, Floats], items: Sequence[Item], meta: dict[str, str] | None
 ) -> Embeddings:
+    """Return the rows as Embeddings in the order of the items."""
     order = sorted(rows)
     return Embeddings(
         tuple(items[i].id for i in order), np.stack([rows[i] for i in order]), meta or {}
@@ -355,32 +406,35 @@ def _stacked(
 def _buckets(
     window: list[tuple[int, Floats]], batch_size: int, embedder: TorchEmbedder, device: torch.device
 ) -> Iterator[tuple[list[int], Tensor, Tensor | None]]:
-    """Batches of inputs of nearly equal length (equal length for a backbone that padding would
-    change).
+    """Yield batches of inputs of nearly equal length.
+
+    The lengths in a batch are equal for a backbone whose embeddings padding would change.
+
+    Yields:
+        The numbers of the inputs, the batch (B, ..., T), and the relative lengths (B,) or None.
     """
     trim = getattr(embedder.frontend, "trim", None)
-    if (
-        trim is not None and not embedder.pads_exactly
-    ):  # samples past the last whole frame change nothing: dropping them makes more lengths equal
+    if trim is not None and not embedder.pads_exactly:
+        # Samples past the last whole frame change nothing. Without them, more lengths are equal.
         window = [(position, value[..., : trim(value.shape[-1])]) for position, value in window]
     longest_padding = _LONGEST_PADDING if embedder.pads_exactly else 1.0
-    window = sorted(window, key=lambda one: one[1].shape[-1])
     group: list[tuple[int, Floats]] = []
-    for one in window:
-        most = _CPU_BATCH_SAMPLES if device.type == "cpu" and one[1].ndim == 1 else _BATCH_VALUES
-        full = len(group) == batch_size or (len(group) + 1) * one[1].size > most
+    for position, value in sorted(window, key=lambda pair: pair[1].shape[-1]):
+        most = _CPU_BATCH_SAMPLES if device.type == "cpu" and value.ndim == 1 else _BATCH_VALUES
+        full = len(group) == batch_size or (len(group) + 1) * value.size > most
         if group and (
             full
-            or one[1].shape[-1] > longest_padding * group[0][1].shape[-1]
-            or one[1].shape[:-1] != group[0][1].shape[:-1]
+            or value.shape[-1] > longest_padding * group[0][1].shape[-1]
+            or value.shape[:-1] != group[0][1].shape[:-1]
         ):
             yield _group(group)
             group = []
-        group.append(one)
+        group.append((position, value))
     if group:
         yield _group(group)
 
 
 def _group(group: list[tuple[int, Floats]]) -> tuple[list[int], Tensor, Tensor | None]:
+    """Pad the inputs of one batch to one length."""
     batch = collate([value for _, value in group])
     return [position for position, _ in group], batch.inputs, batch.lengths

@@ -1,5 +1,7 @@
-"""One .onnx file of a model: front-end and network in one graph, with what is needed to embed in
-its metadata, checked against torch before it is there.
+"""Export a model as one .onnx file: front-end and network in one graph.
+
+The file's metadata hold what else is needed to embed. Before the file is there, its embeddings are
+compared with those of torch.
 """
 
 from __future__ import annotations
@@ -25,23 +27,23 @@ from toolkit.models.checkpoint import Loaded
 from toolkit.models.embed import TorchEmbedder
 from toolkit.models.parts import describe
 
-MAX_DISTANCE = (
-    1e-4  # cosine distance between the embeddings of one item on torch and on ONNX Runtime
-)
-MAX_NORM_ERROR = 1e-3  # relative difference of their norms
-_SECONDS = (
-    (9, 0.7),
-    (1, 6.01),
-    (3, 1.93),
-    (2, 3.0),
-)  # batches of the check: number of items, length
+# How far the embeddings of one item on torch and on ONNX Runtime may differ: their cosine distance,
+# and the relative difference of their norms.
+MAX_DISTANCE = 1e-4
+MAX_NORM_ERROR = 1e-3
+# The batches of the check: the number of items, and for speech their length in seconds.
+_SECONDS = ((9, 0.7), (1, 6.01), (3, 1.93), (2, 3.0))
 _IMAGES = (1, 3, 9)
 _NEEDED = ("onnx", "onnxscript", "onnxruntime")
 
 
 class Parity(NamedTuple):
-    """How near ONNX Runtime is to torch: the largest cosine distance and relative error of the norm
-    over so many items.
+    """How near ONNX Runtime is to torch.
+
+    Attributes:
+        distance: The largest cosine distance between the two embeddings of an item.
+        norm_error: The largest relative difference of their norms.
+        num_items: The number of items that were compared.
     """
 
     distance: float
@@ -50,36 +52,34 @@ class Parity(NamedTuple):
 
 
 def export(model: Loaded, path: Path, *, size: tuple[int, int] | None = None) -> Parity:
-    """Writes the whole embedder, waves (B, S) or images (B, C, H, W) of levels 0 to 255 -> (B, dim)
-    raw embeddings, with free batch and length.
+    """Write the whole embedder as one .onnx file, after comparing it with torch.
 
-    size: height and width of the images, where neither the model's reading nor its network says
-    them. Larger images than a front-end crops to are cropped when they are read instead, so that
-    the graph takes one size. The graph goes through torch.export; front-ends are in it as they are
-    (ONNX has the operator DFT). The file is there only if synthetic items of several lengths and
-    batch sizes give the same embeddings on ONNX Runtime within MAX_DISTANCE and MAX_NORM_ERROR.
-    ValueError: it does not, the network cannot be exported, 2 GiB or more, no size known.
-    ImportError names the extra to install.
+    The graph takes waves (B, S) or images (B, C, H, W) of levels 0 to 255 and gives raw embeddings
+    (B, dim). The batch and the length of waves are free. The graph goes through torch.export;
+    front-ends are in it as they are (ONNX has the operator DFT). Where a front-end crops larger
+    images, they are cropped when they are read instead, so that the graph takes one size. The file
+    is written only if synthetic items of several lengths and batch sizes have the same embeddings
+    on ONNX Runtime within MAX_DISTANCE and MAX_NORM_ERROR.
+
+    Args:
+        model: The model.
+        path: The file, FILE.onnx.
+        size: Height and width of the images, where neither the model's reading nor its network
+            states them.
+
+    Raises:
+        ValueError: The embeddings differ, the network cannot be exported, the file would have 2 GiB
+            or more, or no size is known.
+        ImportError: A package is missing; the message names the extra to install.
     """
-    missing = [name for name in _NEEDED if not _installed(name)]
-    if missing:
-        raise ImportError(
-            f"export needs {', '.join(missing)}; run `pip install 'likeness[export]'`"
-        )
-    if path.suffix.lower() != ".onnx":
-        raise ValueError(
-            f"{path}: an ONNX model is named FILE.onnx, which is how it is known as a model"
-        )
-    if hasattr(model.embedder.backbone, "session"):
-        raise ValueError(
-            "the model runs in ONNX Runtime already; give the checkpoint that it was made from"
-        )
+    _check_exportable(model, path)
     embedder = model.embedder.cpu().eval()
     shape, read = _shape_and_read(model, size)
-    batches = (
-        _images(cast(tuple[int, int, int], shape)) if len(shape) == 3 else _waves(_rate_hz(model))
-    )
-    proto = _translate(embedder, batches[-1], "images" if len(shape) == 3 else "waves")
+    if len(shape) == 3:
+        batches, name = _images(cast(tuple[int, int, int], shape)), "images"
+    else:
+        batches, name = _waves(_rate_hz(model)), "waves"
+    proto = _translate(embedder, batches[-1], name)
     description = {
         "format": onnx.FORMAT,
         "modality": model.modality,
@@ -101,33 +101,47 @@ def export(model: Loaded, path: Path, *, size: tuple[int, int] | None = None) ->
         temporary.write_bytes(proto.SerializeToString())
         written = onnx.read(temporary)
         assert written is not None
-        found = compare(model.embedder, written[0], batches)
-        if not (
-            found.distance <= MAX_DISTANCE and found.norm_error <= MAX_NORM_ERROR
-        ):  # so written, NaN is refused too
+        parity = compare(model.embedder, written[0], batches)
+        # With `not` in front of `<=`, NaN is refused too.
+        if not (parity.distance <= MAX_DISTANCE and parity.norm_error <= MAX_NORM_ERROR):
             raise ValueError(
                 f"{path}: on ONNX Runtime the embeddings differ from torch's by a cosine distance "
-                f"of {found.distance:.1e} and a norm of {found.norm_error:.1e};"
-                f" at most {MAX_DISTANCE:.0e} and {MAX_NORM_ERROR:.0e} are allowed: nothing was "
-                "written"
+                f"of {parity.distance:.1e} and by {parity.norm_error:.1e} of their norm; at most "
+                f"{MAX_DISTANCE:.0e} and {MAX_NORM_ERROR:.0e} are allowed: nothing was written"
             )
-    return found
+    return parity
+
+
+def _check_exportable(model: Loaded, path: Path) -> None:
+    """Raise what stands against exporting this model to this file, before any work is done."""
+    missing = [name for name in _NEEDED if not _installed(name)]
+    if missing:
+        raise ImportError(
+            f"export needs {', '.join(missing)}; run `pip install 'likeness[export]'`"
+        )
+    if path.suffix.lower() != ".onnx":
+        raise ValueError(
+            f"{path}: an ONNX model is named FILE.onnx, which is how it is known as a model"
+        )
+    if hasattr(model.embedder.backbone, "session"):
+        raise ValueError(
+            "the model runs in ONNX Runtime already; give the checkpoint that it was made from"
+        )
 
 
 @torch.no_grad()
 def compare(embedder: TorchEmbedder, other: TorchEmbedder, batches: list[Tensor]) -> Parity:
-    """Both embedders on the same batches."""
+    """Compare the embeddings of two embedders on the same batches."""
     distance = norm_error = 0.0
     for batch in batches:
-        a, b = (one(batch).double().numpy() for one in (embedder, other))
+        a, b = (network(batch).double().numpy() for network in (embedder, other))
         norms = np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1)
         either = np.maximum(*norms)
         distances = 1 - (a * b).sum(axis=1) / np.maximum(norms[0] * norms[1], 1e-300)
         distances[either == 0] = 0.0  # two zero vectors are equal
+        errors = abs(norms[0] - norms[1]) / np.maximum(either, 1e-300)
         distance = max(distance, float(distances.max())) if np.isfinite(distances).all() else np.nan
-        norm_error = max(
-            norm_error, float((abs(norms[0] - norms[1]) / np.maximum(either, 1e-300)).max())
-        )
+        norm_error = max(norm_error, float(errors.max()))
         if not np.isfinite(a).all() or not np.isfinite(b).all():
             return Parity(np.nan, np.nan, sum(map(len, batches)))
     return Parity(distance, norm_error, sum(map(len, batches)))
@@ -140,9 +154,9 @@ def _installed(name: str) -> bool:
 
 
 def _translate(embedder: torch.nn.Module, example: Tensor, name: str) -> Any:
-    """The ONNX model.
+    """Return the model in ONNX form.
 
-    What the exporter says of this machine (paths, lines of source) is taken out again.
+    What the exporter writes about this machine (paths, lines of source) is taken out again.
     """
     from onnxscript import opset20
 
@@ -151,9 +165,9 @@ def _translate(embedder: torch.nn.Module, example: Tensor, name: str) -> Any:
     def stable_sort(
         self: Any, *, stable: bool | None = None, dim: int = -1, descending: bool = False
     ) -> Any:
-        """aten::sort.stable, which the exporter lacks: TopK of all.
+        """Translate aten::sort.stable, which the exporter lacks, to TopK of all values.
 
-        ONNX has the lower index first among equals, so it is stable.
+        ONNX puts the lower index first among equal values, so the sort is stable.
         """
         return op.TopK(
             self,
@@ -168,8 +182,8 @@ def _translate(embedder: torch.nn.Module, example: Tensor, name: str) -> Any:
         try:
             program = torch.onnx.export(
                 embedder,
-                # OrderStatistics sorts in numpy, which no export follows, where no gradient is
-                # asked for
+                # With a gradient, OrderStatistics sorts in torch. Otherwise it sorts in numpy,
+                # which no export can follow.
                 (example[:2].clone().requires_grad_(),),
                 input_names=[name],
                 output_names=["embeddings"],
@@ -178,7 +192,7 @@ def _translate(embedder: torch.nn.Module, example: Tensor, name: str) -> Any:
                 verbose=False,
                 custom_translation_table={torch.ops.aten.sort.stable: stable_sort},
             )
-        except Exception as error:  # torch.onnx and torch.export have some dozen kinds
+        except Exception as error:  # torch.onnx and torch.export raise some dozen types
             cause = error.__cause__ or error
             raise ValueError(
                 f"the model cannot be exported to ONNX: {type(cause).__name__}: "
@@ -199,32 +213,31 @@ def _translate(embedder: torch.nn.Module, example: Tensor, name: str) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's advice for those who wrote the network."""
+    """Silence the exporter's advice, which is for those who wrote the network."""
     loggers = [
         logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
     ]
-    before = [one.level for one in loggers]
-    for one in loggers:
-        one.setLevel(logging.CRITICAL)
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for one, level in zip(loggers, before, strict=True):
-            one.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _default(model: Loaded, name: str) -> Any:
-    """What the model's reading has for an argument, stated or by default; None where it has no such
-    argument.
+    """Return what the model's reading has for an argument, bound or by default.
+
+    None means that it has no such argument.
     """
     parameter = inspect.signature(model.read).parameters.get(name)
-    return (
-        None
-        if parameter is None or parameter.default is inspect.Parameter.empty
-        else parameter.default
-    )
+    if parameter is None or parameter.default is inspect.Parameter.empty:
+        return None
+    return parameter.default
 
 
 def _rate_hz(model: Loaded) -> int:
@@ -234,7 +247,7 @@ def _rate_hz(model: Loaded) -> int:
 def _shape_and_read(
     model: Loaded, size: tuple[int, int] | None
 ) -> tuple[tuple[int | None, ...], Any]:
-    """What follows the batch in the graph's input, and the reading that gives such inputs."""
+    """Return what follows the batch in the graph's input, and a reading that gives such inputs."""
     if model.modality == "speaker":
         if size is not None:
             raise ValueError(
@@ -255,8 +268,8 @@ def _shape_and_read(
     )
     if known is None:
         raise ValueError(
-            "the model takes images of any size, and an .onnx graph one; name it: --size "
-            "HEIGHTxWIDTH"
+            "the model takes images of any size, but an .onnx graph takes one size; name it: "
+            "--size HEIGHTxWIDTH"
         )
     height, width = (known, known) if isinstance(known, int) else known
     if size is not None and size != (height, width):
@@ -268,7 +281,7 @@ def _shape_and_read(
 
 
 def _waves(rate_hz: int) -> list[Tensor]:
-    """Noise of changing colour and level with pauses: every item another spectrum."""
+    """Return noise whose colour and level change, with pauses: every item has another spectrum."""
     rng = np.random.default_rng(0)
     batches = []
     for num, seconds in _SECONDS:
@@ -279,27 +292,20 @@ def _waves(rate_hz: int) -> list[Tensor]:
             np.exp(-(((place - rng.uniform(0.02, 0.8, (num, 1))) / 0.05) ** 2)) for _ in range(3)
         )
         wave = np.fft.irfft(spectrum * (0.05 + resonances), samples)
-        level = np.clip(
-            np.sin(np.arange(samples) / rate_hz * rng.uniform(8, 30, (num, 1))) + 0.7, 0, None
-        )
-        wave = wave * level
-        batches.append(
-            torch.from_numpy((0.3 * wave / abs(wave).max(axis=1, keepdims=True)).astype(np.float32))
-        )
+        angle = np.arange(samples) / rate_hz * rng.uniform(8, 30, (num, 1))
+        wave = wave * np.clip(np.sin(angle) + 0.7, 0, None)
+        wave = 0.3 * wave / abs(wave).max(axis=1, keepdims=True)
+        batches.append(torch.from_numpy(wave.astype(np.float32)))
     return batches
 
 
 def _images(shape: tuple[int, int, int]) -> list[Tensor]:
-    """Smooth random levels, 0 to 255."""
+    """Return images of smooth random levels from 0 to 255."""
     generator = torch.Generator().manual_seed(0)
     channels, height, width = shape
     batches = []
     for num in _IMAGES:
         coarse = torch.rand(num, channels, 6, 6, generator=generator) * 1.4 - 0.2
-        batches.append(
-            torch.nn.functional.interpolate(coarse, (height, width), mode="bicubic")
-            .clamp(0, 1)
-            .mul(255)
-            .round()
-        )
+        fine = torch.nn.functional.interpolate(coarse, (height, width), mode="bicubic")
+        batches.append(fine.clamp(0, 1).mul(255).round())
     return batches

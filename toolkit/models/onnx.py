@@ -1,15 +1,14 @@
-"""Models of `likeness export`: one .onnx file that holds front-end, network and what else there is
-to know, run by ONNX Runtime.
+"""Models of `likeness export`: one .onnx file with front-end and network, run by ONNX Runtime.
 
-The description is a JSON object under the key "likeness" of the file's metadata: format, modality,
-similarity, dim, read (which function of the modality reads the items), digest (of the model that
-was exported: its embeddings and calibrations fit) and shape (what follows the batch in the input;
-null = any length).
+The description is a JSON object under the key "likeness" of the file's metadata. It states format,
+modality, similarity, dim, read (which function of the modality reads the items), digest (of the
+model that was exported, so that its embeddings and calibrations fit this one too) and shape (what
+follows the batch in the input; null means any length).
 
 ONNX files come from anywhere. They are opened and run in a process of their own
-(toolkit/models/onnx_process.py), with limits of memory and time that follow from
-the sizes of the file and of the input; tensors outside the file and operators that ONNX does not
-define are refused there.
+(toolkit/models/onnx_process.py), with limits of memory and time that follow from the sizes of the
+file and of the input. Tensors outside the file and operators that ONNX does not define are refused
+there.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _MEMORY = 1 << 29  # bytes that a model may take whatever its size and its input
 
 
 class Whole(nn.Module):
-    """The front-end of a model that has its own inside: inputs pass through."""
+    """The front-end of a model that has its own inside: inputs pass through unchanged."""
 
     def __init__(self, dim: int):
         super().__init__()
@@ -47,10 +46,10 @@ class Whole(nn.Module):
 
 
 class OnnxEmbedder(nn.Module):
-    """A whole embedder in ONNX Runtime: inputs as `read` gives them, (B, S) waves or (B, C, H, W)
-    images -> (B, dim) raw embeddings.
+    """A whole embedder in ONNX Runtime, which gives raw embeddings (B, dim).
 
-    It takes no lengths, so that embedding batches hold equal lengths only; inputs with lengths are
+    It takes inputs as `read` gives them: waves (B, S) or images (B, C, H, W). The graph takes no
+    lengths, so the batches of `embed` hold equal lengths only; inputs that come with lengths are
     cut and run one by one.
     """
 
@@ -61,17 +60,21 @@ class OnnxEmbedder(nn.Module):
         self.session, self.dim, self.shape = session, dim, shape
 
     def forward(self, inputs: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """ValueError for inputs of another shape, and those that the graph cannot take (waves
-        shorter than a frame).
+        """Return the embeddings (B, dim).
+
+        Raises:
+            ValueError: The inputs have another shape, or the graph cannot take them (for instance
+                waves that are shorter than a frame).
         """
-        given = tuple(inputs.shape[1:])
-        if len(given) != len(self.shape) or any(
-            wanted not in (None, size) for wanted, size in zip(self.shape, given, strict=True)
+        shape = tuple(inputs.shape[1:])
+        shape_text = " x ".join(map(str, shape))
+        if len(shape) != len(self.shape) or any(
+            expected not in (None, size) for expected, size in zip(self.shape, shape, strict=True)
         ):
-            wanted_text = " x ".join("any" if size is None else str(size) for size in self.shape)
+            expected_text = " x ".join("any" if size is None else str(size) for size in self.shape)
             raise ValueError(
-                f"inputs of {' x '.join(map(str, given))}; this .onnx model takes {wanted_text}: "
-                "read or resize them so, or export it anew"
+                f"inputs of {shape_text}; this .onnx model takes {expected_text}: read or resize "
+                "them so, or export it anew"
             )
         values = inputs.detach().float().cpu()
         groups = [values]
@@ -85,22 +88,24 @@ class OnnxEmbedder(nn.Module):
                 for group in groups
             ]
         except Exception as error:
-            # onnxruntime has an exception for each of its states, with no base but Exception
+            # onnxruntime has an exception for each of its states, with no base but Exception.
             raise ValueError(
-                f"the .onnx model does not run on inputs of {' x '.join(map(str, given))} "
+                f"the .onnx model does not run on inputs of {shape_text} "
                 f"({str(error).splitlines()[0][:200]})"
             ) from None
         return torch.cat(rows).to(inputs.device)
 
 
 def read(path: Path) -> tuple[TorchEmbedder, dict[str, Any]] | None:
-    """The embedder of a file of `likeness export` and what the file says of it; None for an .onnx
-    file from elsewhere.
+    """Return the embedder of a file of `likeness export`, and what the file states about it.
+
+    Returns:
+        The embedder and the description, or None for an .onnx file from elsewhere.
 
     Raises:
-        ValueError: Damaged, too large, tensors outside, foreign operators, a description that is
-            not one.
-        ImportError: Names the extra to install.
+        ValueError: The file is damaged or too large, has tensors outside it or foreign operators,
+            or has a description that is none.
+        ImportError: A package is missing; the message names the extra to install.
     """
     session = open_session(path)
     text = session.text
@@ -116,10 +121,10 @@ def read(path: Path) -> tuple[TorchEmbedder, dict[str, Any]] | None:
         or stated.get("format") != FORMAT
         or not all(isinstance(stated.get(name), str) for name in names)
     ):
-        found = stated.get("format") if isinstance(stated, dict) else None
+        stored_format = stated.get("format") if isinstance(stated, dict) else None
         raise ValueError(
-            f"{path}: its description is of format {str(found)[:40]!r}, or incomplete; this "
-            f"version of Likeness reads {FORMAT!r}: export it anew"
+            f"{path}: its description is of format {str(stored_format)[:40]!r}, or incomplete; "
+            f"this version of Likeness reads {FORMAT!r}: export it anew"
         )
     shape, outputs, inputs = stated.get("shape"), session.get_outputs(), session.get_inputs()
     if (
@@ -141,21 +146,25 @@ def read(path: Path) -> tuple[TorchEmbedder, dict[str, Any]] | None:
             f"{path}: its description says {stated.get('dim')} dims of {shape}, the graph "
             f"{outputs[0].shape} of {inputs[0].shape}; export it anew"
         )
-    return TorchEmbedder(
-        Whole(shape[0] or 1), OnnxEmbedder(session, stated["dim"], tuple(shape))
-    ).eval(), stated
+    network = OnnxEmbedder(session, stated["dim"], tuple(shape))
+    return TorchEmbedder(Whole(shape[0] or 1), network).eval(), stated
 
 
 def open_session(path: Path) -> Session:
-    """A model of a file from anywhere: on CUDA where onnxruntime has it, with as many threads as
-    torch. Errors as in `read`.
+    """Open a model of a file from anywhere, with as many threads as torch has.
+
+    It runs on CUDA where onnxruntime has it. The errors are those of `read`.
     """
     return Session(path)
 
 
 class Value(NamedTuple):
-    """An input or output: its name, "tensor(float)" or the like, and its sizes, a text or None
-    where one is free.
+    """An input or output of a graph.
+
+    Attributes:
+        name: Its name.
+        type: "tensor(float)" or the like.
+        shape: Its sizes; a free size is a text or None.
     """
 
     name: str
@@ -164,11 +173,11 @@ class Value(NamedTuple):
 
 
 class Session:
-    """An ONNX model that runs in a process of its own, by the methods of ONNX Runtime's
-    InferenceSession that are needed here.
+    """An ONNX model that runs in a process of its own.
 
-    The process ends with this object. One that met a limit, or that a forked process would share,
-    is started anew when it is next asked.
+    It has those methods of ONNX Runtime's InferenceSession that are needed here. The process ends
+    with this object. A process that met a limit, or that a forked process would share, is started
+    anew at the next call.
     """
 
     def __init__(self, path: Path):
@@ -183,9 +192,8 @@ class Session:
         self._open()
 
     def _open(self) -> None:
-        self._process = Process(
-            onnx_process.__name__, "onnx"
-        )  # onnxruntime starts a thread where it is imported, so that it is imported there
+        # onnxruntime is not imported here: it starts a thread in the process that imports it.
+        self._process = Process(onnx_process.__name__, "onnx")
         limits = Limits(
             seconds=10.0 + self._size / 1e7,
             memory=_MEMORY + 6 * self._size + _cuda_memory(),
@@ -200,7 +208,7 @@ class Session:
             limits=limits,
         )
         self._inputs, self._outputs = (
-            [Value(*one) for one in stated[name]] for name in ("inputs", "outputs")
+            [Value(*fields) for fields in stated[name]] for name in ("inputs", "outputs")
         )
         self.text: str | None = stated["text"]
 
@@ -213,18 +221,19 @@ class Session:
     def run(
         self, outputs: Sequence[str] | None, inputs: Mapping[str, np.ndarray[Any, Any]]
     ) -> list[np.ndarray[Any, Any]]:
-        """The outputs.
+        """Return the outputs for these inputs.
 
-        ValueError for inputs that it does not take, and where it takes more memory or time than any
-        network needs of them.
+        Raises:
+            ValueError: The model does not take the inputs, or it takes more memory or time than any
+                network needs for them.
         """
-        given = sum(one.nbytes for one in inputs.values())
+        size = sum(array.nbytes for array in inputs.values())
         # Networks take up to 100 times the memory of their input, and up to 10 s of a slow
         # processor for each megabyte of it.
         limits = Limits(
-            seconds=_SECONDS + given / 7e3,
-            memory=_MEMORY + 2 * self._size + 512 * given + _cuda_memory(),
-            answer=_MEMORY + 64 * given,
+            seconds=_SECONDS + size / 7e3,
+            memory=_MEMORY + 2 * self._size + 512 * size + _cuda_memory(),
+            answer=_MEMORY + 64 * size,
         )
         names = None if outputs is None else list(outputs)
         while True:
@@ -240,12 +249,15 @@ class Session:
                     limits=limits,
                 )[1]
             except Ended:
-                # by an earlier input, perhaps of another thread, or it is that of the process that
-                # this one was forked from
+                # An earlier input ended the process, perhaps one of another thread; or the process
+                # belongs to the one that this one was forked from.
                 if self._process is process:
                     self._open()
 
 
 def _cuda_memory() -> int:
-    """What counts as memory of the process, and lies on the graphics card or is mapped for it."""
+    """Return what CUDA adds to the memory of the process, in bytes.
+
+    It lies on the graphics card, or is only mapped for it, but counts as memory of the process.
+    """
     return 1 << 40 if torch.cuda.is_available() else 0

@@ -1,8 +1,8 @@
-"""What happens to .onnx files in a process of their own (eval.formats.boundary): they are looked
-into, opened and run there, without torch.
+"""What happens to .onnx files in a process of their own: they are checked, opened and run.
 
-ONNX describes programs: loops of any number of rounds, tensors of any size that depend on the
-input. No look at a file bounds these; limits of memory and time on the process that runs it do.
+The process is that of eval.formats.boundary, and has no torch. ONNX describes programs: loops of
+any number of rounds, tensors of any size that depend on the input. No look at a file bounds these;
+limits of memory and time on the process that runs it do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from eval.types import name_first
 
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
 _MAX_DESCRIPTION = 2**20
-_sessions: dict[str, Any] = {}  # by path; several only where eval.formats.boundary has no processes
+# Path -> session. There are several only where eval.formats.boundary has no processes.
+_sessions: dict[str, Any] = {}
 
 
 def open_model(path: str, key: str, threads: int) -> Answer:
@@ -24,15 +25,16 @@ def open_model(path: str, key: str, threads: int) -> Answer:
 
     Args:
         path: The file.
-        key: Of its metadata, what is given back.
-        threads: Of ONNX Runtime.
+        key: The key of the file's metadata whose text is returned.
+        threads: The number of threads of ONNX Runtime.
 
     Returns:
-        {"inputs", "outputs": [[name, type, shape], ...], "text": what the metadata say under the
-        key, or None}, and no arrays.
+        {"inputs": [[name, type, shape], ...], "outputs": the same, "text": what the metadata hold
+        under the key, or None}, and no arrays.
 
     Raises:
-        ValueError: Damaged; outside tensors; operators that ONNX does not define.
+        ValueError: The file is damaged, has tensors in other files, or operators that ONNX does not
+            define.
         ImportError: onnx or onnxruntime is missing.
     """
     try:
@@ -41,24 +43,20 @@ def open_model(path: str, key: str, threads: int) -> Answer:
         raise ImportError(
             f"{path}: an .onnx model needs ONNX Runtime; run `pip install 'likeness[export]'`"
         ) from None
-    held = checked(Path(path))
+    content = checked(Path(path))
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = (
-        threads,
-        1,
-        4,
-    )
-    known = onnxruntime.get_available_providers()
-    cuda = (
-        [("CUDAExecutionProvider", {"use_tf32": 0})] if "CUDAExecutionProvider" in known else []
-    )  # TF32 has three digits, and embeddings would differ
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 4
+    providers: list[Any] = ["CPUExecutionProvider"]
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        # TF32 has three digits only, and embeddings would differ.
+        providers.insert(0, ("CUDAExecutionProvider", {"use_tf32": 0}))
     try:
-        session = onnxruntime.InferenceSession(
-            held, options, providers=[*cuda, "CPUExecutionProvider"]
-        )
+        session = onnxruntime.InferenceSession(content, options, providers=providers)
     except Exception as error:
         raise ValueError(
-            f"{path}: no ONNX model that can be run ({(str(error).splitlines() or ['?'])[0][:200]})"
+            f"{path} is no ONNX model that can be run "
+            f"({(str(error).splitlines() or ['?'])[0][:200]})"
         ) from None
     _sessions[path] = session
     text = session.get_modelmeta().custom_metadata_map.get(key)
@@ -68,51 +66,51 @@ def open_model(path: str, key: str, threads: int) -> Answer:
             "read"
         )
     stated = {
-        "inputs": [_stated(one) for one in session.get_inputs()],
-        "outputs": [_stated(one) for one in session.get_outputs()],
+        "inputs": [_stated(value) for value in session.get_inputs()],
+        "outputs": [_stated(value) for value in session.get_outputs()],
     }
     return {**stated, "text": text}, []
 
 
-def _stated(one: Any) -> list[Any]:
-    return [
-        one.name,
-        one.type,
-        [
-            size if isinstance(size, int) else str(size) if size is not None else None
-            for size in one.shape
-        ],
-    ]
+def _stated(value: Any) -> list[Any]:
+    """Return name, type and shape of an input or output as JSON values."""
+    shape = [size if size is None or isinstance(size, int) else str(size) for size in value.shape]
+    return [value.name, value.type, shape]
 
 
 def run(path: str, outputs: list[str] | None, inputs: list[str], *arrays: Array) -> Answer:
-    """Run a model that open_model opened: None, and its outputs."""
+    """Run a model that `open_model` opened; return None and its outputs."""
     import numpy as np
 
-    found = _sessions[path].run(outputs, dict(zip(inputs, arrays, strict=True)))
-    if not all(isinstance(one, np.ndarray) and one.dtype.kind in "fiub" for one in found):
+    results = _sessions[path].run(outputs, dict(zip(inputs, arrays, strict=True)))
+    if not all(isinstance(array, np.ndarray) and array.dtype.kind in "fiub" for array in results):
         raise ValueError("its outputs are no arrays of numbers")
-    return None, found
+    return None, results
 
 
 def checked(path: Path) -> bytes:
-    """The file's bytes, after a look at what they refer to."""
+    """Return the file's bytes, after a check of what they refer to.
+
+    Raises:
+        ValueError: The file is damaged, has tensors in other files, or operators that ONNX does not
+            define.
+        ImportError: onnx is missing.
+    """
     try:
         import onnx
     except ImportError:
         raise ImportError(
             f"{path}: looking into an .onnx model needs onnx; run `pip install 'likeness[export]'`"
         ) from None
-    held = path.read_bytes()
+    content = path.read_bytes()
     try:
-        model = onnx.ModelProto.FromString(held)
-    except Exception:  # google.protobuf's DecodeError, for one
+        model = onnx.ModelProto.FromString(content)
+    except Exception:  # the DecodeError of google.protobuf, among others
         raise ValueError(
-            f"{path}: no ONNX model that can be run (its protobuf is damaged or truncated)"
+            f"{path} is no ONNX model that can be run (its protobuf is damaged or truncated)"
         ) from None
-    own = {
-        (one.domain, one.name) for one in model.functions
-    }  # by name: a function of a domain allows no other operator of it
+    # Domain and name together: a function of a domain allows no other operator of that domain.
+    own = {(function.domain, function.name) for function in model.functions}
     foreign: dict[str, None] = {}
     outside: dict[str, None] = {}
     for graph in (model.graph, *model.functions):
@@ -132,11 +130,11 @@ def checked(path: Path) -> bytes:
             f"{path}: {len(outside)} tensors lie in other files ({name_first(outside)}); these are "
             "refused: export it as one file"
         )
-    return held
+    return content
 
 
 def parts(graph: Any) -> Iterator[Any]:
-    """All nodes and tensors of an ONNX graph or function, those of inner graphs too."""
+    """Yield all nodes and tensors of an ONNX graph or function, those of inner graphs too."""
     tensors = [*getattr(graph, "initializer", ())]
     for sparse in getattr(graph, "sparse_initializer", ()):
         tensors += [sparse.values, sparse.indices]

@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-Part = Callable[
-    ..., Any
-]  # a class or function of toolkit, modalities or eval, usually in functools.partial
+# A class or function of toolkit, modalities or eval, usually in functools.partial.
+Part = Callable[..., Any]
 HOMES = ("toolkit", "modalities", "eval")  # the packages that a description may name
-# Modules that version 0.1 named otherwise. What it wrote is read by these names.
+# Version 0.1 gave these modules other names. Its checkpoints are read through this table.
 RENAMED = {
     "eval.lfw": "eval.protocols.lfw",
     "eval.trials": "eval.formats.trials",
@@ -28,7 +27,7 @@ RENAMED = {
 
 
 class Parts(Protocol):
-    """What a checkpoint keeps of a recipe by itself: enough to embed."""
+    """What a checkpoint keeps of a recipe by itself; it is enough to embed."""
 
     @property
     def modality(self) -> str: ...
@@ -41,20 +40,32 @@ class Parts(Protocol):
 
 
 def describe(value: Any, name: str = "recipe") -> Any:
-    """A recipe or a part as JSON values.
+    """Return a recipe or a part as JSON values.
 
-    Parts become {"call": "toolkit.module.Name", "args": {...}}; lambdas and recipe-local functions
-    are refused.
+    A part becomes {"call": "toolkit.module.Name", "args": {...}}.
+
+    Args:
+        value: A recipe, a part, or a value in one.
+        name: What an error calls the value.
+
+    Raises:
+        ValueError: The value contains a lambda, a function that is defined in the recipe's file, or
+            a part with positional arguments.
+
+    Example:
+        >>> from toolkit.data.pixels import PixelScale
+        >>> describe(partial(PixelScale, scale=1.0))
+        {'call': 'toolkit.data.pixels.PixelScale', 'args': {'scale': 1.0}}
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
-            one.name: describe(getattr(value, one.name), one.name)
-            for one in dataclasses.fields(value)
+            field.name: describe(getattr(value, field.name), field.name)
+            for field in dataclasses.fields(value)
         }
     if isinstance(value, Mapping):
-        return {str(key): describe(one, f"{name}.{key}") for key, one in value.items()}
+        return {str(key): describe(inner, f"{name}.{key}") for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [describe(one, name) for one in value]
+        return [describe(inner, name) for inner in value]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     func, keywords = (value.func, value.keywords) if isinstance(value, partial) else (value, {})
@@ -72,12 +83,17 @@ def describe(value: Any, name: str = "recipe") -> Any:
         )
     return {
         "call": f"{module}.{qualname}",
-        "args": {key: describe(one, f"{name}.{key}") for key, one in keywords.items()},
+        "args": {key: describe(inner, f"{name}.{key}") for key, inner in keywords.items()},
     }
 
 
 def renamed(description: Any) -> Any:
-    """A description with the module names of this version in place of those of version 0.1."""
+    """Replace the module names of version 0.1 in a description by those of this version.
+
+    Example:
+        >>> renamed({"call": "toolkit.pixels.PixelScale", "args": {}})
+        {'call': 'toolkit.data.pixels.PixelScale', 'args': {}}
+    """
     if isinstance(description, list):
         return [renamed(value) for value in description]
     if not isinstance(description, dict):

@@ -11,11 +11,17 @@ from toolkit.parallel import distributed
 
 
 def synced(network: nn.Module, device: torch.device) -> nn.Module:
-    """The network with every batch norm taking its statistics from the batches of all processes;
-    names in the state_dict stay.
+    """Let every batch norm of a network take its statistics from the batches of all processes.
 
-    On GPUs torch.nn.SyncBatchNorm, which has no version for CPUs: there the same sums in a forward
-    pass of our own.
+    Names in the state_dict stay. On GPUs this is torch.nn.SyncBatchNorm. It has no version for
+    CPUs; there a forward pass of our own computes the same sums.
+
+    Args:
+        network: The network. On a CPU it is changed in place.
+        device: Where the network runs.
+
+    Returns:
+        The network to use.
     """
     if device.type == "cuda":
         return cast(nn.Module, nn.SyncBatchNorm.convert_sync_batchnorm(network))  # type: ignore[no-untyped-call]
@@ -29,8 +35,9 @@ def synced(network: nn.Module, device: torch.device) -> nn.Module:
 
 
 class _OnCPU(nn.modules.batchnorm._BatchNorm):
-    """A batch norm whose mean and variance are those of all processes' rows: two sums and a count,
-    added up with their gradient.
+    """A batch norm whose mean and variance are those of all processes' rows.
+
+    Two sums and a count are added up over the processes, with their gradient.
     """
 
     def _check_input_dim(self, input: Tensor) -> None:
@@ -42,28 +49,12 @@ class _OnCPU(nn.modules.batchnorm._BatchNorm):
         axes = [axis for axis in range(x.ndim) if axis != 1]
         shape = [1, -1] + [1] * (x.ndim - 2)
         rows = torch.tensor([x.numel() / x.shape[1]], dtype=torch.float64)
-        wide = x.double()  # the second pass over centred values is saved by summing in float64
+        wide = x.double()  # sums in float64 save a second pass over centred values
         sums = distributed.total(torch.cat([wide.sum(axes), wide.square().sum(axes), rows]))
         first, second, count = sums[: x.shape[1]], sums[x.shape[1] : -1], sums[-1]
         mean = first / count
         variance = (second / count - mean.square()).clamp(min=0.0)
-        if (
-            self.track_running_stats
-            and self.running_mean is not None
-            and self.running_var is not None
-        ):
-            with torch.no_grad():
-                if self.num_batches_tracked is not None:
-                    self.num_batches_tracked.add_(1)
-                share = (
-                    1 / float(self.num_batches_tracked or 1)
-                    if self.momentum is None
-                    else self.momentum
-                )
-                self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
-                self.running_var.lerp_(
-                    (variance * count / (count - 1).clamp(min=1)).to(self.running_var.dtype), share
-                )
+        self._track(mean, variance * count / (count - 1).clamp(min=1))
         scale = (variance + self.eps).rsqrt()
         if self.affine:
             scale = scale * self.weight.double()
@@ -71,3 +62,16 @@ class _OnCPU(nn.modules.batchnorm._BatchNorm):
         if self.affine:
             shift = shift + self.bias.double()
         return (wide * scale.view(shape) + shift.view(shape)).to(x.dtype)
+
+    @torch.no_grad()
+    def _track(self, mean: Tensor, variance: Tensor) -> None:
+        """Move the running statistics towards those of this batch."""
+        if not self.track_running_stats or self.running_mean is None or self.running_var is None:
+            return
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+        share = self.momentum
+        if share is None:  # then the running statistics are the means over all batches
+            share = 1 / float(self.num_batches_tracked or 1)
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
+        self.running_var.lerp_(variance.to(self.running_var.dtype), share)

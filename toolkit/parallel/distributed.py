@@ -1,9 +1,9 @@
-"""The processes of one training run: the group that torchrun starts, and collectives with
-gradients. What losses make of them: toolkit/parallel/spread.py.
+"""The processes of one training run: the group that torchrun starts, and its collectives.
 
-The collectives' backward passes are their adjoints, which sum over the processes. Nothing depends
-on how the batch is cut: slices may be of different lengths and empty. Without torchrun there is one
-process, and all of this does nothing.
+The collectives have gradients. Their backward passes are their adjoints, which sum over the
+processes. Nothing depends on how the batch is cut: slices may have different lengths and may be
+empty. Without torchrun there is one process, and all of this does nothing. What losses make of the
+collectives is in toolkit/parallel/spread.py.
 """
 
 from __future__ import annotations
@@ -20,16 +20,23 @@ from torch import Tensor, distributed
 from torch.autograd.function import once_differentiable
 
 # The group
+# --------------------------------------------------------------------------------------------------
 
 
 def start(*, timeout_seconds: float = 600.0) -> torch.device | None:
-    """Join the processes that torchrun started; returns this one's device.
+    """Join the processes that torchrun started, and return the device of this one.
 
-    None, and nothing done, without torchrun or with one process.
+    It reads RANK, WORLD_SIZE and LOCAL_RANK. Tensors on the CPU go through gloo, those on a GPU
+    through NCCL.
 
-    Reads RANK, WORLD_SIZE and LOCAL_RANK. Tensors of the CPU go through gloo, of a GPU through
-    NCCL. A collective that waits longer than the timeout for a process is an error. ValueError if
-    there are more processes on this machine than GPUs, while it has GPUs.
+    Args:
+        timeout_seconds: A collective that waits longer than this for a process raises an error.
+
+    Returns:
+        The device; None, with nothing done, without torchrun or with one process.
+
+    Raises:
+        ValueError: This machine has GPUs, but fewer of them than processes.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return None
@@ -51,8 +58,10 @@ def start(*, timeout_seconds: float = 600.0) -> torch.device | None:
 
 
 def end() -> None:
-    """Leave the group, if there is one: together with the others, unless called while an exception
-    passes (in a finally), when they may be anywhere.
+    """Leave the group, if there is one, together with the other processes.
+
+    While an exception passes (in a finally), the others may be anywhere, and this process does not
+    wait for them.
     """
     if distributed.is_initialized():
         if sys.exc_info()[0] is None:
@@ -61,23 +70,23 @@ def end() -> None:
 
 
 def rank() -> int:
-    """This process's number; 0 without a group."""
+    """Return this process's number; 0 without a group."""
     return distributed.get_rank() if distributed.is_initialized() else 0
 
 
 def world() -> int:
-    """The number of processes; 1 without a group."""
+    """Return the number of processes; 1 without a group."""
     return distributed.get_world_size() if distributed.is_initialized() else 1
 
 
 def is_main() -> bool:
-    """Whether this is the process that logs and writes."""
+    """Say whether this is the process that logs and writes."""
     return rank() == 0
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether an error of a collective says that another process is gone or does not answer."""
-    told = str(error).lower()
+    """Say whether an error of a collective means that another process does not answer any more."""
+    text = str(error).lower()
     signs = (
         "connection closed by peer",
         "connection reset",
@@ -87,7 +96,7 @@ def is_lost(error: BaseException) -> bool:
         "nccl",
         "remote process",
     )
-    return world() > 1 and isinstance(error, RuntimeError) and any(one in told for one in signs)
+    return world() > 1 and isinstance(error, RuntimeError) and any(sign in text for sign in signs)
 
 
 def wait() -> None:
@@ -96,8 +105,9 @@ def wait() -> None:
 
 
 def any_rank(flag: bool) -> bool:
-    """Whether `flag` is true in any process: the same answer in all (Ctrl-C, a loss that is not
-    finite).
+    """Say whether `flag` is true in any process; the answer is the same in all of them.
+
+    It is asked for Ctrl-C and for a loss that is not finite.
     """
     return bool(largest(torch.tensor([flag], dtype=torch.int64)))
 
@@ -105,7 +115,7 @@ def any_rank(flag: bool) -> bool:
 def on_main(work: Callable[[], object]) -> None:
     """Run `work` in the main process.
 
-    Where it raises, all others raise as well, instead of waiting for it.
+    Where it raises there, all other processes raise a ValueError instead of waiting for it.
     """
     error: Exception | None = None
     if is_main():
@@ -114,17 +124,15 @@ def on_main(work: Callable[[], object]) -> None:
         except Exception as caught:
             error = caught
     if any_rank(error is not None):
-        raise (
-            error
-            if error is not None
-            else ValueError(
+        if error is None:
+            error = ValueError(
                 f"process {rank()}: the first process has refused to go on, and says why"
             )
-        )
+        raise error
 
 
 def broadcast(x: Tensor, source: int = 0) -> Tensor:
-    """Overwrite `x` with process `source`'s; returns it."""
+    """Overwrite `x` with the values that it has in process `source`, and return it."""
     if world() > 1:
         whole = x.detach().contiguous()
         distributed.broadcast(whole, source)
@@ -134,25 +142,29 @@ def broadcast(x: Tensor, source: int = 0) -> Tensor:
 
 
 def agree(**values: Any) -> None:
-    """ValueError naming each value that is not the same in every process, and the processes that
-    differ from process 0. Values: anything JSON can write.
+    """Check that each value is the same in every process.
+
+    Args:
+        **values: Anything that JSON can write; other values are compared by their repr.
+
+    Raises:
+        ValueError: Some values differ. Each is named, with the processes that differ from process
+            0.
     """
     text = torch.tensor(
         list(json.dumps(values, sort_keys=True, default=repr).encode()), dtype=torch.uint8
     )
     lengths = lengths_of(len(text), text.device)
-    found = [
-        json.loads(bytes(part.tolist()))
-        for part in torch.split(gather_plain(text, lengths), lengths)
-    ]
+    parts = torch.split(gather_plain(text, lengths), lengths)
+    by_process = [json.loads(bytes(part.tolist())) for part in parts]
     wrong = []
-    for name in sorted({name for one in found for name in one}):
-        theirs = [json.dumps(one[name]) if name in one else "nothing" for one in found]
-        differ = [k for k in range(len(found)) if theirs[k] != theirs[0]]
+    for name in sorted({name for stated in by_process for name in stated}):
+        theirs = [json.dumps(own[name]) if name in own else "nothing" for own in by_process]
+        differ = [k for k in range(len(theirs)) if theirs[k] != theirs[0]]
         if differ:
-            others = ", ".join(f"{theirs[k]} in process {k}" for k in differ[:5]) + (
-                ", ..." if len(differ) > 5 else ""
-            )
+            others = ", ".join(f"{theirs[k]} in process {k}" for k in differ[:5])
+            if len(differ) > 5:
+                others += ", ..."
             wrong.append(f"{name} is {theirs[0]} in process 0, but {others}")
     if wrong:
         raise ValueError(
@@ -162,14 +174,17 @@ def agree(**values: Any) -> None:
 
 
 # Collectives
+# --------------------------------------------------------------------------------------------------
 
 
 def gather(x: Tensor, lengths: list[int] | None = None) -> Tensor:
-    """(n, ...) -> (N, ...): the rows of all processes in their order, n being any number.
+    """Return the rows of all processes in their order: (n, ...) -> (N, ...), for any n.
 
-    The gradient is the sum of the processes', cut to the own rows.
+    The gradient is the sum of the processes' gradients, cut to this process's own rows.
 
-    lengths: every process's n where it is known, which saves asking for it.
+    Args:
+        x: This process's rows.
+        lengths: Every process's n where it is known, which saves asking for it.
     """
     if world() == 1:
         return x
@@ -178,14 +193,14 @@ def gather(x: Tensor, lengths: list[int] | None = None) -> Tensor:
 
 
 def gather_plain(x: Tensor, lengths: list[int] | None = None) -> Tensor:
-    """gather without gradient, of any type."""
-    return (
-        x.detach() if world() == 1 else _join(x.detach(), lengths or lengths_of(len(x), x.device))
-    )
+    """Gather as `gather` does, without gradient and for tensors of any type."""
+    if world() == 1:
+        return x.detach()
+    return _join(x.detach(), lengths or lengths_of(len(x), x.device))
 
 
 def total(x: Tensor) -> Tensor:
-    """Sum over the processes, element by element; so is its gradient."""
+    """Return the sum over the processes, element by element; its gradient is such a sum too."""
     if world() == 1:
         return x
     made: Tensor = _Total.apply(x)  # type: ignore[no-untyped-call]
@@ -193,7 +208,7 @@ def total(x: Tensor) -> Tensor:
 
 
 def largest(x: Tensor) -> Tensor:
-    """The largest over the processes, element by element; without gradient."""
+    """Return the largest value over the processes, element by element, without gradient."""
     x = x.detach().clone()
     if world() > 1:
         distributed.all_reduce(x, distributed.ReduceOp.MAX)
@@ -201,26 +216,25 @@ def largest(x: Tensor) -> Tensor:
 
 
 def lengths_of(length: int, device: torch.device) -> list[int]:
-    """`length` in every process."""
-    found = torch.zeros(world(), dtype=torch.int64, device=device)
-    found[rank()] = length
-    return [int(one) for one in total(found)]
+    """Return what `length` is in every process."""
+    lengths = torch.zeros(world(), dtype=torch.int64, device=device)
+    lengths[rank()] = length
+    return [int(value) for value in total(lengths)]
 
 
 def _padded(x: Tensor, length: int) -> Tensor:
-    return (
-        x.contiguous()
-        if len(x) == length
-        else torch.cat([x, x.new_zeros(length - len(x), *x.shape[1:])])
-    )
+    """Return x with zeros below it, up to this number of rows."""
+    if len(x) == length:
+        return x.contiguous()
+    return torch.cat([x, x.new_zeros(length - len(x), *x.shape[1:])])
 
 
 def _join(x: Tensor, lengths: list[int]) -> Tensor:
-    """Collectives want equal shapes: slices travel padded to the longest."""
+    """Gather the rows of all processes; since collectives need equal shapes, they travel padded."""
     longest = max(lengths)
-    found = [x.new_empty(longest, *x.shape[1:]) for _ in lengths]
-    distributed.all_gather(found, _padded(x, longest))
-    return torch.cat([one[:length] for one, length in zip(found, lengths, strict=True)])
+    parts = [x.new_empty(longest, *x.shape[1:]) for _ in lengths]
+    distributed.all_gather(parts, _padded(x, longest))
+    return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])
 
 
 class _Gather(torch.autograd.Function):
@@ -233,7 +247,7 @@ class _Gather(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         longest = max(ctx.lengths)
-        parts = [_padded(one, longest) for one in torch.split(grad, ctx.lengths)]
+        parts = [_padded(part, longest) for part in torch.split(grad, ctx.lengths)]
         mine = torch.empty_like(parts[0])
         distributed.reduce_scatter(mine, parts)
         return mine[: ctx.lengths[rank()]], None

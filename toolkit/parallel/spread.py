@@ -1,22 +1,25 @@
-"""Losses in many processes: the whole batch for every loss, and classes spread over the processes
-(Partial FC).
+"""Losses in many processes: the whole batch for every loss, and classes spread over processes.
 
-One rule: **the loss always sees the whole batch.** Each process embeds its slice; loss_of() gathers
-the slices, and every process computes the loss L of the whole batch and calls backward on L itself.
-The collectives of toolkit/parallel/distributed.py have adjoints for gradients, which sum over the W
-processes:
-  - the gradient at a process's own embeddings is W dL/dz; DistributedDataParallel, which averages
-    the backbone's gradients, makes it exact;
-  - for a loss parameter that every process has whole, the mean over the processes is exact, and for
-    one that is sharded by class, the own gradient / W: average_gradients() does both.
-A loss that draws pairs at random may draw others in every process; then the mean of the processes'
+One rule holds: **the loss always sees the whole batch.** Each process embeds its slice. `loss_of`
+gathers the slices, and every process computes the loss L of the whole batch and calls backward on L
+itself. The collectives of toolkit/parallel/distributed.py have adjoints for gradients, which sum
+over the W processes:
+
+- The gradient at a process's own embeddings is W dL/dz. DistributedDataParallel averages the
+  backbone's gradients, which makes it exact.
+- For a loss parameter that every process has whole, the mean of the gradients over the processes is
+  exact. For one that is sharded by class, the own gradient divided by W is. `average_gradients`
+  does both.
+
+A loss that draws pairs at random may draw others in every process. Then the mean of the processes'
 losses is trained.
 
-Sampling of classes (Partial FC, An et al. 2021 and 2022): with rate < 1 every process takes the
-batch's classes among its own, and random others up to rate x its classes; the loss is that of their
-union. Rows that were not drawn have gradient 0 but are not frozen: momentum moves them on along
-their old direction, and weight decay shrinks them. So does insightface's partial_fc_v2.py; its
-older partial_fc.py kept weight and momentum of such rows as they were.
+Sampling of classes (Partial FC, An et al. 2021 and 2022): with rate < 1 every process takes those
+of its classes that the batch has, and random others until it has rate times its classes. The loss
+is that of the union over the processes. Rows that were not drawn have gradient 0 but are not
+frozen: momentum moves them on along their old direction, and weight decay shrinks them.
+insightface's partial_fc_v2.py does so too; its older partial_fc.py kept weight and momentum of such
+rows as they were.
 """
 
 from __future__ import annotations
@@ -46,8 +49,13 @@ from toolkit.vmf.precision import full
 
 @dataclass(frozen=True)
 class Layout:
-    """How a loss was sharded: the class axis of its parameters and buffers by their names, the
-    number of all classes, and this process's: start..stop - 1.
+    """How a loss was sharded over the processes.
+
+    Attributes:
+        axes: Name of a parameter or buffer -> the axis of it that counts the classes.
+        num_classes: The number of all classes.
+        start: The first class of this process.
+        stop: The class after its last one.
     """
 
     axes: Mapping[str, int]
@@ -57,58 +65,57 @@ class Layout:
 
 
 def class_axes(loss_part: Callable[[int, int], nn.Module], dim: int) -> dict[str, int]:
-    """The class axis of every parameter and buffer of loss_part(dim, num_classes) that has one, by
-    its name in the state_dict.
+    """Find the class axis of every parameter and buffer of a loss that has one.
 
-    Found by building the loss twice without memory (on the meta device), with two numbers of
-    classes, and comparing shapes. ValueError for a tensor that grows with the classes otherwise
-    than by one row per class.
+    The loss is built twice without memory (on the meta device), with two numbers of classes, and
+    the shapes are compared.
+
+    Args:
+        loss_part: Builds the loss from (dim, num_classes).
+        dim: The size of the embeddings.
+
+    Returns:
+        Name in the state_dict -> axis.
+
+    Raises:
+        ValueError: A tensor grows with the classes otherwise than by one row per class.
     """
     counts = 11, 13
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         few, many = (loss_part(dim, count).state_dict() for count in counts)
     axes: dict[str, int] = {}
-    for name, one in few.items():
-        differ = [
-            axis
-            for axis, sizes in enumerate(zip(one.shape, many[name].shape, strict=True))
-            if sizes[0] != sizes[1]
-        ]
+    for name, tensor in few.items():
+        shape, wider = tensor.shape, many[name].shape
+        sizes = enumerate(zip(shape, wider, strict=True))
+        differ = [axis for axis, (size, other) in sizes if size != other]
         if not differ:
             continue
-        if len(differ) > 1 or (one.shape[differ[0]], many[name].shape[differ[0]]) != counts:
+        if len(differ) > 1 or (shape[differ[0]], wider[differ[0]]) != counts:
             raise ValueError(
-                f"{name} is {tuple(one.shape)} for {counts[0]} classes and "
-                f"{tuple(many[name].shape)} for {counts[1]}: not one row per class"
+                f"{name} is {tuple(shape)} for {counts[0]} classes and {tuple(wider)} for "
+                f"{counts[1]}: not one row per class"
             )
         axes[name] = differ[0]
     return axes
 
 
 def shard(loss: nn.Module, axes: Mapping[str, int]) -> Layout:
-    """Cut `loss`, built with all classes, down to this process's classes, in place; `axes` from
-    class_axes. With one process nothing is cut.
+    """Cut a loss that was built with all classes down to this process's classes, in place.
 
-    Classes are cut as torch.chunk does, so that as_dtensor describes them. Parameters are new
-    objects: make the optimiser afterwards. Their names and loss.num_classes stay. From then on the
-    loss is called through loss_of(). Every process must have built the same values (same seed), so
-    that any number of processes starts equal. ValueError for a loss that does not support it, and
-    for more processes than can have a class each.
+    With one process nothing is cut. Classes are cut as torch.chunk does, so that `as_dtensor`
+    describes them. Parameters are new objects, so make the optimiser afterwards; their names and
+    loss.num_classes stay. From then on the loss is called through `loss_of`. Every process must
+    have built the same values (same seed), so that any number of processes starts equal.
+
+    Args:
+        loss: The loss.
+        axes: The class axes, from `class_axes`.
+
+    Raises:
+        ValueError: The loss does not support it, or there are more processes than can have a class
+            each.
     """
-    owners = {
-        name.rpartition(".")[0] for name in axes
-    }  # without PROXY too: MarginLoss keeps a beta per class, which it indexes by y itself
-    parts = [
-        one for path, one in loss.named_modules() if getattr(one, "PROXY", False) or path in owners
-    ]
-    cannot = [type(one).__name__ for one in parts if not getattr(one, "SHARDS", False)]
-    if cannot or not axes:
-        what = (
-            f"{name_first(cannot)} cannot be sharded by class"
-            if cannot
-            else f"{type(loss).__name__} has nothing to shard: no parameter has a class axis"
-        )
-        raise ValueError(f"{what}; leave it whole in every process")
+    _check_shards(loss, axes)
     classes = int(loss.num_classes)  # type: ignore[arg-type]
     size = -(-classes // world())
     first, last = rank() * size, min((rank() + 1) * size, classes)
@@ -118,26 +125,43 @@ def shard(loss: nn.Module, axes: Mapping[str, int]) -> Layout:
             "any; start fewer processes"
         )
     if world() > 1:
-        cut: dict[int, nn.Parameter] = {}  # a parameter that two parts share stays one
+        cut: dict[int, nn.Parameter] = {}  # a parameter that two parts share remains a single one
         for name, axis in axes.items():
             path, _, own = name.rpartition(".")
             module, whole = loss.get_submodule(path), loss.get_submodule(path).__getattr__(own)
             assert isinstance(whole, Tensor) and whole.shape[axis] == classes, name  # noqa: PT018
-            local = (
-                whole.detach()
-                .narrow(axis, first, last - first)
-                .clone(memory_format=torch.contiguous_format)
-            )
+            rows = whole.detach().narrow(axis, first, last - first)
+            local = rows.clone(memory_format=torch.contiguous_format)
             if isinstance(whole, nn.Parameter):
-                local = cut.setdefault(
-                    id(whole), nn.Parameter(local, requires_grad=whole.requires_grad)
-                )
+                parameter = nn.Parameter(local, requires_grad=whole.requires_grad)
+                local = cut.setdefault(id(whole), parameter)
             setattr(module, own, local)
         loss.register_forward_pre_hook(_refuse_alone)
     return Layout(dict(axes), classes, first, last)
 
 
+def _check_shards(loss: nn.Module, axes: Mapping[str, int]) -> None:
+    """Raise ValueError unless every part of the loss that depends on the classes supports it."""
+    # A part may have a tensor by class and no PROXY: MarginLoss keeps a beta per class, which it
+    # indexes by y itself.
+    owners = {name.rpartition(".")[0] for name in axes}
+    parts = [
+        module
+        for path, module in loss.named_modules()
+        if getattr(module, "PROXY", False) or path in owners
+    ]
+    cannot = [type(module).__name__ for module in parts if not getattr(module, "SHARDS", False)]
+    if cannot:
+        what = f"{name_first(cannot)} cannot be sharded by class"
+    elif not axes:
+        what = f"{type(loss).__name__} has nothing to shard: no parameter has a class axis"
+    else:
+        return
+    raise ValueError(f"{what}; leave it whole in every process")
+
+
 def _refuse_alone(loss: nn.Module, _: Any) -> None:
+    """Refuse a call of a sharded loss that does not come from `loss_of`."""
     if not is_sharded():
         raise RuntimeError(
             f"{type(loss).__name__} holds the classes of one process only: call it through "
@@ -156,48 +180,63 @@ def loss_of(
     seed: int = 0,
     step: int = 0,
 ) -> Tensor:
-    """The loss of the whole batch, of which z (n, D), y (n,) and z_key (n, D) are this process's
-    slice, n being any number; the same value in every process.
+    """Return the loss of the whole batch, of which this process has a slice.
 
-    layout: what shard() returned, None for a loss that is whole in every process. rate: the share
-    of its classes that every process draws (see the top of the file); the draw depends on seed,
-    step and process only. Call backward on the value as it is, then average_gradients(). A process
-    whose n is 0 needs a (0, D) z that requires grad all the same. ValueError for a rate outside (0,
-    1], or below 1 without a layout.
+    The value is the same in every process. Call backward on it as it is, then `average_gradients`.
+
+    Args:
+        loss: The loss.
+        z: This process's embeddings (n, D), for any n. Where n is 0, z has to require grad all the
+            same.
+        y: Their classes (n,).
+        z_key: The embeddings (n, D) of a second network, for losses that use one.
+        layout: What `shard` returned; None for a loss that is whole in every process.
+        rate: The share of its classes that every process draws (see the top of the file).
+        seed: The draw depends on seed, step and process only.
+        step: The number of the training step.
+
+    Raises:
+        ValueError: The rate is outside (0, 1], or below 1 without a layout.
     """
     if not 0 < rate <= 1 or (layout is None and rate < 1):
         raise ValueError(f"rate={rate} must be in (0, 1], and 1 for a loss that is not sharded")
     lengths = lengths_of(len(y), y.device)
-    z, y, z_key = (
-        gather(full(z), lengths),
-        gather_plain(y, lengths),
-        None if z_key is None else gather_plain(z_key, lengths),
-    )
+    z, y = gather(full(z), lengths), gather_plain(y, lengths)
+    z_key = None if z_key is None else gather_plain(z_key, lengths)
     if layout is None or (world() == 1 and rate == 1):
         made: Tensor = loss(z, y, z_key)
         return made
-    held = torch.arange(layout.start, layout.stop, device=y.device)
+    own = torch.arange(layout.start, layout.stop, device=y.device)
     if rate == 1:
-        with sharded(Shard(held, total, largest, gather)):
+        with sharded(Shard(own, total, largest, gather)):
             whole: Tensor = loss(z, y, z_key)
             return whole
-    read = torch.cat([y, *(one.reads(y) for one in loss.modules() if hasattr(one, "reads"))])  # type: ignore[operator]
-    drawn = draw(read - layout.start, len(held), rate, seed=(seed, step, rank()))
-    tensors = {
-        name: one
-        for name, one in [*loss.named_parameters(), *loss.named_buffers()]
+    # Some parts of a loss read rows of other classes than those of y.
+    more = (part.reads(y) for part in loss.modules() if hasattr(part, "reads"))  # type: ignore[operator]
+    read = torch.cat([y, *more])
+    drawn = draw(read - layout.start, len(own), rate, seed=(seed, step, rank()))
+    rows = {
+        name: tensor.index_select(layout.axes[name], drawn)
+        for name, tensor in (*loss.named_parameters(), *loss.named_buffers())
         if name in layout.axes
     }
-    rows = {name: one.index_select(layout.axes[name], drawn) for name, one in tensors.items()}
-    with sharded(Shard(held[drawn], total, largest, gather)):
-        part: Tensor = torch.func.functional_call(loss, rows, (z, y, z_key))
-        return part
+    with sharded(Shard(own[drawn], total, largest, gather)):
+        drawn_loss: Tensor = torch.func.functional_call(loss, rows, (z, y, z_key))
+        return drawn_loss
 
 
 @torch.no_grad()
 def draw(wanted: Tensor, size: int, rate: float, *, seed: tuple[int, ...]) -> Tensor:
-    """(n,) ascending numbers below `size`: all of `wanted` in 0..size - 1, and random others until
-    there are rate * size (rounded down, at least one).
+    """Draw numbers below `size`: all wanted ones, and random others up to a share of `size`.
+
+    Args:
+        wanted: (n,) numbers; those outside 0..size - 1 belong to other processes and are ignored.
+        size: The number of classes to draw from.
+        rate: The share that is drawn: rate * size numbers, rounded down, at least one.
+        seed: Decides the draw.
+
+    Returns:
+        The numbers, ascending.
     """
     here = torch.unique(wanted[(wanted >= 0) & (wanted < size)])
     generator = torch.Generator(wanted.device).manual_seed(
@@ -210,13 +249,15 @@ def draw(wanted: Tensor, size: int, rate: float, *, seed: tuple[int, ...]) -> Te
 
 @torch.no_grad()
 def average_gradients(loss: nn.Module, layout: Layout | None = None) -> None:
-    """After backward, make the gradients of the loss's parameters exact: the mean over the
-    processes, and 1 / W of those that `layout` says are sharded.
+    """Make the gradients of the loss's parameters exact, after backward.
+
+    They become the mean over the processes; those that `layout` calls sharded are divided by the
+    number of processes.
     """
     if world() == 1:
         return
     for name, parameter in loss.named_parameters():
-        if parameter.grad is not None:  # the same in every process: all run the same graph
+        if parameter.grad is not None:  # all processes run the same graph, so it is so in all
             if layout is None or name not in layout.axes:
                 processes.all_reduce(parameter.grad)
             parameter.grad.div_(world())
@@ -229,35 +270,43 @@ def clip_gradients(
     loss: nn.Module | None = None,
     layout: Layout | None = None,
 ) -> Tensor:
-    """Scale the gradients of `parameters` so that their joint norm is max_norm at most; returns the
-    norm before. After average_gradients.
+    """Scale gradients so that their joint norm is at most max_norm; return the norm before.
 
-    Like nn.utils.clip_grad_norm_, but the norm counts the sharded parameters of all processes, so
-    that all scale by the same number and stay equal.
+    Call it after `average_gradients`. It is like nn.utils.clip_grad_norm_, but the norm counts the
+    sharded parameters of all processes, so that all scale by the same number and stay equal.
+
+    Args:
+        parameters: The parameters whose gradients are scaled.
+        max_norm: The largest norm.
+        loss: The loss, where it is sharded.
+        layout: What `shard` returned.
     """
-    shares = (
-        {id(one) for name, one in loss.named_parameters() if name in layout.axes}
-        if loss is not None and layout is not None
-        else set()
-    )
-    given = [one for one in parameters if one.grad is not None]
-    norms = [
-        nn.utils.get_total_norm(
-            [one.grad for one in given if one.grad is not None and (id(one) in shares) is apart]
-        )
-        for apart in (False, True)
-    ]
-    norm = torch.hypot(norms[0], total(norms[1].to(norms[0].device).square()).sqrt())
-    nn.utils.clip_grads_with_norm_(given, max_norm, norm)
+    shares: set[int] = set()
+    if loss is not None and layout is not None:
+        shares = {id(x) for name, x in loss.named_parameters() if name in layout.axes}
+    trained = [parameter for parameter in parameters if parameter.grad is not None]
+    gradients: dict[bool, list[Tensor]] = {False: [], True: []}  # by whether they are sharded
+    for parameter in trained:
+        assert parameter.grad is not None
+        gradients[id(parameter) in shares].append(parameter.grad)
+    own, parts = (nn.utils.get_total_norm(gradients[apart]) for apart in (False, True))
+    norm = torch.hypot(own, total(parts.to(own.device).square()).sqrt())
+    nn.utils.clip_grads_with_norm_(trained, max_norm, norm)
     return norm
 
 
 def as_dtensor(local: Tensor, axis: int, num_classes: int) -> Tensor:
-    """A DTensor of all classes that shares memory with this process's part:
+    """Describe this process's part of a tensor as a DTensor of all classes that shares its memory.
+
     torch.distributed.checkpoint saves it, and loads it into any number of processes.
 
-    `local` may be a parameter, a buffer, or the optimiser's state of one (momentum). With one
-    process `local` itself is returned, without gradient.
+    Args:
+        local: A parameter, a buffer, or the optimiser's state of one (momentum).
+        axis: Its class axis.
+        num_classes: The number of all classes.
+
+    Returns:
+        The DTensor; with one process `local` itself, without gradient.
     """
     if world() == 1:
         return local.detach()
