@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 
 import toolkit.losses
+from toolkit.losses.contract import Spreadable
 
 PAGE = Path(__file__).parent / "losses.md"
 CONSTANTS = ("PAPER", "GEOMETRY", "PROXY", "COMPARES", "NORMALISED", "VERIFIED", "NOTES")
@@ -94,7 +95,7 @@ def _short(value: Any) -> str:
 
 
 def _shards(cls: Any) -> str:
-    return "" if not cls.PROXY else "yes" if getattr(cls, "SHARDS", False) else "no"
+    return "" if not cls.PROXY else "yes" if isinstance(cls, Spreadable) else "no"
 
 
 def page() -> str:

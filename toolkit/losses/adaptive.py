@@ -33,7 +33,7 @@ class CircleSoftmax(nn.Module):
     PAPER: ClassVar[str] = "Sun et al. 2020"
     GEOMETRY: ClassVar[str] = "angular"
     PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
+    spreads_classes = True
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "z, proxies"
     VERIFIED: ClassVar[str] = "circle_class__own; loops"
@@ -78,7 +78,7 @@ class CurricularFace(nn.Module):
     PAPER: ClassVar[str] = "Huang et al. 2020"
     GEOMETRY: ClassVar[str] = "angular"
     PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
+    spreads_classes = True
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "z, proxies"
     VERIFIED: ClassVar[str] = "curricularface__curricularface; loops"
@@ -170,7 +170,7 @@ class MagFace(nn.Module):
     PAPER: ClassVar[str] = "Meng et al. 2021"
     GEOMETRY: ClassVar[str] = "angular"
     PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
+    spreads_classes = True
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "z, proxies"
     VERIFIED: ClassVar[str] = (
@@ -255,7 +255,7 @@ class AdaFace(nn.Module):
     PAPER: ClassVar[str] = "Kim et al. 2022"
     GEOMETRY: ClassVar[str] = "angular"
     PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
+    spreads_classes = True
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "z, proxies"
     VERIFIED: ClassVar[str] = "adaface__adaface; loops"

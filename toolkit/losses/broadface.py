@@ -29,7 +29,7 @@ class BroadFace(nn.Module):
     PAPER: ClassVar[str] = "Kim et al. 2020"
     GEOMETRY: ClassVar[str] = "angular"
     PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
+    spreads_classes = True
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "z, proxies"
     VERIFIED: ClassVar[str] = "loops over batch and queue"

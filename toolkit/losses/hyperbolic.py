@@ -67,7 +67,7 @@ class Hyperbolic(nn.Module):
     PAPER: ClassVar[str] = "Ganea et al. 2018; Scott et al. 2021 (HYPERBOLIC)"
     GEOMETRY: ClassVar[str] = "hyperbolic"
     PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
+    spreads_classes = True
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "nothing"
     VERIFIED: ClassVar[str] = (

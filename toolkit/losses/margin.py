@@ -157,7 +157,7 @@ class ArcFace(nn.Module):
     PAPER: ClassVar[str] = "Deng et al. 2019"
     GEOMETRY: ClassVar[str] = "angular"
     PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
+    spreads_classes = True
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "z, proxies"
     VERIFIED: ClassVar[str] = (
@@ -249,7 +249,7 @@ class CosFace(nn.Module):
     PAPER: ClassVar[str] = "Wang et al. 2018; CosFace*: Wen et al. 2023"
     GEOMETRY: ClassVar[str] = "angular"
     PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
+    spreads_classes = True
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "z, proxies"
     VERIFIED: ClassVar[str] = (
@@ -336,7 +336,7 @@ class SubCenterArcFace(nn.Module):
     PAPER: ClassVar[str] = "Deng et al. 2020"
     GEOMETRY: ClassVar[str] = "angular"
     PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
+    spreads_classes = True
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "z, proxies"
     VERIFIED: ClassVar[str] = "subcenter_arcface__pml"

@@ -63,7 +63,7 @@ class ProbabilisticNCA(nn.Module):
     PAPER: ClassVar[str] = "Kirchhof et al. 2022"
     GEOMETRY: ClassVar[str] = "vMF"
     PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
+    spreads_classes = True
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "directions; norms are concentrations"
     VERIFIED: ClassVar[str] = (
@@ -247,7 +247,7 @@ class Joint(nn.Module):
     PAPER: ClassVar[str] = "Kirchhof et al. 2022"
     GEOMETRY: ClassVar[str] = "its parts'"
     PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
+    spreads_classes = True
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "as its parts"
     VERIFIED: ClassVar[str] = "joint_panc_el_nivmf__prob_dml; the sum of its parts"

@@ -43,7 +43,7 @@ class CenterLoss(nn.Module):
     PAPER: ClassVar[str] = "Wen et al. 2016"
     GEOMETRY: ClassVar[str] = "euclidean"
     PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
+    spreads_classes = True
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "nothing"
     VERIFIED: ClassVar[str] = "center__own; loops"
@@ -119,7 +119,7 @@ class ProxyNCA(nn.Module):
     PAPER: ClassVar[str] = "Movshovitz-Attias et al. 2017"
     GEOMETRY: ClassVar[str] = "angular"
     PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
+    spreads_classes = True
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "z, proxies"
     VERIFIED: ClassVar[str] = "proxynca__official; loops over distances"
@@ -165,7 +165,7 @@ class ProxyNCAPlusPlus(nn.Module):
     PAPER: ClassVar[str] = "Teh et al. 2020"
     GEOMETRY: ClassVar[str] = "angular"
     PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
+    spreads_classes = True
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "z, proxies"
     VERIFIED: ClassVar[str] = (
@@ -207,7 +207,7 @@ class ProxyAnchor(nn.Module):
     PAPER: ClassVar[str] = "Kim et al. 2020"
     GEOMETRY: ClassVar[str] = "angular"
     PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
+    spreads_classes = True
     COMPARES: ClassVar[str] = "pair"
     NORMALISED: ClassVar[str] = "z, proxies"
     VERIFIED: ClassVar[str] = "proxyanchor__official, proxyanchor__pml; loops"
@@ -277,7 +277,7 @@ class SoftTriple(nn.Module):
     PAPER: ClassVar[str] = "Qian et al. 2019"
     GEOMETRY: ClassVar[str] = "angular"
     PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
+    spreads_classes = True
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "z, proxies"
     VERIFIED: ClassVar[str] = "softtriple__pml (tau = 0); loops"
@@ -369,7 +369,7 @@ class HUG(nn.Module):
     PAPER: ClassVar[str] = "Liu et al. 2023"
     GEOMETRY: ClassVar[str] = "euclidean"
     PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
+    spreads_classes = True
     COMPARES: ClassVar[str] = "pair"
     NORMALISED: ClassVar[str] = "z, proxies"
     VERIFIED: ClassVar[str] = "loops; energy of the regular simplex"

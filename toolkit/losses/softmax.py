@@ -76,7 +76,7 @@ class Softmax(nn.Module):
     PAPER: ClassVar[str] = "Scott et al. 2021 (STANDARD); CE*: Wen et al. 2023"
     GEOMETRY: ClassVar[str] = "inner product"
     PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
+    spreads_classes = True
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "nothing"
     VERIFIED: ClassVar[str] = "standard__vmf_embeddings; CE*: closed form"
@@ -140,7 +140,7 @@ class Cosine(nn.Module):
     PAPER: ClassVar[str] = "Zhai & Wu 2019; Scott et al. 2021 (COSINE)"
     GEOMETRY: ClassVar[str] = "angular"
     PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
+    spreads_classes = True
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "z, proxies"
     VERIFIED: ClassVar[str] = "cosine__vmf_embeddings"
@@ -189,7 +189,7 @@ class NormFace(nn.Module):
     PAPER: ClassVar[str] = "Wang et al. 2017"
     GEOMETRY: ClassVar[str] = "angular"
     PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
+    spreads_classes = True
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "z, proxies"
     VERIFIED: ClassVar[str] = "normalized_softmax__pml"

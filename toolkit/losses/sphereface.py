@@ -54,7 +54,7 @@ class LSoftmax(nn.Module):
     PAPER: ClassVar[str] = "Liu et al. 2016"
     GEOMETRY: ClassVar[str] = "inner product"
     PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
+    spreads_classes = True
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "nothing"
     VERIFIED: ClassVar[str] = "lsoftmax__pml; loops over angles"
@@ -103,7 +103,7 @@ class SphereFace(nn.Module):
     PAPER: ClassVar[str] = "Liu et al. 2017"
     GEOMETRY: ClassVar[str] = "angular"
     PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
+    spreads_classes = True
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "proxies"
     VERIFIED: ClassVar[str] = "sphereface_pml__pml, asoftmax__wespeaker; loops over angles"
@@ -178,7 +178,7 @@ class SphereFaceR(nn.Module):
     PAPER: ClassVar[str] = "Liu et al. 2022"
     GEOMETRY: ClassVar[str] = "angular"
     PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
+    spreads_classes = True
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "z, proxies"
     VERIFIED: ClassVar[str] = "v1: sphereface_r__opensphere; v2: loops over angles"
@@ -258,7 +258,7 @@ class SphereFace2(nn.Module):
     PAPER: ClassVar[str] = "Wen et al. 2022"
     GEOMETRY: ClassVar[str] = "angular"
     PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
+    spreads_classes = True
     COMPARES: ClassVar[str] = "pair"
     NORMALISED: ClassVar[str] = "z, proxies"
     VERIFIED: ClassVar[str] = (

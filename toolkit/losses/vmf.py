@@ -52,7 +52,7 @@ class VMF(nn.Module):
     PAPER: ClassVar[str] = "Scott et al. 2021"
     GEOMETRY: ClassVar[str] = "vMF"
     PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
+    spreads_classes = True
     COMPARES: ClassVar[str] = "triplet"
     NORMALISED: ClassVar[str] = "nothing"
     VERIFIED: ClassVar[str] = (
@@ -299,7 +299,7 @@ class SCF(nn.Module):
     PAPER: ClassVar[str] = "Li et al. 2021"
     GEOMETRY: ClassVar[str] = "vMF"
     PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
+    spreads_classes = True
     COMPARES: ClassVar[str] = "pair"
     NORMALISED: ClassVar[str] = "directions of z, proxies"
     VERIFIED: ClassVar[str] = "closed form against scipy.special.ive"

@@ -32,6 +32,7 @@ from torch import distributed as processes
 
 from eval.types import name_first
 from toolkit.losses.common import Shard, is_sharded, sharded
+from toolkit.losses.contract import Remembering, Spreadable
 from toolkit.parallel.distributed import (
     gather,
     gather_plain,
@@ -95,13 +96,11 @@ def shard(loss: nn.Module, axes: Mapping[str, int]) -> Layout:
     that any number of processes starts equal. ValueError for a loss that does not support it, and
     for more processes than can have a class each.
     """
-    owners = {
-        name.rpartition(".")[0] for name in axes
-    }  # without PROXY too: MarginLoss keeps a beta per class, which it indexes by y itself
-    parts = [
-        one for path, one in loss.named_modules() if getattr(one, "PROXY", False) or path in owners
-    ]
-    cannot = [type(one).__name__ for one in parts if not getattr(one, "SHARDS", False)]
+    # Every part that keeps something per class must agree. MarginLoss is one although it has no
+    # proxies: it indexes a beta per class by y itself.
+    owners = {name.rpartition(".")[0] for name in axes}
+    parts = [part for path, part in loss.named_modules() if path in owners]
+    cannot = [type(part).__name__ for part in parts if not isinstance(part, Spreadable)]
     if cannot or not axes:
         what = (
             f"{name_first(cannot)} cannot be sharded by class"
@@ -181,7 +180,8 @@ def loss_of(
         with sharded(Shard(held, total, largest, gather)):
             whole: Tensor = loss(z, y, z_key)
             return whole
-    read = torch.cat([y, *(one.reads(y) for one in loss.modules() if hasattr(one, "reads"))])  # type: ignore[operator]
+    remembering = (part for part in loss.modules() if isinstance(part, Remembering))
+    read = torch.cat([y, *(part.reads(y) for part in remembering)])
     drawn = draw(read - layout.start, len(held), rate, seed=(seed, step, rank()))
     tensors = {
         name: one

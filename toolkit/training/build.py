@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint as recomputed
 
 from eval.formats.provenance import digest
 from toolkit.console import console
+from toolkit.losses.contract import Keyed, features_of, param_groups
 from toolkit.models import checkpoint
 from toolkit.models.embed import TorchEmbedder
 from toolkit.parallel import batch_norm, distributed, spread
@@ -128,14 +129,12 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     many = distributed.world() > 1
     if many and recipe.sync_batch_norm:
         backbone = batch_norm.synced(backbone, device)
-    embedder = TorchEmbedder(frontend, backbone, features=getattr(loss, "features", "raw")).to(
-        device
-    )
+    embedder = TorchEmbedder(frontend, backbone, features=features_of(loss)).to(device)
     if recipe.channels_last:
         embedder.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     encoder: TorchEmbedder | None = None
     if recipe.memory is not None:
-        if not hasattr(loss, "bank"):
+        if not isinstance(loss, Keyed):
             raise ValueError(
                 f"memory is set, but {type(loss).__name__} takes no keys; set memory to None or "
                 "take a loss with a bank, such as SimPLE"
@@ -238,7 +237,7 @@ def optimizer(
     groups = [
         {"params": decayed, "weight_decay": optim.weight_decay},
         {"params": plain, "weight_decay": 0.0},
-        *loss.param_groups(optim),
+        *param_groups(loss, optim),
     ]
     groups = [{"lr": optim.lr, **group} for group in groups if group["params"]]
     for group in groups:

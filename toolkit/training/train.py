@@ -22,6 +22,7 @@ from toolkit.data.batch import Batch, Draw, Item, check_unique, label_numbers
 from toolkit.data.sampling import check as check_sampling
 from toolkit.data.sampling import draws
 from toolkit.data.shards import shard_numbers
+from toolkit.losses.contract import Scheduled, similarity_trained_by
 from toolkit.models import checkpoint
 from toolkit.models.embed import Diverged, TorchEmbedder, embed_all, pick_device
 from toolkit.models.parts import describe
@@ -234,10 +235,8 @@ def _fit(
         for batch, unreadable in clock.waiting(loader):
             bad.count(unreadable, sampling.batch_size // distributed.world())
             rate = _set_rate(run, recipe)
-            if (
-                at_step := getattr(run.loss, "at_step", None)
-            ) is not None:  # margins and annealings that move
-                at_step(run.step)
+            if isinstance(run.loss, Scheduled):  # margins and annealings that move
+                run.loss.at_step(run.step)
             if distributed.any_rank(
                 batch is None or len(batch.labels) < least_rows(recipe)
             ):  # too little could be read: all processes leave the step out
@@ -393,7 +392,7 @@ def _metrics(
 
 def similarity_of(recipe: Recipe, loss: nn.Module) -> str:
     """The recipe's similarity, else the one that the loss trains, else cosine."""
-    return recipe.similarity or str(getattr(loss, "similarity", "cosine"))
+    return recipe.similarity or similarity_trained_by(loss)
 
 
 @contextmanager

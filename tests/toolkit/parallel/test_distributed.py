@@ -37,7 +37,7 @@ pytestmark = [
     # the tests
     pytest.mark.slow,
 ]
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 _spec = importlib.util.spec_from_file_location(
     "processes", Path(__file__).with_name("processes.py")
 )
@@ -246,7 +246,7 @@ def test_every_loss_can_be_looked_at_for_its_class_axes() -> None:
 class Squared(nn.Module):
     """A confusion matrix beside the classes."""
 
-    PROXY, SHARDS = True, False
+    PROXY = True
 
     def __init__(self, dim: int, num_classes: int):
         super().__init__()
