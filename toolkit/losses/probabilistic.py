@@ -5,12 +5,22 @@ share their proxies.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from toolkit.losses.common import Rates, checked, cross_entropy, in_full, is_sharded, known_settings
+from toolkit.losses.classes import cross_entropy, is_sharded
+from toolkit.losses.common import checked, in_full, known_settings
+from toolkit.losses.contract import (
+    Classifier,
+    Estimated,
+    Rates,
+    Scheduled,
+    features_of,
+    param_groups,
+    similarity_trained_by,
+)
 from toolkit.losses.proxy import ProxyAnchor
 from toolkit.vmf.bound import el_nivmf_cross_entropy
 from toolkit.vmf.distribution import (
@@ -60,25 +70,8 @@ class ProbabilisticNCA(nn.Module):
     The paper tried t in {1, 1/32, 1/256}, concentration in {10, 50, 200} and 5 to 20 samples.
     """
 
-    PAPER: ClassVar[str] = "Kirchhof et al. 2022"
-    GEOMETRY: ClassVar[str] = "vMF"
-    PROXY: ClassVar[bool] = True
     spreads_classes = True
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "directions; norms are concentrations"
-    VERIFIED: ClassVar[str] = (
-        "d_*__prob_dml, el_nivmf__prob_dml, joint_panc_el_nivmf__prob_dml, "
-        "nivmf_exact_jacobian__own, vmf_distances_exact__mpmath"
-    )
-    NOTES: ClassVar[str] = (
-        "Exact C_n and exact nivMF normaliser by default, the paper's quadratic fit and heuristic "
-        "by name. KL is the divergence: the release maximises it and "
-        "omits A. "
-        "The release's EL-nivMF does not multiply the samples by K (normalizer='released'), so "
-        "that its proxies are isotropic."
-    )
 
-    proxies: nn.Parameter  # (C, D)
     noise: Tensor
 
     @known_settings
@@ -100,17 +93,12 @@ class ProbabilisticNCA(nn.Module):
     ):
         super().__init__()
         if temperature <= 0 or concentration < 0.1 or num_samples < 1:
-            given = (
-                f"temperature={temperature} must be positive, concentration={concentration} at "
-                f"least .1 and num_samples={num_samples} at least 1"
+            raise ValueError(
+                f"ProbabilisticNCA: temperature={temperature} must be positive, concentration="
+                f"{concentration} at least .1 and num_samples={num_samples} at least 1"
             )
-            raise ValueError(f"ProbabilisticNCA: {given}")
-        self.dim, self.num_classes, self.distance, self.num_samples = (
-            dim,
-            num_classes,
-            distance,
-            num_samples,
-        )
+        self.dim, self.num_classes = dim, num_classes
+        self.distance, self.num_samples = distance, num_samples
         self.temperature_inside, self.normalizer, self.method = (
             temperature_inside,
             normalizer,
@@ -244,17 +232,7 @@ class Joint(nn.Module):
     omega: 3 (CUB, 128-D), 5 (CUB, 512-D), .3 (Cars, 128-D), .1 (Cars, 512-D).
     """
 
-    PAPER: ClassVar[str] = "Kirchhof et al. 2022"
-    GEOMETRY: ClassVar[str] = "its parts'"
-    PROXY: ClassVar[bool] = True
     spreads_classes = True
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "as its parts"
-    VERIFIED: ClassVar[str] = "joint_panc_el_nivmf__prob_dml; the sum of its parts"
-    NOTES: ClassVar[str] = (
-        "The release's ProxyAnchor counts a class with k samples k times in its positive term (the "
-        "same for balanced batches)."
-    )
 
     def __init__(
         self,
@@ -270,18 +248,18 @@ class Joint(nn.Module):
         self.dim, self.num_classes, self.weight = dim, num_classes, weight
         self.first, self.second = first(dim, num_classes), second(dim, num_classes)
         for part in (self.first, self.second):
-            if hasattr(part, "estimate"):
+            if isinstance(part, Estimated):
                 raise ValueError(
                     f"Joint: {type(part).__name__} estimates a constant of the training set, which "
                     "a part cannot; train it alone"
                 )
-            if (features := getattr(part, "features", "raw")) != "raw":
+            if (features := features_of(part)) != "raw":
                 raise ValueError(
                     f"Joint: {type(part).__name__} has features={features!r}, but its parts share "
                     "the raw embeddings; pass features='raw'"
                 )
-        ours, theirs = (getattr(part, "proxies", None) for part in (self.first, self.second))
-        if share and isinstance(ours, Tensor) and isinstance(theirs, Tensor):
+        if share and isinstance(self.first, Classifier) and isinstance(self.second, Classifier):
+            ours, theirs = self.first.proxies, self.second.proxies
             if ours.shape != theirs.shape:
                 raise ValueError(
                     f"Joint: proxies of shapes {tuple(ours.shape)} and {tuple(theirs.shape)} "
@@ -292,13 +270,13 @@ class Joint(nn.Module):
     def at_step(self, step: int) -> None:
         """Set what moves in the parts, such as margins, for this step, counted from 0."""
         for part in (self.first, self.second):
-            if (moves := getattr(part, "at_step", None)) is not None:
-                moves(step)
+            if isinstance(part, Scheduled):
+                part.at_step(step)
 
     @property
     def similarity(self) -> str:
         """The name by which eval.similarity scores these embeddings: the first part's."""
-        return str(getattr(self.first, "similarity", "cosine"))
+        return similarity_trained_by(self.first)
 
     @property
     def proxies(self) -> Tensor:
@@ -323,9 +301,7 @@ class Joint(nn.Module):
         seen: set[int] = set()
         groups: list[dict[str, Any]] = []
         for group in (
-            group
-            for part in (self.first, self.second)
-            for group in part.param_groups(optim)  # type: ignore[operator]
+            group for part in (self.first, self.second) for group in param_groups(part, optim)
         ):
             own = [parameter for parameter in group["params"] if id(parameter) not in seen]
             seen |= {id(parameter) for parameter in own}

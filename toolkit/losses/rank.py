@@ -4,13 +4,14 @@ weighted violations of a list's margin.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from toolkit.losses.common import KeyBank, Rates, checked, known_settings
-from toolkit.losses.pairing import Pairs, by_anchor, chunks, distance, learned, mean, over, pair_up
+from toolkit.losses.common import checked, known_settings
+from toolkit.losses.contract import KeyBank
+from toolkit.losses.pairing import Pairs, by_anchor, chunks, distance, mean, over, pair_up
 from toolkit.vmf.precision import once_in_full
 
 
@@ -24,20 +25,12 @@ class FastAP(nn.Module):
     anchors without positives are left out, and if all are, the value is 0, connected to z.
     """
 
-    PAPER: ClassVar[str] = "Cakir et al. 2019"
-    GEOMETRY: ClassVar[str] = "euclidean"
-    PROXY: ClassVar[bool] = False
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "z"
-    VERIFIED: ClassVar[str] = "fastap__pml; loops"
-    NOTES: ClassVar[str] = ""
-    bank: KeyBank | None
-
     def __init__(self, dim: int, num_classes: int = 0, *, num_bins: int = 10):
         super().__init__()
         if num_bins < 1:
             raise ValueError(f"FastAP: num_bins={num_bins} must be 1 or more")
-        self.dim, self.num_bins, self.bank = dim, num_bins, None
+        self.dim, self.num_bins = dim, num_bins
+        self.bank: KeyBank | None = None
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
@@ -66,9 +59,6 @@ class FastAP(nn.Module):
         rest = mask.to(position.dtype) - share
         empty = position.new_zeros(len(position), self.num_bins + 1)
         return empty.scatter_add(1, below.long(), rest).scatter_add(1, below.long() + 1, share)
-
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return learned(self, optim)
 
 
 class _SmoothPrecision(torch.autograd.Function):
@@ -124,18 +114,6 @@ class SmoothAP(nn.Module):
     times keys, memory one block and two (B, Q) tensors.
     """
 
-    PAPER: ClassVar[str] = "Brown et al. 2020"
-    GEOMETRY: ClassVar[str] = "angular"
-    PROXY: ClassVar[bool] = False
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "z"
-    VERIFIED: ClassVar[str] = "smooth_ap__smoothap (include_query=True); loops"
-    NOTES: ClassVar[str] = (
-        "The release ranks the query among its own positives (include_query=True); the definition "
-        "does not."
-    )
-    bank: KeyBank | None
-
     def __init__(
         self,
         dim: int,
@@ -147,12 +125,9 @@ class SmoothAP(nn.Module):
         super().__init__()
         if temperature <= 0:
             raise ValueError(f"SmoothAP: temperature={temperature} must be positive")
-        self.dim, self.temperature, self.include_query, self.bank = (
-            dim,
-            temperature,
-            include_query,
-            None,
-        )
+        self.dim = dim
+        self.temperature, self.include_query = temperature, include_query
+        self.bank: KeyBank | None = None
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
@@ -174,9 +149,6 @@ class SmoothAP(nn.Module):
         )
         return total[None], count > 0
 
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return learned(self, optim)
-
 
 class RankedList(nn.Module):
     """(1 - imbalance) L_P + imbalance L_N, mean over anchors: weighted means of d - (alpha -
@@ -189,18 +161,6 @@ class RankedList(nn.Module):
     connected to z. weights="pml": 1e-5 per key in the divisors, and negatives at distance exactly 0
     without weight.
     """
-
-    PAPER: ClassVar[str] = "Wang et al. 2019b"
-    GEOMETRY: ClassVar[str] = "euclidean"
-    PROXY: ClassVar[bool] = False
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "z"
-    VERIFIED: ClassVar[str] = "ranked_list__pml (weights='pml'); loops"
-    NOTES: ClassVar[str] = (
-        "pytorch-metric-learning adds 1e-5 per key to the divisors and ignores negatives at "
-        "distance 0 (weights='pml')."
-    )
-    bank: KeyBank | None
 
     @known_settings
     def __init__(
@@ -218,14 +178,10 @@ class RankedList(nn.Module):
         super().__init__()
         if not 0 <= imbalance <= 1:
             raise ValueError(f"RankedList: imbalance={imbalance} must be in [0, 1]")
-        self.dim, self.alpha, self.margin, self.imbalance, self.weights, self.bank = (
-            dim,
-            alpha,
-            margin,
-            imbalance,
-            weights,
-            None,
-        )
+        self.dim = dim
+        self.alpha, self.margin, self.imbalance = alpha, margin, imbalance
+        self.weights = weights
+        self.bank: KeyBank | None = None
         self.positive_temperature, self.negative_temperature = (
             positive_temperature,
             negative_temperature,
@@ -257,6 +213,3 @@ class RankedList(nn.Module):
             1e-5 * mask.shape[1] * (-largest[:, 0]).exp() if self.weights == "pml" else 0.0
         )
         return total / torch.where(mask.any(1), divisor, 1.0)
-
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return learned(self, optim)

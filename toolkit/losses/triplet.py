@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from toolkit.losses.angular import angular_sum
-from toolkit.losses.common import KeyBank, Rates, checked, known_settings
+from toolkit.losses.common import checked, known_settings
+from toolkit.losses.contract import KeyBank
 from toolkit.losses.mining import Triplets, mine_batch_hard, mine_distance_weighted, mine_facenet
 from toolkit.losses.pairing import (
     Pairs,
     by_anchor,
     chunks,
     distance,
-    learned,
     log1p_exp,
     pair_up,
     summed,
@@ -107,20 +107,6 @@ class Triplet(nn.Module):
     (FaceNet). No triplets: 0, connected to z.
     """
 
-    PAPER: ClassVar[str] = "Weinberger & Saul 2009; Schroff et al. 2015; Hermans et al. 2017"
-    GEOMETRY: ClassVar[str] = "euclidean"
-    PROXY: ClassVar[bool] = False
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "z"
-    VERIFIED: ClassVar[str] = (
-        "triplet_{all,soft,hard,semihard,batchhard,distance_weighted}__pml; loops"
-    )
-    NOTES: ClassVar[str] = (
-        "FaceNet squares the distances (squared=True) and sums; batch-hard's paper averages all "
-        "terms (reduction='mean') and may not normalise."
-    )
-    bank: KeyBank | None
-
     @known_settings
     def __init__(
         self,
@@ -134,15 +120,10 @@ class Triplet(nn.Module):
         reduction: Reduction = "nonzero",
     ):
         super().__init__()
-        self.dim, self.margin, self.mining, self.smooth, self.squared, self.reduction = (
-            dim,
-            margin,
-            mining,
-            smooth,
-            squared,
-            reduction,
-        )
-        self.bank = None
+        self.dim = dim
+        self.margin, self.mining, self.smooth = margin, mining, smooth
+        self.squared, self.reduction = squared, reduction
+        self.bank: KeyBank | None = None
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
@@ -170,9 +151,6 @@ class Triplet(nn.Module):
             return tuple(one[None] for one in made)
         return tuple(one[None] for one in _terms_of(d, triplets, self.margin, self.smooth))
 
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return learned(self, optim)
-
 
 class MarginLoss(nn.Module):
     """([d(a, p) - beta + margin]+ + [beta - d(a, n) + margin]+) summed over triplets, divided by
@@ -184,18 +162,6 @@ class MarginLoss(nn.Module):
     mining: "all" triplets (in closed form: no triplet is built) or "distance_weighted", as in the
     paper. No triplets: 0, connected to z.
     """
-
-    PAPER: ClassVar[str] = "Wu et al. 2017"
-    GEOMETRY: ClassVar[str] = "euclidean"
-    PROXY: ClassVar[bool] = False
-    COMPARES: ClassVar[str] = "pair"
-    NORMALISED: ClassVar[str] = "z"
-    VERIFIED: ClassVar[str] = "margin__pml; loops over triplets"
-    NOTES: ClassVar[str] = (
-        "All triplets by default; the paper draws negatives by distance "
-        "(mining='distance_weighted') and gives beta its own rate."
-    )
-    bank: KeyBank | None
 
     @known_settings
     def __init__(
@@ -217,14 +183,10 @@ class MarginLoss(nn.Module):
                     f"MarginLoss: per_class=True needs num_classes, but it is {num_classes}"
                 )
             self.num_classes = num_classes
-        self.dim, self.margin, self.per_class, self.nu, self.mining, self.bank = (
-            dim,
-            margin,
-            per_class,
-            nu,
-            mining,
-            None,
-        )
+        self.dim = dim
+        self.margin, self.per_class, self.nu = margin, per_class, nu
+        self.mining = mining
+        self.bank: KeyBank | None = None
         start = torch.full((num_classes,), float(beta)) if per_class else torch.tensor(float(beta))
         self.beta: nn.Parameter | float = (
             nn.Parameter(start, requires_grad=learn_beta)
@@ -278,9 +240,6 @@ class MarginLoss(nn.Module):
             of_positive * of_negative * of_row,
         )
 
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return learned(self, optim)
-
 
 class Angular(nn.Module):
     """mean over positive pairs of log(1 + sum_n exp(4 tan^2(alpha) (a + p).n - 2 (1 + tan^2(alpha))
@@ -294,18 +253,6 @@ class Angular(nn.Module):
     block (losses.angular). No positive pairs: 0, connected to z.
     """
 
-    PAPER: ClassVar[str] = "Wang et al. 2017"
-    GEOMETRY: ClassVar[str] = "angular"
-    PROXY: ClassVar[bool] = False
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "z"
-    VERIFIED: ClassVar[str] = "angular__pml (negatives='raw'); loops"
-    NOTES: ClassVar[str] = (
-        "pytorch-metric-learning normalises a and p but not n (negatives='raw'). The paper's "
-        "N-pair + angular is the sum of the two losses."
-    )
-    bank: KeyBank | None
-
     @known_settings
     def __init__(
         self,
@@ -318,12 +265,9 @@ class Angular(nn.Module):
         super().__init__()
         if not 0 < alpha < math.pi / 2:
             raise ValueError(f"Angular: alpha={alpha} must be radians in (0, pi/2)")
-        self.dim, self.square_tan, self.negatives, self.bank = (
-            dim,
-            math.tan(alpha) ** 2,
-            negatives,
-            None,
-        )
+        self.dim = dim
+        self.square_tan, self.negatives = math.tan(alpha) ** 2, negatives
+        self.bank: KeyBank | None = None
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
@@ -336,6 +280,3 @@ class Angular(nn.Module):
             x, of_keys, negatives, raw, 4 * self.square_tan, 2 * (1 + self.square_tan)
         )
         return total / count.clamp(min=1)
-
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return learned(self, optim)

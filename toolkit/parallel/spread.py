@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch import distributed as processes
 
 from eval.types import name_first
-from toolkit.losses.common import Shard, is_sharded, sharded
+from toolkit.losses.classes import Shard, is_sharded, sharded
 from toolkit.losses.contract import Remembering, Spreadable
 from toolkit.parallel.distributed import (
     gather,

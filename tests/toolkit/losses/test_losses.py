@@ -21,6 +21,23 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import toolkit.losses
+from toolkit.losses.contract import (
+    Classifier,
+    Compared,
+    Estimated,
+    Featured,
+    Grouped,
+    Keyed,
+    Loss,
+    Probabilistic,
+    Remembering,
+    Scheduled,
+    Spreadable,
+    features_of,
+    has_proxies,
+    param_groups,
+    similarity_trained_by,
+)
 from toolkit.losses.margin import ArcFace, CosFace
 from toolkit.losses.pair import SNRContrastive
 from toolkit.losses.simple import SimPLE, polarlike
@@ -448,7 +465,7 @@ class TestContract:
 
     def test_states_its_parameter_groups(self, make: Any) -> None:
         loss = make(5, 4)
-        groups = loss.param_groups(Optim(lr=0.1, proxy_lr_scale=2.0))
+        groups = param_groups(loss, Optim(lr=0.1, proxy_lr_scale=2.0))
         stated = {id(p) for group in groups for p in group["params"]}
         assert stated == {id(p) for p in loss.parameters() if p.requires_grad}
         if hasattr(loss, "proxies"):
@@ -497,6 +514,30 @@ def test_losses_are_found() -> None:
     assert {found.__name__ for found in LOSSES} >= {"Softmax", "ArcFace", "SimPLE"}
 
 
+def test_protocols_tell_losses_apart() -> None:
+    """Who offers what is as it should be: a protocol that all or none meet would test nothing."""
+    made = {make.__name__: make(5, 4) for make in LOSSES}
+    assert all(isinstance(loss, Loss) for loss in made.values())
+
+    def offering(protocol: Any) -> set[str]:
+        return {name for name, loss in made.items() if isinstance(loss, protocol)}
+
+    proxy = {make.__name__ for make in LOSSES if has_proxies(make)}
+    assert offering(Classifier) == offering(Spreadable) == proxy
+    assert offering(Keyed) == set(made) - proxy
+    assert offering(Scheduled) == {"ArcFace", "CosFace", "SphereFace", "Joint"}
+    assert offering(Estimated) == offering(Probabilistic) == {"VMF"}
+    assert offering(Featured) == {"SimPLE"}
+    assert offering(Remembering) == {"BroadFace"}
+    compared = {"Softmax", "CosFace", "Hyperbolic", "Joint", "LogRatio", "NPair", "PairBCE"}
+    assert offering(Compared) == {*compared, "SimPLE"}
+    assert "NormFace" not in offering(Grouped)
+    assert similarity_trained_by(made["NormFace"]) == "cosine"
+    assert similarity_trained_by(made["NPair"]) == "dot"
+    assert features_of(SimPLE(5, features="polarlike")) == "polarlike"
+    assert features_of(made["NormFace"]) == "raw"
+
+
 # No loss hides an embedding that is NaN or infinite: its value is NaN, or it refuses. A loss that
 # mined such rows away would let a run go on with NaN.
 
@@ -518,7 +559,7 @@ def test_what_is_not_finite_is_not_hidden(make: Any) -> None:
 
 @pytest.mark.parametrize(
     "make",
-    [one for one in LOSSES if "bank" in getattr(one, "__annotations__", {})],
+    [make for make in LOSSES if isinstance(make(5, 4), Keyed)],
     ids=lambda found: found.__name__,
 )
 def test_what_is_not_finite_is_not_hidden_among_keys(make: Any) -> None:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from toolkit.losses.contract import has_proxies
 from toolkit.losses.margin import ArcFace, SubCenterArcFace
 from toolkit.losses.pair import Contrastive
 from toolkit.losses.probabilistic import Joint
@@ -240,13 +241,11 @@ def test_class_axes_are_found(part: Any, axes: dict[str, int]) -> None:
 def test_every_loss_can_be_looked_at_for_its_class_axes() -> None:
     for name, part in processes.found().items():
         axes = spread.class_axes(part, DIM)
-        assert bool(axes) is bool(part.PROXY), name
+        assert bool(axes) is has_proxies(part), name
 
 
 class Squared(nn.Module):
     """A confusion matrix beside the classes."""
-
-    PROXY = True
 
     def __init__(self, dim: int, num_classes: int):
         super().__init__()
