@@ -110,7 +110,7 @@ class CurricularFace(nn.Module):
         """(B, dim) -> (B, C): scale * cosine, without a margin."""
         return scaled_cosine(z, self.proxies, self.scale)
 
-    # compiled, torch 2.13 lets gradient through detach() into a buffer changed in the same graph
+    # Compiled, torch 2.13 lets a gradient through detach() into a buffer changed in the same graph.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def _move(self, mean: Tensor) -> None:
@@ -280,7 +280,7 @@ class AdaFace(nn.Module):
             self.ema / (1 - self.momentum ** self.steps.clamp(min=1).to(self.ema.dtype))
         ).to(z.dtype)
         k = (self.h * (length - mean) / (std + 1e-3)).clamp(-1, 1)
-        return torch.where(self.steps > 0, k, 0.0)  # nothing known yet: every norm is average
+        return torch.where(self.steps > 0, k, 0.0)  # before the first step every norm is average
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:

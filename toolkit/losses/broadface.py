@@ -110,9 +110,8 @@ class BroadFace(nn.Module):
         rows, labels = unit(z), y
         if self.training:
             e, past = self.compensated()
-            rows = rows + len(past) / max(len(y), 1) * (
-                rows - rows.detach()
-            )  # + 0: the encoder's gradient is that of the batch's own mean
+            # This adds 0, and makes the encoder's gradient that of the batch's own mean.
+            rows = rows + len(past) / max(len(y), 1) * (rows - rows.detach())
             rows, labels = torch.cat([rows, unit(e).to(rows.dtype)]), torch.cat([y, past])
         value = angular_margin_softmax(
             linear(self.scale * rows, unit(self.proxies).to(rows.dtype)),

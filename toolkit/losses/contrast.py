@@ -25,7 +25,7 @@ from toolkit.losses.pairing import (
     over,
     pair_up,
 )
-from toolkit.losses.weighted import CirclePair as CirclePair  # their path of old
+from toolkit.losses.weighted import CirclePair as CirclePair  # where they were once
 from toolkit.losses.weighted import MultiSimilarity as MultiSimilarity
 
 WithoutPositives = Literal["drop", "zero"]
@@ -124,9 +124,8 @@ class NPair(nn.Module):
                 )
                 + penalty
             )
-        _, group, size = torch.unique(
-            pairs.key_labels, return_inverse=True, return_counts=True
-        )  # once: a bank is sorted for it
+        # Once for all blocks, since the whole bank is sorted for it.
+        _, group, size = torch.unique(pairs.key_labels, return_inverse=True, return_counts=True)
         return (
             mean(*by_anchor(partial(self._terms, size[group].to(pairs.x.dtype).log()), pairs))
             + penalty
@@ -309,9 +308,9 @@ class LiftedStructure(nn.Module):
             )
         apart, push, column = by_anchor(self._positives, pairs)
         used, where = torch.unique(column, return_inverse=True)
-        turned = Pairs(
-            pairs.keys[used], pairs.x, pairs.key_labels[used], y, torch.zeros_like(used)
-        )  # own matters to positives only
+        # `own` matters to positives only, and these pairs are read for their negatives.
+        own = torch.zeros_like(used)
+        turned = Pairs(pairs.keys[used], pairs.x, pairs.key_labels[used], y, own)
         (push_of_key,) = by_anchor(self._push, turned)
         return mean((apart + torch.logaddexp(push, push_of_key[where])).relu().square()) / 2
 

@@ -126,9 +126,8 @@ class Hyperbolic(nn.Module):
             q2 = (by_p.square() * p2 + 2 * by_p * by_h * ph + by_h.square() * h2) / below.square()
             ratio = 2 * math.sqrt(c) * along / (below * (1 - c * q2))
             bent = (ratio + (1 + ratio.square()).sqrt()).clamp(min=self.epsilon).log()
-            bent = (
-                torch.asinh(ratio) + (bent - torch.asinh(ratio)).detach()
-            )  # its backward is asinh's
+            # Its backward is asinh's.
+            bent = torch.asinh(ratio) + (bent - torch.asinh(ratio)).detach()
         else:  # 1 - c|q|^2 = (1 - c|p|^2)(1 - c|h|^2) / below, so below cancels
             bent = torch.asinh(2 * math.sqrt(c) * along / (by_h * (1 - c * h2)))
         return 2 * length / math.sqrt(c) * bent  # lambda_p |a| = 2 |normal|

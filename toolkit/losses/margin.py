@@ -136,9 +136,8 @@ class MovingMargin:
                 f"{owner}: warmup_steps={warmup_steps} must be a number of steps or (START, STOP) "
                 "with 0 <= START <= STOP"
             )
-        self.current: float | None = (
-            None if self.stop else margin
-        )  # None: warm-up is on, but nobody has said at which step
+        # None: there is a warm-up, and `at_step` was not called yet.
+        self.current: float | None = None if self.stop else margin
 
     def at_step(self, step: int) -> None:
         """Set the margin for this step, counted from 0."""

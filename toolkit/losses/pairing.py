@@ -14,8 +14,8 @@ from toolkit.losses.contract import KeyBank
 from toolkit.losses.simple import refuse_negative
 from toolkit.vmf.precision import once_in_full, unit
 
-# numbers per block of a blockwise sum on a CPU, so that it stays in the cache; 64 times as many
-# elsewhere
+# Numbers in a block of a blockwise sum on a CPU, so that it stays in the cache; 64 times as many
+# elsewhere.
 BLOCK = 1 << 18
 
 
@@ -30,11 +30,11 @@ class Pairs(NamedTuple):
         own: The column of each row's self-pair (B,), int64.
     """
 
-    x: Tensor  # (B, D) anchors, with gradient
-    keys: Tensor  # (Q, D); x itself without z_key
-    y: Tensor  # (B,) int64
-    key_labels: Tensor  # (Q,) int64, -1 = empty slot
-    own: Tensor  # (B,) int64: the column of each row's self-pair
+    x: Tensor
+    keys: Tensor
+    y: Tensor
+    key_labels: Tensor
+    own: Tensor
 
     def masks(self) -> tuple[Tensor, Tensor]:
         """Mark the positive and the negative pairs.
@@ -111,10 +111,9 @@ class _Distance(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, squared: bool) -> Tensor:
-        size = (
-            torch.linalg.vector_norm(a, dim=1).square()[:, None]
-            + torch.linalg.vector_norm(b, dim=1).square()
-        )  # without a copy of a bank
+        # vector_norm makes no copy of a bank, as a square would.
+        size_a, size_b = (torch.linalg.vector_norm(rows, dim=1).square() for rows in (a, b))
+        size = size_a[:, None] + size_b
         square = torch.addmm(size, a, b.T, alpha=-2.0)
         row, column = (square < 1e-2 * size).nonzero(as_tuple=True)
         for some in chunks(len(row), a.shape[1], a.device):
@@ -131,16 +130,11 @@ class _Distance(torch.autograd.Function):
         weight = 2.0 * grad if ctx.squared else torch.where(distance > 0, grad / distance, 0.0)
         close = weight[row, column]
         weight[row, column] = 0.0
-        grad_a = (
-            torch.addmm(weight.sum(1)[:, None] * a, weight, b, alpha=-1.0)
-            if ctx.needs_input_grad[0]
-            else None
-        )
-        grad_b = (
-            torch.addmm(weight.sum(0)[:, None] * b, weight.T, a, alpha=-1.0)
-            if ctx.needs_input_grad[1]
-            else None
-        )  # as large as a bank
+        grad_a = grad_b = None
+        if ctx.needs_input_grad[0]:
+            grad_a = torch.addmm(weight.sum(1)[:, None] * a, weight, b, alpha=-1.0)
+        if ctx.needs_input_grad[1]:  # it is as large as a bank
+            grad_b = torch.addmm(weight.sum(0)[:, None] * b, weight.T, a, alpha=-1.0)
         for some in chunks(len(row), a.shape[1], a.device):
             apart = (a[row[some]] - b[column[some]]) * close[some, None]
             if grad_a is not None:

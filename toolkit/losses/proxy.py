@@ -202,9 +202,8 @@ class ProxyAnchor(nn.Module):
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         logits, shift = self.logits(z), self.scale * self.margin
-        never = (
-            -1e30
-        )  # a finite stand-in for log 0: a column without members has gradient 0, not NaN
+        # A finite stand-in for log 0: a column without members has gradient 0, not NaN.
+        never = -1e30
         classes, member = torch.unique(y, return_inverse=True)
         own = torch.full((len(y), len(classes)), never, dtype=z.dtype, device=z.device)
         own = own.scatter(1, member[:, None], shift - target_column(logits, y)[:, None])

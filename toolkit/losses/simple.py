@@ -12,7 +12,7 @@ from toolkit.losses.common import against, checked, known_settings, refuse_angul
 from toolkit.losses.contract import KeyBank, Rates, default_groups
 from toolkit.vmf.precision import once_in_full, unit
 
-BLOCK = 1 << 20  # logits alive at a time on a CPU; sixteen times as many elsewhere
+BLOCK = 1 << 20  # logits in memory at a time on a CPU; sixteen times as many elsewhere
 
 
 def polarlike(z: Tensor) -> Tensor:
@@ -78,11 +78,11 @@ class LogisticPairs(torch.autograd.Function):
         r: float,
         margin: float,
     ) -> Tensor:
-        wanted = ctx.needs_input_grad[:4]
+        needed = ctx.needs_input_grad[:4]
         norm = torch.linalg.vector_norm(z, dim=1, keepdim=True)
         total, grad_b, grad_theta = z.new_zeros(()), z.new_zeros(()), z.new_zeros(())
         grad_z, norm_sum = torch.zeros_like(z), torch.zeros_like(norm)
-        grad_keys = torch.zeros_like(keys) if wanted[1] else None
+        grad_keys = torch.zeros_like(keys) if needed[1] else None
         step = max(1, BLOCK * (1 if z.device.type == "cpu" else 16) // max(len(z), 1))
         for start in range(0, len(keys), step):
             block = slice(start, start + step)
@@ -90,19 +90,17 @@ class LogisticPairs(torch.autograd.Function):
             logits = (z @ keys[block].T).addcmul_(norm * b_theta, key_norm.T, value=-1.0).add_(b)
             same = y[:, None] == key_labels[None, block]
             left_out = same | (key_labels[None, block] < 0)
+            # Positives are few: gather them, without the self-pairs.
             row, column = same.nonzero(as_tuple=True)
-            apart = (
-                own[row] != column + start
-            )  # positives are few: gather them, without the self-pairs
+            apart = own[row] != column + start
             row, column = row[apart], column[apart]
             positive, negative = (margin - logits[row, column]) / r, logits.add_(margin).mul_(r)
             total += weight_p * softplus(positive, threshold=50).sum()
             total += weight_n * softplus(negative, threshold=50).masked_fill_(left_out, 0.0).sum()
-            if not any(wanted):
+            if not any(needed):
                 continue
-            slope = (
-                negative.sigmoid_().mul_(weight_n * r).masked_fill_(left_out, 0.0)
-            )  # d total / d S
+            # The slope is d total / d S.
+            slope = negative.sigmoid_().mul_(weight_n * r).masked_fill_(left_out, 0.0)
             slope[row, column] = positive.sigmoid().mul_(weight_p / -r)
             grad_b += slope.sum()
             grad_z.addmm_(slope, keys[block])
@@ -120,8 +118,8 @@ class LogisticPairs(torch.autograd.Function):
     @once_in_full
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         grads = [
-            None if saved is None or not wanted else grad * saved
-            for saved, wanted in zip(ctx.saved_tensors, ctx.needs_input_grad, strict=False)
+            None if saved is None or not needed else grad * saved
+            for saved, needed in zip(ctx.saved_tensors, ctx.needs_input_grad, strict=False)
         ]
         return (*grads, *[None] * 7)
 
@@ -136,8 +134,8 @@ def logistic_pairs(
     keys: Tensor,
     b: Tensor | float,
     b_theta: Tensor | float,
-    labels: tuple[Tensor, Tensor, Tensor],  # y (B,), the keys' (Q,), own (B,)
-    weights: tuple[Tensor, Tensor],  # 0-dim, of z's type
+    labels: tuple[Tensor, Tensor, Tensor],
+    weights: tuple[Tensor, Tensor],
     r: float = 1.0,
     margin: float = 0.0,
 ) -> Tensor:
@@ -157,7 +155,9 @@ def logistic_pairs(
         A scalar.
     """
     b, b_theta = (torch.as_tensor(value, dtype=z.dtype, device=z.device) for value in (b, b_theta))
-    value: Tensor = LogisticPairs.apply(z, keys, b, b_theta, *labels, *weights, r, margin)  # type: ignore[no-untyped-call]
+    value: Tensor = LogisticPairs.apply(  # type: ignore[no-untyped-call]
+        z, keys, b, b_theta, *labels, *weights, r, margin
+    )
     return value
 
 
@@ -262,12 +262,10 @@ class SimPLE(nn.Module):
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         refuse_negative(y)
-        if not isinstance(
-            self.b_theta, float
-        ):  # the parameter itself, so that it returns: no score exists beyond a cosine's -1 and 1
-            self.b_theta.data.clamp_(
-                -1.0, 1.0
-            )  # .data: what an earlier forward pass saved for its gradient stays valid
+        if not isinstance(self.b_theta, float):
+            # No score exists beyond a cosine's -1 and 1. The parameter itself is clamped, so that
+            # it can return; .data keeps valid what an earlier forward pass saved for its gradient.
+            self.b_theta.data.clamp_(-1.0, 1.0)
         keys, key_labels, own = against(self.bank, z, y, z_key)
         num_positive, num_negative = (
             count.to(z.dtype) for count in count_pairs(y, key_labels, own)

@@ -269,27 +269,21 @@ class SphereFace2(nn.Module):
         It solves alpha sigma(-y - b) = (1 - alpha)(C - 1) sigma(n + b) for the logits y, n there.
         """
         ratio = self.alpha / ((1 - self.alpha) * (self.num_classes - 1))
-        at_zero = torch.zeros(
-            1, dtype=torch.float64, device="cpu"
-        )  # read at once, also while the loss is built on the meta device
-        y, n = (float(one) for one in self._bent(at_zero, at_zero))
+        # On the CPU, since it is read at once, also while the loss is built on the meta device.
+        at_zero = torch.zeros(1, dtype=torch.float64, device="cpu")
+        y, n = (float(logit) for logit in self._bent(at_zero, at_zero))
         root = math.sqrt((1 - ratio) ** 2 + 4 * ratio * math.exp(y - n))
-        return (
-            math.log(2 * ratio / (1 - ratio + root)) - n
-            if ratio <= 1
-            else math.log((ratio - 1 + root) / 2) - y
-        )  # the form without cancellation
+        if ratio <= 1:  # each form where it does not cancel
+            return math.log(2 * ratio / (1 - ratio + root)) - n
+        return math.log((ratio - 1 + root) / 2) - y
 
     def _bent(self, target: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines with the target and with others, of any shapes -> logits without the bias."""
         shift = self.margin if self.kind == "C" else 0.0
-        if (
-            self.kind == "A"
-        ):  # cos(theta - m) = -cos((pi - theta) + m), and -c is the cosine of pi - theta
-            target, other = (
-                cos_plus_margin(target, self.margin, "clamp"),
-                -cos_plus_margin(-other, self.margin, "clamp"),
-            )
+        if self.kind == "A":
+            # cos(theta - m) = -cos((pi - theta) + m), and -c is the cosine of pi - theta.
+            target = cos_plus_margin(target, self.margin, "clamp")
+            other = -cos_plus_margin(-other, self.margin, "clamp")
         return self.scale * (self._g(target) - shift), self.scale * (self._g(other) + shift)
 
     def _g(self, cosine: Tensor) -> Tensor:

@@ -1,4 +1,7 @@
-"""Losses of an anchor, a positive and a negative, and the mining that picks them."""
+"""Losses of an anchor, a positive and a negative, and how these are picked.
+
+Anchors are the batch's, positives and negatives its keys (losses.common.against).
+"""
 
 from __future__ import annotations
 
@@ -29,9 +32,9 @@ Reduction = Literal["nonzero", "mean", "sum"]
 
 
 class _TripletSum(torch.autograd.Function):
-    """Sum of [d_p - d_n + margin]+ (or softplus) over all triplets of the masks or the hard or
-    semi-hard among them; how many are above 0; how many there are.
+    """Sum of [d_p - d_n + margin]+ (or softplus) over all triplets of the masks, or the mined ones.
 
+    Also how many terms are above 0, and how many there are. kind is "all", "hard" or "semihard".
     Triplets are taken a block of positive pairs at a time; the sum's gradient, one (B, Q) tensor,
     is taken with it.
     """
@@ -42,16 +45,12 @@ class _TripletSum(torch.autograd.Function):
     ) -> Triplets:
         row, column = same.nonzero(as_tuple=True)
         slope = torch.zeros_like(d)
-        total, above, count = (
-            d.new_zeros(()),
-            row.new_zeros(()),
-            row.new_zeros(()),
-        )  # counts in int64: exact
+        total = d.new_zeros(())
+        above, count = row.new_zeros(()), row.new_zeros(())  # int64: exact
         for some in chunks(len(row), d.shape[1], d.device):
             anchor, positive = row[some], column[some]
-            gap = (
-                d[anchor, positive][:, None] - d[anchor]
-            )  # (m, Q): above 0 where the negative is closer
+            # The gap (m, Q) is above 0 where the negative is closer.
+            gap = d[anchor, positive][:, None] - d[anchor]
             mined = other[anchor]
             if kind == "hard":
                 mined &= gap >= 0
@@ -76,17 +75,16 @@ class _TripletSum(torch.autograd.Function):
 
 
 def _terms_of(d: Tensor, triplets: Triplets, margin: float, smooth: bool) -> Triplets:
+    """The sum over the given triplets, how many are above 0, and how many there are."""
     a, p, n = triplets
     violation = d[a, p] - d[a, n] + margin
     term = log1p_exp(violation) if smooth else violation.relu()
     return term.sum(), (term > 0).sum(), a.new_full((), len(a))
 
 
-def _reduced(made: Sequence[Tensor], reduction: Reduction) -> Tensor:
-    """From the triplets' sum, how many are above 0 and how many there are, of one block or of
-    several.
-    """
-    total, above, count = (one.sum() for one in made)
+def _reduced(sums: Sequence[Tensor], reduction: Reduction) -> Tensor:
+    """Reduce what _TripletSum gives, of one block or of several."""
+    total, above, count = (number.sum() for number in sums)
     return (
         total
         if reduction == "sum"
@@ -95,16 +93,27 @@ def _reduced(made: Sequence[Tensor], reduction: Reduction) -> Tensor:
 
 
 class Triplet(nn.Module):
-    """[d(a, p) - d(a, n) + margin]+ over mined triplets, or softplus of the same if smooth; d = |a
-    - k| of unit rows, or its square.
+    """Triplet loss. Weinberger & Saul 2009; Schroff et al. 2015; Hermans et al. 2017.
 
-    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar. Anchors are the batch's;
-    positives and negatives its keys. margin .2.
-    mining: "all" triplets; "hard": d(a, n) <= d(a, p); "semihard": d(a, p) < d(a, n) <= d(a, p) +
-    margin; "facenet": per positive pair the nearest negative beyond the positive; "batch_hard": per
-    anchor its farthest positive and nearest negative; "distance_weighted": mine_distance_weighted.
-    reduction: mean over the triplets above 0 ("nonzero"), over those mined ("mean"), or "sum"
-    (FaceNet). No triplets: 0, connected to z.
+    [d(a, p) - d(a, n) + margin]+ over mined triplets, with d = |a - k| of unit rows. No triplets:
+    0, connected to z.
+
+    Args:
+        num_classes: Not used.
+        margin: A distance, or its square with squared=True.
+        mining: "all": all triplets. "hard": d(a, n) <= d(a, p). "semihard": d(a, p) < d(a, n) <=
+            d(a, p) + margin. "facenet": per positive pair the nearest negative beyond the positive.
+            "batch_hard": per anchor its farthest positive and nearest negative.
+            "distance_weighted": see mine_distance_weighted.
+        smooth: Softplus in place of the hinge.
+        squared: Squared distances.
+        reduction: Mean over the triplets above 0 ("nonzero"), over those mined ("mean"), or "sum"
+            (FaceNet).
+
+    Example:
+        >>> loss = Triplet(8, mining="batch_hard")
+        >>> loss(torch.randn(4, 8), torch.tensor([0, 0, 1, 1])).shape
+        torch.Size([])
     """
 
     @known_settings
@@ -133,6 +142,7 @@ class Triplet(nn.Module):
         )
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
+        """A block's triplets: their sum, how many are above 0 and how many there are, (1,) each."""
         same, other = pairs.masks()
         d = distance(pairs.x, pairs.keys, squared=self.squared)
         if self.mining == "batch_hard":
@@ -144,23 +154,32 @@ class Triplet(nn.Module):
                 d.detach().sqrt() if self.squared else d, same, other, self.dim
             )
         else:
-            made = cast(
-                Triplets,
-                _TripletSum.apply(d, same, other, self.margin, self.mining, self.smooth),  # type: ignore[no-untyped-call]
-            )
-            return tuple(one[None] for one in made)
-        return tuple(one[None] for one in _terms_of(d, triplets, self.margin, self.smooth))
+            settings = (self.margin, self.mining, self.smooth)
+            sums = _TripletSum.apply(d, same, other, *settings)  # type: ignore[no-untyped-call]
+            return tuple(number[None] for number in cast(Triplets, sums))
+        sums = _terms_of(d, triplets, self.margin, self.smooth)
+        return tuple(number[None] for number in sums)
 
 
 class MarginLoss(nn.Module):
-    """([d(a, p) - beta + margin]+ + [beta - d(a, n) + margin]+) summed over triplets, divided by
-    the number of terms above 0; d = |a - k| of unit rows.
+    """Margin-based loss with a boundary between positives and negatives. Wu et al. 2017.
 
-    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar. margin .2; beta 1.2, the
-    boundary, learned unless learn_beta=False, one for all or per_class (of the anchor's class). nu
-    adds nu * beta (global), or nu times the triplets' beta over the same divisor (per class).
-    mining: "all" triplets (in closed form: no triplet is built) or "distance_weighted", as in the
-    paper. No triplets: 0, connected to z.
+    ([d(a, p) - beta + margin]+ + [beta - d(a, n) + margin]+) summed over triplets, divided by the
+    number of terms above 0, with d = |a - k| of unit rows. No triplets: 0, connected to z.
+
+    Args:
+        num_classes: Number of classes, needed by per_class only.
+        margin: A distance.
+        beta: The boundary, or where it starts.
+        learn_beta: Learn the boundary.
+        per_class: One boundary for each class, that of the anchor's class.
+        nu: Adds nu * beta (one boundary), or nu times the triplets' beta over the same divisor (per
+            class).
+        mining: "all" triplets, in closed form: none is built; or "distance_weighted", as in the
+            paper.
+
+    Raises:
+        ValueError: per_class is set without num_classes.
     """
 
     @known_settings
@@ -227,8 +246,8 @@ class MarginLoss(nn.Module):
                 of_row[a].sum(),
             )
             return total[None], above[None], boundaries[None]
-        # a positive pair is in as many triplets as its anchor has negatives, and the other way
-        # round
+        # A positive pair is in as many triplets as its anchor has negatives, and the other way
+        # round.
         positive, num_positive = summed((d - of_row[:, None] + self.margin).relu(), same, "nonzero")
         negative, num_negative = summed(
             (of_row[:, None] - d + self.margin).relu(), other, "nonzero"
@@ -242,15 +261,21 @@ class MarginLoss(nn.Module):
 
 
 class Angular(nn.Module):
-    """mean over positive pairs of log(1 + sum_n exp(4 tan^2(alpha) (a + p).n - 2 (1 + tan^2(alpha))
-    a.p)), rows normalised.
+    """Angular loss of triplets. Wang et al. 2017.
 
-    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar: anchors a are the batch's, p and
-    n its keys. alpha: 40 degrees, in radians (the paper: 36 to 55 degrees). negatives="raw" leaves
-    n alone unnormalised, as pytorch-metric-learning's code has it. Work is two products (B, Q) x
+    mean over positive pairs of log(1 + sum_n exp(4 tan^2(alpha) (a + p).n - 2 (1 + tan^2(alpha))
+    a.p)), with normalised rows. No positive pairs: 0, connected to z. Work is two products (B, Q) x
     (Q, P) over the P keys of the batch's classes, and against a bank these P keys times all Q, once
     each: P Q dim multiplications, beside SupCon's 2 B Q dim. Memory is two (B, Q) tensors and a
-    block (losses.angular). No positive pairs: 0, connected to z.
+    block (losses.angular).
+
+    Args:
+        num_classes: Not used.
+        alpha: Radians in (0, pi/2); the paper takes 36 to 55 degrees.
+        negatives: "raw" leaves n alone unnormalised, as pytorch-metric-learning's code has it.
+
+    Raises:
+        ValueError: alpha is outside (0, pi/2).
     """
 
     @known_settings

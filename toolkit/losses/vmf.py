@@ -160,10 +160,11 @@ class VMF(nn.Module):
         """
         nu, w = full(z) * self.alpha.to(full(z).dtype), self.proxies.to(full(z).dtype)
         num, beta = num_samples or self.num_samples, self.tau.to(nu.dtype).exp()
-        found = torch.zeros(len(nu), len(w), dtype=nu.dtype, device=nu.device)
-        size = max(1, 2**22 // w.numel())  # rows at a time: (size, C, D) numbers are held
-        for rows, total in zip(torch.split(nu, size), torch.split(found, size), strict=True):
-            for _ in range(num):  # draws that all rows shared would not average out over a test set
+        share = torch.zeros(len(nu), len(w), dtype=nu.dtype, device=nu.device)
+        size = max(1, 2**22 // w.numel())  # rows at a time, each of which needs (C, D) numbers
+        for rows, total in zip(torch.split(nu, size), torch.split(share, size), strict=True):
+            # Each row has its own draws: shared ones would not average out over a test set.
+            for _ in range(num):
                 drawn = sample(
                     unit(rows), rows.norm(dim=1), 1, generator=generator, family=self.family
                 )[0]
@@ -171,7 +172,7 @@ class VMF(nn.Module):
                 total += (
                     torch.softmax(beta * torch.einsum("bd,bcd->bc", drawn, classes), dim=1) / num
                 )
-        return found
+        return share
 
     def _mean(self, nu: Tensor) -> Tensor:
         """The mean A(|nu|) mu of vMFs with natural parameters nu (N, D)."""
@@ -203,23 +204,14 @@ class VMF(nn.Module):
         Returns:
             A scalar.
         """
-        nu, w, beta = (
-            z * self.alpha.to(z.dtype),
-            self.proxies.to(z.dtype),
-            self.tau.to(z.dtype).exp(),
-        )
-        left, along, across = (
-            self._draws(nu) if samples is None else self._given(samples.to(z.dtype))
-        )
-        if is_sharded():  # not blockwise: (S, B, c) is held
-            bound = class_logsumexp(
-                bound_logits(left, along, across, w, beta, self.dim, self.method).flatten(0, 1)
-            ).mean()
-            own_w = class_rows(w, y)
+        nu, w = z * self.alpha.to(z.dtype), self.proxies.to(z.dtype)
+        beta = self.tau.to(z.dtype).exp()
+        draws = self._draws(nu) if samples is None else self._given(samples.to(z.dtype))
+        if is_sharded():  # not blockwise: (S, B, c) is made
+            logits = bound_logits(*draws, w, beta, self.dim, self.method)
+            bound, own_w = class_logsumexp(logits.flatten(0, 1)).mean(), class_rows(w, y)
         else:
-            bound, own_w = expected_logsumexp(
-                left, along, across, w, y, beta, self.dim, self.method
-            )
+            bound, own_w = expected_logsumexp(*draws, w, y, beta, self.dim, self.method)
         own = (self._mean_of_draws(nu) * self._mean(own_w)).sum(1)
         return move_on(bound - beta * own.mean(), self.noise)
 
@@ -232,37 +224,26 @@ class VMF(nn.Module):
         """
         generator, order = generator_of(self.noise, nu.device), ranks(nu)
         mu, kappa = unit(nu), root(nu.square().sum(1))
-        if (
-            self.sharing == "independent" or self.dim < 16
-        ):  # in few dimensions a shared direction can fall on mu, and the product is small anyway
-            inverse = order.argsort()
-            return self._given(
-                sample(
-                    mu[inverse],
-                    kappa[inverse],
-                    self.num_samples,
-                    generator=generator,
-                    family=self.family,
-                )[:, order]
+        # In few dimensions a shared direction can fall on mu, and the product is small anyway.
+        inverse, num = order.argsort(), self.num_samples
+        if self.sharing == "independent" or self.dim < 16:
+            drawn = sample(
+                mu[inverse], kappa[inverse], num, generator=generator, family=self.family
             )
+            return self._given(drawn[:, order])
         mu = torch.where(
             kappa[:, None] > 0, mu, torch.eye(1, self.dim, dtype=mu.dtype, device=mu.device)
         )
         tangents = torch.randn(
-            self.num_samples, self.dim, dtype=torch.float32, generator=generator, device=nu.device
+            num, self.dim, dtype=torch.float32, generator=generator, device=nu.device
         ).to(nu.dtype)
-        inverse = order.argsort()
-        cosine, sine = (
-            x[:, order].to(nu.dtype)
-            for x in cosines(
-                kappa[inverse], self.dim, self.num_samples, generator=generator, family=self.family
-            )
+        drawn_cosines = cosines(
+            kappa[inverse], self.dim, num, generator=generator, family=self.family
         )
+        cosine, sine = (x[:, order].to(nu.dtype) for x in drawn_cosines)
         toward = tangents @ mu.T
-        across = (
-            sine
-            / (tangents.square().sum(1, keepdim=True) - toward.square()).clamp(min=1e-12).sqrt()
-        )
+        length = tangents.square().sum(1, keepdim=True) - toward.square()
+        across = sine / length.clamp(min=1e-12).sqrt()
         return torch.cat([mu, tangents]), cosine - across * toward, across
 
     def _given(self, samples: Tensor) -> tuple[Tensor, Tensor, Tensor]:
