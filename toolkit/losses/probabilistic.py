@@ -22,18 +22,8 @@ from toolkit.losses.contract import (
 )
 from toolkit.losses.proxy import ProxyAnchor
 from toolkit.vmf.bound import el_nivmf_cross_entropy
-from toolkit.vmf.distribution import (
-    Method,
-    Normalizer,
-    d_b_vmf,
-    d_cos,
-    d_el_nivmf,
-    d_el_vmf,
-    d_kl_vmf,
-    d_l2,
-    d_nivmf,
-    root,
-)
+from toolkit.vmf.distances import d_b_vmf, d_cos, d_el_nivmf, d_el_vmf, d_kl_vmf, d_l2, d_nivmf
+from toolkit.vmf.distribution import Method, Normalizer, root
 from toolkit.vmf.precision import full, unit
 from toolkit.vmf.sampling import generator_of, move_on, ranks, sample
 
@@ -73,7 +63,7 @@ class ProbabilisticNCA(nn.Module):
             False is the paper's Eq 6.
         num_samples: Draws of every embedding.
         concentration: Where concentrations start, at least .1.
-        normalizer, method: See toolkit.vmf.distribution.
+        normalizer, method: See toolkit.vmf.distribution.log_density_nivmf.
         kappa_lr_scale, temperature_lr_scale: Rates relative to the base rate.
 
     Raises:

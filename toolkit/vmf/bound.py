@@ -240,7 +240,7 @@ def el_nivmf_cross_entropy(
         mu: Directions (C, D).
         kappas: Concentrations > 0 (C, D).
         temperature: t, a scalar.
-        temperature_inside, normalizer, method: See toolkit.vmf.distribution.d_el_nivmf.
+        temperature_inside, normalizer, method: See toolkit.vmf.distances.d_el_nivmf.
 
     Returns:
         A scalar.

@@ -28,7 +28,8 @@ from toolkit.losses.softmax import Softmax
 from toolkit.losses.vmf import SCF, VMF
 from toolkit.training.recipe import Optim
 from toolkit.vmf.bound import polynomials
-from toolkit.vmf.distribution import d_el_vmf, mean_resultant
+from toolkit.vmf.distances import d_el_vmf
+from toolkit.vmf.distribution import mean_resultant
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 DOCS = Path(__file__).parents[3] / "docs"

@@ -15,22 +15,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
+from toolkit.vmf.distances import d_b_vmf, d_cos, d_el_nivmf, d_el_vmf, d_kl_vmf, d_l2, d_nivmf
 from toolkit.vmf.distribution import (
-    d_b_vmf,
-    d_cos,
-    d_el_nivmf,
-    d_el_vmf,
-    d_kl_vmf,
-    d_l2,
-    d_nivmf,
     log_density_nivmf,
     log_normalizer,
     mean_resultant,
     relative_log_c,
     resultant_ratio,
-    sample,
 )
-from toolkit.vmf.sampling import slope
+from toolkit.vmf.sampling import sample, slope
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 SMOOTH_ROWS = [2, 6, 7, 9, 11]
