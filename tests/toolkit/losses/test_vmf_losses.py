@@ -631,9 +631,9 @@ def test_joint_hands_on_what_a_loss_says_of_itself() -> None:
     assert Joint(5, 4, first=generalised).similarity == "simple:0.2"
     assert Joint(5, 4, second=generalised).similarity == "cosine"
     for parts in ({"first": VMF}, {"second": VMF}):
-        with pytest.raises(ValueError, match="Joint: VMF estimates a constant of the training set"):
+        with pytest.raises(ValueError, match="Joint: VMF"):
             Joint(5, 4, **parts)
-    with pytest.raises(ValueError, match="Joint: SimPLE has features='polarlike'"):
+    with pytest.raises(ValueError, match="Joint: SimPLE"):
         Joint(5, 4, second=partial(SimPLE, features="polarlike"))
     assert math.isfinite(Joint(5, 4, second=SimPLE).double()(z, y).item())
 
