@@ -139,5 +139,7 @@ def angular_sum(
     Returns:
         The sum, and how many positive pairs there are: two scalars.
     """
-    sums = _AngularSum.apply(x, keys, negatives, pairs, scale, pull)  # type: ignore[no-untyped-call]
+    sums = _AngularSum.apply(  # type: ignore[no-untyped-call]
+        x, keys, negatives, pairs, scale, pull
+    )
     return cast(tuple[Tensor, Tensor], sums)

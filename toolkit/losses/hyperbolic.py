@@ -13,7 +13,6 @@ from toolkit.losses.classes import cross_entropy
 from toolkit.losses.common import checked, in_full, proxies, uniform
 from toolkit.losses.contract import Rates, proxy_group
 from toolkit.losses.softmax import norms
-from toolkit.vmf.precision import full
 
 INSIDE = 1e-3  # points are kept at (1 - INSIDE) of the ball's radius
 
@@ -106,7 +105,7 @@ class Hyperbolic(nn.Module):
     @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): the signed distances, scaled."""
-        z, c = full(z), self.c
+        c = self.c
         h = project(exp_map(z, c), c)
         if self.riemannian:
             h = _ScaleGrad.apply(

@@ -20,7 +20,7 @@ from toolkit.losses.common import (
 )
 from toolkit.losses.contract import Rates, default_groups, proxy_group
 from toolkit.losses.softmax import generalised_product, norms, scaled_cosine, tau_groups
-from toolkit.vmf.precision import full, unit
+from toolkit.vmf.precision import unit
 
 Wrap = Literal["monotone", "easy", "clamp", "none"]
 Grad = Literal["exact", "detached"]
@@ -308,7 +308,6 @@ class CosFace(nn.Module):
         """(B, dim) -> (B, C): the products without a margin."""
         if self.product == "cosine":
             return scaled_cosine(z, self.proxies, self.scale)
-        z = full(z)
         return generalised_product(z, self.proxies.to(z.dtype), self.b_theta)
 
     @checked

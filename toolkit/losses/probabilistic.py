@@ -24,7 +24,7 @@ from toolkit.losses.proxy import ProxyAnchor
 from toolkit.vmf.bound import el_nivmf_cross_entropy
 from toolkit.vmf.distances import d_b_vmf, d_cos, d_el_nivmf, d_el_vmf, d_kl_vmf, d_l2, d_nivmf
 from toolkit.vmf.distribution import Method, Normalizer, root
-from toolkit.vmf.precision import full, unit
+from toolkit.vmf.precision import unit
 from toolkit.vmf.sampling import generator_of, move_on, ranks, sample
 
 Distance = Literal["el_nivmf", "nivmf", "el_vmf", "b_vmf", "kl_vmf", "l2", "cos"]
@@ -125,7 +125,6 @@ class ProbabilisticNCA(nn.Module):
         Returns:
             (B, C).
         """
-        z = full(z)
         mu = unit(self.proxies).to(z.dtype)
         if self.kappas is None:
             return d_cos(z, mu)

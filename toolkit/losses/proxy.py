@@ -61,7 +61,6 @@ class CenterLoss(nn.Module):
     @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): z W^T; without a classifier, -|z - c_j|^2 / 2 up to |z|^2 / 2."""
-        z = full(z)
         if self.classify:
             return linear(z, self.proxies.to(z.dtype))
         centres = self.centres.to(z.dtype)

@@ -13,7 +13,7 @@ from toolkit.losses.classes import class_rows, class_sum, cross_entropy, target_
 from toolkit.losses.common import checked, in_full, known_settings, normal, proxies
 from toolkit.losses.margin import Grad, angle, cos_plus_margin, margin_softmax, straight_through
 from toolkit.losses.softmax import norms, scaled_cosine
-from toolkit.vmf.precision import full, unit
+from toolkit.vmf.precision import unit
 
 
 def psi(cosine: Tensor, margin: float) -> Tensor:
@@ -64,7 +64,6 @@ class LSoftmax(nn.Module):
     @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): z.w_j, without a margin."""
-        z = full(z)
         return linear(z, self.proxies.to(z.dtype))
 
     @checked
@@ -126,7 +125,6 @@ class SphereFace(nn.Module):
     @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): |z| cos(theta_j), without a margin."""
-        z = full(z)
         return linear(z, unit(self.proxies).to(z.dtype))
 
     @checked

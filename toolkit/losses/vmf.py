@@ -133,7 +133,7 @@ class VMF(nn.Module):
 
         The paper predicts by `posterior`.
         """
-        nu = full(z) * self.alpha.to(full(z).dtype)
+        nu = z * self.alpha.to(z.dtype)
         return (
             self.tau.to(nu.dtype).exp()
             * self._mean_of_draws(nu)
@@ -158,7 +158,7 @@ class VMF(nn.Module):
         Returns:
             (B, C), without gradient.
         """
-        nu, w = full(z) * self.alpha.to(full(z).dtype), self.proxies.to(full(z).dtype)
+        nu, w = z * self.alpha.to(z.dtype), self.proxies.to(z.dtype)
         num, beta = num_samples or self.num_samples, self.tau.to(nu.dtype).exp()
         share = torch.zeros(len(nu), len(w), dtype=nu.dtype, device=nu.device)
         size = max(1, 2**22 // w.numel())  # rows at a time, each of which needs (C, D) numbers
@@ -309,7 +309,7 @@ class SCF(nn.Module):
     @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): kappa cos(mu, w_j), the log densities up to a common term."""
-        mu, kappa = self._split(full(z))
+        mu, kappa = self._split(z)
         return kappa[:, None] * mu @ unit(self.proxies).to(mu.dtype).T
 
     def _split(self, z: Tensor) -> tuple[Tensor, Tensor]:

@@ -451,7 +451,7 @@ class TestContract:
         with pytest.raises(TypeError, match="floating point"):
             loss(z.long(), y)
         if hasattr(loss, "proxies"):
-            with pytest.raises(ValueError, match="3 of 8 .*first: -1"):
+            with pytest.raises(ValueError, match=r"3 of 8 .*first: -1"):
                 loss(z, torch.tensor([0, -1, 4, 1, 2, 3, 9, 0]))
 
     def test_a_setting_that_its_type_does_not_list_is_refused(self, make: Any) -> None:
