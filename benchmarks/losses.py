@@ -35,6 +35,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, normalize
 
 import toolkit.losses
+from toolkit.losses.contract import has_proxies
 
 DIM = 512
 PEERS = {
@@ -88,7 +89,7 @@ def find() -> list[Any]:
         for _, cls in inspect.getmembers(module, inspect.isclass)
         if cls.__module__ == module.__name__
     ]
-    return [cls for cls in found if issubclass(cls, nn.Module) and hasattr(cls, "PROXY")]
+    return [cls for cls in found if issubclass(cls, nn.Module)]
 
 
 class Bare(nn.Module):
@@ -123,7 +124,7 @@ def peer(cls: Any, num_classes: int, size: int) -> nn.Module | None:
         or (name in AT_MOST_128 and size > 128)
     ):
         return None
-    given = {"num_classes": num_classes, "embedding_size": DIM} if cls.PROXY else {}
+    given = {"num_classes": num_classes, "embedding_size": DIM} if has_proxies(cls) else {}
     extra = (
         {"margin": 0.4, "Tn": 10, "Tp": 0} if name == "RankedList" else {}
     )  # which it has no defaults for
@@ -290,7 +291,7 @@ def main() -> None:
         for size in batches:
             for name in only:
                 listed = given.all or given.only or count <= 10_000 or name in PRINCIPAL
-                if known[name].PROXY and listed and count <= LARGEST.get(name, count):
+                if has_proxies(known[name]) and listed and count <= LARGEST.get(name, count):
                     show(
                         (name, str(size), f"{count:,}"),
                         classification_row,
@@ -298,7 +299,7 @@ def main() -> None:
                         size,
                         count,
                     )
-    pairs = [name for name in only if not known[name].PROXY]
+    pairs = [name for name in only if not has_proxies(known[name])]
     if not pairs or "SupCon" not in known:
         return
     print(

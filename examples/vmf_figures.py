@@ -1,4 +1,4 @@
-"""Three figures of the vMF and nivMF papers, from toolkit.vmf.distribution, in seconds:
+"""Three figures of the vMF and nivMF papers, from toolkit.vmf, in seconds:
 
     python examples/vmf_figures.py --out figures
 
@@ -17,7 +17,8 @@ import matplotlib as mpl
 import numpy as np
 import torch
 
-from toolkit.vmf.distribution import d_b_vmf, d_cos, d_l2, log_normalizer, mean_resultant
+from toolkit.vmf.distances import d_b_vmf, d_cos, d_l2
+from toolkit.vmf.distribution import log_normalizer, mean_resultant
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt  # the back end comes first

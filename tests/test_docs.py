@@ -25,6 +25,7 @@ from typing import NamedTuple
 import pytest
 import torch
 import typer
+from torch import nn
 
 from likeness.cli import app, main
 from modalities import synthetic, synthetic_faces, synthetic_glyphs
@@ -325,28 +326,44 @@ def generator() -> ModuleType:
     return module_of(ROOT / "docs" / "make_losses.py")
 
 
-def test_losses_page_is_what_the_classes_say() -> None:
+def test_losses_page_is_what_the_classes_and_the_catalogue_say() -> None:
     made = generator().page()
     assert (ROOT / "docs" / "losses.md").read_text(encoding="utf-8") == made, (
         "docs/losses.md is out of date; run: python docs/make_losses.py"
     )
 
 
-def test_constants_of_losses_are_of_the_agreed_kind_and_their_golden_files_exist() -> None:
+def test_a_loss_without_an_entry_and_an_entry_without_a_loss_are_refused(tmp_path: Path) -> None:
+    make_losses = generator()
+    losses = make_losses.find()
+    entries = make_losses.catalogue(losses)
+    assert set(entries) == {cls.__name__ for cls in losses}
+
+    class Tiny(nn.Module):
+        pass
+
+    with pytest.raises(ValueError, match="Tiny has no entry"):
+        make_losses.catalogue([*losses, Tiny])
+    with pytest.raises(ValueError, match=f"{losses[0].__name__} is no loss"):
+        make_losses.catalogue(losses[1:])
+    make_losses.CATALOGUE = tmp_path / "losses.toml"
+    make_losses.CATALOGUE.write_text('[Tiny]\npaper = "None et al. 2020"\n')
+    with pytest.raises(ValueError, match="Tiny must have the keys"):
+        make_losses.catalogue([Tiny])
+
+
+def test_entries_of_losses_are_of_the_agreed_kind_and_their_golden_files_exist() -> None:
     golden = {path.stem for path in (ROOT / "tests" / "golden").glob("*.npz")}
-    for cls in generator().find():
-        assert isinstance(cls.PROXY, bool), cls
-        assert cls.COMPARES in ("pair", "triplet"), cls
-        assert all(
-            isinstance(getattr(cls, name), str)
-            for name in ("PAPER", "GEOMETRY", "NORMALISED", "VERIFIED", "NOTES")
-        ), cls
-        assert cls.PAPER, cls
-        assert cls.VERIFIED, cls
+    losses = generator().find()
+    entries = generator().catalogue(losses)
+    for cls in losses:
+        entry = entries[cls.__name__]
+        assert entry["compares"] in ("pair", "triplet"), cls
+        assert all(isinstance(text, str) and text for text in entry.values()), cls
         assert cls.__doc__, cls
         missing = [
             name
-            for name in re.findall(r"[\w.-]+__\w+", cls.VERIFIED)
+            for name in re.findall(r"[\w.-]+__\w+", entry["verified"])
             if not any(stem.endswith(name) or name.endswith(stem) for stem in golden)
         ]
         assert not missing, (

@@ -27,6 +27,7 @@ from modalities.image.splits import Protocol, divide_classes
 from toolkit.backbones.image_resnet import ImageResNet
 from toolkit.data.batch import label_numbers, read_items
 from toolkit.data.sampling import check as check_sampling
+from toolkit.losses.contract import param_groups
 from toolkit.models.parts import Part, describe
 from toolkit.training import recipe as recipes
 from toolkit.training.measure import metrics_of, run_test, settings_of
@@ -293,7 +294,7 @@ def test_describes_and_restores(name: str, variant: str) -> None:
         assert shapes(backbone, frontend.dim) == shapes(recipe.backbone, recipe.frontend().dim)
     restore(described["read"], "read", kind="read")
     loss: Any = recipe.loss(8, 12)
-    groups = loss.param_groups(recipe.optim)
+    groups = param_groups(loss, recipe.optim)
     assert sum(len(group["params"]) for group in groups) == sum(
         one.requires_grad for one in loss.parameters()
     )

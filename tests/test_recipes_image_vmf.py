@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from modalities.image.splits import divide_classes
+from toolkit.losses.contract import param_groups
 from toolkit.losses.vmf import VMF
 from toolkit.models.parts import describe
 from toolkit.training.recipe import Recipe
@@ -223,7 +224,7 @@ def test_fixed_temperatures_stay_fixed(name: str) -> None:
             made = recipe.loss(8, 4)
             scale = made.scale if made.tau is None else made.tau.exp().item()
             assert scale == pytest.approx(value, rel=1e-6)
-            groups = made.param_groups(recipe.optim)
+            groups = param_groups(made, recipe.optim)
             assert [
                 group["lr"] for group in groups if any(one is made.tau for one in group["params"])
             ] == ([] if made.tau is None else [0.0])

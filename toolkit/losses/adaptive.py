@@ -3,55 +3,43 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from toolkit.losses.common import (
-    Rates,
-    checked,
-    cross_entropy,
-    in_full,
-    known_settings,
-    proxy_groups,
-    target_column,
-    with_target,
-)
+from toolkit.losses.classes import cross_entropy, target_column, with_target
+from toolkit.losses.common import checked, in_full, known_settings, proxies
 from toolkit.losses.margin import Wrap, angle, cos_plus_margin, margin_softmax
 from toolkit.losses.softmax import norms, scaled_cosine
 
 
 class CircleSoftmax(nn.Module):
-    """Circle loss with class proxies: cross-entropy of s a_j (c_j - Delta_j), a_y = [1 + m - c]+,
-    Delta_y = 1 - m; others a_j = [c + m]+, Delta_j = m.
+    """Circle loss with class proxies: every logit has a weight of its own. Sun et al. 2020.
 
-    The weights a are constants for the gradient. z (B, dim) raw, y (B,) int64 -> scalar mean; both
-    sides normalised. Sun et al. 2020. margin .25, scale 256 (faces); .4, 80 (retrieval).
+    Cross-entropy of scale a_j (c_j - Delta_j), c the cosine. Target: a_y = [1 + margin - c_y]+ and
+    Delta_y = 1 - margin. Others: a_j = [c_j + margin]+ and Delta_j = margin. The weights a are
+    constants for the gradient. Both sides are normalised.
+
+    Args:
+        margin: .25 for faces, .4 for retrieval.
+        scale: 256 for faces, 80 for retrieval.
+
+    Raises:
+        ValueError: scale is not positive.
     """
 
-    PAPER: ClassVar[str] = "Sun et al. 2020"
-    GEOMETRY: ClassVar[str] = "angular"
-    PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "z, proxies"
-    VERIFIED: ClassVar[str] = "circle_class__own; loops"
-    NOTES: ClassVar[str] = "the version with class labels; pairs: Circle"
-
-    proxies: nn.Parameter  # (C, D)
+    spreads_classes = True
 
     def __init__(self, dim: int, num_classes: int, *, margin: float = 0.25, scale: float = 256.0):
         super().__init__()
         if scale <= 0:
             raise ValueError(f"CircleSoftmax: scale={scale} must be positive")
         self.dim, self.num_classes, self.margin, self.scale = dim, num_classes, margin, scale
-        self.proxies = nn.Parameter(torch.empty(num_classes, dim))
-        nn.init.xavier_normal_(self.proxies)
+        self.proxies = proxies(num_classes, dim)
 
     @in_full
     def logits(self, z: Tensor) -> Tensor:
-        """(B, C) scale * cosine, without margin and weights: what prediction uses."""
+        """(B, dim) -> (B, C): scale * cosine, without margin and weights."""
         return scaled_cosine(z, self.proxies, self.scale)
 
     @checked
@@ -62,32 +50,27 @@ class CircleSoftmax(nn.Module):
         logits = self.scale * (cosine.detach() + m).clamp(min=0) * (cosine - m)
         return cross_entropy(with_target(logits, y, target), y)
 
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return proxy_groups(self, self.proxies, optim)
-
 
 class CurricularFace(nn.Module):
-    """ArcFace whose hard negatives, cos(theta_j) > cos(theta_y + m), become c_j (t + c_j), t being
-    the running mean of the target's cosine. Huang et al. 2020.
+    """ArcFace that gives hard negatives more weight as training goes on. Huang et al. 2020.
 
-    z (B, dim) raw, y (B,) int64 -> scalar mean; both sides normalised. margin .5, scale 64. t moves
-    in training mode only, before it is used: ema <- .99 ema + .01 mean_i c_iy from 0, and t = ema /
-    (1 - .99^steps), the mean without the pull of the start. debias=False: t = ema, as in the paper.
+    Hard negatives, cos(theta_j) > cos(theta_y + margin), become c_j (t + c_j), where t is the
+    running mean of the target's cosine. t moves in training mode only, before it is used: ema <-
+    momentum ema + (1 - momentum) mean_i c_iy, starting from 0, and t = ema / (1 - momentum^steps),
+    the mean without the pull of the start. Both sides are normalised.
+
+    Args:
+        margin: Radians in [0, pi).
+        scale: Factor of the cosine.
+        momentum: Of the running mean, in [0, 1).
+        debias: False takes t = ema, as the paper does.
+
+    Raises:
+        ValueError: A setting is outside its range.
     """
 
-    PAPER: ClassVar[str] = "Huang et al. 2020"
-    GEOMETRY: ClassVar[str] = "angular"
-    PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "z, proxies"
-    VERIFIED: ClassVar[str] = "curricularface__curricularface; loops"
-    NOTES: ClassVar[str] = (
-        "paper and release start t at 0 (debias=False); the others see no difference after some "
-        "hundred steps"
-    )
+    spreads_classes = True
 
-    proxies: nn.Parameter  # (C, D)
     ema: Tensor  # (1,)
     steps: Tensor
 
@@ -107,16 +90,10 @@ class CurricularFace(nn.Module):
                 f"CurricularFace: margin={margin} must be radians in [0, pi), scale={scale} "
                 f"positive and momentum={momentum} in [0, 1)"
             )
-        self.dim, self.num_classes, self.margin, self.scale, self.momentum, self.debias = (
-            dim,
-            num_classes,
-            margin,
-            scale,
-            momentum,
-            debias,
-        )
-        self.proxies = nn.Parameter(torch.empty(num_classes, dim))
-        nn.init.xavier_normal_(self.proxies)
+        self.dim, self.num_classes = dim, num_classes
+        self.margin, self.scale, self.momentum = margin, scale, momentum
+        self.debias = debias
+        self.proxies = proxies(num_classes, dim)
         self.register_buffer("ema", torch.zeros(1))
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
@@ -130,10 +107,10 @@ class CurricularFace(nn.Module):
 
     @in_full
     def logits(self, z: Tensor) -> Tensor:
-        """(B, C) scale * cosine, without a margin: what prediction uses."""
+        """(B, dim) -> (B, C): scale * cosine, without a margin."""
         return scaled_cosine(z, self.proxies, self.scale)
 
-    # compiled, torch 2.13 lets gradient through detach() into a buffer changed in the same graph
+    # Compiled, torch 2.13 lets a gradient through detach() into a buffer changed in the same graph.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def _move(self, mean: Tensor) -> None:
@@ -152,33 +129,27 @@ class CurricularFace(nn.Module):
         target = cos_plus_margin(own, self.margin, "monotone")
         return cross_entropy(self.scale * with_target(bent, y, target), y)
 
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return proxy_groups(self, self.proxies, optim)
-
 
 class MagFace(nn.Module):
-    """ArcFace with a margin that grows with the norm, and a price on small norms: the norm comes to
-    tell quality. Meng et al. 2021.
+    """ArcFace with a margin that grows with the norm, and a price on small norms. Meng et al. 2021.
 
-    a = clip(|z|, low, high); margin(a) linear from margin_low to margin_high; L =
-    ArcFace(margin(a)) + weight mean(a / high^2 + 1 / a). z (B, dim) raw, y (B,) int64 -> scalar
-    mean; both sides normalised. low 10, high 110, margins .45 and .8, weight 35, scale 64.
-    wrap="easy" is the release's default (easy_margin). No gradient reaches a norm outside [low,
-    high], as in the release.
+    The norm of an embedding comes to tell its quality. With a = clip(|z|, low, high) and margin(a)
+    linear from margin_low to margin_high, the loss is ArcFace(margin(a)) + weight mean(a / high^2 +
+    1 / a). No gradient reaches a norm outside [low, high], as in the release. Both sides are
+    normalised.
+
+    Args:
+        low, high: Range of the norms, 0 < low < high.
+        margin_low, margin_high: Radians at the ends of the range.
+        weight: Of the price on small norms.
+        scale: Factor of the cosine.
+        wrap: What happens beyond pi: see cos_plus_margin. "easy" is the release's default.
+
+    Raises:
+        ValueError: A setting is outside its range.
     """
 
-    PAPER: ClassVar[str] = "Meng et al. 2021"
-    GEOMETRY: ClassVar[str] = "angular"
-    PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "z, proxies"
-    VERIFIED: ClassVar[str] = (
-        "magface__magface, magface_easy__magface; loops with norms inside [low, high]"
-    )
-    NOTES: ClassVar[str] = 'the release trains with wrap="easy"'
-
-    proxies: nn.Parameter  # (C, D)
+    spreads_classes = True
 
     @known_settings
     def __init__(
@@ -200,20 +171,14 @@ class MagFace(nn.Module):
                 f"MagFace: 0 < low={low} < high={high}, 0 <= margin_low={margin_low} <= "
                 f"margin_high={margin_high} < pi and scale={scale} > 0 must hold"
             )
-        self.dim, self.num_classes, self.scale, self.wrap, self.weight = (
-            dim,
-            num_classes,
-            scale,
-            wrap,
-            weight,
-        )
+        self.dim, self.num_classes = dim, num_classes
+        self.scale, self.wrap, self.weight = scale, wrap, weight
         self.low, self.high, self.margin_low, self.margin_high = low, high, margin_low, margin_high
-        self.proxies = nn.Parameter(torch.empty(num_classes, dim))
-        nn.init.xavier_normal_(self.proxies)
+        self.proxies = proxies(num_classes, dim)
 
     @in_full
     def logits(self, z: Tensor) -> Tensor:
-        """(B, C) scale * cosine, without a margin: what prediction uses."""
+        """(B, dim) -> (B, C): scale * cosine, without a margin."""
         return scaled_cosine(z, self.proxies, self.scale)
 
     @checked
@@ -235,36 +200,32 @@ class MagFace(nn.Module):
             + self.weight * price
         )
 
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return proxy_groups(self, self.proxies, optim)
-
 
 class AdaFace(nn.Module):
-    """Margin softmax that trusts samples of large norm: k = clip(h (|z| - mean) / (std + .001), -1,
-    1), a constant for the gradient. Kim et al. 2022.
+    """Margin softmax that trusts samples of large norm. Kim et al. 2022.
 
-    target: scale (cos(theta - m k) - (m + m k)), the angle kept inside [.001, pi - .001]; others
-    scale cos(theta_j). Norms are clipped to [.001, 100]. z (B, dim) raw, y (B,) int64 -> scalar
-    mean; both sides normalised. margin m .4, h .333, scale 64. mean and std (unbiased) of the norms
-    are running
-    means, moved in training mode only and before use: momentum x old + (1 - momentum) x batch's,
-    .99 in the paper, debiased so that they start at the first batch's; momentum=0: each batch's
-    own, the release's class default. A batch of one sample does not move them (it has no std).
+    The target's logit is scale (cos(theta - margin k) - (margin + margin k)), with the angle kept
+    inside [.001, pi - .001]; the others are scale cos(theta_j). k = clip(h (|z| - mean) / (std +
+    .001), -1, 1) is a constant for the gradient. Norms are clipped to [.001, 100]. Both sides are
+    normalised.
+
+    mean and std (unbiased) of the norms are running means, which move in training mode only, before
+    they are used. They are debiased, so that they start at the first batch's. A batch of one sample
+    does not move them, as it has no std.
+
+    Args:
+        margin: Radians in [0, pi).
+        h: How far k reaches per standard deviation.
+        scale: Factor of the cosine.
+        momentum: Of the running means, in [0, 1): .99 in the paper. 0 takes each batch's own, which
+            is the default of the release's class.
+
+    Raises:
+        ValueError: A setting is outside its range.
     """
 
-    PAPER: ClassVar[str] = "Kim et al. 2022"
-    GEOMETRY: ClassVar[str] = "angular"
-    PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "z, proxies"
-    VERIFIED: ClassVar[str] = "adaface__adaface; loops"
-    NOTES: ClassVar[str] = (
-        "the release starts at mean 20, std 100 and clamps every cosine to +-.999, where it loses "
-        "its gradient; here they are debiased and unclamped"
-    )
+    spreads_classes = True
 
-    proxies: nn.Parameter  # (C, D)
     ema: Tensor  # (2,) of mean and std, before debiasing
     steps: Tensor
 
@@ -284,29 +245,29 @@ class AdaFace(nn.Module):
                 f"AdaFace: margin={margin} must be radians in [0, pi), scale={scale} positive and "
                 f"momentum={momentum} in [0, 1)"
             )
-        self.dim, self.num_classes, self.margin, self.h, self.scale, self.momentum = (
-            dim,
-            num_classes,
-            margin,
-            h,
-            scale,
-            momentum,
-        )
-        self.proxies = nn.Parameter(torch.empty(num_classes, dim))
-        nn.init.xavier_normal_(self.proxies)
+        self.dim, self.num_classes = dim, num_classes
+        self.margin, self.h, self.scale = margin, h, scale
+        self.momentum = momentum
+        self.proxies = proxies(num_classes, dim)
         self.register_buffer("ema", torch.zeros(2))
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
     @in_full
     def logits(self, z: Tensor) -> Tensor:
-        """(B, C) scale * cosine, without a margin: what prediction uses."""
+        """(B, dim) -> (B, C): scale * cosine, without a margin."""
         return scaled_cosine(z, self.proxies, self.scale)
 
     @torch.no_grad()
     def quality(self, z: Tensor) -> Tensor:
-        """(B,) k in [-1, 1]: the norm among recent norms.
+        """Compare the norms of embeddings with recent norms.
 
-        In training mode it moves the running mean and std first.
+        In training mode the running mean and std move first.
+
+        Args:
+            z: Embeddings (B, dim).
+
+        Returns:
+            k (B,) in [-1, 1], without gradient.
         """
         length = norms(z).clamp(1e-3, 100.0)
         if self.training and len(z) > 1:
@@ -319,7 +280,7 @@ class AdaFace(nn.Module):
             self.ema / (1 - self.momentum ** self.steps.clamp(min=1).to(self.ema.dtype))
         ).to(z.dtype)
         k = (self.h * (length - mean) / (std + 1e-3)).clamp(-1, 1)
-        return torch.where(self.steps > 0, k, 0.0)  # nothing known yet: every norm is average
+        return torch.where(self.steps > 0, k, 0.0)  # before the first step every norm is average
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
@@ -328,6 +289,3 @@ class AdaFace(nn.Module):
         target = target_column(logits, y)
         theta = (angle(target / self.scale) - self.margin * k).clamp(1e-3, math.pi - 1e-3)
         return margin_softmax(logits, y, target, self.scale * (theta.cos() - self.margin * (1 + k)))
-
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return proxy_groups(self, self.proxies, optim)

@@ -12,14 +12,13 @@ from toolkit.vmf.precision import once_in_full
 
 
 class _AngularSum(torch.autograd.Function):
-    """Sum over positive pairs of log(1 + sum_n exp(scale (a + p).n - pull a.p)), and how many pairs
-    there are.
+    """Sum over positive pairs of log(1 + sum_n exp(scale (a + p).n - pull a.p)), and their number.
 
     The exponential of a sum is a product: with E_an = exp(scale a.n) of the negatives, the inner
     sums of all pairs of some classes are one matrix product of rows of E, and so are their
-    gradients. Rows are sorted by class and each positive's row of E is made once, a block of
-    positives at a time. keys is None where x are the keys themselves; keys and, with keys,
-    negatives take no gradient.
+    gradients. Rows are sorted by class, and each positive's row of E is made once, a block of
+    positives at a time. keys is None where x are the keys themselves. keys take no gradient, nor do
+    the negatives beside keys.
     """
 
     @staticmethod
@@ -32,52 +31,36 @@ class _AngularSum(torch.autograd.Function):
         scale: float,
         pull: float,
     ) -> tuple[Tensor, Tensor]:
-        order = pairs.y.argsort(stable=True)
+        labels, order = pairs.key_labels, pairs.y.argsort(stable=True)
         a, y, own = x.detach()[order], pairs.y[order], pairs.own[order]
-        column = order if keys is None else torch.isin(pairs.key_labels, y).nonzero()[:, 0]
-        column = column[pairs.key_labels[column].argsort(stable=True)]
-        ahead, shift = _exponentials(a, y, negatives, pairs.key_labels, scale)
+        column = order if keys is None else torch.isin(labels, y).nonzero()[:, 0]
+        column = column[labels[column].argsort(stable=True)]
+        ahead, shift = _exponentials(a, y, negatives, labels, scale)
         info = torch.finfo(x.dtype)
-        least = (
-            negatives.shape[0] * info.tiny / info.eps
-        )  # below it a product of rows of E may have lost terms that count
-        total, count, slope, grad_a, grad_n = (
-            x.new_zeros(()),
-            column.new_zeros(()),
-            torch.zeros_like(ahead),
-            torch.zeros_like(a),
-            None,
-        )
-        if ctx.needs_input_grad[2]:
-            grad_n = torch.zeros_like(negatives)
-        for some in chunks(
-            len(column), len(negatives) // 8, x.device
-        ):  # enough rows for a product worth its while
-            p_own, p_label = column[some], pairs.key_labels[column[some]]
-            first, last = (
-                torch.searchsorted(y, p_label[:1]),
-                torch.searchsorted(y, p_label[-1:], right=True),
-            )
-            rows = slice(int(first), int(last))
+        least = negatives.shape[0] * info.tiny / info.eps
+        total, count = x.new_zeros(()), column.new_zeros(())
+        slope, grad_a = torch.zeros_like(ahead), torch.zeros_like(a)
+        grad_n = torch.zeros_like(negatives) if ctx.needs_input_grad[2] else None
+        # An eighth of the width: enough rows for a product worth its while.
+        for some in chunks(len(column), len(negatives) // 8, x.device):
+            p_own, p_label = column[some], labels[column[some]]
+            rows = _range_of(y, p_label)
             p = a[some] if keys is None else keys[p_own]
-            of_p, p_shift = (
-                (ahead[some], shift[some])
-                if keys is None
-                else _exponentials(p, p_label, negatives, pairs.key_labels, scale)
-            )
+            if keys is None:
+                of_p, p_shift = ahead[some], shift[some]
+            else:
+                of_p, p_shift = _exponentials(p, p_label, negatives, labels, scale)
             same = (y[rows, None] == p_label) & (own[rows, None] != p_own)
             sums = ahead[rows] @ of_p.T
             together = sums.log() + (shift[rows, None] + p_shift)
-            i, j = (same & (sums < least) & (ahead[rows].amax(1) > 0)[:, None]).nonzero(
-                as_tuple=True
-            )
+            # Below `least` the product may have lost terms that count: such pairs are few, and
+            # their exponents are added before exp is taken.
+            lost = same & (sums < least) & (ahead[rows].amax(1) > 0)[:, None]
+            i, j = lost.nonzero(as_tuple=True)
             for few in chunks(len(i), len(negatives), x.device):
-                exponent = _exponents(
-                    a[rows][i[few]], y[rows][i[few]], negatives, pairs.key_labels, scale
-                )
-                together[i[few], j[few]] = exponent.add_(scale * p[j[few]] @ negatives.T).logsumexp(
-                    1
-                )
+                exponent = _exponents(a[rows][i[few]], y[rows][i[few]], negatives, labels, scale)
+                exponent.add_(scale * p[j[few]] @ negatives.T)
+                together[i[few], j[few]] = exponent.logsumexp(1)
             above = together - pull * (a[rows] @ p.T)
             total += log1p_exp(above).masked_fill_(~same, 0.0).sum()
             count += same.sum()
@@ -89,12 +72,9 @@ class _AngularSum(torch.autograd.Function):
                 grad_a[some] -= pull * steep.T @ a[rows]
                 slope[some] += weight.T @ ahead[rows]
             for few in chunks(len(i), len(negatives), x.device):
-                exponent = _exponents(
-                    a[rows][i[few]], y[rows][i[few]], negatives, pairs.key_labels, scale
-                )
-                exponent.add_(scale * p[j[few]] @ negatives.T).sub_(
-                    together[i[few], j[few]][:, None]
-                )
+                exponent = _exponents(a[rows][i[few]], y[rows][i[few]], negatives, labels, scale)
+                exponent.add_(scale * p[j[few]] @ negatives.T)
+                exponent.sub_(together[i[few], j[few]][:, None])
                 share = exponent.exp_().mul_(scale * steep[i[few], j[few]][:, None])
                 grad_a.index_add_(0, rows.start + i[few], share @ negatives)
                 if keys is None:
@@ -116,6 +96,13 @@ class _AngularSum(torch.autograd.Function):
         return grad * grad_x, None, None if grad_n is None else grad * grad_n, None, None, None
 
 
+def _range_of(y: Tensor, labels: Tensor) -> slice:
+    """Rows of the sorted labels y (B,) whose label is among the sorted `labels` (N,)."""
+    first = torch.searchsorted(y, labels[:1])
+    last = torch.searchsorted(y, labels[-1:], right=True)
+    return slice(int(first), int(last))
+
+
 def _exponents(x: Tensor, y: Tensor, negatives: Tensor, labels: Tensor, scale: float) -> Tensor:
     """scale x.n (N, Q) of the keys of other classes, -inf elsewhere."""
     return ((scale * x) @ negatives.T).masked_fill_(
@@ -126,8 +113,9 @@ def _exponents(x: Tensor, y: Tensor, negatives: Tensor, labels: Tensor, scale: f
 def _exponentials(
     x: Tensor, y: Tensor, negatives: Tensor, labels: Tensor, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """exp(scale x.n - shift) (N, Q), 0 where n is no negative, and the shift (N,): each row's
-    largest exponent, 0 without negatives.
+    """exp(scale x.n - shift) (N, Q), 0 where n is no negative, and the shift (N,).
+
+    The shift is each row's largest exponent, 0 without negatives.
     """
     exponent = _exponents(x, y, negatives, labels, scale)
     shift = exponent.amax(1)
@@ -138,7 +126,20 @@ def _exponentials(
 def angular_sum(
     x: Tensor, keys: Tensor | None, negatives: Tensor, pairs: Pairs, scale: float, pull: float
 ) -> tuple[Tensor, Tensor]:
-    """_AngularSum of anchors x (B, D), keys (Q, D) or None for x, negatives (Q, D), with the labels
-    of pairs.
+    """Sum the angular loss over all positive pairs.
+
+    Args:
+        x: Anchors (B, D).
+        keys: (Q, D), or None where they are x.
+        negatives: The keys as negatives (Q, D).
+        pairs: Their labels.
+        scale: Factor of (a + p).n.
+        pull: Factor of a.p.
+
+    Returns:
+        The sum, and how many positive pairs there are: two scalars.
     """
-    return cast(tuple[Tensor, Tensor], _AngularSum.apply(x, keys, negatives, pairs, scale, pull))  # type: ignore[no-untyped-call]
+    sums = _AngularSum.apply(  # type: ignore[no-untyped-call]
+        x, keys, negatives, pairs, scale, pull
+    )
+    return cast(tuple[Tensor, Tensor], sums)

@@ -3,42 +3,39 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from toolkit.losses.common import Rates, checked, class_rows, in_full, known_settings, proxy_groups
+from toolkit.losses.classes import class_rows
+from toolkit.losses.common import checked, in_full, known_settings, proxies
 from toolkit.losses.margin import Wrap, angular_margin_softmax
 from toolkit.losses.softmax import norms, scaled_cosine
 from toolkit.vmf.precision import unit
 
 
 class BroadFace(nn.Module):
-    """ArcFace over the batch and a queue of past embeddings, which teach the proxies but not the
-    encoder. Kim et al. 2020.
+    """ArcFace over the batch and a queue of past embeddings. Kim et al. 2020.
 
-    L = mean of ArcFace over batch and queue, whose gradient moves the proxies; the encoder gets the
-    gradient of the batch's own mean. A past embedding e of class y, seen when the proxy was w_old,
-    enters as e + (|e| / |w_old|) (w_y - w_old), a constant: it follows its proxy. z (B, dim) raw, y
-    (B,) int64 -> scalar; both sides normalised. margin .5, scale 64, queue_size 32768. The queue is
-    filled in training mode, after the loss; in evaluation the batch stands alone.
+    The queue teaches the proxies but not the encoder: the loss is the mean of ArcFace over batch
+    and queue, whose gradient moves the proxies, and the encoder gets the gradient of the batch's
+    own mean. A past embedding e of class y, seen when the proxy was w_old, enters as e + (|e| /
+    |w_old|) (w_y - w_old), a constant: it follows its proxy. The queue is filled in training mode,
+    after the loss; in evaluation the batch stands alone. Both sides are normalised.
+
+    Args:
+        margin: Radians in [0, pi).
+        scale: Factor of the cosine, positive.
+        queue_size: Number of past embeddings.
+        wrap: What happens beyond pi: see cos_plus_margin.
+
+    Raises:
+        ValueError: A setting is outside its range.
     """
 
-    PAPER: ClassVar[str] = "Kim et al. 2020"
-    GEOMETRY: ClassVar[str] = "angular"
-    PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "z, proxies"
-    VERIFIED: ClassVar[str] = "loops over batch and queue"
-    NOTES: ClassVar[str] = (
-        "no release; the gradient that reaches z is that of ArcFace on the batch, whatever the "
-        "queue holds"
-    )
+    spreads_classes = True
 
-    proxies: nn.Parameter  # (C, D)
     past: Tensor  # (Q, D) raw embeddings
     past_proxies: Tensor  # (Q, D) their classes' proxies when they were seen
     past_labels: Tensor  # (Q,) -1 = empty slot
@@ -61,15 +58,9 @@ class BroadFace(nn.Module):
                 f"BroadFace: margin={margin} must be radians in [0, pi), scale={scale} and "
                 f"queue_size={queue_size} positive"
             )
-        self.dim, self.num_classes, self.margin, self.scale, self.wrap = (
-            dim,
-            num_classes,
-            margin,
-            scale,
-            wrap,
-        )
-        self.proxies = nn.Parameter(torch.empty(num_classes, dim))
-        nn.init.xavier_normal_(self.proxies)
+        self.dim, self.num_classes = dim, num_classes
+        self.margin, self.scale, self.wrap = margin, scale, wrap
+        self.proxies = proxies(num_classes, dim)
         self.register_buffer("past", torch.zeros(queue_size, dim))
         self.register_buffer("past_proxies", torch.zeros(queue_size, dim))
         self.register_buffer("past_labels", torch.full((queue_size,), -1, dtype=torch.int64))
@@ -77,19 +68,29 @@ class BroadFace(nn.Module):
 
     @in_full
     def logits(self, z: Tensor) -> Tensor:
-        """(B, C) scale * cosine, without a margin: what prediction uses."""
+        """(B, dim) -> (B, C): scale * cosine, without a margin."""
         return scaled_cosine(z, self.proxies, self.scale)
 
     def reads(self, y: Tensor) -> Tensor:
-        """The labels whose proxies a step with labels y reads: the batch's and the queue's.
+        """Name the labels whose proxies a step reads: the batch's and, in training, the queue's.
 
-        Sampled classes (toolkit.parallel.spread) must hold them.
+        toolkit.parallel.spread keeps them among the classes that it samples.
+
+        Args:
+            y: Labels of the batch (B,).
+
+        Returns:
+            Labels (N,), with repetitions.
         """
         return torch.cat([y, self.past_labels[self.past_labels >= 0]]) if self.training else y
 
     @torch.no_grad()
     def compensated(self) -> tuple[Tensor, Tensor]:
-        """The queue's filled slots: (N, D) embeddings moved along with the proxies, (N,) labels."""
+        """Move the queue's embeddings along with their proxies.
+
+        Returns:
+            The N filled slots: embeddings (N, D) and labels (N,), without gradient.
+        """
         filled = self.past_labels >= 0
         e, old, y = self.past[filled], self.past_proxies[filled], self.past_labels[filled]
         share = norms(e) / norms(old).clamp(min=1e-12)
@@ -109,9 +110,8 @@ class BroadFace(nn.Module):
         rows, labels = unit(z), y
         if self.training:
             e, past = self.compensated()
-            rows = rows + len(past) / max(len(y), 1) * (
-                rows - rows.detach()
-            )  # + 0: the encoder's gradient is that of the batch's own mean
+            # This adds 0, and makes the encoder's gradient that of the batch's own mean.
+            rows = rows + len(past) / max(len(y), 1) * (rows - rows.detach())
             rows, labels = torch.cat([rows, unit(e).to(rows.dtype)]), torch.cat([y, past])
         value = angular_margin_softmax(
             linear(self.scale * rows, unit(self.proxies).to(rows.dtype)),
@@ -124,6 +124,3 @@ class BroadFace(nn.Module):
         if self.training:
             self._enqueue(z, y)
         return value
-
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return proxy_groups(self, self.proxies, optim)

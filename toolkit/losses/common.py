@@ -1,60 +1,53 @@
-"""What every loss shares: checked arguments in full precision, unit rows, the keys of a batch, and
-the axis of classes, whole or in shards.
-"""
+"""What every loss shares: checked arguments in full precision, class vectors, the batch's keys."""
 
 from __future__ import annotations
 
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import wraps
-from typing import Any, Protocol, TypeVar, cast
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from toolkit.vmf.precision import full, once_in_full
+from toolkit.losses.contract import KeyBank
+from toolkit.vmf.precision import full
 
 Forward = TypeVar("Forward", bound=Callable[..., Tensor])
 Init = TypeVar("Init", bound=Callable[..., None])
 Method = TypeVar("Method", bound=Callable[..., Tensor])
+# Fills a (C, dim) tensor with the numbers that training starts from.
+Start = Callable[[Tensor], object]
 
 
-class Rates(Protocol):
-    """What a loss needs of the optimiser's settings to state its parameter groups."""
+def unknown_settings(part: Callable[..., Any], settings: Mapping[str, Any]) -> list[str]:
+    """Name the settings whose value is not among those that the setting's type lists.
 
-    @property
-    def lr(self) -> float: ...
-    @property
-    def weight_decay(self) -> float: ...
-    @property
-    def proxy_lr_scale(self) -> float: ...
+    Args:
+        part: A class or function whose parameters are annotated.
+        settings: Values by the name of the parameter. Only parameters of a Literal type, or of a
+            union of such types, are looked at.
 
+    Returns:
+        One sentence for each refused setting, which states the allowed values.
 
-class KeyBank(Protocol):
-    """A first-in-first-out store of key embeddings (toolkit.training.memory.Bank)."""
-
-    keys: Tensor  # (Q, D)
-    labels: Tensor  # (Q,) int64, -1 = empty slot
-
-    def enqueue(self, z_key: Tensor, y: Tensor) -> Tensor: ...  # -> (B,) slots written
-
-
-def unknown_settings(part: Callable[..., Any], given: Mapping[str, Any]) -> list[str]:
-    """One sentence for each given setting of a class or function that is not among what its type, a
-    Literal, lists; other types are not looked at.
+    Example:
+        >>> from toolkit.losses.margin import ArcFace
+        >>> unknown_settings(ArcFace, {"grad": "none", "scale": 64.0})
+        ["grad='none' must be one of exact, detached"]
     """
     target = inspect.unwrap(part.__init__ if inspect.isclass(part) else part)
     allowed = {
-        name: _listed(hint) for name, hint in typing.get_type_hints(target).items() if name in given
+        name: _listed(hint)
+        for name, hint in typing.get_type_hints(target).items()
+        if name in settings
     }
     return [
-        f"{name}={given[name]!r} must be one of {', '.join(map(str, values))}"
+        f"{name}={settings[name]!r} must be one of {', '.join(map(str, values))}"
         for name, values in allowed.items()
-        if values and given[name] not in values
+        if values and settings[name] not in values
     ]
 
 
@@ -64,13 +57,17 @@ def _listed(hint: Any) -> tuple[Any, ...]:
         return typing.get_args(hint)
     if typing.get_origin(hint) not in (typing.Union, types.UnionType):
         return ()
-    parts = [(None,) if one is types.NoneType else _listed(one) for one in typing.get_args(hint)]
+    parts = [(None,) if part is types.NoneType else _listed(part) for part in typing.get_args(hint)]
     return tuple(value for part in parts for value in part) if all(parts) else ()
 
 
 def known_settings(init: Init) -> Init:
-    """Run a loss's __init__ on named settings that its signature lists: a misspelt method would
-    otherwise become whichever comes last. ValueError.
+    """Decorate a loss's __init__: a setting of a Literal type must have one of its listed values.
+
+    Without it, a misspelt method would silently become the one that the last `else` runs.
+
+    Raises:
+        ValueError: By the decorated __init__, for settings that `unknown_settings` names.
     """
 
     @wraps(init)
@@ -83,8 +80,10 @@ def known_settings(init: Init) -> Init:
 
 
 def refuse_angular_bias(owner: str, b_theta: float) -> None:
-    """ValueError for a b_theta that is no cosine, as eval.similarity would refuse it after
-    training.
+    """Refuse a b_theta that is no cosine, which eval.similarity would only refuse after training.
+
+    Raises:
+        ValueError: b_theta is not in [-1, 1]; the message begins with `owner`, the loss's name.
     """
     if not -1 <= b_theta <= 1:
         raise ValueError(
@@ -93,43 +92,65 @@ def refuse_angular_bias(owner: str, b_theta: float) -> None:
         )
 
 
-def checked(forward: Forward) -> Forward:
-    """Run a loss's forward(z, y, z_key, ...) outside autocast in float32 at least, on checked
-    arguments.
+def proxies(num_classes: int, dim: int, start: Start = nn.init.xavier_normal_) -> nn.Parameter:
+    """Make the class vectors of a loss, to be kept as its parameter `proxies`.
 
-    Their shapes, types and labels are checked. z and z_key may be half; their gradient is then
-    half.
-    NaN or infinity in z makes the value NaN, whatever the loss does with such rows: mined pairs,
-    say, leave them out.
+    Args:
+        num_classes: Number C of classes.
+        dim: Length of a vector.
+        start: Fills them, e.g. `normal(0.1)` or `uniform(0.05)`.
+
+    Returns:
+        A parameter (C, dim), float32.
+
+    Example:
+        >>> proxies(10, 4).shape
+        torch.Size([10, 4])
+    """
+    vectors = nn.Parameter(torch.empty(num_classes, dim))
+    start(vectors)
+    return vectors
+
+
+def normal(std: float) -> Start:
+    """A start from normal random numbers of mean 0 and standard deviation std."""
+    return partial(nn.init.normal_, std=std)
+
+
+def uniform(bound: float, otherwise: Start | None = None) -> Start:
+    """A start from uniform random numbers within +-bound; bound 0 keeps what `otherwise` draws.
+
+    `otherwise` draws first in any case, so that the random numbers which follow are the same for
+    every bound.
+    """
+
+    def start(vectors: Tensor) -> None:
+        if otherwise is not None:
+            otherwise(vectors)
+        if bound:
+            nn.init.uniform_(vectors, -bound, bound)
+
+    return start
+
+
+def checked(forward: Forward) -> Forward:
+    """Decorate a loss's `forward(z, y, z_key, ...)`: check its arguments and compute in float32.
+
+    It runs outside autocast, in float32 at least. z and z_key may be half precision; their
+    gradients then are too. NaN or infinity in z makes the value NaN, whatever the loss does with
+    such rows: a loss that mines pairs would otherwise leave them out and hide them.
+
+    Raises:
+        ValueError: By the decorated method: z is not (B, dim), y not (B,) int64, or a label is
+            outside 0..num_classes - 1.
+        TypeError: By the decorated method: z is not floating point.
     """
 
     @wraps(forward)
     def run(
         self: nn.Module, z: Tensor, y: Tensor, z_key: Tensor | None = None, **kwargs: Any
     ) -> Tensor:
-        dim, classes = getattr(self, "dim", None), getattr(self, "num_classes", None)
-        if z.ndim != 2 or (dim is not None and z.shape[1] != dim):
-            raise ValueError(
-                f"{type(self).__name__}: embeddings must be (B, {dim or 'D'}), but their shape is "
-                f"{tuple(z.shape)}"
-            )
-        if not z.is_floating_point():
-            raise TypeError(
-                f"{type(self).__name__}: embeddings must be floating point, but are {z.dtype}"
-            )
-        if y.shape != z.shape[:1] or y.dtype != torch.int64:
-            raise ValueError(
-                f"{type(self).__name__}: labels must be ({z.shape[0]},) int64, but are "
-                f"{tuple(y.shape)} {y.dtype}"
-            )
-        if classes is not None and not torch.compiler.is_compiling() and y.numel():
-            outside = (y < 0) | (y >= classes)
-            if bool(outside.any()):
-                raise ValueError(
-                    f"{type(self).__name__}: {int(outside.sum())} of {y.numel()} labels are "
-                    f"outside 0..{classes - 1} (first: {int(y[outside][0])}); "
-                    "num_classes must cover every label"
-                )
+        _check_batch(self, z, y)
         with torch.autocast(z.device.type, enabled=False):
             loss = forward(self, full(z), y, None if z_key is None else full(z_key), **kwargs)
             return loss + (full(z).detach() * 0).sum()  # adds 0, or NaN, and no gradient
@@ -137,11 +158,35 @@ def checked(forward: Forward) -> Forward:
     return cast(Forward, run)
 
 
-def in_full(method: Method) -> Method:
-    """Run a loss's method of embeddings (`logits`, `posterior`) outside autocast, in float32 at
-    least.
+def _check_batch(loss: nn.Module, z: Tensor, y: Tensor) -> None:
+    """The checks of `checked`. A loss states dim, and num_classes where labels index something."""
+    name = type(loss).__name__
+    dim, classes = getattr(loss, "dim", None), getattr(loss, "num_classes", None)
+    if z.ndim != 2 or (dim is not None and z.shape[1] != dim):
+        raise ValueError(
+            f"{name}: embeddings must be (B, {dim or 'D'}), but their shape is {tuple(z.shape)}"
+        )
+    if not z.is_floating_point():
+        raise TypeError(f"{name}: embeddings must be floating point, but are {z.dtype}")
+    if y.shape != z.shape[:1] or y.dtype != torch.int64:
+        raise ValueError(
+            f"{name}: labels must be ({z.shape[0]},) int64, but are {tuple(y.shape)} {y.dtype}"
+        )
+    if classes is not None and not torch.compiler.is_compiling() and y.numel():
+        outside = (y < 0) | (y >= classes)
+        if bool(outside.any()):
+            raise ValueError(
+                f"{name}: {int(outside.sum())} of {y.numel()} labels are outside "
+                f"0..{classes - 1} (first: {int(y[outside][0])}); num_classes must cover every "
+                "label"
+            )
 
-    `checked` does the same for `forward`, and checks the arguments besides.
+
+def in_full(method: Method) -> Method:
+    """Decorate a loss's method of embeddings, such as `logits` or `posterior`.
+
+    It then runs outside autocast, in float32 at least. `checked` does the same for `forward`, and
+    checks the arguments besides.
     """
 
     @wraps(method)
@@ -155,12 +200,23 @@ def in_full(method: Method) -> Method:
 def against(
     bank: KeyBank | None, z: Tensor, y: Tensor, z_key: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The keys that a batch is compared with: (keys (Q, D), their labels (Q,) with -1 for empty
-    slots, own (B,)).
+    """Choose the keys that a batch is compared with.
 
-    own[i] is the column of row i's own key: that cell is a self-pair. Without z_key the batch
-    itself is the keys (with gradient); with z_key and a bank, z_key is enqueued first and the whole
-    bank is the keys; with z_key alone, z_key is.
+    Without z_key the batch itself is the keys, with gradient. With z_key and a bank, z_key is
+    written into the bank first and the whole bank is the keys. With z_key alone, z_key is.
+
+    Args:
+        bank: A store of past keys, or None.
+        z: Embeddings (B, D) of the batch.
+        y: Its labels (B,).
+        z_key: Embeddings (B, D) of the same items by the momentum encoder, or None.
+
+    Returns:
+        The keys (Q, D); their labels (Q,), -1 for an empty slot; and `own` (B,), the column of each
+        row's own key, so that (i, own[i]) is a self-pair.
+
+    Raises:
+        ValueError: z_key does not have z's shape.
     """
     if z_key is None:
         return z, y, torch.arange(len(y), device=y.device)
@@ -174,205 +230,3 @@ def against(
         return z_key.to(z.dtype), y, torch.arange(len(y), device=y.device)
     own = bank.enqueue(z_key, y)
     return bank.keys.to(z.dtype), bank.labels, own
-
-
-def proxy_groups(loss: nn.Module, proxies: nn.Parameter, optim: Rates) -> list[dict[str, Any]]:
-    """Proxies with their own rate and the usual decay; every other parameter (scales, biases) at
-    the base rate without decay.
-    """
-    rest = [parameter for parameter in loss.parameters() if parameter is not proxies]
-    groups: list[dict[str, Any]] = [
-        {
-            "params": [proxies],
-            "lr": optim.lr * optim.proxy_lr_scale,
-            "weight_decay": optim.weight_decay,
-        }
-    ]
-    return [*groups, {"params": rest, "lr": optim.lr, "weight_decay": 0.0}] if rest else groups
-
-
-# The axis of classes. Every classification loss goes through the functions below instead of
-# indexing by y or reducing over classes itself: then the same loss works on all C columns, as
-# always, or, inside `with sharded(...)`, on the c columns of one process among several. y is global
-# in both cases.
-
-
-@dataclass(frozen=True, eq=False)
-class Shard:
-    """The classes whose columns this process holds, and how they join the other processes'
-    (toolkit.parallel.spread makes it).
-
-    Every process holds at least one class, no class has two holders, and every label of the batch
-    has one. `sum` and `gather` are differentiable and adjoint to
-    what they compute: the backward pass sums the gradients of all processes.
-    """
-
-    classes: Tensor  # (c,) int64, ascending: the global number of every local column
-    sum: Callable[[Tensor], Tensor]  # element by element over the processes
-    max: Callable[[Tensor], Tensor]  # the same; without gradient
-    gather: Callable[
-        [Tensor], Tensor
-    ]  # (n, ...) -> (N, ...): the rows of all processes, in their order
-
-    def locate(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """(B,) global labels -> (B,) local columns, (B,) whether they are here; the column of a
-        label that is elsewhere is any.
-        """
-        column = torch.searchsorted(self.classes, y).clamp(max=len(self.classes) - 1)
-        return column, self.classes[column] == y
-
-
-_shards: list[Shard] = []  # a list, not a ContextVar: torch.compile sees through it
-
-
-def _current() -> Shard | None:
-    return _shards[-1] if _shards else None
-
-
-@contextmanager
-def sharded(shard: Shard) -> Iterator[None]:
-    """Inside, the class axis of the losses that this process computes is the one of `shard`.
-
-    Their backward pass may run outside.
-    """
-    _shards.append(shard)
-    try:
-        yield
-    finally:
-        _shards.pop()
-
-
-def is_sharded() -> bool:
-    """Whether this runs inside `with sharded(...)`."""
-    return _current() is not None
-
-
-def target_column(logits: Tensor, y: Tensor) -> Tensor:
-    """(B, C), (B,) -> (B,) the target's logits.
-
-    By indexing: unlike gather it keeps no hold of `logits`, which add_to_target then may change in
-    place.
-    """
-    rows, shard = torch.arange(len(y), device=y.device), _current()
-    if shard is None:
-        return logits[rows, y]
-    column, here = shard.locate(y)
-    return shard.sum(torch.where(here, logits[rows, column], 0.0))
-
-
-def with_target(logits: Tensor, y: Tensor, value: Tensor | float) -> Tensor:
-    """A copy of (B, C) whose target's logits are `value`, (B,) or a number."""
-    shard = _current()
-    if shard is None:
-        return (
-            logits.scatter(1, y[:, None], value[:, None])
-            if isinstance(value, Tensor)
-            else logits.scatter(1, y[:, None], value)
-        )
-    column, here = shard.locate(y)
-    kept = logits[torch.arange(len(y), device=y.device), column]
-    return logits.scatter(1, column[:, None], torch.where(here, value, kept)[:, None])
-
-
-def add_to_target(logits: Tensor, y: Tensor, change: Tensor) -> Tensor:
-    """`logits` (B, C), overwritten: `change` (B,) is added to the target's.
-
-    No second (B, C) block is made.
-    """
-    shard = _current()
-    if shard is None:
-        return logits.scatter_add_(1, y[:, None], change[:, None])
-    column, here = shard.locate(y)
-    return logits.scatter_add_(1, column[:, None], torch.where(here, change, 0.0)[:, None])
-
-
-def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """(B, C), (B,) -> scalar: mean of logsumexp over classes minus the target's logit."""
-    shard = _current()
-    return (
-        nn.functional.cross_entropy(logits, y)
-        if shard is None
-        else _shard_logsumexp(logits, y, shard).mean()
-    )
-
-
-def class_logsumexp(logits: Tensor) -> Tensor:
-    """(B, C) -> (B,) log sum over classes of exp."""
-    shard = _current()
-    return logits.logsumexp(dim=1) if shard is None else _shard_logsumexp(logits, None, shard)
-
-
-def class_sum(values: Tensor) -> Tensor:
-    """(..., C) -> (...)"""
-    shard = _current()
-    return values.sum(dim=-1) if shard is None else shard.sum(values.sum(dim=-1))
-
-
-def class_mean(values: Tensor) -> Tensor:
-    """(C,) -> scalar"""
-    shard = _current()
-    if shard is None:
-        return values.mean()
-    total, count = shard.sum(torch.stack([values.sum(), values.new_tensor(len(values))]))
-    mean: Tensor = total / count
-    return mean
-
-
-def class_rows(rows: Tensor, y: Tensor) -> Tensor:
-    """(C, ...), (B,) -> (B, ...): rows[y]"""
-    shard = _current()
-    if shard is None:
-        return rows[y]
-    column, here = shard.locate(y)
-    here = here.view(-1, *[1] * (rows.ndim - 1))
-    return shard.sum(torch.where(here, rows[column], 0.0))
-
-
-def class_gather(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """(c, ...) -> (C, ...) the rows of all classes, (c,) the place of every given row among them.
-
-    Unsharded c is C.
-    """
-    shard = _current()
-    if shard is None:
-        return rows, torch.arange(len(rows), device=rows.device)
-    return shard.gather(rows), torch.searchsorted(shard.gather(shard.classes), shard.classes)
-
-
-def _shard_logsumexp(logits: Tensor, y: Tensor | None, shard: Shard) -> Tensor:
-    made: Tensor = _ShardLogSumExp.apply(logits, y, shard)  # type: ignore[no-untyped-call]
-    return made
-
-
-class _ShardLogSumExp(torch.autograd.Function):
-    """logsumexp over the columns of all processes, minus the target's logit unless y is None.
-
-    One (B, c) block, the softmax, is kept for the gradient.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, y: Tensor | None, shard: Shard) -> Tensor:
-        top = shard.max(logits.amax(dim=1))
-        share = (logits - top[:, None]).exp_()
-        parts = [share.sum(dim=1)]
-        column = here = None
-        if y is not None:
-            column, here = shard.locate(y)
-            parts.append(
-                torch.where(here, logits[torch.arange(len(y), device=y.device), column] - top, 0.0)
-            )
-        total, *own = shard.sum(torch.stack(parts))
-        ctx.save_for_backward(share.div_(total[:, None]), column, here)
-        ctx.shard = shard
-        value: Tensor = total.log() - own[0] if own else total.log() + top
-        return value
-
-    @staticmethod
-    @once_in_full
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        share, column, here = ctx.saved_tensors
-        grad = ctx.shard.sum(grad)
-        slope = share * grad[:, None]
-        if column is not None:
-            slope.scatter_add_(1, column[:, None], torch.where(here, -grad, 0.0)[:, None])
-        return slope, None, None

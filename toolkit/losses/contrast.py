@@ -1,53 +1,50 @@
-"""Losses that hold each positive of an anchor against all its negatives at once (tuples)."""
+"""Losses that compare each positive of an anchor with all its negatives at once (tuples).
+
+The anchors are the batch's, positives and negatives its keys (losses.common.against).
+"""
 
 from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from toolkit.losses.common import KeyBank, Rates, checked, known_settings
+from toolkit.losses.common import checked, known_settings
+from toolkit.losses.contract import KeyBank
 from toolkit.losses.margin import sine
 from toolkit.losses.pairing import (
     Pairs,
     by_anchor,
     distance,
-    learned,
     log1p_exp,
     masked_lse,
     mean,
     over,
     pair_up,
 )
-from toolkit.losses.weighted import CirclePair as CirclePair  # their path of old
+from toolkit.losses.weighted import CirclePair as CirclePair  # where they were once
 from toolkit.losses.weighted import MultiSimilarity as MultiSimilarity
 
 WithoutPositives = Literal["drop", "zero"]
 
 
 class TupletMargin(nn.Module):
-    """mean over positive pairs of log(1 + sum_n exp(scale (cos theta_n - cos(theta_p - margin)))),
-    the negatives being the anchor's.
+    """Tuplet margin loss. Yu & Tao 2019.
 
-    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar; both sides normalised. margin .1
-    radians (5.73 degrees), scale 64. Anchors are the batch's, positives and negatives its keys. No
-    positive pairs: 0, connected to z.
+    mean over positive pairs of log(1 + sum_n exp(scale (cos theta_n - cos(theta_p - margin)))),
+    over the anchor's negatives n. Both sides are normalised. No positive pairs: 0, connected to z.
+
+    Args:
+        num_classes: Not used.
+        margin: Radians in [0, pi).
+        scale: Factor of the cosine, positive.
+
+    Raises:
+        ValueError: A setting is outside its range.
     """
-
-    PAPER: ClassVar[str] = "Yu & Tao 2019"
-    GEOMETRY: ClassVar[str] = "angular"
-    PROXY: ClassVar[bool] = False
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "z"
-    VERIFIED: ClassVar[str] = "tuplet_margin__pml; loops"
-    NOTES: ClassVar[str] = (
-        "Without the paper's intra-pair variance term. The gradient of equal rows is finite, where "
-        "pytorch-metric-learning's is NaN."
-    )
-    bank: KeyBank | None
 
     def __init__(
         self,
@@ -63,13 +60,15 @@ class TupletMargin(nn.Module):
                 f"TupletMargin: margin={margin} must be radians in [0, pi) and scale={scale} "
                 "positive"
             )
-        self.dim, self.margin, self.scale, self.bank = dim, margin, scale, None
+        self.dim, self.margin, self.scale = dim, margin, scale
+        self.bank: KeyBank | None = None
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         return mean(*by_anchor(self._terms, pair_up(self.bank, z, y, z_key, normalise=True)))
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
+        """The term of each positive pair."""
         same, other = pairs.masks()
         cosine = pairs.x @ pairs.keys.T
         row, column = same.nonzero(as_tuple=True)
@@ -77,34 +76,23 @@ class TupletMargin(nn.Module):
         slack = positive * math.cos(self.margin) + sine(positive) * math.sin(self.margin)
         return (log1p_exp(masked_lse(self.scale * cosine, other)[row] - self.scale * slack),)
 
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return learned(self, optim)
-
 
 class NPair(nn.Module):
-    """mean over positive pairs of log(1 + sum over other classes c of mean_{n in c} exp(a.n -
-    a.p)), plus l2 * mean |z|^2; RAW inner products.
+    """N-pair loss on RAW inner products. Sohn 2016.
 
-    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar. pairs="all": every pair, each
-    other class weighing as one negative, whatever the
-    order of rows: the expectation inside the logarithm of the paper's random choice of one pair per
-    class. pairs="one" is the paper's tuple itself: per class, its first row in the batch is the
-    anchor and that row's first key of the class the positive; cross-entropy of anchors with
-    positives. l2 0; the paper's regulariser is .02 to .25. With keys, anchors are the batch's and
-    positives and negatives the keys. No positive pairs: 0 + l2 term.
+    mean over positive pairs of log(1 + sum over other classes c of mean_{n in c} exp(a.n - a.p)),
+    plus l2 * mean |z|^2. No positive pairs: 0 + the l2 term.
+
+    Args:
+        num_classes: Not used.
+        pairs: "all" takes every pair, where each other class weighs as one negative, whatever the
+            order of rows: the expectation inside the logarithm of the paper's random choice of one
+            pair per class. "one" is the paper's tuple itself: per class, its first row in the batch
+            is the anchor and that row's first key of the class the positive; cross-entropy of
+            anchors with positives.
+        l2: Weight of the regulariser; the paper's is .02 to .25.
     """
 
-    PAPER: ClassVar[str] = "Sohn 2016"
-    GEOMETRY: ClassVar[str] = "inner product"
-    PROXY: ClassVar[bool] = False
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "nothing"
-    VERIFIED: ClassVar[str] = "npairs__pml (pairs='one', of unit rows); loops"
-    NOTES: ClassVar[str] = (
-        "All pairs by default instead of one per class (pairs='one'), so that the order of rows "
-        "does not matter; l2 is 0. pytorch-metric-learning normalises."
-    )
-    bank: KeyBank | None
     similarity = "dot"
 
     @known_settings
@@ -117,7 +105,8 @@ class NPair(nn.Module):
         l2: float = 0.0,
     ):
         super().__init__()
-        self.dim, self.pairs, self.l2, self.bank = dim, pairs, l2, None
+        self.dim, self.pairs, self.l2 = dim, pairs, l2
+        self.bank: KeyBank | None = None
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
@@ -135,27 +124,28 @@ class NPair(nn.Module):
                 )
                 + penalty
             )
-        _, group, size = torch.unique(
-            pairs.key_labels, return_inverse=True, return_counts=True
-        )  # once: a bank is sorted for it
+        # Once for all blocks, since the whole bank is sorted for it.
+        _, group, size = torch.unique(pairs.key_labels, return_inverse=True, return_counts=True)
         return (
             mean(*by_anchor(partial(self._terms, size[group].to(pairs.x.dtype).log()), pairs))
             + penalty
         )
 
     def _terms(self, log_size: Tensor, pairs: Pairs) -> tuple[Tensor, ...]:
-        """log_size (Q,): the logarithm of how many keys each key's class has."""
+        """The term of each positive pair.
+
+        Args:
+            log_size: (Q,), the logarithm of how many keys each key's class has.
+            pairs: Some anchors and all keys.
+        """
         same, other = pairs.masks()
         product = pairs.x @ pairs.keys.T
         row, column = same.nonzero(as_tuple=True)
         return (log1p_exp(masked_lse(product - log_size, other)[row] - product[row, column]),)
 
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return learned(self, optim)
-
 
 def _first_of_each(y: Tensor) -> Tensor:
-    """Indices of the first row of each label."""
+    """Indices of the first row of each label in y (B,)."""
     labels, group = torch.unique(y, return_inverse=True)
     return torch.full_like(labels, len(y)).scatter_reduce(
         0, group, torch.arange(len(y), device=y.device), "amin"
@@ -163,76 +153,70 @@ def _first_of_each(y: Tensor) -> Tensor:
 
 
 def n_pair(anchors: Tensor, positives: Tensor) -> Tensor:
-    """Cross-entropy of the inner products of N anchors with N positives (N, D), row i's target
-    being positive i; 0 without rows.
+    """Cross-entropy of the inner products of N anchors with N positives (N, D).
+
+    Row i's target is positive i. 0 without rows.
     """
     product = anchors @ positives.T
     return mean(product.logsumexp(1) - product.diagonal()) if len(product) else product.sum()
 
 
 class NTXent(nn.Module):
-    """mean over ordered positive pairs of -log(e^{s_p / t} / (e^{s_p / t} + sum_n e^{s_n / t})), s
-    the cosine: InfoNCE for any number of positives.
+    """InfoNCE for any number of positives. van den Oord et al. 2018; Chen et al. 2020.
 
-    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar; both sides normalised.
-    temperature t .07 (SimCLR: .1 to .5). An anchor's other positives are not in the denominator, as
-    they are in SupCon. Anchors are the batch's, the rest its keys. No positive pairs: 0, connected
-    to z.
+    mean over ordered positive pairs of -log(e^{s_p / t} / (e^{s_p / t} + sum_n e^{s_n / t})), s the
+    cosine. An anchor's other positives are not in the denominator, as they are in SupCon. No
+    positive pairs: 0, connected to z.
+
+    Args:
+        num_classes: Not used.
+        temperature: t, positive (SimCLR: .1 to .5).
+
+    Raises:
+        ValueError: temperature is not positive.
     """
-
-    PAPER: ClassVar[str] = "van den Oord et al. 2018; Chen et al. 2020"
-    GEOMETRY: ClassVar[str] = "angular"
-    PROXY: ClassVar[bool] = False
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "z"
-    VERIFIED: ClassVar[str] = "ntxent__pml; loops"
-    NOTES: ClassVar[str] = ""
-    bank: KeyBank | None
 
     def __init__(self, dim: int, num_classes: int = 0, *, temperature: float = 0.07):
         super().__init__()
         if temperature <= 0:
             raise ValueError(f"NTXent: temperature={temperature} must be positive")
-        self.dim, self.temperature, self.bank = dim, temperature, None
+        self.dim, self.temperature = dim, temperature
+        self.bank: KeyBank | None = None
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         return mean(*by_anchor(self._terms, pair_up(self.bank, z, y, z_key, normalise=True)))
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
+        """The term of each positive pair."""
         same, other = pairs.masks()
         s = (pairs.x / self.temperature) @ pairs.keys.T
         row, column = same.nonzero(as_tuple=True)
         return (log1p_exp(masked_lse(s, other)[row] - s[row, column]),)
 
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return learned(self, optim)
-
 
 class SupCon(nn.Module):
-    """mean over anchors of -(1 / |P|) sum_{p in P} [s_p / t - lse over all other keys of s / t], s
-    the cosine: L_out of the paper.
+    """Supervised contrastive loss, L_out of the paper. Khosla et al. 2020.
 
-    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar; both sides normalised.
-    temperature t .1 (released code: .07).
-    without_positives: an anchor with no positive is left out of the mean ("drop") or counts as 0 in
-    it ("zero", the released code). Anchors are the batch's, the rest its keys, own keys and empty
-    slots left out. No positive pairs: 0, connected to z.
-    Without negative pairs the other positives remain in the denominator, as in the paper and its
-    release: n equal rows of one class cost log(n - 1). pytorch-metric-learning gives 0 for such a
-    batch.
+    mean over anchors of -(1 / |P|) sum_{p in P} [s_p / t - lse over all other keys of s / t], s the
+    cosine. Self-pairs and empty slots are left out. No positive pairs: 0, connected to z. Without
+    negative pairs the other positives remain in the denominator, as in the paper and its release: n
+    equal rows of one class cost log(n - 1). pytorch-metric-learning gives 0 for such a batch.
+
+    Args:
+        num_classes: Not used.
+        temperature: t, positive (released code: .07).
+        without_positives: An anchor without positives is left out of the mean ("drop") or counts as
+            0 in it ("zero", the released code).
+
+    Raises:
+        ValueError: temperature is not positive.
+
+    Example:
+        >>> loss = SupCon(8, temperature=0.07)
+        >>> loss(torch.randn(4, 8), torch.tensor([0, 0, 1, 1])).shape
+        torch.Size([])
     """
-
-    PAPER: ClassVar[str] = "Khosla et al. 2020"
-    GEOMETRY: ClassVar[str] = "angular"
-    PROXY: ClassVar[bool] = False
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "z"
-    VERIFIED: ClassVar[str] = "supcon__pml, supcon__supcontrast (without_positives='zero'); loops"
-    NOTES: ClassVar[str] = (
-        "The release counts anchors without positives as 0 (without_positives='zero')."
-    )
-    bank: KeyBank | None
 
     @known_settings
     def __init__(
@@ -246,12 +230,9 @@ class SupCon(nn.Module):
         super().__init__()
         if temperature <= 0:
             raise ValueError(f"SupCon: temperature={temperature} must be positive")
-        self.dim, self.temperature, self.without_positives, self.bank = (
-            dim,
-            temperature,
-            without_positives,
-            None,
-        )
+        self.dim = dim
+        self.temperature, self.without_positives = temperature, without_positives
+        self.bank: KeyBank | None = None
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
@@ -262,6 +243,7 @@ class SupCon(nn.Module):
         )
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
+        """Of each anchor: its mean over positives, and whether it has any."""
         same, other = pairs.masks()
         s = (pairs.x / self.temperature) @ pairs.keys.T
         count = same.sum(1)
@@ -269,33 +251,25 @@ class SupCon(nn.Module):
             min=1
         ), count > 0
 
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return learned(self, optim)
-
 
 class LiftedStructure(nn.Module):
-    """mean over ordered positive pairs (a, p) of [d_ap + log sum over the negatives n of a or of p
-    of e^{margin - d_n}]+^2 / 2; d = |a - k| of unit rows.
+    """Lifted structured loss. Song et al. 2016.
 
-    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar. margin 1. Against keys, the
-    negatives of a are keys, and those of p, itself a key, are the batch's anchors of other classes:
-    the same (B, Q) block read by columns, so that the loss of a batch with itself is the paper's.
-    generalised=True: mean over anchors of [lse_p d_ap + lse_n(margin - d_an)]+ (Hermans et al.
-    2017), anchors without positives left out ("drop"), counted as 0 ("zero"), or left with their
-    negatives' term ("negatives", as pytorch-metric-learning has it). No positive pairs: 0,
-    connected to z.
+    mean over ordered positive pairs (a, p) of [d_ap + log sum over the negatives n of a or of p of
+    e^{margin - d_n}]+^2 / 2, with d = |a - k| of unit rows. Against keys, the negatives of a are
+    keys, and those of p, itself a key, are the batch's anchors of other classes: the same (B, Q)
+    block read by columns, so that the loss of a batch with itself is the paper's. No positive
+    pairs: 0, connected to z.
+
+    Args:
+        num_classes: Not used.
+        margin: A distance.
+        generalised: Take the mean over anchors of [lse_p d_ap + lse_n(margin - d_an)]+ instead
+            (Hermans et al. 2017).
+        without_positives: Of the generalised loss: anchors without positives are left out ("drop"),
+            counted as 0 ("zero"), or left with their negatives' term ("negatives", as
+            pytorch-metric-learning has it).
     """
-
-    PAPER: ClassVar[str] = "Song et al. 2016; Hermans et al. 2017 (generalised)"
-    GEOMETRY: ClassVar[str] = "euclidean"
-    PROXY: ClassVar[bool] = False
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "z"
-    VERIFIED: ClassVar[str] = (
-        "lifted_structure__pml, gen_lifted__pml (without_positives='negatives'); loops"
-    )
-    NOTES: ClassVar[str] = "Rows are normalised, which the paper does not do."
-    bank: KeyBank | None
 
     @known_settings
     def __init__(
@@ -308,13 +282,13 @@ class LiftedStructure(nn.Module):
         without_positives: Literal["drop", "zero", "negatives"] = "drop",
     ):
         super().__init__()
-        self.dim, self.margin, self.generalised, self.without_positives, self.bank = (
-            dim,
+        self.dim = dim
+        self.margin, self.generalised, self.without_positives = (
             margin,
             generalised,
             without_positives,
-            None,
         )
+        self.bank: KeyBank | None = None
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
@@ -334,9 +308,9 @@ class LiftedStructure(nn.Module):
             )
         apart, push, column = by_anchor(self._positives, pairs)
         used, where = torch.unique(column, return_inverse=True)
-        turned = Pairs(
-            pairs.keys[used], pairs.x, pairs.key_labels[used], y, torch.zeros_like(used)
-        )  # own matters to positives only
+        # `own` matters to positives only, and these pairs are read for their negatives.
+        own = torch.zeros_like(used)
+        turned = Pairs(pairs.keys[used], pairs.x, pairs.key_labels[used], y, own)
         (push_of_key,) = by_anchor(self._push, turned)
         return mean((apart + torch.logaddexp(push, push_of_key[where])).relu().square()) / 2
 
@@ -348,12 +322,11 @@ class LiftedStructure(nn.Module):
         return d[row, column], masked_lse(self.margin - d, other)[row], column
 
     def _push(self, pairs: Pairs) -> tuple[Tensor, ...]:
+        """Of each anchor: log sum over its negatives of e^{margin - d}."""
         return (masked_lse(self.margin - distance(pairs.x, pairs.keys), pairs.masks()[1]),)
 
     def _both(self, pairs: Pairs) -> tuple[Tensor, ...]:
+        """Of each anchor: its pull, its push, whether it has no positive."""
         same, other = pairs.masks()
         d = distance(pairs.x, pairs.keys)
         return masked_lse(d, same), masked_lse(self.margin - d, other), ~same.any(1)
-
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return learned(self, optim)

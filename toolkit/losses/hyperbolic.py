@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from toolkit.losses.common import Rates, checked, cross_entropy, in_full
+from toolkit.losses.classes import cross_entropy
+from toolkit.losses.common import checked, in_full, proxies, uniform
+from toolkit.losses.contract import Rates, proxy_group
 from toolkit.losses.softmax import norms
-from toolkit.vmf.precision import full
 
 INSIDE = 1e-3  # points are kept at (1 - INSIDE) of the ball's radius
 
 
 def exp_map(u: Tensor, c: float) -> Tensor:
-    """(N, D) tangent vectors at the origin -> (N, D) points of the ball of curvature c:
-    tanh(sqrt(c)|u|) u / (sqrt(c)|u|); 0 goes to 0.
+    """Map tangent vectors at the origin into the ball: tanh(sqrt(c)|u|) u / (sqrt(c)|u|).
+
+    Args:
+        u: Tangent vectors (N, D); 0 goes to 0.
+        c: Curvature of the ball.
+
+    Returns:
+        Points (N, D).
     """
     square = c * u.square().sum(dim=1, keepdim=True)
     small = 1e-12  # below, tanh(t) / t is 1 - t^2 / 3 to the last digit
@@ -27,7 +34,7 @@ def exp_map(u: Tensor, c: float) -> Tensor:
 
 
 def project(x: Tensor, c: float) -> Tensor:
-    """Points beyond (1 - 1e-3) / sqrt(c) are moved back to that radius."""
+    """Move points (N, D) beyond (1 - 1e-3) / sqrt(c) back to that radius."""
     radius = (1 - INSIDE) / math.sqrt(c)
     length = norms(x)[:, None]
     return torch.where(length > radius, x * (radius / length.clamp(min=radius)), x)
@@ -47,39 +54,31 @@ class _ScaleGrad(torch.autograd.Function):
 
 
 class Hyperbolic(nn.Module):
-    """Softmax of signed distances to hyperplanes of the Poincare ball: HYPERBOLIC, Eq 2 of the vMF
-    paper (Ganea et al. 2018).
+    """Softmax of signed distances to hyperplanes of the Poincare ball. Ganea et al. 2018.
 
-    h = project(exp_map(z)), p_j = exp_map(proxies_j), a_j = (1 - c|p_j|^2) normals_j, q = -p_j (+)
-    h (Moebius addition); logit_j = (2 / (1 - c|p_j|^2)) |a_j| / sqrt(c) * asinh(2 sqrt(c) <q, a_j>
-    / ((1 - c|q|^2) |a_j|)). z (B, dim) raw, tangent at the origin, y (B,) int64 -> scalar mean.
-    Nothing is normalised. c = 1e-5 in every best setting of the paper, where the logit is 4 <z - p,
-    a> to five digits, a linear classifier with bias. Embeddings are compared by poincare:c (or by
-    cosine "at test").
-    Points and normals take no weight decay: the release exempts these two, though no other loss's
-    class vectors.
+    HYPERBOLIC, Eq 2 of the vMF paper (Scott et al. 2021). With h = project(exp_map(z)), p_j =
+    exp_map(proxies_j), a_j = (1 - c|p_j|^2) normals_j and q = -p_j (+) h (Moebius addition),
+    logit_j is (2 / (1 - c|p_j|^2)) |a_j| / sqrt(c) * asinh(2 sqrt(c) <q, a_j> / ((1 - c|q|^2)
+    |a_j|)).
 
-    riemannian=True multiplies the gradient that reaches h by (1 - c|h|^2)^2 / 4, as the paper's
-    training does; the default is the loss's own gradient. epsilon=1e-5 reproduces the release: it
-    is added to the denominator of (+) and is the floor of x + sqrt(1 + x^2) in asinh.
+    `proxies` (C, D) are tangent vectors at the origin of the hyperplanes' points, `normals` (C, D)
+    their normals. Neither takes weight decay: the release exempts these two, though no other loss's
+    class vectors. Nothing is normalised. Embeddings are compared by poincare:c (or by cosine "at
+    test").
+
+    Args:
+        c: Curvature, positive. It is 1e-5 in every best setting of the paper, where the logit is 4
+            <z - p, a> to five digits: a linear classifier with bias.
+        riemannian: Multiply the gradient that reaches h by (1 - c|h|^2)^2 / 4, as the paper's
+            training does. The default is the loss's own gradient.
+        epsilon: 1e-5 reproduces the release: it is added to the denominator of (+), and is the
+            floor of x + sqrt(1 + x^2) in asinh.
+
+    Raises:
+        ValueError: c is not positive.
     """
 
-    PAPER: ClassVar[str] = "Ganea et al. 2018; Scott et al. 2021 (HYPERBOLIC)"
-    GEOMETRY: ClassVar[str] = "hyperbolic"
-    PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "nothing"
-    VERIFIED: ClassVar[str] = (
-        "hyperbolic_c1e-05, c0.1, c1__vmf_embeddings, poincare__vmf_embeddings; Moebius addition "
-        "row by row"
-    )
-    NOTES: ClassVar[str] = (
-        "the release adds 1e-5 to the Moebius denominator (`epsilon`) and scales the gradient "
-        "(`riemannian`)"
-    )
-
-    proxies: nn.Parameter  # (C, D) tangent vectors at the origin of the hyperplanes' points
+    spreads_classes = True
 
     def __init__(
         self,
@@ -93,17 +92,10 @@ class Hyperbolic(nn.Module):
         super().__init__()
         if c <= 0:
             raise ValueError(f"Hyperbolic: c={c} must be positive; for curvature 0 take Softmax")
-        self.dim, self.num_classes, self.c, self.riemannian, self.epsilon = (
-            dim,
-            num_classes,
-            c,
-            riemannian,
-            epsilon,
-        )
-        self.proxies = nn.Parameter(
-            torch.empty(num_classes, dim).uniform_(-(dim**-0.5), dim**-0.5)
-        )  # kaiming_uniform(a = sqrt 5)
-        self.normals = nn.Parameter(torch.empty(num_classes, dim).uniform_(-(dim**-0.5), dim**-0.5))
+        self.dim, self.num_classes = dim, num_classes
+        self.c, self.riemannian, self.epsilon = c, riemannian, epsilon
+        self.proxies = proxies(num_classes, dim, uniform(dim**-0.5))  # kaiming_uniform(sqrt 5)
+        self.normals = proxies(num_classes, dim, uniform(dim**-0.5))
 
     @property
     def similarity(self) -> str:
@@ -112,8 +104,8 @@ class Hyperbolic(nn.Module):
 
     @in_full
     def logits(self, z: Tensor) -> Tensor:
-        """(B, C)"""
-        z, c = full(z), self.c
+        """(B, dim) -> (B, C): the signed distances, scaled."""
+        c = self.c
         h = project(exp_map(z, c), c)
         if self.riemannian:
             h = _ScaleGrad.apply(
@@ -133,9 +125,8 @@ class Hyperbolic(nn.Module):
             q2 = (by_p.square() * p2 + 2 * by_p * by_h * ph + by_h.square() * h2) / below.square()
             ratio = 2 * math.sqrt(c) * along / (below * (1 - c * q2))
             bent = (ratio + (1 + ratio.square()).sqrt()).clamp(min=self.epsilon).log()
-            bent = (
-                torch.asinh(ratio) + (bent - torch.asinh(ratio)).detach()
-            )  # its backward is asinh's
+            # Its backward is asinh's.
+            bent = torch.asinh(ratio) + (bent - torch.asinh(ratio)).detach()
         else:  # 1 - c|q|^2 = (1 - c|p|^2)(1 - c|h|^2) / below, so below cancels
             bent = torch.asinh(2 * math.sqrt(c) * along / (by_h * (1 - c * h2)))
         return 2 * length / math.sqrt(c) * bent  # lambda_p |a| = 2 |normal|
@@ -145,10 +136,5 @@ class Hyperbolic(nn.Module):
         return cross_entropy(self.logits(z), y)
 
     def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return [
-            {
-                "params": [self.proxies, self.normals],
-                "lr": optim.lr * optim.proxy_lr_scale,
-                "weight_decay": 0.0,
-            }
-        ]
+        """Points and normals at the proxies' rate, without weight decay, as in the release."""
+        return [proxy_group(optim, self.proxies, self.normals, decay=False)]

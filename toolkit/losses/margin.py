@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from toolkit.losses.classes import add_to_target, class_rows, cross_entropy, target_column
 from toolkit.losses.common import (
-    Rates,
-    add_to_target,
     checked,
-    class_rows,
-    cross_entropy,
     in_full,
     known_settings,
-    proxy_groups,
+    proxies,
     refuse_angular_bias,
-    target_column,
+    uniform,
 )
+from toolkit.losses.contract import Rates, default_groups, proxy_group
 from toolkit.losses.softmax import generalised_product, norms, scaled_cosine, tau_groups
-from toolkit.vmf.precision import full, unit
+from toolkit.vmf.precision import unit
 
 Wrap = Literal["monotone", "easy", "clamp", "none"]
 Grad = Literal["exact", "detached"]
@@ -30,8 +28,9 @@ Ramp = Literal["linear", "exponential"]
 
 
 def sine(cosine: Tensor) -> Tensor:
-    """sqrt(1 - c^2) with the exact value and a finite gradient: zero where 1 - c^2 is within
-    rounding of 0.
+    """sqrt(1 - c^2) of cosines c, of any shape, with the exact value and a finite gradient.
+
+    The gradient is zero where 1 - c^2 is within rounding of 0.
     """
     square = 1.0 - cosine * cosine
     tiny = 1e-7 if cosine.dtype == torch.float32 else 1e-14
@@ -41,18 +40,23 @@ def sine(cosine: Tensor) -> Tensor:
 
 
 def angle(cosine: Tensor) -> Tensor:
-    """arccos(c) in [0, pi], exact at both ends, with the finite gradient of `sine`."""
+    """arccos(c) in [0, pi] radians, exact at both ends, with the finite gradient of `sine`."""
     return torch.atan2(sine(cosine), cosine)
 
 
 def cos_plus_margin(cosine: Tensor, margin: float | Tensor, wrap: Wrap) -> Tensor:
-    """cos(theta + margin) with one of the field's four rules for theta + margin > pi; margin a
-    number or a tensor of cosine's shape.
+    """cos(theta + margin), with one of the field's four rules for theta + margin > pi.
 
-    monotone: cos(theta) - margin sin(margin) there (insightface's classic code,
-    pytorch-metric-learning, SpeechBrain);
-    easy: no margin unless cos(theta) > 0; clamp: theta + margin stops at pi (OpenSphere, AdaFace);
-    none: it turns back (arcface_torch, the vMF paper).
+    Args:
+        cosine: cos(theta), of any shape.
+        margin: Radians: a number or a tensor of cosine's shape.
+        wrap: What happens beyond pi. "monotone": cos(theta) - margin sin(margin) there
+            (insightface's classic code, pytorch-metric-learning, SpeechBrain). "easy": no margin
+            unless cos(theta) > 0. "clamp": theta + margin stops at pi (OpenSphere, AdaFace).
+            "none": it turns back (arcface_torch, the vMF paper).
+
+    Returns:
+        Cosines, of cosine's shape.
     """
     cos_m, sin_m = (
         (margin.cos(), margin.sin())
@@ -71,16 +75,26 @@ def cos_plus_margin(cosine: Tensor, margin: float | Tensor, wrap: Wrap) -> Tenso
 
 
 def margin_softmax(logits: Tensor, y: Tensor, target: Tensor, changed: Tensor) -> Tensor:
-    """Mean cross-entropy after the target's logit `target` (B,) has become `changed` (B,).
+    """The mean cross-entropy after the target's logit has become another.
 
-    Overwrites `logits`: no second (B, C) block is made.
+    It overwrites `logits`, so that no second (B, C) block is made.
+
+    Args:
+        logits: (B, C).
+        y: Labels (B,).
+        target: The target's logits as they are in `logits` (B,).
+        changed: What they become (B,).
+
+    Returns:
+        A scalar.
     """
     return cross_entropy(add_to_target(logits, y, changed - target), y)
 
 
 def straight_through(value: Tensor, through: Tensor, grad: Grad) -> Tensor:
-    """`value`, with its own gradient ("exact") or with that of `through` ("detached":
-    characteristic gradient detachment).
+    """`value`, with its own gradient ("exact") or with that of `through` ("detached").
+
+    The latter is the characteristic gradient detachment of SphereFace-R.
     """
     return value if grad == "exact" else through + (value - through).detach()
 
@@ -88,7 +102,7 @@ def straight_through(value: Tensor, through: Tensor, grad: Grad) -> Tensor:
 def angular_margin_softmax(
     logits: Tensor, y: Tensor, scale: float | Tensor, margin: float, wrap: Wrap, grad: Grad
 ) -> Tensor:
-    """ArcFace of logits (B, C) = scale * cosine, which it overwrites."""
+    """ArcFace of logits (B, C) = scale * cosine, which it overwrites; y (B,) -> scalar."""
     target = target_column(logits, y)
     cosine = target / scale
     return margin_softmax(
@@ -100,8 +114,16 @@ def angular_margin_softmax(
 
 
 class MovingMargin:
-    """A margin that is 0 until step START, rises until STOP and stays: linearly, or exponentially,
-    1 - .001 ** progress (WeSpeaker's MarginScheduler).
+    """A margin that is 0 until step START, rises until step STOP and then stays.
+
+    Args:
+        owner: Name of the loss, for messages.
+        margin: The final margin.
+        warmup_steps: (START, STOP), or a number N for (N, N): no margin before step N.
+        ramp: "linear", or "exponential": 1 - .001 ** progress (WeSpeaker's MarginScheduler).
+
+    Raises:
+        ValueError: Not 0 <= START <= STOP.
     """
 
     def __init__(self, owner: str, margin: float, warmup_steps: int | tuple[int, int], ramp: Ramp):
@@ -114,9 +136,8 @@ class MovingMargin:
                 f"{owner}: warmup_steps={warmup_steps} must be a number of steps or (START, STOP) "
                 "with 0 <= START <= STOP"
             )
-        self.current: float | None = (
-            None if self.stop else margin
-        )  # None: warm-up is on, but nobody has said at which step
+        # None: there is a warm-up, and `at_step` was not called yet.
+        self.current: float | None = None if self.stop else margin
 
     def at_step(self, step: int) -> None:
         """Set the margin for this step, counted from 0."""
@@ -131,7 +152,11 @@ class MovingMargin:
         self.current = share * self.margin
 
     def now(self, training: bool) -> float:
-        """The margin; in evaluation without a step, the final one."""
+        """The margin of the current step; in evaluation without a step, the final one.
+
+        Raises:
+            RuntimeError: In training, if there is a warm-up and `at_step` was never called.
+        """
         if self.current is None and training:
             raise RuntimeError(
                 f"{self.owner}: warmup_steps={self.start, self.stop}, but the step is unknown; "
@@ -141,36 +166,34 @@ class MovingMargin:
 
 
 class ArcFace(nn.Module):
-    """Additive angular margin softmax: cross-entropy of scale * cos, the target's being scale *
-    cos(theta + margin). Deng et al. 2019; AAM-Softmax in speech.
+    """Additive angular margin softmax (AAM-Softmax in speech). Deng et al. 2019.
 
-    z (B, dim) raw, y (B,) int64 -> scalar mean; both sides normalised. margin in radians (.5 faces,
-    .2 speech), scale 64 (faces) or 30-32 (speech). grad="exact" differentiates the loss;
-    grad="detached" is what arcface_torch and OpenSphere run: the margin is a constant,
-    d(logit)/d(cos) = scale. warmup_steps=N: no margin before step N; (START, STOP): a ramp in
-    between, linear or exponential (MovingMargin). The training loop calls at_step(step).
-    learn_scale=True: scale = exp(tau) is learned from the given start at the rate tau_lr, as in the
-    vMF paper (Eq 4, with wrap="none").
-    start: class vectors start uniform within +-start, as that paper's do; 0 is Xavier's normal.
+    Cross-entropy of scale * cos(theta_j), where the target's is scale * cos(theta_y + margin). Both
+    sides are normalised.
+
+    Args:
+        margin: Radians in [0, pi): .5 for faces, .2 for speech.
+        scale: Factor of the cosine: 64 for faces, 30 to 32 for speech.
+        wrap: What happens beyond pi: see cos_plus_margin.
+        grad: "exact" differentiates the loss. "detached" is what arcface_torch and OpenSphere run:
+            the margin is a constant, so that d(logit)/d(cos) = scale.
+        warmup_steps, ramp: How the margin rises: see MovingMargin.
+        learn_scale: Learn scale = exp(tau), starting at `scale`, as in the vMF paper (Eq 4, with
+            wrap="none").
+        tau_lr: The rate at which tau learns.
+        start: Class vectors start uniform within +-start, as that paper's do; 0 is Xavier's normal
+            distribution.
+
+    Raises:
+        ValueError: margin is not in [0, pi), or scale is not positive.
+
+    Example:
+        >>> loss = ArcFace(8, 10, margin=0.2, scale=30.0)
+        >>> loss(torch.randn(4, 8), torch.tensor([0, 3, 3, 9])).shape
+        torch.Size([])
     """
 
-    PAPER: ClassVar[str] = "Deng et al. 2019"
-    GEOMETRY: ClassVar[str] = "angular"
-    PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "z, proxies"
-    VERIFIED: ClassVar[str] = (
-        "arcface__pml, arcface__insightface, combined_arc__insightface, arcface_cgd__opensphere, "
-        "arcface__vmf_embeddings, "
-        "aam_softmax__speechbrain, aam_softmax_easy__speechbrain; loops over angles"
-    )
-    NOTES: ClassVar[str] = (
-        "releases differ beyond theta + margin = pi (`wrap`); arcface_torch and OpenSphere detach "
-        'the margin (grad="detached")'
-    )
-
-    proxies: nn.Parameter  # (C, D)
+    spreads_classes = True
 
     @known_settings
     def __init__(
@@ -193,20 +216,11 @@ class ArcFace(nn.Module):
             raise ValueError(
                 f"ArcFace: margin={margin} must be radians in [0, pi) and scale={scale} positive"
             )
-        self.dim, self.num_classes, self.margin, self.scale, self.wrap, self.grad, self.tau_lr = (
-            dim,
-            num_classes,
-            margin,
-            scale,
-            wrap,
-            grad,
-            tau_lr,
-        )
+        self.dim, self.num_classes = dim, num_classes
+        self.margin, self.scale, self.wrap = margin, scale, wrap
+        self.grad, self.tau_lr = grad, tau_lr
         self.moving = MovingMargin("ArcFace", margin, warmup_steps, ramp)
-        self.proxies = nn.Parameter(torch.empty(num_classes, dim))
-        nn.init.xavier_normal_(self.proxies)
-        if start:
-            nn.init.uniform_(self.proxies, -start, start)
+        self.proxies = proxies(num_classes, dim, uniform(start, nn.init.xavier_normal_))
         self.tau = nn.Parameter(torch.tensor(math.log(scale))) if learn_scale else None
 
     def at_step(self, step: int) -> None:
@@ -215,7 +229,7 @@ class ArcFace(nn.Module):
 
     @in_full
     def logits(self, z: Tensor) -> Tensor:
-        """(B, C) scale * cosine, without a margin: what prediction uses."""
+        """(B, dim) -> (B, C): scale * cosine, without a margin."""
         return scaled_cosine(z, self.proxies, self.scale if self.tau is None else self.tau.exp())
 
     @checked
@@ -225,43 +239,35 @@ class ArcFace(nn.Module):
         return angular_margin_softmax(self.logits(z), y, scale, margin, self.wrap, self.grad)
 
     def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return (
-            proxy_groups(self, self.proxies, optim)
-            if self.tau is None
-            else tau_groups(self, self.proxies, self.tau, self.tau_lr, optim)
-        )
+        """The usual groups; a learned scale at the rate tau_lr, without momentum and decay."""
+        if self.tau is None:
+            return default_groups(self, optim)
+        return tau_groups(self, self.tau, self.tau_lr, optim)
 
 
 class CosFace(nn.Module):
-    """Additive cosine margin softmax: cross-entropy of scale * cos, the target's being scale * (cos
-    - margin). Wang et al. 2018; AM-Softmax.
+    """Additive cosine margin softmax (AM-Softmax). Wang et al. 2018.
 
-    z (B, dim) raw, y (B,) int64 -> scalar mean; both sides normalised. margin .35, scale 64
-    (faces), .2 and 30 (speech). The margin is a constant, so the gradient is the same whether it is
-    detached (OpenSphere) or not.
-    product="generalised": CosFace* of the SimPLE paper's appendix B (Eq 10), |z||w_j| (cos -
-    b_theta), the target's with cos - b_theta - margin; product="inner product": the same with
-    b_theta = 0. Neither normalises anything: the norms take the place of `scale`, which is not
-    used.
-    warmup_steps, ramp: as in ArcFace.
+    Cross-entropy of scale * cos(theta_j), where the target's is scale * (cos(theta_y) - margin).
+    The margin is a constant, so that the gradient is the same whether it is detached (OpenSphere)
+    or not.
+
+    product="generalised" is CosFace* of the SimPLE paper (Wen et al. 2023, Eq 10): logits
+    |z||w_j| (cos - b_theta), where the target's has cos - b_theta - margin. product="inner product"
+    is the same with b_theta = 0. These two normalise nothing: the norms take the place of `scale`.
+
+    Args:
+        margin: Lowers the target's cosine: .35 for faces, .2 for speech.
+        scale: Factor of the cosine: 64 for faces, 30 for speech; not used by the other products.
+        product: "cosine", "inner product" or "generalised".
+        b_theta: Cosine in [-1, 1] of the generalised product.
+        warmup_steps, ramp: How the margin rises: see MovingMargin.
+
+    Raises:
+        ValueError: scale is not positive, or b_theta is no cosine.
     """
 
-    PAPER: ClassVar[str] = "Wang et al. 2018; CosFace*: Wen et al. 2023"
-    GEOMETRY: ClassVar[str] = "angular"
-    PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "z, proxies"
-    VERIFIED: ClassVar[str] = (
-        "cosface__pml, cosface__insightface, cosface_cgd__opensphere, am_softmax__speechbrain; "
-        "CosFace*: closed form"
-    )
-    NOTES: ClassVar[str] = (
-        "SimPLE's Eq 10 prints the margin in the non-targets with a minus, which would ease the "
-        "task; here the target's logit is lowered"
-    )
-
-    proxies: nn.Parameter  # (C, D)
+    spreads_classes = True
 
     @known_settings
     def __init__(
@@ -281,16 +287,10 @@ class CosFace(nn.Module):
             raise ValueError(f"CosFace: scale={scale} must be positive")
         refuse_angular_bias("CosFace", b_theta)
         self.moving = MovingMargin("CosFace", margin, warmup_steps, ramp)
-        self.dim, self.num_classes, self.margin, self.scale, self.product = (
-            dim,
-            num_classes,
-            margin,
-            scale,
-            product,
-        )
+        self.dim, self.num_classes = dim, num_classes
+        self.margin, self.scale, self.product = margin, scale, product
         self.b_theta = float(b_theta) if product == "generalised" else 0.0
-        self.proxies = nn.Parameter(torch.empty(num_classes, dim))
-        nn.init.xavier_normal_(self.proxies)
+        self.proxies = proxies(num_classes, dim)
 
     @property
     def similarity(self) -> str:
@@ -305,10 +305,9 @@ class CosFace(nn.Module):
 
     @in_full
     def logits(self, z: Tensor) -> Tensor:
-        """(B, C) without a margin: what prediction uses."""
+        """(B, dim) -> (B, C): the products without a margin."""
         if self.product == "cosine":
             return scaled_cosine(z, self.proxies, self.scale)
-        z = full(z)
         return generalised_product(z, self.proxies.to(z.dtype), self.b_theta)
 
     @checked
@@ -320,29 +319,23 @@ class CosFace(nn.Module):
             lowered = margin * norms(z) * class_rows(norms(self.proxies.to(z.dtype)), y)
         return cross_entropy(add_to_target(logits, y, -lowered), y)
 
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return proxy_groups(self, self.proxies, optim)
-
 
 class SubCenterArcFace(nn.Module):
-    """ArcFace with K sub-centres per class: cos_j is the largest over the class's sub-centres, so
-    that noisy samples gather at a minor one. Deng et al. 2020.
+    """ArcFace with K sub-centres per class. Deng et al. 2020.
 
-    z (B, dim) raw, y (B,) int64 -> scalar mean; both sides normalised. num_subcentres 3, margin .5,
-    scale 64; wrap and grad as in ArcFace. The first sub-centre of every class is in proxies (C, D),
-    the others in subcentres (K - 1, C, D).
+    cos(theta_j) is the largest over the class's sub-centres, so that noisy samples gather at a
+    minor one. The first sub-centre of every class is in `proxies` (C, D), the others are in
+    `subcentres` (K - 1, C, D). Both sides are normalised.
+
+    Args:
+        num_subcentres: K.
+        margin, scale, wrap, grad: As in ArcFace.
+
+    Raises:
+        ValueError: margin is not in [0, pi), or scale or num_subcentres are not positive.
     """
 
-    PAPER: ClassVar[str] = "Deng et al. 2020"
-    GEOMETRY: ClassVar[str] = "angular"
-    PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "z, proxies"
-    VERIFIED: ClassVar[str] = "subcenter_arcface__pml"
-    NOTES: ClassVar[str] = ""
-
-    proxies: nn.Parameter  # (C, D)
+    spreads_classes = True
 
     @known_settings
     def __init__(
@@ -362,26 +355,21 @@ class SubCenterArcFace(nn.Module):
                 f"SubCenterArcFace: margin={margin} must be radians in [0, pi), scale={scale} and "
                 f"num_subcentres={num_subcentres} positive"
             )
-        self.dim, self.num_classes, self.margin, self.scale, self.wrap, self.grad = (
-            dim,
-            num_classes,
-            margin,
-            scale,
-            wrap,
-            grad,
-        )
-        self.proxies = nn.Parameter(torch.empty(num_classes, dim))
+        self.dim, self.num_classes = dim, num_classes
+        self.margin, self.scale, self.wrap = margin, scale, wrap
+        self.grad = grad
+        self.proxies = proxies(num_classes, dim)
         self.subcentres = nn.Parameter(torch.empty(num_subcentres - 1, num_classes, dim))
-        for one in (self.proxies, *self.subcentres):
-            nn.init.xavier_normal_(one)
+        for subcentre in self.subcentres:
+            nn.init.xavier_normal_(subcentre)
 
     @in_full
     def logits(self, z: Tensor) -> Tensor:
-        """(B, C) scale * the largest cosine over the class's sub-centres, without a margin."""
+        """(B, dim) -> (B, C): scale * the largest cosine over the class's sub-centres."""
         rows = self.scale * unit(z)
         largest = linear(rows, unit(self.proxies).to(rows.dtype))
-        for one in self.subcentres:
-            largest = torch.maximum(largest, linear(rows, unit(one).to(rows.dtype)))
+        for subcentre in self.subcentres:
+            largest = torch.maximum(largest, linear(rows, unit(subcentre).to(rows.dtype)))
         return largest
 
     @checked
@@ -391,10 +379,5 @@ class SubCenterArcFace(nn.Module):
         )
 
     def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return [
-            {
-                "params": [self.proxies, self.subcentres],
-                "lr": optim.lr * optim.proxy_lr_scale,
-                "weight_decay": optim.weight_decay,
-            }
-        ]
+        """All sub-centres as proxies."""
+        return [proxy_group(optim, self.proxies, self.subcentres)]

@@ -1,5 +1,7 @@
-"""Which of a batch's pairs and triplets count: chosen from distances or similarities (B, Q) and the
-masks of losses.pairing, without gradient.
+"""Choose which of a batch's pairs and triplets count.
+
+They are chosen from distances or similarities (B, Q) and the masks of losses.pairing, without
+gradient.
 """
 
 from __future__ import annotations
@@ -9,14 +11,22 @@ from torch import Tensor
 
 from toolkit.losses.pairing import chunks
 
-Triplets = tuple[
-    Tensor, Tensor, Tensor
-]  # rows of anchors, columns of positives and of negatives, (T,) int64 each
+# Rows of anchors, columns of positives and of negatives, (T,) int64 each.
+Triplets = tuple[Tensor, Tensor, Tensor]
 
 
 @torch.no_grad()
 def mine_batch_hard(d: Tensor, same: Tensor, other: Tensor) -> Triplets:
-    """For each anchor that has both: its farthest positive and its nearest negative."""
+    """Take, for each anchor that has both, its farthest positive and its nearest negative.
+
+    Args:
+        d: Distances (B, Q).
+        same: Positive pairs (B, Q).
+        other: Negative pairs (B, Q).
+
+    Returns:
+        Rows of anchors, columns of positives and of negatives.
+    """
     (a,) = (same.any(1) & other.any(1)).nonzero(as_tuple=True)
     return (
         a,
@@ -27,31 +37,40 @@ def mine_batch_hard(d: Tensor, same: Tensor, other: Tensor) -> Triplets:
 
 @torch.no_grad()
 def mine_facenet(d: Tensor, same: Tensor, other: Tensor) -> Triplets:
-    """For each positive pair: the nearest negative farther than the positive.
+    """Take, for each positive pair, the nearest negative that is farther than the positive.
 
-    Pairs without one are left out.
+    Pairs without one are left out. Arguments and result are as in mine_batch_hard.
     """
     row, column = same.nonzero(as_tuple=True)
-    chosen, found = torch.empty_like(row), torch.empty_like(row, dtype=torch.bool)
+    chosen, usable = torch.empty_like(row), torch.empty_like(row, dtype=torch.bool)
     for some in chunks(len(row), d.shape[1], d.device):
         farther = other[row[some]] & (d[row[some]] > d[row[some], column[some]][:, None])
-        chosen[some], found[some] = (
-            d[row[some]].masked_fill(~farther, torch.inf).argmin(1),
-            farther.any(1),
-        )
-    return row[found], column[found], chosen[found]
+        chosen[some] = d[row[some]].masked_fill(~farther, torch.inf).argmin(1)
+        usable[some] = farther.any(1)
+    return row[usable], column[usable], chosen[usable]
 
 
 @torch.no_grad()
 def mine_distance_weighted(
     d: Tensor, same: Tensor, other: Tensor, dim: int, *, cutoff: float = 0.5, drop: float = 1.4
 ) -> Triplets:
-    """For each positive pair a negative drawn with probability 1 / q(d), q the density of distances
-    between random points of the unit sphere.
+    """Draw a negative for each positive pair, about evenly over distances. Wu et al. 2017.
 
-    log q = (dim - 2) log d + (dim - 3) / 2 log(1 - d^2 / 4); d is taken as cutoff at least;
-    negatives at drop or farther are not drawn, and an anchor without a nearer one is left out.
-    Draws come from torch's default generator, which a resumed run restores. Wu et al. 2017.
+    The probability is in proportion to 1 / q(d), q the density of distances between random points
+    of the unit sphere: log q = (dim - 2) log d + (dim - 3) / 2 log(1 - d^2 / 4). Draws come from
+    torch's default generator, which a resumed run restores.
+
+    Args:
+        d: Distances of unit rows (B, Q).
+        same: Positive pairs (B, Q).
+        other: Negative pairs (B, Q).
+        dim: Dimension of the embeddings.
+        cutoff: Smaller distances count as this one.
+        drop: Negatives at this distance or farther are not drawn, and an anchor without a nearer
+            one is left out.
+
+    Returns:
+        Rows of anchors, columns of positives and of negatives.
     """
     near = d.clamp(min=cutoff)
     log_weight = (2.0 - dim) * near.log() - (dim - 3) / 2 * (1.0 - 0.25 * near.square()).clamp(
@@ -64,9 +83,8 @@ def mine_distance_weighted(
     a, p = same.nonzero(as_tuple=True)
     if not len(a):
         return a, p, p
-    weight = (
-        (log_weight - log_weight.amax(1, keepdim=True)).exp().nan_to_num(1.0)
-    )  # rows that are not usable are drawn from, and not used
+    # Rows that are not usable are drawn from as well, and the draws are not used.
+    weight = (log_weight - log_weight.amax(1, keepdim=True)).exp().nan_to_num(1.0)
     drawn = weight.multinomial(int(same.sum(1).max()), replacement=True)
     return a, p, drawn[a, same.cumsum(1)[a, p] - 1]
 
@@ -75,8 +93,16 @@ def mine_distance_weighted(
 def mine_multi_similarity(
     s: Tensor, same: Tensor, other: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor]:
-    """The positive and negative pairs (B, Q) that are within epsilon of an anchor's hardest pair of
-    the other kind.
+    """Keep the pairs that are within epsilon of an anchor's hardest pair of the other kind.
+
+    Args:
+        s: Similarities (B, Q).
+        same: Positive pairs (B, Q).
+        other: Negative pairs (B, Q).
+        epsilon: Of the similarity.
+
+    Returns:
+        The kept positive and the kept negative pairs (B, Q).
     """
     hardest_positive = s.masked_fill(~same, torch.inf).amin(1, keepdim=True)
     hardest_negative = s.masked_fill(~other, -torch.inf).amax(1, keepdim=True)

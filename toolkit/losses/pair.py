@@ -1,21 +1,20 @@
-"""Losses that hold every pair against a universal threshold."""
+"""Losses that compare every pair with one threshold for all."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from toolkit.losses.common import KeyBank, Rates, against, checked, known_settings
+from toolkit.losses.common import against, checked, known_settings
+from toolkit.losses.contract import KeyBank
 from toolkit.losses.pairing import (
     Pairs,
     Reduction,
     average,
     by_anchor,
     distance,
-    learned,
     mean,
     pair_up,
     summed,
@@ -24,22 +23,22 @@ from toolkit.losses.simple import count_pairs, logistic_pairs, refuse_negative
 
 
 class PairBCE(nn.Module):
-    """Binary cross-entropy of scale * z_i.k_j + bias over all pairs: mean softplus(-(2 t_ij -
-    1)(scale z_i.k_j + bias)), t_ij = 1 for equal labels.
+    """Binary cross-entropy over all pairs, SimPLE's vanilla loss. Wen et al. 2023.
 
-    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar; nothing is normalised. bias
-    starts at 0 and is learned unless learn_bias=False; scale 1. Without any pair the value is 0,
-    connected to z. A bank costs one block of logits at a time, as SimPLE's.
+    mean softplus(-(2 t_ij - 1)(scale z_i.k_j + bias)), where t_ij is 1 for equal labels and else 0.
+    Nothing is normalised. Without any pair the value is 0, connected to z. A bank costs one block
+    of logits at a time, as SimPLE's does.
+
+    Args:
+        num_classes: Not used.
+        scale: Factor of the inner product, positive.
+        bias: Where the bias starts.
+        learn_bias: Learn the bias.
+
+    Raises:
+        ValueError: scale is not positive.
     """
 
-    PAPER: ClassVar[str] = "Wen et al. 2023 (the vanilla loss of SimPLE)"
-    GEOMETRY: ClassVar[str] = "inner product"
-    PROXY: ClassVar[bool] = False
-    COMPARES: ClassVar[str] = "pair"
-    NORMALISED: ClassVar[str] = "nothing"
-    VERIFIED: ClassVar[str] = "bce_pair__own; torch's binary cross-entropy over the pairs"
-    NOTES: ClassVar[str] = ""
-    bank: KeyBank | None
     similarity = "dot"
 
     def __init__(
@@ -54,7 +53,8 @@ class PairBCE(nn.Module):
         super().__init__()
         if scale <= 0:
             raise ValueError(f"PairBCE: scale={scale} must be positive")
-        self.dim, self.scale, self.bank = dim, scale, None
+        self.dim, self.scale = dim, scale
+        self.bank: KeyBank | None = None
         self.bias: nn.Parameter | float = (
             nn.Parameter(torch.tensor(float(bias))) if learn_bias else float(bias)
         )
@@ -69,30 +69,25 @@ class PairBCE(nn.Module):
             self.scale * z, keys, self.bias, 0.0, (y, key_labels, own), (weight, weight)
         )
 
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return learned(self, optim)
-
 
 class Contrastive(nn.Module):
-    """mean over positive pairs of [d - positive_margin]+ plus mean over negative pairs of
-    [negative_margin - d]+; d = |z_i - k_j| of unit rows.
+    """The contrastive loss. Hadsell et al. 2006.
 
-    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar. Margins 0 and 1 are distances
-    (0..2). squared=True: half the squares, as in the paper. reduction="nonzero" averages the terms
-    above 0, positive and negative apart (pytorch-metric-learning); "mean" averages all. No pairs:
-    0, connected to z.
+    mean over positive pairs of [d - positive_margin]+ plus mean over negative pairs of
+    [negative_margin - d]+, with d = |z_i - k_j| of unit rows. No pairs: 0, connected to z.
+
+    Args:
+        num_classes: Not used.
+        positive_margin, negative_margin: Distances in 0..2.
+        squared: Half the squares of the hinges, as in the paper.
+        reduction: "nonzero" averages the terms above 0, positive and negative apart
+            (pytorch-metric-learning); "mean" averages all.
+
+    Example:
+        >>> loss = Contrastive(8)
+        >>> loss(torch.randn(4, 8), torch.tensor([0, 0, 1, 1])).shape
+        torch.Size([])
     """
-
-    PAPER: ClassVar[str] = "Hadsell et al. 2006"
-    GEOMETRY: ClassVar[str] = "euclidean"
-    PROXY: ClassVar[bool] = False
-    COMPARES: ClassVar[str] = "pair"
-    NORMALISED: ClassVar[str] = "z"
-    VERIFIED: ClassVar[str] = "contrastive__pml; loops"
-    NOTES: ClassVar[str] = (
-        "The paper squares the hinges and normalises nothing (squared=True gives the squares)."
-    )
-    bank: KeyBank | None
 
     @known_settings
     def __init__(
@@ -106,7 +101,8 @@ class Contrastive(nn.Module):
         reduction: Reduction = "nonzero",
     ):
         super().__init__()
-        self.dim, self.squared, self.reduction, self.bank = dim, squared, reduction, None
+        self.dim, self.squared, self.reduction = dim, squared, reduction
+        self.bank: KeyBank | None = None
         self.positive_margin, self.negative_margin = positive_margin, negative_margin
 
     @checked
@@ -117,6 +113,7 @@ class Contrastive(nn.Module):
         return average(positive, num_positive) + average(negative, num_negative)
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
+        """Of each anchor: what `hinges` gives."""
         return hinges(
             distance(pairs.x, pairs.keys),
             pairs.masks(),
@@ -124,9 +121,6 @@ class Contrastive(nn.Module):
             self.squared,
             self.reduction,
         )
-
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return learned(self, optim)
 
 
 def hinges(
@@ -136,8 +130,17 @@ def hinges(
     squared: bool,
     reduction: Reduction,
 ) -> tuple[Tensor, ...]:
-    """The two halves of the contrastive loss on given distances (B, Q): each anchor's sum over
-    positives, their number, and the same of negatives.
+    """The two halves of the contrastive loss on given distances.
+
+    Args:
+        d: Distances (B, Q).
+        masks: Positive and negative pairs (B, Q).
+        margins: Of positive and of negative pairs.
+        squared: Half the squares of the hinges.
+        reduction: Which terms count: see `summed`.
+
+    Returns:
+        Each anchor's sum over positives and their number, and the same of negatives, (B,) each.
     """
     positive, negative = (d - margins[0]).relu(), (margins[1] - d).relu()
     if squared:
@@ -146,65 +149,50 @@ def hinges(
 
 
 class AMC(nn.Module):
-    """mean over all pairs of theta^2 for equal labels and [margin - theta]+^2 for different ones;
-    theta the angle between z_i and k_j.
+    """Angular margin contrastive loss. Choi et al. 2020.
 
-    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar; both sides normalised by the
-    angle. margin .5 radians. Cosines are held 1e-7 within [-1, 1], so an angle of exactly 0 or pi
-    counts 4.5e-4 off and has no gradient. The paper adds it to a cross-entropy with weight .1. No
-    pairs: 0.
+    mean over all pairs of theta^2 for equal labels and [margin - theta]+^2 for different ones,
+    where theta is the angle between z_i and k_j. Cosines are kept 1e-7 within [-1, 1], so that an
+    angle of exactly 0 or pi counts 4.5e-4 off and has no gradient. The paper adds it to a
+    cross-entropy with weight .1. No pairs: 0.
+
+    Args:
+        num_classes: Not used.
+        margin: Radians.
     """
-
-    PAPER: ClassVar[str] = "Choi et al. 2020"
-    GEOMETRY: ClassVar[str] = "angular"
-    PROXY: ClassVar[bool] = False
-    COMPARES: ClassVar[str] = "pair"
-    NORMALISED: ClassVar[str] = "z"
-    VERIFIED: ClassVar[str] = "amc_pair__own; loops"
-    NOTES: ClassVar[str] = ""
-    bank: KeyBank | None
 
     def __init__(self, dim: int, num_classes: int = 0, *, margin: float = 0.5):
         super().__init__()
-        self.dim, self.margin, self.bank = dim, margin, None
+        self.dim, self.margin = dim, margin
+        self.bank: KeyBank | None = None
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         return average(*by_anchor(self._terms, pair_up(self.bank, z, y, z_key, normalise=True)))
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
+        """Of each anchor: its sum and how many cells count."""
         same, other = pairs.masks()
         theta = (pairs.x @ pairs.keys.T).clamp(-1 + 1e-7, 1 - 1e-7).acos()
         return summed(
             torch.where(same, theta, (self.margin - theta).relu()).square(), same | other, "mean"
         )
 
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return learned(self, optim)
-
 
 class SNRContrastive(nn.Module):
-    """The contrastive loss with d_ij = Var(z_i - k_j) / Var(z_i), noise to signal over the
-    dimensions of RAW embeddings (z_i is the anchor).
+    """The contrastive loss on noise-to-signal ratios. Yuan et al. 2019.
 
-    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar. Margins 0 and 1; mean over the
-    terms above 0, positive and negative apart. normalise=True divides rows by their norm first, as
-    pytorch-metric-learning does. zero_mean adds zero_mean * mean_i |sum_d z_id|, the paper's
-    regulariser. An anchor whose coordinates are all equal (summed squares about their mean below
-    1e-16), a zero row for one, has no signal: its pairs are left out.
-    No pairs: 0, connected to z.
+    d_ij = Var(z_i - k_j) / Var(z_i) over the dimensions of RAW embeddings, where z_i is the anchor.
+    An anchor whose coordinates are all equal (summed squares about their mean below 1e-16), a zero
+    row for example, has no signal: its pairs are left out. No pairs: 0, connected to z.
+
+    Args:
+        num_classes: Not used.
+        positive_margin, negative_margin: Of the ratio.
+        normalise: Divide rows by their norm first, as pytorch-metric-learning does.
+        zero_mean: Adds zero_mean * mean_i |sum_d z_id|, the paper's regulariser.
+        reduction: As in Contrastive.
     """
-
-    PAPER: ClassVar[str] = "Yuan et al. 2019"
-    GEOMETRY: ClassVar[str] = "euclidean"
-    PROXY: ClassVar[bool] = False
-    COMPARES: ClassVar[str] = "pair"
-    NORMALISED: ClassVar[str] = "nothing"
-    VERIFIED: ClassVar[str] = "snr_contrastive__pml (normalise=True); loops"
-    NOTES: ClassVar[str] = (
-        "pytorch-metric-learning normalises the embeddings (normalise=True); the paper does not."
-    )
-    bank: KeyBank | None
 
     @known_settings
     def __init__(
@@ -219,13 +207,9 @@ class SNRContrastive(nn.Module):
         reduction: Reduction = "nonzero",
     ):
         super().__init__()
-        self.dim, self.normalise, self.zero_mean, self.reduction, self.bank = (
-            dim,
-            normalise,
-            zero_mean,
-            reduction,
-            None,
-        )
+        self.dim = dim
+        self.normalise, self.zero_mean, self.reduction = normalise, zero_mean, reduction
+        self.bank: KeyBank | None = None
         self.positive_margin, self.negative_margin = positive_margin, negative_margin
 
     @checked
@@ -244,6 +228,7 @@ class SNRContrastive(nn.Module):
         return value + self.zero_mean * mean(x.sum(1).abs()) if self.zero_mean else value
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
+        """Of each anchor: what `hinges` gives."""
         signal = pairs.x.square().sum(1, keepdim=True)
         silent = signal < 1e-16  # divided by infinity instead, such a row gets no gradient
         ratio = distance(pairs.x, pairs.keys, squared=True) / signal.masked_fill(silent, torch.inf)
@@ -256,18 +241,24 @@ class SNRContrastive(nn.Module):
             self.reduction,
         )
 
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return learned(self, optim)
-
 
 def log_ratio(
     square: Tensor, target: Tensor, keep: Tensor, eps: float = 1e-6, target_eps: float = 1e-6
 ) -> tuple[Tensor, Tensor]:
-    """Each anchor's mean_{i<j} (log(d_i / d_j) - log(g_i / g_j))^2 on squared distances d and
-    target distances g (A, Q); whether it has a pair of keys.
+    """The log-ratio loss of each anchor.
 
-    Over the n kept cells of an anchor, with u = log d - log g, the mean over its pairs is 2 sum (u
-    - mean u)^2 / (n - 1): no triplets are built.
+    mean_{i<j} (log(d_i / d_j) - log(g_i / g_j))^2. Over the n kept cells of an anchor, with u = log
+    d - log g, the mean over its pairs is 2 sum (u - mean u)^2 / (n - 1): no triplets are built.
+
+    Args:
+        square: Squared distances d (A, Q).
+        target: Target distances g (A, Q).
+        keep: The cells that count (A, Q).
+        eps: Added to square.
+        target_eps: Added to target.
+
+    Returns:
+        The means (A,), and whether the anchor has a pair of keys (A,).
     """
     u = ((square + eps).log() - (target + target_eps).log()).masked_fill(~keep, 0.0)
     count = keep.sum(1)
@@ -276,26 +267,20 @@ def log_ratio(
 
 
 class LogRatio(nn.Module):
-    """mean over anchors a and pairs i<j of their keys of (log(d_ai / d_aj) - log(g_ai / g_aj))^2:
-    distances in proportion to those of continuous labels.
+    """Distances in proportion to those of continuous labels. Kim et al. 2019.
 
-    d = |z_a - k_i|^2 + 1e-6 of RAW embeddings; g = |t_a - t_i|^2 + target_eps, where y (B,) int64
-    are rows of targets, num_classes numbers or vectors (a pose, an age). Without targets g is 0 for
-    equal classes and 1 for different ones: defined, but this loss is made for continuous labels. z
-    (B, dim) raw, z_key (B, dim) or None -> scalar. Anchors with fewer than two keys are left out;
-    if all are, the value is 0, connected to z.
+    mean over anchors a and pairs i<j of their keys of (log(d_ai / d_aj) - log(g_ai / g_aj))^2, with
+    d = |z_a - k_i|^2 + eps of RAW embeddings and g = |t_a - t_i|^2 + target_eps. Labels y are then
+    rows of `targets`. Without targets |t_a - t_i|^2 is 0 for equal classes and 1 for different
+    ones: defined, but this loss is made for continuous labels. Anchors with fewer than two keys are
+    left out; if all are, the value is 0, connected to z.
+
+    Args:
+        num_classes: Not used.
+        targets: num_classes numbers or vectors (a pose, an age), or None.
+        eps, target_eps: Keep the logarithms finite.
     """
 
-    PAPER: ClassVar[str] = "Kim et al. 2019"
-    GEOMETRY: ClassVar[str] = "euclidean"
-    PROXY: ClassVar[bool] = False
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "nothing"
-    VERIFIED: ClassVar[str] = "log_ratio__own (its one anchor); loops"
-    NOTES: ClassVar[str] = (
-        "Every row is an anchor; the paper takes one anchor per batch with its nearest neighbours."
-    )
-    bank: KeyBank | None
     targets: Tensor | None  # (C, T)
     similarity = "euclidean"
 
@@ -309,7 +294,8 @@ class LogRatio(nn.Module):
         target_eps: float = 1e-6,
     ):
         super().__init__()
-        self.dim, self.eps, self.target_eps, self.bank = dim, eps, target_eps, None
+        self.dim, self.eps, self.target_eps = dim, eps, target_eps
+        self.bank: KeyBank | None = None
         self.register_buffer(
             "targets",
             None if targets is None else torch.tensor(targets).float().reshape(len(targets), -1),
@@ -322,6 +308,7 @@ class LogRatio(nn.Module):
         return average(*by_anchor(self._terms, pair_up(self.bank, z, y, z_key, normalise=False)))
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
+        """Of each anchor: what `log_ratio` gives."""
         same, other = pairs.masks()
         if self.targets is None:
             target = other.to(pairs.x.dtype)
@@ -337,6 +324,3 @@ class LogRatio(nn.Module):
             self.eps,
             self.target_eps,
         )
-
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return learned(self, optim)

@@ -1,6 +1,4 @@
-"""What all pair losses share: the pairs of a batch with its keys, taken a block of anchors at a
-time; safe distances; masked sums.
-"""
+"""What all pair losses share: the pairs of a batch with its keys, safe distances, masked sums."""
 
 from __future__ import annotations
 
@@ -11,27 +9,39 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from toolkit.losses.common import KeyBank, Rates, against
+from toolkit.losses.common import against
+from toolkit.losses.contract import KeyBank
 from toolkit.losses.simple import refuse_negative
 from toolkit.vmf.precision import once_in_full, unit
 
-# numbers per block of a blockwise sum on a CPU, so that it stays in the cache; 64 times as many
-# elsewhere
+# Numbers in a block of a blockwise sum on a CPU, so that it stays in the cache; 64 times as many
+# elsewhere.
 BLOCK = 1 << 18
 
 
 class Pairs(NamedTuple):
-    """Anchors and the keys that they are compared with."""
+    """Anchors and the keys that they are compared with.
 
-    x: Tensor  # (B, D) anchors, with gradient
-    keys: Tensor  # (Q, D); x itself without z_key
-    y: Tensor  # (B,) int64
-    key_labels: Tensor  # (Q,) int64, -1 = empty slot
-    own: Tensor  # (B,) int64: the column of each row's self-pair
+    Args:
+        x: Anchors (B, D), with gradient.
+        keys: Keys (Q, D); x itself without z_key.
+        y: Labels of the anchors (B,), int64.
+        key_labels: Labels of the keys (Q,), int64, -1 for an empty slot.
+        own: The column of each row's self-pair (B,), int64.
+    """
+
+    x: Tensor
+    keys: Tensor
+    y: Tensor
+    key_labels: Tensor
+    own: Tensor
 
     def masks(self) -> tuple[Tensor, Tensor]:
-        """(B, Q) bool: pairs of equal labels, self-pairs left out; pairs of different labels, empty
-        slots left out.
+        """Mark the positive and the negative pairs.
+
+        Returns:
+            Two masks (B, Q): pairs of equal labels without self-pairs, and pairs of different
+            labels without empty slots.
         """
         same = self.y[:, None] == self.key_labels[None, :]
         other = ~same & (self.key_labels >= 0)[None, :]
@@ -42,7 +52,18 @@ class Pairs(NamedTuple):
 def pair_up(
     bank: KeyBank | None, z: Tensor, y: Tensor, z_key: Tensor | None, *, normalise: bool
 ) -> Pairs:
-    """The pairs of a batch with its keys (losses.common.against), both normalised if asked for."""
+    """Pair a batch with its keys (losses.common.against).
+
+    Args:
+        bank: The loss's bank of keys, or None.
+        z: Embeddings (B, D).
+        y: Labels (B,).
+        z_key: Embeddings (B, D) of the momentum encoder, or None.
+        normalise: Divide anchors and keys by their norms.
+
+    Raises:
+        ValueError: A label is negative.
+    """
     refuse_negative(y)
     keys, key_labels, own = against(bank, z, y, z_key)
     x = unit(z) if normalise else z
@@ -52,13 +73,20 @@ def pair_up(
 def by_anchor(
     terms: Callable[[Pairs], tuple[Tensor, ...]], pairs: Pairs, *, again: bool = True
 ) -> tuple[Tensor, ...]:
-    """What terms makes of all pairs, each a vector in the order of anchors, from blocks of anchors
-    of 4 BLOCK pairs, joined end to end.
+    """Compute the terms of all pairs from blocks of anchors, each of 4 BLOCK pairs.
 
     With more than one block, what a block's gradient needs is computed again in the backward pass,
-    so that no (B, Q) tensor outlives its block: against a bank the memory is that of one block (a
-    dozen of its tensors) at the price of one more product. again=False keeps it instead: for terms
-    that draw at random, or whose Functions keep little and take their time.
+    so that no (B, Q) tensor outlives its block. Against a bank the memory is that of one block (a
+    dozen of its tensors), at the price of one more product.
+
+    Args:
+        terms: Makes vectors, in the order of anchors, from the pairs of some anchors.
+        pairs: All pairs.
+        again: False keeps what the gradient needs instead: for terms that draw at random, or whose
+            Functions keep little and take their time.
+
+    Returns:
+        The vectors that `terms` makes, those of the blocks joined end to end.
     """
     blocks = chunks(len(pairs.x), len(pairs.keys) // 4, pairs.x.device)
     if len(blocks) <= 1:
@@ -75,18 +103,17 @@ def by_anchor(
 
 
 class _Distance(torch.autograd.Function):
-    """Euclidean distances (A, B) of rows, or their squares, by one product; pairs so close that it
-    would cancel are subtracted instead.
+    """Euclidean distances (A, B) of rows, or their squares, by one product.
 
-    Equal rows get exactly 0 and the zero subgradient; the gradient needs no (A, B, D) tensor.
+    Pairs so close that the product would cancel are subtracted instead. Equal rows get exactly 0
+    and the zero subgradient; the gradient needs no (A, B, D) tensor.
     """
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, squared: bool) -> Tensor:
-        size = (
-            torch.linalg.vector_norm(a, dim=1).square()[:, None]
-            + torch.linalg.vector_norm(b, dim=1).square()
-        )  # without a copy of a bank
+        # vector_norm makes no copy of a bank, as a square would.
+        size_a, size_b = (torch.linalg.vector_norm(rows, dim=1).square() for rows in (a, b))
+        size = size_a[:, None] + size_b
         square = torch.addmm(size, a, b.T, alpha=-2.0)
         row, column = (square < 1e-2 * size).nonzero(as_tuple=True)
         for some in chunks(len(row), a.shape[1], a.device):
@@ -103,16 +130,11 @@ class _Distance(torch.autograd.Function):
         weight = 2.0 * grad if ctx.squared else torch.where(distance > 0, grad / distance, 0.0)
         close = weight[row, column]
         weight[row, column] = 0.0
-        grad_a = (
-            torch.addmm(weight.sum(1)[:, None] * a, weight, b, alpha=-1.0)
-            if ctx.needs_input_grad[0]
-            else None
-        )
-        grad_b = (
-            torch.addmm(weight.sum(0)[:, None] * b, weight.T, a, alpha=-1.0)
-            if ctx.needs_input_grad[1]
-            else None
-        )  # as large as a bank
+        grad_a = grad_b = None
+        if ctx.needs_input_grad[0]:
+            grad_a = torch.addmm(weight.sum(1)[:, None] * a, weight, b, alpha=-1.0)
+        if ctx.needs_input_grad[1]:  # it is as large as a bank
+            grad_b = torch.addmm(weight.sum(0)[:, None] * b, weight.T, a, alpha=-1.0)
         for some in chunks(len(row), a.shape[1], a.device):
             apart = (a[row[some]] - b[column[some]]) * close[some, None]
             if grad_a is not None:
@@ -123,14 +145,25 @@ class _Distance(torch.autograd.Function):
 
 
 def chunks(count: int, width: int, device: torch.device) -> list[slice]:
-    """Slices of count rows of the given width that hold BLOCK numbers each."""
+    """Cut `count` rows of the given width into slices of about BLOCK numbers each."""
     step = max(1, BLOCK * (1 if device.type == "cpu" else 64) // max(width, 1))
     return [slice(start, start + step) for start in range(0, count, step)]
 
 
 def distance(a: Tensor, b: Tensor, *, squared: bool = False) -> Tensor:
-    """(A, B) Euclidean distances of the rows of a (A, D) and b (B, D), with a finite gradient
-    everywhere (zero between equal rows).
+    """Euclidean distances of rows, with a finite gradient everywhere (zero between equal rows).
+
+    Args:
+        a: (A, D).
+        b: (B, D).
+        squared: Give their squares.
+
+    Returns:
+        (A, B).
+
+    Example:
+        >>> distance(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+        tensor([[5., 0.]])
     """
     value: Tensor = _Distance.apply(a, b, squared)  # type: ignore[no-untyped-call]
     return value
@@ -142,42 +175,48 @@ def masked_lse(x: Tensor, mask: Tensor, dim: int = 1) -> Tensor:
 
 
 def log1p_exp(x: Tensor) -> Tensor:
-    """log(1 + e^x), exact in float64 too (torch's own softplus is off by 2e-9 at its threshold of
-    20).
+    """log(1 + e^x), exact in float64 too.
+
+    torch's own softplus is off by 2e-9 at its threshold of 20.
     """
     return nn.functional.softplus(x, threshold=50)
 
 
 def mean(x: Tensor) -> Tensor:
-    """Mean of a vector; 0, still connected to what made it, of an empty one."""
+    """The mean of a vector; 0, still connected to what made it, of an empty one."""
     return x.sum() / max(x.numel(), 1)
-
-
-def learned(loss: nn.Module, optim: Rates) -> list[dict[str, Any]]:
-    """What is learned beside the embeddings at the base rate, without decay; no group where there
-    is nothing.
-    """
-    found = [parameter for parameter in loss.parameters() if parameter.requires_grad]
-    return [{"params": found, "lr": optim.lr, "weight_decay": 0.0}] if found else []
 
 
 Reduction = Literal["nonzero", "mean"]
 
 
 def summed(x: Tensor, mask: Tensor, reduction: Reduction) -> tuple[Tensor, Tensor]:
-    """(B,) sums of each row's masked cells, and how many of them count: all, or those above 0."""
+    """Sum the masked cells of each row.
+
+    Args:
+        x: (B, Q).
+        mask: (B, Q).
+        reduction: "mean" counts all masked cells, "nonzero" those above 0.
+
+    Returns:
+        The sums (B,), and how many cells count (B,).
+    """
     x = x.masked_fill(~mask, 0.0)
     return x.sum(1), (mask if reduction == "mean" else x > 0).sum(1)
 
 
 def average(total: Tensor, count: Tensor) -> Tensor:
-    """The mean of all cells from what summed gives; 0, still connected, if none counts."""
+    """The mean of all cells, from what `summed` gives; 0, still connected, if none counts."""
     return total.sum() / count.sum().clamp(min=1)
 
 
 def over(x: Tensor, mask: Tensor, reduction: Reduction) -> Tensor:
-    """The mean of the masked cells of a vector, or of those among them that are above 0; 0 if there
-    are none.
+    """The mean of the masked cells of a vector; 0 if there are none.
+
+    Args:
+        x: (N,).
+        mask: (N,).
+        reduction: "mean" counts all masked cells, "nonzero" those above 0.
     """
     x = x.masked_fill(~mask, 0.0)
     return x.sum() / (mask if reduction == "mean" else x > 0).sum().clamp(min=1)

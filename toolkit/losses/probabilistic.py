@@ -1,31 +1,30 @@
-"""Probabilistic proxies: NCA++ over distances between distributions, and the sum of two losses that
-share their proxies.
-"""
+"""Probabilistic proxies, and the sum of two losses that share their proxies."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from toolkit.losses.common import Rates, checked, cross_entropy, in_full, is_sharded, known_settings
+from toolkit.losses.classes import cross_entropy, is_sharded
+from toolkit.losses.common import checked, in_full, known_settings
+from toolkit.losses.contract import (
+    Classifier,
+    Estimated,
+    Rates,
+    Scheduled,
+    features_of,
+    param_groups,
+    proxy_group,
+    similarity_trained_by,
+)
 from toolkit.losses.proxy import ProxyAnchor
 from toolkit.vmf.bound import el_nivmf_cross_entropy
-from toolkit.vmf.distribution import (
-    Method,
-    Normalizer,
-    d_b_vmf,
-    d_cos,
-    d_el_nivmf,
-    d_el_vmf,
-    d_kl_vmf,
-    d_l2,
-    d_nivmf,
-    root,
-)
-from toolkit.vmf.precision import full, unit
+from toolkit.vmf.distances import d_b_vmf, d_cos, d_el_nivmf, d_el_vmf, d_kl_vmf, d_l2, d_nivmf
+from toolkit.vmf.distribution import Method, Normalizer, root
+from toolkit.vmf.precision import unit
 from toolkit.vmf.sampling import generator_of, move_on, ranks, sample
 
 Distance = Literal["el_nivmf", "nivmf", "el_vmf", "b_vmf", "kl_vmf", "l2", "cos"]
@@ -38,47 +37,41 @@ CONCENTRATIONS = {
     "l2": "proxy",
     "cos": "none",
 }
-LEAST = 1e-4  # temperature
+LEAST = 1e-4  # the temperature's floor
 
 
 class ProbabilisticNCA(nn.Module):
-    """Cross-entropy of -d(proxy_c, z)/t, d a distance between the embedding's distribution
-    vMF(z/|z|, |z|) and the proxies'. Kirchhof et al. 2022, Eq 2 and 6.
+    """NCA++ over distances between distributions. Kirchhof et al. 2022, Eq 2 and 6.
 
-    distance: "el_nivmf" -log mean_s rho_c(z_s) over num_samples draws; "nivmf" -log rho_c(z/|z|);
-    "el_vmf", "b_vmf", "kl_vmf": expected likelihood, Bhattacharyya, KL(z || proxy) of two vMFs;
-    "l2" |nu_c - nu_z|^2; "cos" -cos. rho_c is a nivMF, the others' proxies are vMFs.
-    Proxies: a direction each and concentrations `kappas`, (C, D) for nivMF, (C, 1) for vMF, floored
-    at .1. A direction is that of its row of `proxies`, which starts with the norm `concentration`
-    as in the release; the norm is not used, but the longer a row, the smaller the angle of a step
-    at a given rate. z (B, dim) raw, y (B,) int64 -> scalar mean; samples (S, B, dim): unit vectors
-    given instead of drawn. temperature t is learned unless learn_temperature=False;
-    temperature_inside=True takes log mean_s rho^(1/t), as Algorithm 1 and the release do, False the
-    paper's Eq 6. normalizer="exact" | "paper" | "released", method="debye" | "quadratic": see
-    toolkit.vmf.distribution. Draws repeat until
-    a backward pass: see VMF.
-    The paper tried t in {1, 1/32, 1/256}, concentration in {10, 50, 200} and 5 to 20 samples.
+    Cross-entropy of -d(proxy_c, z)/t, where d is a distance between the embedding's distribution
+    vMF(z/|z|, |z|) and the proxies'. Draws repeat until a backward pass: see VMF.
+
+    A proxy has a direction and concentrations `kappas`, (C, D) for nivMF and (C, 1) for vMF,
+    floored at .1. Its direction is that of its row of `proxies`, which starts with the norm
+    `concentration` as in the release. The norm is not used, but the longer a row, the smaller the
+    angle of a step at a given rate. The paper tried t in {1, 1/32, 1/256}, concentration in {10,
+    50, 200} and 5 to 20 samples.
+
+    Args:
+        distance: "el_nivmf": -log mean_s rho_c(z_s) over draws. "nivmf": -log rho_c(z/|z|).
+            "el_vmf", "b_vmf", "kl_vmf": expected likelihood, Bhattacharyya and KL(z || proxy) of
+            two vMFs. "l2": |nu_c - nu_z|^2. "cos": -cos. rho_c is a nivMF; the others' proxies are
+            vMFs.
+        temperature: t, or where it starts, positive.
+        learn_temperature: Learn t.
+        temperature_inside: True takes log mean_s rho^(1/t), as Algorithm 1 and the release do;
+            False is the paper's Eq 6.
+        num_samples: Draws of every embedding.
+        concentration: Where concentrations start, at least .1.
+        normalizer, method: See toolkit.vmf.distribution.log_density_nivmf.
+        kappa_lr_scale, temperature_lr_scale: Rates relative to the base rate.
+
+    Raises:
+        ValueError: A setting is outside its range.
     """
 
-    PAPER: ClassVar[str] = "Kirchhof et al. 2022"
-    GEOMETRY: ClassVar[str] = "vMF"
-    PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "directions; norms are concentrations"
-    VERIFIED: ClassVar[str] = (
-        "d_*__prob_dml, el_nivmf__prob_dml, joint_panc_el_nivmf__prob_dml, "
-        "nivmf_exact_jacobian__own, vmf_distances_exact__mpmath"
-    )
-    NOTES: ClassVar[str] = (
-        "Exact C_n and exact nivMF normaliser by default, the paper's quadratic fit and heuristic "
-        "by name. KL is the divergence: the release maximises it and "
-        "omits A. "
-        "The release's EL-nivMF does not multiply the samples by K (normalizer='released'), so "
-        "that its proxies are isotropic."
-    )
+    spreads_classes = True
 
-    proxies: nn.Parameter  # (C, D)
     noise: Tensor
 
     @known_settings
@@ -100,22 +93,14 @@ class ProbabilisticNCA(nn.Module):
     ):
         super().__init__()
         if temperature <= 0 or concentration < 0.1 or num_samples < 1:
-            given = (
-                f"temperature={temperature} must be positive, concentration={concentration} at "
-                f"least .1 and num_samples={num_samples} at least 1"
+            raise ValueError(
+                f"ProbabilisticNCA: temperature={temperature} must be positive, concentration="
+                f"{concentration} at least .1 and num_samples={num_samples} at least 1"
             )
-            raise ValueError(f"ProbabilisticNCA: {given}")
-        self.dim, self.num_classes, self.distance, self.num_samples = (
-            dim,
-            num_classes,
-            distance,
-            num_samples,
-        )
-        self.temperature_inside, self.normalizer, self.method = (
-            temperature_inside,
-            normalizer,
-            method,
-        )
+        self.dim, self.num_classes = dim, num_classes
+        self.distance, self.num_samples = distance, num_samples
+        self.temperature_inside = temperature_inside
+        self.normalizer, self.method = normalizer, method
         self.kappa_lr_scale, self.temperature_lr_scale = kappa_lr_scale, temperature_lr_scale
         self.proxies = nn.Parameter(float(concentration) * unit(torch.randn(num_classes, dim)))
         width = {"axis": dim, "proxy": 1}.get(CONCENTRATIONS[distance])
@@ -131,44 +116,50 @@ class ProbabilisticNCA(nn.Module):
 
     @in_full
     def distances(self, z: Tensor, *, samples: Tensor | None = None) -> Tensor:
-        """(B, C) up to a constant that all classes share."""
-        z = full(z)
+        """Distances to the proxies, up to a constant that all classes share.
+
+        Args:
+            z: Raw embeddings (B, dim).
+            samples: Unit vectors (S, B, dim) to take instead of draws.
+
+        Returns:
+            (B, C).
+        """
         mu = unit(self.proxies).to(z.dtype)
         if self.kappas is None:
             return d_cos(z, mu)
         kappas = self.kappas.to(z.dtype).clamp(min=0.1)
-        method: Any = {"method": self.method}
         if self.distance == "el_nivmf":
-            samples = self._draw(z) if samples is None else samples.to(z.dtype)
-            inside: Any = {
-                "temperature": self._temperature(z),
-                "temperature_inside": self.temperature_inside,
-            }
             return d_el_nivmf(
                 z,
                 mu,
                 kappas,
-                samples=samples,
+                samples=self._draw(z) if samples is None else samples.to(z.dtype),
+                temperature=self._temperature(z),
+                temperature_inside=self.temperature_inside,
                 normalizer=self.normalizer,
+                method=self.method,
                 relative=True,
-                **inside,
-                **method,
             )
         if self.distance == "nivmf":
-            return d_nivmf(z, mu, kappas, normalizer=self.normalizer, relative=True, **method)
+            return d_nivmf(
+                z, mu, kappas, normalizer=self.normalizer, method=self.method, relative=True
+            )
         if self.distance == "el_vmf":
-            return d_el_vmf(z, kappas * mu, relative=True, **method)
+            return d_el_vmf(z, kappas * mu, method=self.method, relative=True)
         if self.distance == "l2":
             return d_l2(z, kappas * mu)
-        return (d_b_vmf if self.distance == "b_vmf" else d_kl_vmf)(z, kappas * mu, **method)
+        of_vmfs = d_b_vmf if self.distance == "b_vmf" else d_kl_vmf
+        return of_vmfs(z, kappas * mu, method=self.method)
 
     @in_full
     def logits(self, z: Tensor, *, samples: Tensor | None = None) -> Tensor:
-        """(B, C) -d/t"""
+        """(B, dim) -> (B, C): -d/t; samples as in `distances`."""
         distance = self.distances(z, samples=samples)
         return -distance / self._temperature(distance)
 
     def _temperature(self, like: Tensor) -> Tensor | float:
+        """t, floored, as a number or of the type of `like`."""
         return (
             self.temperature
             if isinstance(self.temperature, float)
@@ -177,6 +168,7 @@ class ProbabilisticNCA(nn.Module):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _draw(self, z: Tensor) -> Tensor:
+        """Draws (S, B, D) of embeddings (B, D)."""
         order = ranks(z)
         inverse = order.argsort()
         drawn = sample(
@@ -191,37 +183,46 @@ class ProbabilisticNCA(nn.Module):
     def forward(
         self, z: Tensor, y: Tensor, z_key: Tensor | None = None, *, samples: Tensor | None = None
     ) -> Tensor:
-        if not isinstance(
-            self.temperature, float
-        ):  # the parameter itself: below the floor it would have no gradient, and never return
-            self.temperature.data.clamp_(
-                min=LEAST
-            )  # .data: what an earlier forward pass saved for its gradient stays valid
-        if (
-            self.distance == "el_nivmf" and self.kappas is not None and not is_sharded()
-        ):  # logits would hold (S, B, C) several times over
+        """The loss of a batch.
+
+        Args:
+            z: Raw embeddings (B, dim).
+            y: Labels (B,).
+            z_key: Not used.
+            samples: Unit vectors (S, B, dim) to take instead of draws.
+
+        Returns:
+            A scalar.
+        """
+        if not isinstance(self.temperature, float):
+            # Below the floor it would have no gradient and never return, so the parameter itself is
+            # clamped; .data keeps valid what an earlier forward pass saved for its gradient.
+            self.temperature.data.clamp_(min=LEAST)
+        if self.distance == "el_nivmf" and self.kappas is not None and not is_sharded():
+            # `logits` would make (S, B, C) several times over; this sum never does.
             samples = self._draw(z) if samples is None else samples.to(z.dtype)
             mu, kappas = unit(self.proxies).to(z.dtype), self.kappas.to(z.dtype).clamp(min=0.1)
-            settings: Any = {
-                "temperature_inside": self.temperature_inside,
-                "normalizer": self.normalizer,
-                "method": self.method,
-            }
-            loss = el_nivmf_cross_entropy(samples, y, mu, kappas, self._temperature(z), **settings)
+            loss = el_nivmf_cross_entropy(
+                samples,
+                y,
+                mu,
+                kappas,
+                self._temperature(z),
+                temperature_inside=self.temperature_inside,
+                normalizer=self.normalizer,
+                method=self.method,
+            )
         else:
             loss = cross_entropy(self.logits(z, samples=samples), y)
         return move_on(loss, self.noise)
 
     def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        """Directions at the proxies' rate, concentrations and temperature at their own multiples of
-        the base rate; all without decay, as in the release.
+        """The proxies' rate for directions, own rates for the rest; no decay.
 
-        Decay along a row whose norm is not used would only shorten it, and where Adam adds it to
-        the gradient, drown the part that turns the row.
+        As in the release. Decay along a row whose norm is not used would only shorten it, and where
+        Adam adds it to the gradient, drown the part that turns the row.
         """
-        groups: list[dict[str, Any]] = [
-            {"params": [self.proxies], "lr": optim.lr * optim.proxy_lr_scale, "weight_decay": 0.0}
-        ]
+        groups = [proxy_group(optim, self.proxies, decay=False)]
         for parameter, scale in (
             (self.kappas, self.kappa_lr_scale),
             (self.temperature, self.temperature_lr_scale),
@@ -232,29 +233,23 @@ class ProbabilisticNCA(nn.Module):
 
 
 class Joint(nn.Module):
-    """first + weight * second: two losses on the same embeddings.
+    """first + weight * second: two losses on the same embeddings. Kirchhof et al. 2022, Eq 7.
 
-    Kirchhof et al. 2022, Eq 7: PANC + EL-nivMF is ProbabilisticNCA + omega ProxyAnchor.
+    The paper's PANC + EL-nivMF is ProbabilisticNCA + omega ProxyAnchor. logits and similarity are
+    the first's. A part that estimates a constant of the training set (VMF), or that trains other
+    features than the raw ones, is refused: embeddings are made for both.
 
-    first, second: losses of this package, or functools.partial of one, called with (dim,
-    num_classes). Where both have (C, D) proxies they share the first's (share=False: each its own).
-    z (B, dim) raw, y (B,) int64, z_key for both -> scalar. logits and similarity are the first's.
-    Normalisation: as its parts. A part that estimates a constant of the training set (VMF) or
-    trains other features than the raw ones is refused: embeddings are made for both. The paper's
-    omega: 3 (CUB, 128-D), 5 (CUB, 512-D), .3 (Cars, 128-D), .1 (Cars, 512-D).
+    Args:
+        first, second: Losses of this package, or functools.partial of one, called with (dim,
+            num_classes).
+        weight: omega: 3 (CUB, 128-D), 5 (CUB, 512-D), .3 (Cars, 128-D), .1 (Cars, 512-D).
+        share: Where both have (C, D) proxies, both use the first's. False: each its own.
+
+    Raises:
+        ValueError: A part is refused, or the proxies to share have other shapes.
     """
 
-    PAPER: ClassVar[str] = "Kirchhof et al. 2022"
-    GEOMETRY: ClassVar[str] = "its parts'"
-    PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "as its parts"
-    VERIFIED: ClassVar[str] = "joint_panc_el_nivmf__prob_dml; the sum of its parts"
-    NOTES: ClassVar[str] = (
-        "The release's ProxyAnchor counts a class with k samples k times in its positive term (the "
-        "same for balanced batches)."
-    )
+    spreads_classes = True
 
     def __init__(
         self,
@@ -270,18 +265,18 @@ class Joint(nn.Module):
         self.dim, self.num_classes, self.weight = dim, num_classes, weight
         self.first, self.second = first(dim, num_classes), second(dim, num_classes)
         for part in (self.first, self.second):
-            if hasattr(part, "estimate"):
+            if isinstance(part, Estimated):
                 raise ValueError(
                     f"Joint: {type(part).__name__} estimates a constant of the training set, which "
                     "a part cannot; train it alone"
                 )
-            if (features := getattr(part, "features", "raw")) != "raw":
+            if (features := features_of(part)) != "raw":
                 raise ValueError(
                     f"Joint: {type(part).__name__} has features={features!r}, but its parts share "
                     "the raw embeddings; pass features='raw'"
                 )
-        ours, theirs = (getattr(part, "proxies", None) for part in (self.first, self.second))
-        if share and isinstance(ours, Tensor) and isinstance(theirs, Tensor):
+        if share and isinstance(self.first, Classifier) and isinstance(self.second, Classifier):
+            ours, theirs = (cast(Tensor, part.proxies) for part in (self.first, self.second))
             if ours.shape != theirs.shape:
                 raise ValueError(
                     f"Joint: proxies of shapes {tuple(ours.shape)} and {tuple(theirs.shape)} "
@@ -290,25 +285,25 @@ class Joint(nn.Module):
             self.second.proxies = ours
 
     def at_step(self, step: int) -> None:
-        """Set what moves in the parts, such as margins, for this step, counted from 0."""
+        """Prepare both parts for this step, counted from 0."""
         for part in (self.first, self.second):
-            if (moves := getattr(part, "at_step", None)) is not None:
-                moves(step)
+            if isinstance(part, Scheduled):
+                part.at_step(step)
 
     @property
     def similarity(self) -> str:
         """The name by which eval.similarity scores these embeddings: the first part's."""
-        return str(getattr(self.first, "similarity", "cosine"))
+        return similarity_trained_by(self.first)
 
     @property
     def proxies(self) -> Tensor:
-        """(C, D) of the first part."""
+        """The first part's class vectors (C, D)."""
         proxies: Tensor = self.first.proxies  # type: ignore[assignment]
         return proxies
 
     @in_full
     def logits(self, z: Tensor) -> Tensor:
-        """(B, C) of the first part."""
+        """(B, dim) -> (B, C): the first part's."""
         logits: Tensor = self.first.logits(z)  # type: ignore[operator]
         return logits
 
@@ -319,13 +314,11 @@ class Joint(nn.Module):
         return first + self.weight * second
 
     def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        """The first part's groups and the second's, a shared parameter in the first's."""
+        """The first part's groups and the second's; a shared parameter is in the first's."""
         seen: set[int] = set()
         groups: list[dict[str, Any]] = []
         for group in (
-            group
-            for part in (self.first, self.second)
-            for group in part.param_groups(optim)  # type: ignore[operator]
+            group for part in (self.first, self.second) for group in param_groups(part, optim)
         ):
             own = [parameter for parameter in group["params"] if id(parameter) not in seen]
             seen |= {id(parameter) for parameter in own}

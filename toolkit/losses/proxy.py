@@ -1,58 +1,46 @@
-"""Proxies of metric learning: centres, neighbourhood components, anchors, several centres per
-class, uniformity.
-"""
+"""Losses of metric learning with proxies: centres, neighbours, anchors, uniformity."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+import math
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
 
-from toolkit.losses.common import (
-    Rates,
+from toolkit.losses.classes import (
     add_to_target,
-    checked,
     class_gather,
     class_logsumexp,
     class_mean,
     class_rows,
     class_sum,
     cross_entropy,
-    in_full,
-    known_settings,
-    proxy_groups,
     target_column,
     with_target,
 )
+from toolkit.losses.common import checked, in_full, known_settings, normal, proxies
+from toolkit.losses.contract import Rates, proxy_group
 from toolkit.losses.softmax import norms, scaled_cosine
 from toolkit.vmf.precision import full, unit
 
 
 class CenterLoss(nn.Module):
-    """Softmax cross-entropy plus the distance to the class's centre: CE(z W^T) + weight / 2 mean_i
-    |z_i - c_y|^2. Wen et al. 2016.
+    """Softmax cross-entropy plus the distance to the class's centre. Wen et al. 2016.
 
-    z (B, dim) raw, y (B,) int64 -> scalar mean; nothing normalised. weight .003; classify=False
-    leaves the cross-entropy out. proxies (C, D) are the classifier's, centres (C, D) the centres.
-    centre_grad="paper": their gradient is the paper's update sum_{y_i = j} (c_j - z_i) / (1 + n_j),
-    which does not depend on weight or batch size; "loss": the gradient of the value.
+    CE(z W^T) + weight / 2 mean_i |z_i - c_y|^2. `proxies` (C, D) are the classifier's vectors W,
+    `centres` (C, D) the centres c. Nothing is normalised.
+
+    Args:
+        weight: Of the distance.
+        classify: False leaves the cross-entropy out.
+        centre_grad: "paper" gives the centres the paper's update, sum_{y_i = j} (c_j - z_i) / (1 +
+            n_j), as their gradient, which does not depend on weight or batch size. "loss" gives
+            them the gradient of the value.
     """
 
-    PAPER: ClassVar[str] = "Wen et al. 2016"
-    GEOMETRY: ClassVar[str] = "euclidean"
-    PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "nothing"
-    VERIFIED: ClassVar[str] = "center__own; loops"
-    NOTES: ClassVar[str] = (
-        "the paper moves centres at the rate .5; here the optimiser does, at the proxies' rate and "
-        "without decay"
-    )
-
-    proxies: nn.Parameter  # (C, D)
+    spreads_classes = True
 
     @known_settings
     def __init__(
@@ -65,22 +53,14 @@ class CenterLoss(nn.Module):
         centre_grad: Literal["paper", "loss"] = "paper",
     ):
         super().__init__()
-        self.dim, self.num_classes, self.weight, self.classify, self.centre_grad = (
-            dim,
-            num_classes,
-            weight,
-            classify,
-            centre_grad,
-        )
-        self.proxies = nn.Parameter(torch.empty(num_classes, dim))
-        self.centres = nn.Parameter(torch.zeros(num_classes, dim))
-        nn.init.normal_(self.proxies, std=dim**-0.5)
-        self.proxies.requires_grad_(classify)
+        self.dim, self.num_classes = dim, num_classes
+        self.weight, self.classify, self.centre_grad = weight, classify, centre_grad
+        self.proxies = proxies(num_classes, dim, normal(dim**-0.5)).requires_grad_(classify)
+        self.centres = proxies(num_classes, dim, nn.init.zeros_)
 
     @in_full
     def logits(self, z: Tensor) -> Tensor:
-        """(B, C) z W^T; without a classifier, -|z - c_j|^2 / 2 up to |z|^2 / 2."""
-        z = full(z)
+        """(B, dim) -> (B, C): z W^T; without a classifier, -|z - c_j|^2 / 2 up to |z|^2 / 2."""
         if self.classify:
             return linear(z, self.proxies.to(z.dtype))
         centres = self.centres.to(z.dtype)
@@ -99,35 +79,25 @@ class CenterLoss(nn.Module):
         return value + cross_entropy(self.logits(z), y) if self.classify else value
 
     def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        rate = optim.lr * optim.proxy_lr_scale
-        centres = {"params": [self.centres], "lr": rate, "weight_decay": 0.0}
-        return (
-            [{"params": [self.proxies], "lr": rate, "weight_decay": optim.weight_decay}, centres]
-            if self.classify
-            else [centres]
-        )
+        """The centres at the proxies' rate, without decay; the classifier as usual."""
+        centres = proxy_group(optim, self.centres, decay=False)
+        return [proxy_group(optim, self.proxies), centres] if self.classify else [centres]
 
 
 class ProxyNCA(nn.Module):
-    """-log of e^-d(z, p_y) over the sum of e^-d(z, p_j) for j != y, d = scale^2 |z - p|^2 of unit
-    rows. Movshovitz-Attias et al. 2017.
+    """Neighbourhood components analysis with a proxy per class. Movshovitz-Attias et al. 2017.
 
-    z (B, dim) raw, y (B,) int64 -> scalar mean; both sides normalised. scale 3. The own proxy is
-    not in the sum, so the value may be negative.
+    -log of e^-d(z, p_y) over the sum of e^-d(z, p_j) for j != y, with d = scale^2 |z - p|^2 of unit
+    rows. The own proxy is not in the sum, so that the value may be negative.
+
+    Args:
+        scale: Norm of embeddings and proxies.
+
+    Raises:
+        ValueError: There are fewer than two classes.
     """
 
-    PAPER: ClassVar[str] = "Movshovitz-Attias et al. 2017"
-    GEOMETRY: ClassVar[str] = "angular"
-    PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "z, proxies"
-    VERIFIED: ClassVar[str] = "proxynca__official; loops over distances"
-    NOTES: ClassVar[str] = (
-        "pytorch-metric-learning's has the own proxy in the sum: that is ProxyNCAPlusPlus"
-    )
-
-    proxies: nn.Parameter  # (C, D)
+    spreads_classes = True
 
     def __init__(self, dim: int, num_classes: int, *, scale: float = 3.0):
         super().__init__()
@@ -137,11 +107,11 @@ class ProxyNCA(nn.Module):
                 "is not in the denominator"
             )
         self.dim, self.num_classes, self.scale = dim, num_classes, scale
-        self.proxies = nn.Parameter(torch.randn(num_classes, dim) / 8)
+        self.proxies = proxies(num_classes, dim, normal(1 / 8))
 
     @in_full
     def logits(self, z: Tensor) -> Tensor:
-        """(B, C) 2 scale^2 cos = -d up to a term that is the same for all classes."""
+        """(B, dim) -> (B, C): 2 scale^2 cos = -d up to a term that is the same for all classes."""
         return scaled_cosine(z, self.proxies, 2 * self.scale**2)
 
     @checked
@@ -150,70 +120,56 @@ class ProxyNCA(nn.Module):
         target = target_column(logits, y)
         return (class_logsumexp(with_target(logits, y, -torch.inf)) - target).mean()
 
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return proxy_groups(self, self.proxies, optim)
-
 
 class ProxyNCAPlusPlus(nn.Module):
-    """Cross-entropy of -|z - p_j|^2 / temperature of unit rows, which is 2 cos / temperature.
+    """Cross-entropy of -|z - p_j|^2 / temperature of unit rows. Teh et al. 2020.
 
-    Teh et al. 2020.
+    The logits are 2 cos / temperature, up to a term that is the same for all classes.
 
-    z (B, dim) raw, y (B,) int64 -> scalar mean; both sides normalised. temperature 1/9.
+    Args:
+        temperature: Positive.
+
+    Raises:
+        ValueError: temperature is not positive.
     """
 
-    PAPER: ClassVar[str] = "Teh et al. 2020"
-    GEOMETRY: ClassVar[str] = "angular"
-    PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "z, proxies"
-    VERIFIED: ClassVar[str] = (
-        "proxyncapp__official, proxynca__pml, proxynca_s9__pml; loops over distances"
-    )
-    NOTES: ClassVar[str] = "pytorch-metric-learning calls it ProxyNCALoss (temperature 1)"
-
-    proxies: nn.Parameter  # (C, D)
+    spreads_classes = True
 
     def __init__(self, dim: int, num_classes: int, *, temperature: float = 1 / 9):
         super().__init__()
         if temperature <= 0:
             raise ValueError(f"ProxyNCAPlusPlus: temperature={temperature} must be positive")
         self.dim, self.num_classes, self.temperature = dim, num_classes, temperature
-        self.proxies = nn.Parameter(torch.randn(num_classes, dim) / 8)
+        self.proxies = proxies(num_classes, dim, normal(1 / 8))
 
     @in_full
     def logits(self, z: Tensor) -> Tensor:
-        """(B, C) 2 cos / temperature."""
+        """(B, dim) -> (B, C): 2 cos / temperature."""
         return scaled_cosine(z, self.proxies, 2 / self.temperature)
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         return cross_entropy(self.logits(z), y)
 
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return proxy_groups(self, self.proxies, optim)
-
 
 class ProxyAnchor(nn.Module):
-    """Every proxy is an anchor: mean over present classes of log(1 + sum_{x in p} e^{-s (c - m)}) +
-    mean over all of log(1 + sum_{x not in p} e^{s (c + m)}).
+    """Every proxy is an anchor that is compared with the batch. Kim et al. 2020.
 
-    z (B, dim) raw, y (B,) int64 -> scalar; both sides normalised. margin .1, scale 32. Kim et al.
-    2020. epsilon=1e-12: rows are divided by sqrt(|x|^2 + epsilon), as in the release, which
-    shortens rows of a norm near 1e-6.
+    mean over present classes of log(1 + sum_{x in p} e^{-scale (c - margin)}) + mean over all
+    classes of log(1 + sum_{x not in p} e^{scale (c + margin)}), c the cosine. Both sides are
+    normalised.
+
+    Args:
+        margin: Of the cosine.
+        scale: Factor of the cosine, positive.
+        epsilon: 1e-12 divides rows by sqrt(|x|^2 + epsilon), as in the release, which shortens rows
+            of a norm near 1e-6.
+
+    Raises:
+        ValueError: scale is not positive.
     """
 
-    PAPER: ClassVar[str] = "Kim et al. 2020"
-    GEOMETRY: ClassVar[str] = "angular"
-    PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
-    COMPARES: ClassVar[str] = "pair"
-    NORMALISED: ClassVar[str] = "z, proxies"
-    VERIFIED: ClassVar[str] = "proxyanchor__official, proxyanchor__pml; loops"
-    NOTES: ClassVar[str] = "the release adds 1e-12 under the root of the norm (`epsilon`)"
-
-    proxies: nn.Parameter  # (C, D)
+    spreads_classes = True
 
     def __init__(
         self,
@@ -227,19 +183,13 @@ class ProxyAnchor(nn.Module):
         super().__init__()
         if scale <= 0:
             raise ValueError(f"ProxyAnchor: scale={scale} must be positive")
-        self.dim, self.num_classes, self.margin, self.scale, self.epsilon = (
-            dim,
-            num_classes,
-            margin,
-            scale,
-            epsilon,
-        )
-        self.proxies = nn.Parameter(torch.empty(num_classes, dim))
-        nn.init.kaiming_normal_(self.proxies, mode="fan_out")
+        self.dim, self.num_classes = dim, num_classes
+        self.margin, self.scale, self.epsilon = margin, scale, epsilon
+        self.proxies = proxies(num_classes, dim, normal(math.sqrt(2) / math.sqrt(num_classes)))
 
     @in_full
     def logits(self, z: Tensor) -> Tensor:
-        """(B, C) scale * cosine."""
+        """(B, dim) -> (B, C): scale * cosine."""
         if self.epsilon == 0:
             return scaled_cosine(z, self.proxies, self.scale)
         z, proxies = (
@@ -251,39 +201,35 @@ class ProxyAnchor(nn.Module):
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         logits, shift = self.logits(z), self.scale * self.margin
-        never = (
-            -1e30
-        )  # a finite stand-in for log 0: a column without members has gradient 0, not NaN
+        # A finite stand-in for log 0: a column without members has gradient 0, not NaN.
+        never = -1e30
         classes, member = torch.unique(y, return_inverse=True)
         own = torch.full((len(y), len(classes)), never, dtype=z.dtype, device=z.device)
         own = own.scatter(1, member[:, None], shift - target_column(logits, y)[:, None])
         other = with_target(logits + shift, y, never)
         return softplus(own.logsumexp(dim=0)).mean() + class_mean(softplus(other.logsumexp(dim=0)))
 
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return proxy_groups(self, self.proxies, optim)
-
 
 class SoftTriple(nn.Module):
-    """K centres per class: S_j = sum_k softmax_k(c_jk / gamma) c_jk; cross-entropy of scale (S_j -
-    margin 1[j = y]) + tau R. Qian et al. 2019.
+    """Softmax over K centres per class. Qian et al. 2019.
 
-    R = mean over classes of sum_{s < t} sqrt(2 - 2 w_s.w_t + 1e-5) / (K (K - 1)) draws a class's
-    centres together. z (B, dim) raw, y (B,) int64 -> scalar mean; both sides normalised.
-    num_centres 10, scale 20, gamma .1, margin .01, tau .2. The first centre of every class is in
-    proxies (C, D), the others in centres (K - 1, C, D).
+    Cross-entropy of scale (S_j - margin 1[j = y]) + tau R, where S_j = sum_k softmax_k(c_jk /
+    gamma) c_jk, c the cosine. R = mean over classes of sum_{s < t} sqrt(2 - 2 w_s.w_t + 1e-5) / (K
+    (K - 1)) draws a class's centres together. The first centre of every class is in `proxies` (C,
+    D), the others are in `centres` (K - 1, C, D). Both sides are normalised.
+
+    Args:
+        num_centres: K.
+        scale: Factor of the cosine, positive.
+        gamma: Temperature among a class's centres, positive.
+        margin: Of the cosine.
+        tau: Weight of R.
+
+    Raises:
+        ValueError: num_centres, scale or gamma are not positive.
     """
 
-    PAPER: ClassVar[str] = "Qian et al. 2019"
-    GEOMETRY: ClassVar[str] = "angular"
-    PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "z, proxies"
-    VERIFIED: ClassVar[str] = "softtriple__pml (tau = 0); loops"
-    NOTES: ClassVar[str] = "pytorch-metric-learning has no R (tau = 0)"
-
-    proxies: nn.Parameter  # (C, D)
+    spreads_classes = True
 
     def __init__(
         self,
@@ -302,24 +248,20 @@ class SoftTriple(nn.Module):
                 f"SoftTriple: num_centres={num_centres}, scale={scale} and gamma={gamma} must be "
                 "positive"
             )
-        self.dim, self.num_classes, self.scale, self.gamma, self.margin, self.tau = (
-            dim,
-            num_classes,
-            scale,
-            gamma,
-            margin,
-            tau,
-        )
-        self.proxies = nn.Parameter(torch.empty(num_classes, dim))
+        self.dim, self.num_classes = dim, num_classes
+        self.scale, self.gamma, self.margin = scale, gamma, margin
+        self.tau = tau
+        self.proxies = proxies(num_classes, dim)
         self.centres = nn.Parameter(torch.empty(num_centres - 1, num_classes, dim))
-        for one in (self.proxies, *self.centres):
-            nn.init.xavier_normal_(one)
+        for centre in self.centres:
+            nn.init.xavier_normal_(centre)
 
     def _centres(self) -> Tensor:
-        """(K, C, D) unit rows."""
+        """All centres as unit rows (K, C, D)."""
         return unit(torch.cat([self.proxies[None], self.centres]))
 
     def _scores(self, z: Tensor, centres: Tensor) -> Tensor:
+        """S of embeddings (B, D) and unit centres (K, C, D): (B, C)."""
         cosine = linear(unit(z), centres.to(full(z).dtype).flatten(0, 1)).view(
             len(z), *centres.shape[:2]
         )
@@ -327,7 +269,7 @@ class SoftTriple(nn.Module):
 
     @in_full
     def logits(self, z: Tensor) -> Tensor:
-        """(B, C) scale * S_j, without a margin: what prediction uses."""
+        """(B, dim) -> (B, C): scale * S_j, without a margin."""
         return self.scale * self._scores(z, self._centres())
 
     @checked
@@ -347,35 +289,28 @@ class SoftTriple(nn.Module):
         ) / (count * (count - 1))
 
     def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return [
-            {
-                "params": [self.proxies, self.centres],
-                "lr": optim.lr * optim.proxy_lr_scale,
-                "weight_decay": optim.weight_decay,
-            }
-        ]
+        """All centres as proxies."""
+        return [proxy_group(optim, self.proxies, self.centres)]
 
 
 class HUG(nn.Module):
-    """Hyperspherical uniformity gap: proxies apart, samples at their proxy; alpha E_s(w) + beta
-    mean_i |z_i - w_y|. Liu et al. 2023.
+    """Hyperspherical uniformity gap: proxies apart, samples at theirs. Liu et al. 2023.
 
-    E_s is the mean of |w_j - w_k|^-s over ordered pairs of different classes: the Riesz energy,
-    least when proxies are spread evenly. z (B, dim) raw, y (B,) int64 -> scalar; both sides
-    normalised. s = 2, alpha = beta = 1. Distances below 1e-3 count as 1e-3 in the energy. Time and
-    memory of the energy grow with num_classes squared.
+    alpha E_s(w) + beta mean_i |z_i - w_y| of unit rows. E_s is the mean of |w_j - w_k|^-s over
+    ordered pairs of different classes: the Riesz energy, which is least when proxies are spread
+    evenly. Distances below 1e-3 count as 1e-3 in it. Its time and memory grow with num_classes
+    squared.
+
+    Args:
+        s: Exponent of the energy, positive.
+        alpha: Weight of the energy.
+        beta: Weight of the distances.
+
+    Raises:
+        ValueError: s is not positive.
     """
 
-    PAPER: ClassVar[str] = "Liu et al. 2023"
-    GEOMETRY: ClassVar[str] = "euclidean"
-    PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
-    COMPARES: ClassVar[str] = "pair"
-    NORMALISED: ClassVar[str] = "z, proxies"
-    VERIFIED: ClassVar[str] = "loops; energy of the regular simplex"
-    NOTES: ClassVar[str] = "the paper's MHE form with means instead of sums; no cross-entropy"
-
-    proxies: nn.Parameter  # (C, D)
+    spreads_classes = True
 
     def __init__(
         self, dim: int, num_classes: int, *, s: float = 2.0, alpha: float = 1.0, beta: float = 1.0
@@ -384,16 +319,15 @@ class HUG(nn.Module):
         if s <= 0:
             raise ValueError(f"HUG: s={s} must be positive")
         self.dim, self.num_classes, self.s, self.alpha, self.beta = dim, num_classes, s, alpha, beta
-        self.proxies = nn.Parameter(torch.empty(num_classes, dim))
-        nn.init.xavier_normal_(self.proxies)
+        self.proxies = proxies(num_classes, dim)
 
     @in_full
     def logits(self, z: Tensor) -> Tensor:
-        """(B, C) cosine: the nearest proxy is the class."""
+        """(B, dim) -> (B, C): the cosine; the nearest proxy is the class."""
         return scaled_cosine(z, self.proxies)
 
     def energy(self) -> Tensor:
-        """Mean of |w_j - w_k|^-s over ordered pairs; 0 for a single class."""
+        """The mean of |w_j - w_k|^-s over ordered pairs, a scalar; 0 for a single class."""
         rows = unit(self.proxies)
         others, place = class_gather(rows)
         square = (
@@ -407,6 +341,3 @@ class HUG(nn.Module):
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         gap = norms(unit(z) - unit(class_rows(self.proxies, y)).to(z.dtype)).mean()
         return self.alpha * self.energy().to(z.dtype) + self.beta * gap
-
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return proxy_groups(self, self.proxies, optim)

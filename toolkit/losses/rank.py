@@ -1,43 +1,43 @@
-"""Losses on an anchor's keys as a ranked list: average precision made differentiable, and the
-weighted violations of a list's margin.
+"""Losses on an anchor's keys as a ranked list.
+
+Average precision made differentiable, and the weighted violations of a list's margin.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from toolkit.losses.common import KeyBank, Rates, checked, known_settings
-from toolkit.losses.pairing import Pairs, by_anchor, chunks, distance, learned, mean, over, pair_up
+from toolkit.losses.common import checked, known_settings
+from toolkit.losses.contract import KeyBank
+from toolkit.losses.pairing import Pairs, by_anchor, chunks, distance, mean, over, pair_up
 from toolkit.vmf.precision import once_in_full
 
 
 class FastAP(nn.Module):
-    """1 - mean over anchors of (1 / N+) sum_b h+_b H+_b / H_b: average precision from histograms of
-    squared distances of unit rows.
+    """Average precision from histograms of squared distances of unit rows. Cakir et al. 2019.
 
-    h+ counts an anchor's positives per bin and H+, H (positives, all keys) up to it; a distance is
-    shared between the two nearest of num_bins + 1 (10 + 1) centres over [0, 4]. z (B, dim) raw, y
-    (B,) int64, z_key (B, dim) or None -> scalar. Anchors are the batch's, ranked are its keys;
-    anchors without positives are left out, and if all are, the value is 0, connected to z.
+    1 - mean over anchors of (1 / N+) sum_b h+_b H+_b / H_b. h+ counts an anchor's positives per
+    bin, and H+ and H count positives and all keys up to it. A distance is shared between the two
+    nearest of num_bins + 1 centres over [0, 4]. Anchors are the batch's, ranked are its keys.
+    Anchors without positives are left out; if all are, the value is 0, connected to z.
+
+    Args:
+        num_classes: Not used.
+        num_bins: 1 or more.
+
+    Raises:
+        ValueError: num_bins is below 1.
     """
-
-    PAPER: ClassVar[str] = "Cakir et al. 2019"
-    GEOMETRY: ClassVar[str] = "euclidean"
-    PROXY: ClassVar[bool] = False
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "z"
-    VERIFIED: ClassVar[str] = "fastap__pml; loops"
-    NOTES: ClassVar[str] = ""
-    bank: KeyBank | None
 
     def __init__(self, dim: int, num_classes: int = 0, *, num_bins: int = 10):
         super().__init__()
         if num_bins < 1:
             raise ValueError(f"FastAP: num_bins={num_bins} must be 1 or more")
-        self.dim, self.num_bins, self.bank = dim, num_bins, None
+        self.dim, self.num_bins = dim, num_bins
+        self.bank: KeyBank | None = None
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
@@ -45,6 +45,7 @@ class FastAP(nn.Module):
         return over(value, usable, "mean")
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
+        """Of each anchor: 1 - its average precision, and whether it has a positive."""
         same, other = pairs.masks()
         position = (2.0 - 2.0 * pairs.x @ pairs.keys.T).clamp(0.0, 4.0) * (self.num_bins / 4.0)
         positive = self._histogram(position, same)
@@ -56,27 +57,31 @@ class FastAP(nn.Module):
         return 1.0 - (positive * precision).sum(1) / count.clamp(min=1), count > 0
 
     def _histogram(self, position: Tensor, mask: Tensor) -> Tensor:
-        """(B, num_bins + 1) masses of the masked cells: each goes to the centres below and above it
-        in proportion.
+        """Count the masked cells in bins.
+
+        Each goes to the centres below and above it in proportion.
+
+        Args:
+            position: Distances (B, Q) in units of a bin.
+            mask: (B, Q).
+
+        Returns:
+            (B, num_bins + 1).
         """
-        below = (
-            position.detach().floor().nan_to_num(0.0).clamp(max=self.num_bins - 1)
-        )  # NaN, which stays in share, is no index
+        # NaN is no index: it becomes 0 here and stays in share.
+        below = position.detach().floor().nan_to_num(0.0).clamp(max=self.num_bins - 1)
         share = (position - below).masked_fill(~mask, 0.0)
         rest = mask.to(position.dtype) - share
         empty = position.new_zeros(len(position), self.num_bins + 1)
         return empty.scatter_add(1, below.long(), rest).scatter_add(1, below.long() + 1, share)
 
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return learned(self, optim)
-
 
 class _SmoothPrecision(torch.autograd.Function):
-    """sum over positive pairs (i, j) of weight_i R(j, P_i) / R(j, all), R(j, S) = 1 + sum_{k in S,
-    k != j} sigmoid((s_ik - s_ij) / t).
+    """sum over positive pairs (i, j) of weight_i R(j, P_i) / R(j, all).
 
-    Pairs are taken a block at a time, and with the sum its gradient, one (B, Q) tensor.
-    j's own cell gives sigmoid(0) = .5 and no gradient, hence .5 + the sum over all of S.
+    R(j, S) = 1 + sum_{k in S, k != j} sigmoid((s_ik - s_ij) / t). Pairs are taken a block at a
+    time, and with the sum its gradient, one (B, Q) tensor. j's own cell gives sigmoid(0) = .5 and
+    no gradient, hence .5 + the sum over all of S.
     """
 
     @staticmethod
@@ -85,9 +90,8 @@ class _SmoothPrecision(torch.autograd.Function):
     ) -> Tensor:
         row, column = same.nonzero(as_tuple=True)
         total, slope = s.new_zeros(()), torch.zeros_like(s)
-        scaled = (s / temperature).masked_fill_(
-            ~(same | other), -torch.inf
-        )  # neither counted nor given a gradient
+        # What is in neither mask is not counted and gets no gradient.
+        scaled = (s / temperature).masked_fill_(~(same | other), -torch.inf)
         positive = same.to(s.dtype)
         for some in chunks(len(row), s.shape[1], s.device):
             i, j = row[some], column[some]
@@ -113,28 +117,23 @@ class _SmoothPrecision(torch.autograd.Function):
 
 
 class SmoothAP(nn.Module):
-    """1 - mean over anchors of (1 / |P|) sum_{j in P} R(j, P) / R(j, all), R(j, S) = 1 + sum_{k in
-    S, k != j} sigmoid((s_k - s_j) / t), s the cosine.
+    """Average precision with sigmoids in place of steps. Brown et al. 2020.
 
-    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar; both sides normalised.
-    temperature t .01. Any numbers of rows per class: P are all of an anchor's positives.
-    include_query=True counts the anchor's own key in P and in all, as the released code does (it
-    asks for equal class sizes). Anchors are the batch's, ranked are its keys; anchors without
-    positives are left out, and if all are, the value is 0, connected to z. Work is positive pairs
-    times keys, memory one block and two (B, Q) tensors.
+    1 - mean over anchors of (1 / |P|) sum_{j in P} R(j, P) / R(j, all), with R(j, S) = 1 + sum_{k
+    in S, k != j} sigmoid((s_k - s_j) / t), s the cosine. P are all of an anchor's positives, and
+    classes may have any numbers of rows. Anchors are the batch's, ranked are its keys. Anchors
+    without positives are left out; if all are, the value is 0, connected to z. Work is positive
+    pairs times keys, memory one block and two (B, Q) tensors.
+
+    Args:
+        num_classes: Not used.
+        temperature: t, positive.
+        include_query: Count the anchor's own key in P and in all, as the released code does (it
+            asks for equal class sizes).
+
+    Raises:
+        ValueError: temperature is not positive.
     """
-
-    PAPER: ClassVar[str] = "Brown et al. 2020"
-    GEOMETRY: ClassVar[str] = "angular"
-    PROXY: ClassVar[bool] = False
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "z"
-    VERIFIED: ClassVar[str] = "smooth_ap__smoothap (include_query=True); loops"
-    NOTES: ClassVar[str] = (
-        "The release ranks the query among its own positives (include_query=True); the definition "
-        "does not."
-    )
-    bank: KeyBank | None
 
     def __init__(
         self,
@@ -147,12 +146,9 @@ class SmoothAP(nn.Module):
         super().__init__()
         if temperature <= 0:
             raise ValueError(f"SmoothAP: temperature={temperature} must be positive")
-        self.dim, self.temperature, self.include_query, self.bank = (
-            dim,
-            temperature,
-            include_query,
-            None,
-        )
+        self.dim = dim
+        self.temperature, self.include_query = temperature, include_query
+        self.bank: KeyBank | None = None
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
@@ -163,44 +159,40 @@ class SmoothAP(nn.Module):
         return (count > 0).to(z.dtype) - total.sum() / count.clamp(min=1)
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
+        """A block's sum of average precisions (1,), and whether each anchor has a positive."""
         same, other = pairs.masks()
         if self.include_query:
             same = same.scatter(1, pairs.own[:, None], True)
         count = same.sum(1)
         weight = 1.0 / count.clamp(min=1).to(pairs.x.dtype)
-        total = cast(
-            Tensor,
-            _SmoothPrecision.apply(pairs.x @ pairs.keys.T, same, other, weight, self.temperature),  # type: ignore[no-untyped-call]
+        s = pairs.x @ pairs.keys.T
+        total = _SmoothPrecision.apply(  # type: ignore[no-untyped-call]
+            s, same, other, weight, self.temperature
         )
-        return total[None], count > 0
-
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return learned(self, optim)
+        return cast(Tensor, total)[None], count > 0
 
 
 class RankedList(nn.Module):
-    """(1 - imbalance) L_P + imbalance L_N, mean over anchors: weighted means of d - (alpha -
-    margin) and of alpha - d over the pairs that violate them.
+    """Ranked list loss: weighted violations of an anchor's list. Wang et al. 2019.
 
-    d = |a - k| of unit rows; the weights of a pair are e^{positive_temperature (d - (alpha -
-    margin))} and e^{negative_temperature (alpha - d)}. z (B, dim) raw, y (B,) int64, z_key (B, dim)
-    or None -> scalar. alpha 1.2, margin .4, temperatures 0 and 10, imbalance .5. Anchors are the
-    batch's, the rest its keys; an anchor whose list is empty counts as 0. No violating pairs: 0,
-    connected to z. weights="pml": 1e-5 per key in the divisors, and negatives at distance exactly 0
-    without weight.
+    (1 - imbalance) L_P + imbalance L_N, mean over anchors: weighted means of d - (alpha - margin)
+    over positives and of alpha - d over negatives, of the pairs that violate them, with d = |a - k|
+    of unit rows. The weights of a pair are e^{positive_temperature (d - (alpha - margin))} and
+    e^{negative_temperature (alpha - d)}. An anchor whose list is empty counts as 0. No violating
+    pairs: 0, connected to z.
+
+    Args:
+        num_classes: Not used.
+        alpha: Distance beyond which negatives should be.
+        margin: Positives should be within alpha - margin.
+        positive_temperature, negative_temperature: 0 weighs all violations alike.
+        imbalance: Weight of the negatives, in [0, 1].
+        weights: "pml" adds 1e-5 per key to the divisors and gives negatives at distance exactly 0
+            no weight, as pytorch-metric-learning does.
+
+    Raises:
+        ValueError: imbalance is not in [0, 1].
     """
-
-    PAPER: ClassVar[str] = "Wang et al. 2019b"
-    GEOMETRY: ClassVar[str] = "euclidean"
-    PROXY: ClassVar[bool] = False
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "z"
-    VERIFIED: ClassVar[str] = "ranked_list__pml (weights='pml'); loops"
-    NOTES: ClassVar[str] = (
-        "pytorch-metric-learning adds 1e-5 per key to the divisors and ignores negatives at "
-        "distance 0 (weights='pml')."
-    )
-    bank: KeyBank | None
 
     @known_settings
     def __init__(
@@ -218,14 +210,10 @@ class RankedList(nn.Module):
         super().__init__()
         if not 0 <= imbalance <= 1:
             raise ValueError(f"RankedList: imbalance={imbalance} must be in [0, 1]")
-        self.dim, self.alpha, self.margin, self.imbalance, self.weights, self.bank = (
-            dim,
-            alpha,
-            margin,
-            imbalance,
-            weights,
-            None,
-        )
+        self.dim = dim
+        self.alpha, self.margin, self.imbalance = alpha, margin, imbalance
+        self.weights = weights
+        self.bank: KeyBank | None = None
         self.positive_temperature, self.negative_temperature = (
             positive_temperature,
             negative_temperature,
@@ -236,6 +224,7 @@ class RankedList(nn.Module):
         return mean(*by_anchor(self._terms, pair_up(self.bank, z, y, z_key, normalise=True)))
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
+        """The term of each anchor."""
         same, other = pairs.masks()
         d = distance(pairs.x, pairs.keys)
         if self.weights == "pml":
@@ -245,8 +234,14 @@ class RankedList(nn.Module):
         return ((1 - self.imbalance) * positive + self.imbalance * negative,)
 
     def _list(self, violation: Tensor, mask: Tensor, temperature: float) -> Tensor:
-        """(B,) weighted means of the violations above 0; the largest exponent is taken out of both
-        sums.
+        """Weighted means (B,) of the violations above 0.
+
+        The largest exponent is taken out of both sums.
+
+        Args:
+            violation: (B, Q).
+            mask: (B, Q).
+            temperature: Of the weights.
         """
         mask = mask & (violation > 0)
         exponent = (temperature * violation).masked_fill(~mask, -torch.inf)
@@ -257,6 +252,3 @@ class RankedList(nn.Module):
             1e-5 * mask.shape[1] * (-largest[:, 0]).exp() if self.weights == "pml" else 0.0
         )
         return total / torch.where(mask.any(1), divisor, 1.0)
-
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return learned(self, optim)

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from toolkit.losses.common import (
-    KeyBank,
-    Rates,
-    against,
-    checked,
-    known_settings,
-    refuse_angular_bias,
-)
+from toolkit.losses.common import against, checked, known_settings, refuse_angular_bias
+from toolkit.losses.contract import KeyBank, Rates, default_groups
 from toolkit.vmf.precision import once_in_full, unit
 
-BLOCK = 1 << 20  # logits alive at a time on a CPU; sixteen times as many elsewhere
+BLOCK = 1 << 20  # logits in memory at a time on a CPU; sixteen times as many elsewhere
 
 
 def polarlike(z: Tensor) -> Tensor:
-    """(..., D) -> (..., D-1): softplus of the first coordinate times the direction of the others,
-    as the released code has it.
+    """Softplus of the first coordinate times the direction of the others: (..., D) -> (..., D - 1).
+
+    So the released code of SimPLE has it.
     """
     return softplus(z[..., :1]) * unit(z[..., 1:])
 
 
 def refuse_negative(y: Tensor) -> None:
-    """ValueError on labels below 0: -1 is an empty slot of a bank."""
+    """Refuse labels (B,) below 0, since -1 is an empty slot of a bank.
+
+    Raises:
+        ValueError: A label is negative.
+    """
     if not torch.compiler.is_compiling() and bool((y < 0).any()):
         wrong = y[y < 0]
         raise ValueError(
@@ -39,8 +38,15 @@ def refuse_negative(y: Tensor) -> None:
 
 
 def count_pairs(y: Tensor, key_labels: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
-    """Numbers of positive and of negative pairs, self-pairs and empty slots (label -1) left out,
-    without the (B, Q) block.
+    """Count the positive and the negative pairs without making the (B, Q) block.
+
+    Args:
+        y: Labels of the batch (B,).
+        key_labels: Labels of the keys (Q,), -1 for an empty slot.
+        own: The column of each row's self-pair (B,).
+
+    Returns:
+        Two scalars, int64. Self-pairs and empty slots are left out.
     """
     ordered = key_labels.sort().values
     same = (torch.searchsorted(ordered, y, right=True) - torch.searchsorted(ordered, y)).sum()
@@ -48,12 +54,13 @@ def count_pairs(y: Tensor, key_labels: Tensor, own: Tensor) -> tuple[Tensor, Ten
 
 
 class LogisticPairs(torch.autograd.Function):
-    """weight_p sum_P softplus((margin - S - b) / r) + weight_n sum_N softplus(r (S + b + margin))
-    without ever holding the (B, Q) block of S.
+    """weight_p sum_P softplus((margin - S - b) / r) + weight_n sum_N softplus(r (S + b + margin)).
 
-    The sum is linear in its terms and the weights are known, so each block's gradient is taken
-    while the block is at hand: memory is one block of BLOCK logits, and nothing is computed twice.
-    b, b_theta: 0-dim; weights: 0-dim, without gradient.
+    S is the generalised inner product of z (B, D) and keys (Q, D). The sum is linear in its terms
+    and the weights are known, so each block's gradient is taken while the block is at hand: memory
+    is one block of BLOCK logits, and nothing is computed twice. b, b_theta and the weights are
+    0-dimensional; the weights take no gradient. An autograd Function takes its tensors one by one,
+    hence the many parameters of `forward`.
     """
 
     @staticmethod
@@ -71,11 +78,11 @@ class LogisticPairs(torch.autograd.Function):
         r: float,
         margin: float,
     ) -> Tensor:
-        wanted = ctx.needs_input_grad[:4]
+        needed = ctx.needs_input_grad[:4]
         norm = torch.linalg.vector_norm(z, dim=1, keepdim=True)
         total, grad_b, grad_theta = z.new_zeros(()), z.new_zeros(()), z.new_zeros(())
         grad_z, norm_sum = torch.zeros_like(z), torch.zeros_like(norm)
-        grad_keys = torch.zeros_like(keys) if wanted[1] else None
+        grad_keys = torch.zeros_like(keys) if needed[1] else None
         step = max(1, BLOCK * (1 if z.device.type == "cpu" else 16) // max(len(z), 1))
         for start in range(0, len(keys), step):
             block = slice(start, start + step)
@@ -83,19 +90,17 @@ class LogisticPairs(torch.autograd.Function):
             logits = (z @ keys[block].T).addcmul_(norm * b_theta, key_norm.T, value=-1.0).add_(b)
             same = y[:, None] == key_labels[None, block]
             left_out = same | (key_labels[None, block] < 0)
+            # Positives are few: gather them, without the self-pairs.
             row, column = same.nonzero(as_tuple=True)
-            apart = (
-                own[row] != column + start
-            )  # positives are few: gather them, without the self-pairs
+            apart = own[row] != column + start
             row, column = row[apart], column[apart]
             positive, negative = (margin - logits[row, column]) / r, logits.add_(margin).mul_(r)
             total += weight_p * softplus(positive, threshold=50).sum()
             total += weight_n * softplus(negative, threshold=50).masked_fill_(left_out, 0.0).sum()
-            if not any(wanted):
+            if not any(needed):
                 continue
-            slope = (
-                negative.sigmoid_().mul_(weight_n * r).masked_fill_(left_out, 0.0)
-            )  # d total / d S
+            # The slope is d total / d S.
+            slope = negative.sigmoid_().mul_(weight_n * r).masked_fill_(left_out, 0.0)
             slope[row, column] = positive.sigmoid().mul_(weight_p / -r)
             grad_b += slope.sum()
             grad_z.addmm_(slope, keys[block])
@@ -113,16 +118,14 @@ class LogisticPairs(torch.autograd.Function):
     @once_in_full
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         grads = [
-            None if saved is None or not wanted else grad * saved
-            for saved, wanted in zip(ctx.saved_tensors, ctx.needs_input_grad, strict=False)
+            None if saved is None or not needed else grad * saved
+            for saved, needed in zip(ctx.saved_tensors, ctx.needs_input_grad, strict=False)
         ]
         return (*grads, *[None] * 7)
 
 
 def _direction(z: Tensor, norm: Tensor) -> Tensor:
-    """Rows over their norms (N, 1); zero rows stay zero: the gradient of the norm that is taken
-    there.
-    """
+    """Rows (N, D) over their norms (N, 1); zero rows stay zero, the gradient taken there."""
     return torch.where(norm > 0, z / norm.clamp(min=torch.finfo(z.dtype).tiny), 0.0)
 
 
@@ -131,50 +134,72 @@ def logistic_pairs(
     keys: Tensor,
     b: Tensor | float,
     b_theta: Tensor | float,
-    labels: tuple[Tensor, Tensor, Tensor],  # y (B,), the keys' (Q,), own (B,)
-    weights: tuple[Tensor, Tensor],  # 0-dim, of z's type
+    labels: tuple[Tensor, Tensor, Tensor],
+    weights: tuple[Tensor, Tensor],
     r: float = 1.0,
     margin: float = 0.0,
 ) -> Tensor:
-    """LogisticPairs on numbers or parameters of any float type."""
+    """LogisticPairs on numbers or parameters of any float type.
+
+    Args:
+        z: Embeddings (B, D).
+        keys: (Q, D).
+        b: The bias, a number or 0-dimensional.
+        b_theta: The angular bias, a number or 0-dimensional.
+        labels: y (B,), the keys' (Q,) and own (B,): see losses.common.against.
+        weights: Of a positive and of a negative pair, 0-dimensional, of z's type.
+        r: Divides the positives' scores and multiplies the negatives'.
+        margin: Between positives and negatives.
+
+    Returns:
+        A scalar.
+    """
     b, b_theta = (torch.as_tensor(value, dtype=z.dtype, device=z.device) for value in (b, b_theta))
-    value: Tensor = LogisticPairs.apply(z, keys, b, b_theta, *labels, *weights, r, margin)  # type: ignore[no-untyped-call]
+    value: Tensor = LogisticPairs.apply(  # type: ignore[no-untyped-call]
+        z, keys, b, b_theta, *labels, *weights, r, margin
+    )
     return value
 
 
 class SimPLE(nn.Module):
-    """L = weight * [alpha mean_P softplus(-(S - margin + b) / r) + (1 - alpha) mean_N softplus(r (S
-    + margin + b))]. SimPLE paper, Eq 8.
+    """SimPLE: every pair against one threshold, without proxies. Wen et al. 2023, Eq 8.
 
-    S is the generalised inner product of RAW embeddings; P and N are the pairs of equal and of
-    different labels between the batch and its keys (see losses.common.against), self-pairs and
-    empty slots of the bank left out. A pair is accepted iff S > -b. z (B, dim) raw, y (B,) int64,
-    z_key (B, dim) of the momentum encoder or None -> scalar. num_classes is ignored. An empty P or
-    N contributes 0. The (B, Q) block of scores is never held: the memory beside a bank of any size
-    is one block of logits (LogisticPairs).
+    weight * [alpha mean_P softplus(-(S - margin + b) / r) + (1 - alpha) mean_N softplus(r (S +
+    margin + b))]. S is the generalised inner product of RAW embeddings; P and N are the pairs of
+    equal and of different labels between the batch and its keys (losses.common.against), with
+    self-pairs and empty slots of the bank left out. A pair is accepted if and only if S > -b. An
+    empty P or N contributes 0. The (B, Q) block of scores is never kept whole: the memory beside a
+    bank of any size is one block of logits (LogisticPairs).
 
-    b: start value of the bias, learned unless learn_b=False. b_theta is fixed as in the paper's
-    appendix and the release; learn_b_theta=True is the text of Sec. 3, held to [-1, 1], as the
-    cosine of an angle is. reduction="separate" takes both means apart, as the release does; "joint"
-    is the literal expectation over all pairs of Eq 8. features="polarlike" applies the release's
-    softplus-magnitude features first. weight is the release's lw (500). product="cosine" is "SimPLE
-    (cosine)" of Tables 3 and 10: S = scale * cos in training, cosine at test; b_theta would only
-    add to b (Sec. 3) and is left out. The paper prints no scale, the release has no such score;
-    with 30, b = -10 sets the threshold at a cosine of 1/3.
+    Args:
+        num_classes: Not used.
+        b_theta: Start of the angular bias, a cosine in [-1, 1].
+        r: Divides the positives' scores and multiplies the negatives', positive.
+        alpha: Weight of the positives, in (0, 1).
+        b: Start of the bias.
+        margin: Between positives and negatives.
+        weight: Factor of the loss, the release's lw (500).
+        learn_b: Learn the bias.
+        learn_b_theta: Learn the angular bias within [-1, 1], as the text of Sec. 3 has it. It is
+            fixed in the paper's appendix and in the release.
+        reduction: "separate" takes both means apart, as the release does. "joint" is the literal
+            expectation over all pairs of Eq 8.
+        features: "polarlike" applies the release's softplus-magnitude features first.
+        product: "cosine" is "SimPLE (cosine)" of Tables 3 and 10: S = scale * cos in training, and
+            the cosine at test. b_theta would only add to b (Sec. 3) and is left out.
+        scale: Of product="cosine". The paper prints none, and the release has no such score; with
+            30, b = -10 sets the threshold at a cosine of 1/3.
+
+    Raises:
+        ValueError: A setting is outside its range, or learn_b_theta is set with product="cosine".
+
+    Example:
+        >>> loss = SimPLE(8, b=-2.0, alpha=0.5)
+        >>> loss(torch.randn(4, 8), torch.tensor([0, 0, 1, 1])).shape
+        torch.Size([])
+        >>> loss.similarity
+        'simple:0.3'
     """
-
-    PAPER: ClassVar[str] = "Wen et al. 2023"
-    GEOMETRY: ClassVar[str] = "inner product; product='cosine': angular"
-    PROXY: ClassVar[bool] = False
-    COMPARES: ClassVar[str] = "pair"
-    NORMALISED: ClassVar[str] = "nothing; product='cosine': z, keys"
-    VERIFIED: ClassVar[str] = "simple__opensphere; Eq 8 in loops, of both products"
-    NOTES: ClassVar[str] = (
-        "Eq 7's sign of b is a slip: Eq 8's is used. The release weights the two means apart, "
-        "multiplies by lw = 500, takes polarlike features and "
-        "leaves out the wrong columns of the bank; the first three are options, the last is not."
-    )
-    bank: KeyBank | None
 
     @known_settings
     def __init__(
@@ -207,12 +232,8 @@ class SimPLE(nn.Module):
                 "b_theta to learn"
             )
         self.dim, self.r, self.alpha, self.margin, self.weight = dim, r, alpha, margin, weight
-        self.reduction, self.features, self.product, self.scale = (
-            reduction,
-            features,
-            product,
-            scale,
-        )
+        self.reduction, self.features, self.product = reduction, features, product
+        self.scale = scale
         self.b = nn.Parameter(torch.tensor(float(b)), requires_grad=learn_b)
         self.b_theta: nn.Parameter | float = (
             nn.Parameter(torch.tensor(float(b_theta)))
@@ -221,7 +242,7 @@ class SimPLE(nn.Module):
             if product == "generalised"
             else 0.0
         )
-        self.bank = None
+        self.bank: KeyBank | None = None
 
     @property
     def similarity(self) -> str:
@@ -233,7 +254,7 @@ class SimPLE(nn.Module):
         )
 
     def _compared(self, z: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """What the product is taken of."""
+        """What the product is taken of: z (B, D) and keys (Q, D) after `features` and `product`."""
         if self.features == "polarlike":
             z, keys = polarlike(z), polarlike(keys)
         return (self.scale * unit(z), unit(keys)) if self.product == "cosine" else (z, keys)
@@ -241,12 +262,10 @@ class SimPLE(nn.Module):
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         refuse_negative(y)
-        if not isinstance(
-            self.b_theta, float
-        ):  # the parameter itself, so that it returns: no score exists beyond a cosine's -1 and 1
-            self.b_theta.data.clamp_(
-                -1.0, 1.0
-            )  # .data: what an earlier forward pass saved for its gradient stays valid
+        if not isinstance(self.b_theta, float):
+            # No score exists beyond a cosine's -1 and 1. The parameter itself is clamped, so that
+            # it can return; .data keeps valid what an earlier forward pass saved for its gradient.
+            self.b_theta.data.clamp_(-1.0, 1.0)
         keys, key_labels, own = against(self.bank, z, y, z_key)
         num_positive, num_negative = (
             count.to(z.dtype) for count in count_pairs(y, key_labels, own)
@@ -263,8 +282,5 @@ class SimPLE(nn.Module):
         )
 
     def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        """b and b_theta at a tenth of the backbone's rate (the release: .01 beside .1), without
-        decay.
-        """
-        learned = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        return [{"params": learned, "lr": 0.1 * optim.lr, "weight_decay": 0.0}] if learned else []
+        """b and b_theta at a tenth of the backbone's rate (the release: .01 beside .1)."""
+        return [{**group, "lr": 0.1 * optim.lr} for group in default_groups(self, optim)]

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from toolkit.losses.classes import cross_entropy
 from toolkit.losses.common import (
-    Rates,
     checked,
-    cross_entropy,
     in_full,
     known_settings,
-    proxy_groups,
+    normal,
+    proxies,
     refuse_angular_bias,
+    uniform,
 )
-from toolkit.vmf.precision import full, unit
+from toolkit.losses.contract import Rates, default_groups
+from toolkit.vmf.precision import unit
 
 
 def norms(x: Tensor) -> Tensor:
-    """(N, D) -> (N,) Euclidean norms whose gradient at a zero row is zero, not NaN."""
+    """Euclidean norms of rows, (N, D) -> (N,), whose gradient at a zero row is zero, not NaN."""
     square = x.square().sum(dim=1)
     return torch.where(square > 0, square.clamp(min=torch.finfo(x.dtype).tiny).sqrt(), square)
 
@@ -30,8 +32,16 @@ def norms(x: Tensor) -> Tensor:
 def generalised_product(
     z: Tensor, proxies: Tensor, b_theta: float, bias: Tensor | None = None
 ) -> Tensor:
-    """(B, C) z.w - b_theta |z| |w| (+ bias): Eq 6 of the SimPLE paper between embeddings and
-    proxies; b_theta = 0 is the inner product.
+    """Generalised inner product z.w - b_theta |z| |w| (+ bias). SimPLE paper, Eq 6.
+
+    Args:
+        z: Embeddings (B, D).
+        proxies: Class vectors (C, D).
+        b_theta: Cosine of the angle at which the product changes its sign; 0 is the inner product.
+        bias: Added to every row (C,), or None.
+
+    Returns:
+        (B, C).
     """
     product = linear(z, proxies, bias)
     return (
@@ -40,7 +50,7 @@ def generalised_product(
 
 
 def scaled_cosine(z: Tensor, proxies: Tensor, scale: float | Tensor = 1.0) -> Tensor:
-    """(B, C) scale * cos(z, w).
+    """scale * cos(z_i, w_j): (B, D), (C, D) -> (B, C).
 
     A number multiplies the (B, D) rows, which is cheaper than the (B, C) result.
     """
@@ -51,38 +61,45 @@ def scaled_cosine(z: Tensor, proxies: Tensor, scale: float | Tensor = 1.0) -> Te
 
 
 def tau_groups(
-    loss: nn.Module, proxies: nn.Parameter, tau: nn.Parameter, tau_lr: float, optim: Rates
+    loss: nn.Module, tau: nn.Parameter, tau_lr: float, optim: Rates
 ) -> list[dict[str, Any]]:
-    """Proxies as usual; tau at its own rate, without momentum or decay (vMF paper, App. D.3)."""
-    groups = proxy_groups(loss, proxies, optim)
-    rest = [
-        parameter for group in groups[1:] for parameter in group["params"] if parameter is not tau
-    ]
+    """The usual groups, but tau at its own rate, without momentum or decay (vMF paper, App. D.3).
+
+    Args:
+        loss: A loss with `proxies`.
+        tau: The logarithm of its learned scale.
+        tau_lr: The rate at which tau learns.
+        optim: The optimiser's settings.
+
+    Returns:
+        Parameter groups: the proxies', tau's, and one of other parameters if there are any.
+    """
+    usual, *others = default_groups(loss, optim)
     own = {"params": [tau], "lr": tau_lr, "weight_decay": 0.0, "momentum": 0.0, "nesterov": False}
-    return [groups[0], own, *([{**groups[1], "params": rest}] if rest else [])]
+    rest = [parameter for group in others for parameter in group["params"] if parameter is not tau]
+    return [usual, own, *([{**others[0], "params": rest}] if rest else [])]
 
 
 class Softmax(nn.Module):
-    """Cross-entropy of z W^T, nothing normalised and no bias: STANDARD, Eq 1 of the vMF paper
-    (bias=True: the usual linear classifier).
+    """Cross-entropy of z W^T, with nothing normalised.
 
-    z (B, dim) raw, y (B,) int64 -> scalar mean. Pairs are compared by cosine unless a recipe says
-    similarity="euclidean", the paper's geometry of STANDARD. Class vectors start normal with
-    deviation dim^-1/2, or with start > 0 uniform within +-start, as the paper's do (App. D.1; its
-    release). product="generalised": CE* of the SimPLE paper's appendix B (Eq 9), logits z.w -
-    b_theta |z| |w|; pairs are then scored by simple:b_theta.
+    Scott et al. 2021, Eq 1 (STANDARD). Pairs are compared by the cosine unless a recipe sets
+    similarity="euclidean", the paper's geometry of this loss. product="generalised" is CE* of the
+    SimPLE paper (Wen et al. 2023, Eq 9), with logits z.w - b_theta |z| |w|; pairs are then scored
+    by simple:b_theta.
+
+    Args:
+        bias: Learn a bias for every class, as the usual linear classifier does.
+        product: "inner product" or "generalised".
+        b_theta: Cosine in [-1, 1] of the generalised product; not used by the other.
+        start: Class vectors start uniform within +-start, as the vMF paper's do (App. D.1). 0 takes
+            normal numbers of standard deviation dim^-1/2.
+
+    Raises:
+        ValueError: b_theta is no cosine.
     """
 
-    PAPER: ClassVar[str] = "Scott et al. 2021 (STANDARD); CE*: Wen et al. 2023"
-    GEOMETRY: ClassVar[str] = "inner product"
-    PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "nothing"
-    VERIFIED: ClassVar[str] = "standard__vmf_embeddings; CE*: closed form"
-    NOTES: ClassVar[str] = "no bias, as in the vMF paper"
-
-    proxies: nn.Parameter  # (C, D)
+    spreads_classes = True
 
     @known_settings
     def __init__(
@@ -99,10 +116,7 @@ class Softmax(nn.Module):
         refuse_angular_bias("Softmax", b_theta)
         self.dim, self.num_classes, self.product = dim, num_classes, product
         self.b_theta = float(b_theta) if product == "generalised" else 0.0
-        self.proxies = nn.Parameter(torch.empty(num_classes, dim))
-        nn.init.normal_(self.proxies, std=dim**-0.5)
-        if start:
-            nn.init.uniform_(self.proxies, -start, start)
+        self.proxies = proxies(num_classes, dim, uniform(start, normal(dim**-0.5)))
         self.bias = nn.Parameter(torch.zeros(num_classes)) if bias else None
 
     @property
@@ -112,41 +126,29 @@ class Softmax(nn.Module):
 
     @in_full
     def logits(self, z: Tensor) -> Tensor:
-        """(B, C)"""
-        z = full(z)
-        return generalised_product(
-            z,
-            self.proxies.to(z.dtype),
-            self.b_theta,
-            None if self.bias is None else self.bias.to(z.dtype),
-        )
+        """(B, dim) -> (B, C): the products, with the bias."""
+        bias = None if self.bias is None else self.bias.to(z.dtype)
+        return generalised_product(z, self.proxies.to(z.dtype), self.b_theta, bias)
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         return cross_entropy(self.logits(z), y)
 
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return proxy_groups(self, self.proxies, optim)
-
 
 class Cosine(nn.Module):
-    """Cross-entropy of exp(tau) cos(z, w_j), with tau learned: COSINE, Eq 3 of the vMF paper.
+    """Cross-entropy of exp(tau) cos(z, w_j), with tau learned.
 
-    z (B, dim) raw, y (B,) int64 -> scalar mean; both sides normalised. tau starts at 0 (fixed sets,
-    SOP), 3.466 = log 32 (Cars196), 2.773 = log 16 (CUB); it is trained at the rate tau_lr (paper:
-    1e-4 to 1e-2), without momentum and weight decay. start: as in Softmax; 0 is Xavier's normal.
+    Zhai & Wu 2019; Scott et al. 2021, Eq 3 (COSINE).
+
+    Args:
+        tau: Where tau starts. The paper takes 0 (fixed sets, SOP), 3.466 = log 32 (Cars196) and
+            2.773 = log 16 (CUB).
+        tau_lr: The rate at which tau learns, without momentum and weight decay (paper: 1e-4 to
+            1e-2).
+        start: Class vectors start uniform within +-start; 0 is Xavier's normal distribution.
     """
 
-    PAPER: ClassVar[str] = "Zhai & Wu 2019; Scott et al. 2021 (COSINE)"
-    GEOMETRY: ClassVar[str] = "angular"
-    PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "z, proxies"
-    VERIFIED: ClassVar[str] = "cosine__vmf_embeddings"
-    NOTES: ClassVar[str] = "the release stores -tau"
-
-    proxies: nn.Parameter  # (C, D)
+    spreads_classes = True
 
     def __init__(
         self,
@@ -159,15 +161,12 @@ class Cosine(nn.Module):
     ):
         super().__init__()
         self.dim, self.num_classes, self.tau_lr = dim, num_classes, tau_lr
-        self.proxies = nn.Parameter(torch.empty(num_classes, dim))
-        nn.init.xavier_normal_(self.proxies)
-        if start:
-            nn.init.uniform_(self.proxies, -start, start)
+        self.proxies = proxies(num_classes, dim, uniform(start, nn.init.xavier_normal_))
         self.tau = nn.Parameter(torch.tensor(float(tau)))
 
     @in_full
     def logits(self, z: Tensor) -> Tensor:
-        """(B, C) exp(tau) * cosine."""
+        """(B, dim) -> (B, C): exp(tau) * cosine."""
         return scaled_cosine(z, self.proxies, self.tau.exp())
 
     @checked
@@ -175,44 +174,30 @@ class Cosine(nn.Module):
         return cross_entropy(self.logits(z), y)
 
     def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return tau_groups(self, self.proxies, self.tau, self.tau_lr, optim)
+        """The usual groups, but tau at the rate tau_lr, without momentum and decay."""
+        return tau_groups(self, self.tau, self.tau_lr, optim)
 
 
 class NormFace(nn.Module):
-    """Cross-entropy of scale * cos(z, w_j) with a fixed scale.
+    """Cross-entropy of scale * cos(z, w_j) with a fixed scale. Wang et al. 2017.
 
-    Wang et al. 2017 (pytorch-metric-learning: NormalizedSoftmaxLoss, temperature = 1 / scale).
-
-    z (B, dim) raw, y (B,) int64 -> scalar mean; both sides normalised. scale 30.
+    pytorch-metric-learning calls it NormalizedSoftmaxLoss, with temperature = 1 / scale.
     """
 
-    PAPER: ClassVar[str] = "Wang et al. 2017"
-    GEOMETRY: ClassVar[str] = "angular"
-    PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "z, proxies"
-    VERIFIED: ClassVar[str] = "normalized_softmax__pml"
-    NOTES: ClassVar[str] = ""
-
-    proxies: nn.Parameter  # (C, D)
+    spreads_classes = True
 
     def __init__(self, dim: int, num_classes: int, *, scale: float = 30.0):
         super().__init__()
         if not 0 < scale < math.inf:
             raise ValueError(f"NormFace: scale={scale} must be positive")
         self.dim, self.num_classes, self.scale = dim, num_classes, scale
-        self.proxies = nn.Parameter(torch.empty(num_classes, dim))
-        nn.init.xavier_normal_(self.proxies)
+        self.proxies = proxies(num_classes, dim)
 
     @in_full
     def logits(self, z: Tensor) -> Tensor:
-        """(B, C) scale * cosine."""
+        """(B, dim) -> (B, C): scale * cosine."""
         return scaled_cosine(z, self.proxies, self.scale)
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         return cross_entropy(self.logits(z), y)
-
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return proxy_groups(self, self.proxies, optim)

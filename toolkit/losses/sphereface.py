@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
 
-from toolkit.losses.common import (
-    Rates,
-    checked,
-    class_rows,
-    class_sum,
-    cross_entropy,
-    in_full,
-    known_settings,
-    proxy_groups,
-    target_column,
-    with_target,
-)
+from toolkit.losses.classes import class_rows, class_sum, cross_entropy, target_column, with_target
+from toolkit.losses.common import checked, in_full, known_settings, normal, proxies
 from toolkit.losses.margin import Grad, angle, cos_plus_margin, margin_softmax, straight_through
 from toolkit.losses.softmax import norms, scaled_cosine
-from toolkit.vmf.precision import full, unit
+from toolkit.vmf.precision import unit
 
 
 def psi(cosine: Tensor, margin: float) -> Tensor:
-    """(-1)^k cos(m theta) - 2k with k = floor(m theta / pi): cos(m theta) continued so that it
-    falls all the way from theta = 0 to pi.
+    """(-1)^k cos(m theta) - 2k with k = floor(m theta / pi).
 
-    For a whole m, cos(m theta) is the Chebyshev polynomial of cos(theta), whose gradient is exact
-    everywhere.
+    That is cos(m theta) continued so that it falls all the way from theta = 0 to pi. For a whole m,
+    cos(m theta) is the Chebyshev polynomial of cos(theta), whose gradient is exact everywhere.
+
+    Args:
+        cosine: cos(theta), of any shape.
+        margin: m, at least 1.
+
+    Returns:
+        A tensor of cosine's shape.
     """
     theta = angle(cosine.detach())
     k = (margin * theta / math.pi).floor().clamp(max=math.ceil(margin) - 1)
@@ -45,35 +41,29 @@ def psi(cosine: Tensor, margin: float) -> Tensor:
 
 
 class LSoftmax(nn.Module):
-    """Large-margin softmax: cross-entropy of z.w_j, the target's being |z| |w_y| psi(theta_y), psi
-    = (-1)^k cos(m theta) - 2k. Liu et al. 2016.
+    """Large-margin softmax, with a multiplicative angular margin. Liu et al. 2016.
 
-    z (B, dim) raw, y (B,) int64 -> scalar mean; nothing normalised. margin = m = 4, a whole number.
+    Cross-entropy of z.w_j, where the target's is |z| |w_y| psi(theta_y). Nothing is normalised.
+
+    Args:
+        margin: Factor of the angle, a whole number.
+
+    Raises:
+        ValueError: margin is not a whole number, 1 or more.
     """
 
-    PAPER: ClassVar[str] = "Liu et al. 2016"
-    GEOMETRY: ClassVar[str] = "inner product"
-    PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "nothing"
-    VERIFIED: ClassVar[str] = "lsoftmax__pml; loops over angles"
-    NOTES: ClassVar[str] = "no annealing"
-
-    proxies: nn.Parameter  # (C, D)
+    spreads_classes = True
 
     def __init__(self, dim: int, num_classes: int, *, margin: int = 4):
         super().__init__()
         if margin < 1 or margin != int(margin):
             raise ValueError(f"LSoftmax: margin={margin} must be a whole number, 1 or more")
         self.dim, self.num_classes, self.margin = dim, num_classes, margin
-        self.proxies = nn.Parameter(torch.empty(num_classes, dim))
-        nn.init.normal_(self.proxies, std=dim**-0.5)
+        self.proxies = proxies(num_classes, dim, normal(dim**-0.5))
 
     @in_full
     def logits(self, z: Tensor) -> Tensor:
-        """(B, C) z.w_j, without a margin: what prediction uses."""
-        z = full(z)
+        """(B, dim) -> (B, C): z.w_j, without a margin."""
         return linear(z, self.proxies.to(z.dtype))
 
     @checked
@@ -85,33 +75,25 @@ class LSoftmax(nn.Module):
             logits, y, target_column(logits, y), norms(z) * norms(own) * psi(cosine, self.margin)
         )
 
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return proxy_groups(self, self.proxies, optim)
-
 
 class SphereFace(nn.Module):
-    """A-Softmax: cross-entropy of |z| cos(theta_j), the target's being |z| (lam cos + psi(theta_y))
-    / (1 + lam). Liu et al. 2017.
+    """A-Softmax: L-Softmax with normalised proxies. Liu et al. 2017.
 
-    z (B, dim) raw, y (B,) int64 -> scalar mean; proxies normalised, z not. margin = m = 4, a whole
-    number.
-    lam is annealed: max(lam_min, lam_start / (1 + lam_rate (step + 1))), after at_step(step), which
-    the training loop calls before every step; until then, and in evaluation, lam = lam_min. lam_min
-    = lam_start = 0 is the paper's equation. grad: see ArcFace.
+    Cross-entropy of |z| cos(theta_j), where the target's is |z| (lam cos(theta_y) + psi(theta_y)) /
+    (1 + lam). lam is annealed: at_step(step) sets it to max(lam_min, lam_start / (1 + lam_rate
+    (step + 1))). Before the first call, and in evaluation, it is lam_min. lam_min = lam_start = 0
+    is the paper's equation.
+
+    Args:
+        margin: Factor of the angle, a whole number.
+        lam_start, lam_rate, lam_min: How lam falls.
+        grad: "exact" or "detached": see ArcFace.
+
+    Raises:
+        ValueError: margin is not a whole number, 1 or more, or lam_min is negative.
     """
 
-    PAPER: ClassVar[str] = "Liu et al. 2017"
-    GEOMETRY: ClassVar[str] = "angular"
-    PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "proxies"
-    VERIFIED: ClassVar[str] = "sphereface_pml__pml, asoftmax__wespeaker; loops over angles"
-    NOTES: ClassVar[str] = (
-        "the paper's text gives lam only for training; without at_step it stays at lam_min"
-    )
-
-    proxies: nn.Parameter  # (C, D)
+    spreads_classes = True
 
     @known_settings
     def __init__(
@@ -134,8 +116,7 @@ class SphereFace(nn.Module):
         self.dim, self.num_classes, self.margin, self.grad = dim, num_classes, margin, grad
         self.lam_start, self.lam_rate, self.lam_min = lam_start, lam_rate, lam_min
         self.lam = lam_min
-        self.proxies = nn.Parameter(torch.empty(num_classes, dim))
-        nn.init.xavier_normal_(self.proxies)
+        self.proxies = proxies(num_classes, dim)
 
     def at_step(self, step: int) -> None:
         """Set lam for this step, counted from 0."""
@@ -143,8 +124,7 @@ class SphereFace(nn.Module):
 
     @in_full
     def logits(self, z: Tensor) -> Tensor:
-        """(B, C) |z| cos(theta_j), without a margin: what prediction uses."""
-        z = full(z)
+        """(B, dim) -> (B, C): |z| cos(theta_j), without a margin."""
         return linear(z, unit(self.proxies).to(z.dtype))
 
     @checked
@@ -160,34 +140,26 @@ class SphereFace(nn.Module):
             norms(z) * straight_through(shrunk, cosine, self.grad),
         )
 
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return proxy_groups(self, self.proxies, optim)
-
 
 class SphereFaceR(nn.Module):
-    """SphereFace Revived: cross-entropy of scale * cos(theta_j) with a multiplicative margin m that
-    may be any real number. Liu et al. 2022.
+    """SphereFace Revived: a multiplicative margin that may be any real number. Liu et al. 2022.
 
-    version=1 (margin 1.7): the target's cosine becomes psi(theta_y). version=2 (margin 1.4): the
-    target's stays, the others' become cos(theta_j / m). z (B, dim) raw, y (B,) int64 -> scalar
-    mean; both sides normalised. scale 30.
-    grad="detached" is the paper's characteristic gradient detachment, part of its method: the
-    margin is a constant; "exact" differentiates the loss.
+    Cross-entropy of scale * cos(theta_j). Version 1: the target's cosine becomes psi(theta_y).
+    Version 2: the target's stays, and the others' become cos(theta_j / margin). Both sides are
+    normalised.
+
+    Args:
+        version: 1 or 2.
+        margin: Factor of the angle, at least 1; None takes 1.7 for version 1 and 1.4 for version 2.
+        scale: Factor of the cosine, positive.
+        grad: "detached" is the paper's characteristic gradient detachment, part of its method: the
+            margin is a constant. "exact" differentiates the loss.
+
+    Raises:
+        ValueError: margin is below 1, or scale is not positive.
     """
 
-    PAPER: ClassVar[str] = "Liu et al. 2022"
-    GEOMETRY: ClassVar[str] = "angular"
-    PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "z, proxies"
-    VERIFIED: ClassVar[str] = "v1: sphereface_r__opensphere; v2: loops over angles"
-    NOTES: ClassVar[str] = (
-        'grad="detached" is the paper\'s own; version 2 is written down from its formula, no '
-        "release has it"
-    )
-
-    proxies: nn.Parameter  # (C, D)
+    spreads_classes = True
 
     @known_settings
     def __init__(
@@ -206,19 +178,13 @@ class SphereFaceR(nn.Module):
             raise ValueError(
                 f"SphereFaceR: margin={self.margin} must be at least 1 and scale={scale} positive"
             )
-        self.dim, self.num_classes, self.version, self.scale, self.grad = (
-            dim,
-            num_classes,
-            version,
-            scale,
-            grad,
-        )
-        self.proxies = nn.Parameter(torch.empty(num_classes, dim))
-        nn.init.xavier_normal_(self.proxies)
+        self.dim, self.num_classes = dim, num_classes
+        self.version, self.scale, self.grad = version, scale, grad
+        self.proxies = proxies(num_classes, dim)
 
     @in_full
     def logits(self, z: Tensor) -> Tensor:
-        """(B, C) scale * cosine, without a margin: what prediction uses."""
+        """(B, dim) -> (B, C): scale * cosine, without a margin."""
         return scaled_cosine(z, self.proxies, self.scale)
 
     @checked
@@ -237,37 +203,30 @@ class SphereFaceR(nn.Module):
         widened = straight_through((angle(cosine) / self.margin).cos(), cosine, self.grad)
         return cross_entropy(self.scale * with_target(widened, y, target_column(cosine, y)), y)
 
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return proxy_groups(self, self.proxies, optim)
-
 
 class SphereFace2(nn.Module):
-    """One binary classification per class, with one threshold for all: SphereFace2.
+    """One binary classification per class, with one threshold for all. Wen et al. 2022.
 
-    Wen et al. 2022.
+    weight * mean_i { alpha softplus(-(s (g(t_iy) - m_C) + b)) + (1 - alpha) sum_{j != y} softplus(s
+    (g(n_ij) + m_C) + b) }, with g(c) = 2 ((c + 1) / 2)^t - 1. Both sides are normalised, and b is
+    learned.
 
-    L = weight * mean_i { alpha softplus(-(s (g(t_iy) - m_C) + b)) + (1 - alpha) sum_{j != y}
-    softplus(s (g(n_ij) + m_C) + b) }, g(c) = 2 ((c + 1) / 2)^t - 1. kind="C": t = n = cos(theta)
-    and m_C = margin; kind="A": t = cos(min(theta + margin, pi)), n = cos(max(theta - margin, 0))
-    and m_C = 0. z (B, dim) raw, y (B,) int64 -> scalar mean; both sides normalised. alpha .7, scale
-    40, margin .4, t 3 (OpenSphere); 32, .2 (C) or .15 (A) in wespeaker. b is learned; b=None starts
-    it where the loss is smallest while every cosine is 0. OpenSphere: weight = 50 / scale and
-    grad="detached".
+    Args:
+        kind: "C": t_ij = n_ij = cos(theta) and m_C = margin. "A": t_ij = cos(min(theta + margin,
+            pi)), n_ij = cos(max(theta - margin, 0)) and m_C = 0.
+        alpha: Weight of the positives, in (0, 1).
+        scale: s, positive: 40 in OpenSphere, 32 in wespeaker.
+        margin: Radians or cosine: .4 in OpenSphere, .2 (C) or .15 (A) in wespeaker.
+        t: Exponent of g, at least 1.
+        b: Where b starts; None starts it where the loss is smallest while every cosine is 0.
+        weight: Factor of the loss; OpenSphere takes 50 / scale.
+        grad: "exact" or "detached": see ArcFace. OpenSphere detaches.
+
+    Raises:
+        ValueError: A setting is outside its range, or there are fewer than two classes.
     """
 
-    PAPER: ClassVar[str] = "Wen et al. 2022"
-    GEOMETRY: ClassVar[str] = "angular"
-    PROXY: ClassVar[bool] = True
-    SHARDS: ClassVar[bool] = True
-    COMPARES: ClassVar[str] = "pair"
-    NORMALISED: ClassVar[str] = "z, proxies"
-    VERIFIED: ClassVar[str] = (
-        "sphereface2_c__opensphere, sphereface2_c__wespeaker, sphereface2_a__wespeaker; b: minimum "
-        "of the loss"
-    )
-    NOTES: ClassVar[str] = 'OpenSphere: weight 50 / scale, grad="detached"; wespeaker starts b at 0'
-
-    proxies: nn.Parameter  # (C, D)
+    spreads_classes = True
 
     @known_settings
     def __init__(
@@ -295,46 +254,34 @@ class SphereFace2(nn.Module):
                 f"SphereFace2: num_classes={num_classes}, but there must be at least 2: the others "
                 "are the negatives"
             )
-        self.dim, self.num_classes, self.kind, self.alpha, self.scale, self.margin, self.t = (
-            dim,
-            num_classes,
-            kind,
-            alpha,
-            scale,
-            margin,
-            t,
-        )
+        self.dim, self.num_classes = dim, num_classes
+        self.kind, self.alpha, self.scale = kind, alpha, scale
+        self.margin, self.t = margin, t
         self.weight, self.grad = weight, grad
-        self.proxies = nn.Parameter(torch.empty(num_classes, dim))
-        nn.init.xavier_normal_(self.proxies)
+        self.proxies = proxies(num_classes, dim)
         self.bias = nn.Parameter(torch.tensor(self.best_bias() if b is None else float(b)))
 
     def best_bias(self) -> float:
-        """The b that minimises the loss while all cosines are 0: alpha sigma(-y - b) = (1 -
-        alpha)(C - 1) sigma(n + b) for the logits y, n there.
+        """The b that minimises the loss while all cosines are 0.
+
+        It solves alpha sigma(-y - b) = (1 - alpha)(C - 1) sigma(n + b) for the logits y, n there.
         """
         ratio = self.alpha / ((1 - self.alpha) * (self.num_classes - 1))
-        at_zero = torch.zeros(
-            1, dtype=torch.float64, device="cpu"
-        )  # read at once, also while the loss is built on the meta device
-        y, n = (float(one) for one in self._bent(at_zero, at_zero))
+        # On the CPU, since it is read at once, also while the loss is built on the meta device.
+        at_zero = torch.zeros(1, dtype=torch.float64, device="cpu")
+        y, n = (float(logit) for logit in self._bent(at_zero, at_zero))
         root = math.sqrt((1 - ratio) ** 2 + 4 * ratio * math.exp(y - n))
-        return (
-            math.log(2 * ratio / (1 - ratio + root)) - n
-            if ratio <= 1
-            else math.log((ratio - 1 + root) / 2) - y
-        )  # the form without cancellation
+        if ratio <= 1:  # each form where it does not cancel
+            return math.log(2 * ratio / (1 - ratio + root)) - n
+        return math.log((ratio - 1 + root) / 2) - y
 
     def _bent(self, target: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines with the target and with other classes -> their logits without the bias."""
+        """Cosines with the target and with others, of any shapes -> logits without the bias."""
         shift = self.margin if self.kind == "C" else 0.0
-        if (
-            self.kind == "A"
-        ):  # cos(theta - m) = -cos((pi - theta) + m), and -c is the cosine of pi - theta
-            target, other = (
-                cos_plus_margin(target, self.margin, "clamp"),
-                -cos_plus_margin(-other, self.margin, "clamp"),
-            )
+        if self.kind == "A":
+            # cos(theta - m) = -cos((pi - theta) + m), and -c is the cosine of pi - theta.
+            target = cos_plus_margin(target, self.margin, "clamp")
+            other = -cos_plus_margin(-other, self.margin, "clamp")
         return self.scale * (self._g(target) - shift), self.scale * (self._g(other) + shift)
 
     def _g(self, cosine: Tensor) -> Tensor:
@@ -342,7 +289,7 @@ class SphereFace2(nn.Module):
 
     @in_full
     def logits(self, z: Tensor) -> Tensor:
-        """(B, C) scale g(cos) + b, without a margin: what prediction uses; accept iff positive."""
+        """(B, dim) -> (B, C): scale g(cos) + b, without a margin; accept if positive."""
         return self.scale * self._g(scaled_cosine(z, self.proxies)) + self.bias
 
     @checked
@@ -360,6 +307,3 @@ class SphereFace2(nn.Module):
             self.weight
             * (self.alpha * softplus(-(target + bias)) + (1 - self.alpha) * negative).mean()
         )
-
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return proxy_groups(self, self.proxies, optim)

@@ -1,23 +1,26 @@
-"""Losses of an anchor, a positive and a negative, and the mining that picks them."""
+"""Losses of an anchor, a positive and a negative, and how these are picked.
+
+Anchors are the batch's, positives and negatives its keys (losses.common.against).
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from toolkit.losses.angular import angular_sum
-from toolkit.losses.common import KeyBank, Rates, checked, known_settings
+from toolkit.losses.common import checked, known_settings
+from toolkit.losses.contract import KeyBank
 from toolkit.losses.mining import Triplets, mine_batch_hard, mine_distance_weighted, mine_facenet
 from toolkit.losses.pairing import (
     Pairs,
     by_anchor,
     chunks,
     distance,
-    learned,
     log1p_exp,
     pair_up,
     summed,
@@ -29,9 +32,9 @@ Reduction = Literal["nonzero", "mean", "sum"]
 
 
 class _TripletSum(torch.autograd.Function):
-    """Sum of [d_p - d_n + margin]+ (or softplus) over all triplets of the masks or the hard or
-    semi-hard among them; how many are above 0; how many there are.
+    """Sum of [d_p - d_n + margin]+ (or softplus) over all triplets of the masks, or the mined ones.
 
+    Also how many terms are above 0, and how many there are. kind is "all", "hard" or "semihard".
     Triplets are taken a block of positive pairs at a time; the sum's gradient, one (B, Q) tensor,
     is taken with it.
     """
@@ -42,16 +45,12 @@ class _TripletSum(torch.autograd.Function):
     ) -> Triplets:
         row, column = same.nonzero(as_tuple=True)
         slope = torch.zeros_like(d)
-        total, above, count = (
-            d.new_zeros(()),
-            row.new_zeros(()),
-            row.new_zeros(()),
-        )  # counts in int64: exact
+        total = d.new_zeros(())
+        above, count = row.new_zeros(()), row.new_zeros(())  # int64: exact
         for some in chunks(len(row), d.shape[1], d.device):
             anchor, positive = row[some], column[some]
-            gap = (
-                d[anchor, positive][:, None] - d[anchor]
-            )  # (m, Q): above 0 where the negative is closer
+            # The gap (m, Q) is above 0 where the negative is closer.
+            gap = d[anchor, positive][:, None] - d[anchor]
             mined = other[anchor]
             if kind == "hard":
                 mined &= gap >= 0
@@ -76,17 +75,16 @@ class _TripletSum(torch.autograd.Function):
 
 
 def _terms_of(d: Tensor, triplets: Triplets, margin: float, smooth: bool) -> Triplets:
+    """The sum over the given triplets, how many are above 0, and how many there are."""
     a, p, n = triplets
     violation = d[a, p] - d[a, n] + margin
     term = log1p_exp(violation) if smooth else violation.relu()
     return term.sum(), (term > 0).sum(), a.new_full((), len(a))
 
 
-def _reduced(made: Sequence[Tensor], reduction: Reduction) -> Tensor:
-    """From the triplets' sum, how many are above 0 and how many there are, of one block or of
-    several.
-    """
-    total, above, count = (one.sum() for one in made)
+def _reduced(sums: Sequence[Tensor], reduction: Reduction) -> Tensor:
+    """Reduce what _TripletSum gives, of one block or of several."""
+    total, above, count = (number.sum() for number in sums)
     return (
         total
         if reduction == "sum"
@@ -95,31 +93,28 @@ def _reduced(made: Sequence[Tensor], reduction: Reduction) -> Tensor:
 
 
 class Triplet(nn.Module):
-    """[d(a, p) - d(a, n) + margin]+ over mined triplets, or softplus of the same if smooth; d = |a
-    - k| of unit rows, or its square.
+    """Triplet loss. Weinberger & Saul 2009; Schroff et al. 2015; Hermans et al. 2017.
 
-    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar. Anchors are the batch's;
-    positives and negatives its keys. margin .2.
-    mining: "all" triplets; "hard": d(a, n) <= d(a, p); "semihard": d(a, p) < d(a, n) <= d(a, p) +
-    margin; "facenet": per positive pair the nearest negative beyond the positive; "batch_hard": per
-    anchor its farthest positive and nearest negative; "distance_weighted": mine_distance_weighted.
-    reduction: mean over the triplets above 0 ("nonzero"), over those mined ("mean"), or "sum"
-    (FaceNet). No triplets: 0, connected to z.
+    [d(a, p) - d(a, n) + margin]+ over mined triplets, with d = |a - k| of unit rows. No triplets:
+    0, connected to z.
+
+    Args:
+        num_classes: Not used.
+        margin: A distance, or its square with squared=True.
+        mining: "all": all triplets. "hard": d(a, n) <= d(a, p). "semihard": d(a, p) < d(a, n) <=
+            d(a, p) + margin. "facenet": per positive pair the nearest negative beyond the positive.
+            "batch_hard": per anchor its farthest positive and nearest negative.
+            "distance_weighted": see mine_distance_weighted.
+        smooth: Softplus in place of the hinge.
+        squared: Squared distances.
+        reduction: Mean over the triplets above 0 ("nonzero"), over those mined ("mean"), or "sum"
+            (FaceNet).
+
+    Example:
+        >>> loss = Triplet(8, mining="batch_hard")
+        >>> loss(torch.randn(4, 8), torch.tensor([0, 0, 1, 1])).shape
+        torch.Size([])
     """
-
-    PAPER: ClassVar[str] = "Weinberger & Saul 2009; Schroff et al. 2015; Hermans et al. 2017"
-    GEOMETRY: ClassVar[str] = "euclidean"
-    PROXY: ClassVar[bool] = False
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "z"
-    VERIFIED: ClassVar[str] = (
-        "triplet_{all,soft,hard,semihard,batchhard,distance_weighted}__pml; loops"
-    )
-    NOTES: ClassVar[str] = (
-        "FaceNet squares the distances (squared=True) and sums; batch-hard's paper averages all "
-        "terms (reduction='mean') and may not normalise."
-    )
-    bank: KeyBank | None
 
     @known_settings
     def __init__(
@@ -134,15 +129,10 @@ class Triplet(nn.Module):
         reduction: Reduction = "nonzero",
     ):
         super().__init__()
-        self.dim, self.margin, self.mining, self.smooth, self.squared, self.reduction = (
-            dim,
-            margin,
-            mining,
-            smooth,
-            squared,
-            reduction,
-        )
-        self.bank = None
+        self.dim = dim
+        self.margin, self.mining, self.smooth = margin, mining, smooth
+        self.squared, self.reduction = squared, reduction
+        self.bank: KeyBank | None = None
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
@@ -152,6 +142,7 @@ class Triplet(nn.Module):
         )
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
+        """A block's triplets: their sum, how many are above 0 and how many there are, (1,) each."""
         same, other = pairs.masks()
         d = distance(pairs.x, pairs.keys, squared=self.squared)
         if self.mining == "batch_hard":
@@ -163,39 +154,33 @@ class Triplet(nn.Module):
                 d.detach().sqrt() if self.squared else d, same, other, self.dim
             )
         else:
-            made = cast(
-                Triplets,
-                _TripletSum.apply(d, same, other, self.margin, self.mining, self.smooth),  # type: ignore[no-untyped-call]
-            )
-            return tuple(one[None] for one in made)
-        return tuple(one[None] for one in _terms_of(d, triplets, self.margin, self.smooth))
-
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return learned(self, optim)
+            settings = (self.margin, self.mining, self.smooth)
+            sums = _TripletSum.apply(d, same, other, *settings)  # type: ignore[no-untyped-call]
+            return tuple(number[None] for number in cast(Triplets, sums))
+        sums = _terms_of(d, triplets, self.margin, self.smooth)
+        return tuple(number[None] for number in sums)
 
 
 class MarginLoss(nn.Module):
-    """([d(a, p) - beta + margin]+ + [beta - d(a, n) + margin]+) summed over triplets, divided by
-    the number of terms above 0; d = |a - k| of unit rows.
+    """Margin-based loss with a boundary between positives and negatives. Wu et al. 2017.
 
-    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar. margin .2; beta 1.2, the
-    boundary, learned unless learn_beta=False, one for all or per_class (of the anchor's class). nu
-    adds nu * beta (global), or nu times the triplets' beta over the same divisor (per class).
-    mining: "all" triplets (in closed form: no triplet is built) or "distance_weighted", as in the
-    paper. No triplets: 0, connected to z.
+    ([d(a, p) - beta + margin]+ + [beta - d(a, n) + margin]+) summed over triplets, divided by the
+    number of terms above 0, with d = |a - k| of unit rows. No triplets: 0, connected to z.
+
+    Args:
+        num_classes: Number of classes, needed by per_class only.
+        margin: A distance.
+        beta: The boundary, or where it starts.
+        learn_beta: Learn the boundary.
+        per_class: One boundary for each class, that of the anchor's class.
+        nu: Adds nu * beta (one boundary), or nu times the triplets' beta over the same divisor (per
+            class).
+        mining: "all" triplets, in closed form: none is built; or "distance_weighted", as in the
+            paper.
+
+    Raises:
+        ValueError: per_class is set without num_classes.
     """
-
-    PAPER: ClassVar[str] = "Wu et al. 2017"
-    GEOMETRY: ClassVar[str] = "euclidean"
-    PROXY: ClassVar[bool] = False
-    COMPARES: ClassVar[str] = "pair"
-    NORMALISED: ClassVar[str] = "z"
-    VERIFIED: ClassVar[str] = "margin__pml; loops over triplets"
-    NOTES: ClassVar[str] = (
-        "All triplets by default; the paper draws negatives by distance "
-        "(mining='distance_weighted') and gives beta its own rate."
-    )
-    bank: KeyBank | None
 
     @known_settings
     def __init__(
@@ -217,14 +202,10 @@ class MarginLoss(nn.Module):
                     f"MarginLoss: per_class=True needs num_classes, but it is {num_classes}"
                 )
             self.num_classes = num_classes
-        self.dim, self.margin, self.per_class, self.nu, self.mining, self.bank = (
-            dim,
-            margin,
-            per_class,
-            nu,
-            mining,
-            None,
-        )
+        self.dim = dim
+        self.margin, self.per_class, self.nu = margin, per_class, nu
+        self.mining = mining
+        self.bank: KeyBank | None = None
         start = torch.full((num_classes,), float(beta)) if per_class else torch.tensor(float(beta))
         self.beta: nn.Parameter | float = (
             nn.Parameter(start, requires_grad=learn_beta)
@@ -265,8 +246,8 @@ class MarginLoss(nn.Module):
                 of_row[a].sum(),
             )
             return total[None], above[None], boundaries[None]
-        # a positive pair is in as many triplets as its anchor has negatives, and the other way
-        # round
+        # A positive pair is in as many triplets as its anchor has negatives, and the other way
+        # round.
         positive, num_positive = summed((d - of_row[:, None] + self.margin).relu(), same, "nonzero")
         negative, num_negative = summed(
             (of_row[:, None] - d + self.margin).relu(), other, "nonzero"
@@ -278,33 +259,24 @@ class MarginLoss(nn.Module):
             of_positive * of_negative * of_row,
         )
 
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return learned(self, optim)
-
 
 class Angular(nn.Module):
-    """mean over positive pairs of log(1 + sum_n exp(4 tan^2(alpha) (a + p).n - 2 (1 + tan^2(alpha))
-    a.p)), rows normalised.
+    """Angular loss of triplets. Wang et al. 2017.
 
-    z (B, dim) raw, y (B,) int64, z_key (B, dim) or None -> scalar: anchors a are the batch's, p and
-    n its keys. alpha: 40 degrees, in radians (the paper: 36 to 55 degrees). negatives="raw" leaves
-    n alone unnormalised, as pytorch-metric-learning's code has it. Work is two products (B, Q) x
+    mean over positive pairs of log(1 + sum_n exp(4 tan^2(alpha) (a + p).n - 2 (1 + tan^2(alpha))
+    a.p)), with normalised rows. No positive pairs: 0, connected to z. Work is two products (B, Q) x
     (Q, P) over the P keys of the batch's classes, and against a bank these P keys times all Q, once
     each: P Q dim multiplications, beside SupCon's 2 B Q dim. Memory is two (B, Q) tensors and a
-    block (losses.angular). No positive pairs: 0, connected to z.
-    """
+    block (losses.angular).
 
-    PAPER: ClassVar[str] = "Wang et al. 2017"
-    GEOMETRY: ClassVar[str] = "angular"
-    PROXY: ClassVar[bool] = False
-    COMPARES: ClassVar[str] = "triplet"
-    NORMALISED: ClassVar[str] = "z"
-    VERIFIED: ClassVar[str] = "angular__pml (negatives='raw'); loops"
-    NOTES: ClassVar[str] = (
-        "pytorch-metric-learning normalises a and p but not n (negatives='raw'). The paper's "
-        "N-pair + angular is the sum of the two losses."
-    )
-    bank: KeyBank | None
+    Args:
+        num_classes: Not used.
+        alpha: Radians in (0, pi/2); the paper takes 36 to 55 degrees.
+        negatives: "raw" leaves n alone unnormalised, as pytorch-metric-learning's code has it.
+
+    Raises:
+        ValueError: alpha is outside (0, pi/2).
+    """
 
     @known_settings
     def __init__(
@@ -318,12 +290,9 @@ class Angular(nn.Module):
         super().__init__()
         if not 0 < alpha < math.pi / 2:
             raise ValueError(f"Angular: alpha={alpha} must be radians in (0, pi/2)")
-        self.dim, self.square_tan, self.negatives, self.bank = (
-            dim,
-            math.tan(alpha) ** 2,
-            negatives,
-            None,
-        )
+        self.dim = dim
+        self.square_tan, self.negatives = math.tan(alpha) ** 2, negatives
+        self.bank: KeyBank | None = None
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
@@ -336,6 +305,3 @@ class Angular(nn.Module):
             x, of_keys, negatives, raw, 4 * self.square_tan, 2 * (1 + self.square_tan)
         )
         return total / count.clamp(min=1)
-
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        return learned(self, optim)

@@ -34,7 +34,8 @@ from torch import Tensor, nn
 from torch import distributed as processes
 
 from eval.types import name_first
-from toolkit.losses.common import Shard, is_sharded, sharded
+from toolkit.losses.classes import Shard, is_sharded, sharded
+from toolkit.losses.contract import Remembering, Spreadable
 from toolkit.parallel.distributed import (
     gather,
     gather_plain,
@@ -142,15 +143,11 @@ def shard(loss: nn.Module, axes: Mapping[str, int]) -> Layout:
 
 def _check_shards(loss: nn.Module, axes: Mapping[str, int]) -> None:
     """Raise ValueError unless every part of the loss that depends on the classes supports it."""
-    # A part may have a tensor by class and no PROXY: MarginLoss keeps a beta per class, which it
-    # indexes by y itself.
+    # Every part that keeps something per class must agree. MarginLoss is one although it has no
+    # proxies: it indexes a beta per class by y itself.
     owners = {name.rpartition(".")[0] for name in axes}
-    parts = [
-        module
-        for path, module in loss.named_modules()
-        if getattr(module, "PROXY", False) or path in owners
-    ]
-    cannot = [type(module).__name__ for module in parts if not getattr(module, "SHARDS", False)]
+    parts = [part for path, part in loss.named_modules() if path in owners]
+    cannot = [type(part).__name__ for part in parts if not isinstance(part, Spreadable)]
     if cannot:
         what = f"{name_first(cannot)} cannot be sharded by class"
     elif not axes:
@@ -212,7 +209,7 @@ def loss_of(
             whole: Tensor = loss(z, y, z_key)
             return whole
     # Some parts of a loss read rows of other classes than those of y.
-    more = (part.reads(y) for part in loss.modules() if hasattr(part, "reads"))  # type: ignore[operator]
+    more = (part.reads(y) for part in loss.modules() if isinstance(part, Remembering))
     read = torch.cat([y, *more])
     drawn = draw(read - layout.start, len(own), rate, seed=(seed, step, rank()))
     rows = {

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recomputed
 
+from toolkit.losses.contract import Keyed, features_of, param_groups
 from toolkit.models.embed import TorchEmbedder
 from toolkit.parallel import batch_norm, distributed, spread
 from toolkit.training.memory import Bank, momentum_encoder
@@ -109,9 +110,7 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     loss = recipe.loss(backbone.dim, num_classes).to(device)
     if distributed.world() > 1 and recipe.parallel.sync_batch_norm:
         backbone = batch_norm.synced(backbone, device)
-    embedder = TorchEmbedder(frontend, backbone, features=getattr(loss, "features", "raw")).to(
-        device
-    )
+    embedder = TorchEmbedder(frontend, backbone, features=features_of(loss)).to(device)
     if recipe.compute.channels_last:
         embedder.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     encoder = _add_memory(recipe, loss, embedder, device)
@@ -167,7 +166,7 @@ def _add_memory(
     """
     if recipe.memory is None:
         return None
-    if not hasattr(loss, "bank"):
+    if not isinstance(loss, Keyed):
         raise ValueError(
             f"memory is set, but {type(loss).__name__} takes no keys; set memory to None or "
             "take a loss with a bank, such as SimPLE"
@@ -267,7 +266,7 @@ def optimizer(
     groups = [
         {"params": decayed, "weight_decay": optim.weight_decay},
         {"params": plain, "weight_decay": 0.0},
-        *loss.param_groups(optim),
+        *param_groups(loss, optim),
     ]
     groups = [{"lr": optim.lr, **group} for group in groups if group["params"]]
     for group in groups:

@@ -12,6 +12,7 @@ from eval.similarity import score_trials
 from eval.types import Trials
 from toolkit.console import BadItems, Bar, Interrupted, console, interruptible
 from toolkit.data.batch import Bad, Batch, Item
+from toolkit.losses.contract import similarity_trained_by
 from toolkit.models import checkpoint
 from toolkit.models.embed import Diverged, TorchEmbedder, embed_all
 from toolkit.parallel import distributed
@@ -224,7 +225,7 @@ def evaluate(
 
 def similarity_of(recipe: Recipe, loss: nn.Module) -> str:
     """The recipe's similarity, else the one that the loss trains, else cosine."""
-    return recipe.similarity or str(getattr(loss, "similarity", "cosine"))
+    return recipe.similarity or similarity_trained_by(loss)
 
 
 def _metrics(run: Run, planned: Plan) -> dict[str, float]:

@@ -29,6 +29,7 @@ from toolkit.data.batch import (
     make_room_for_sockets,
 )
 from toolkit.data.sampling import Index, Sampling, draws
+from toolkit.losses.contract import Estimated
 from toolkit.parallel import distributed
 from toolkit.training.recipe import Recipe
 from toolkit.training.run import Run
@@ -192,7 +193,7 @@ def estimate(
     where its constants came with its weights.
     """
     of_backbone = getattr(run.embedder.backbone, "estimate", None) if network else None
-    of_loss = getattr(run.loss, "estimate", None) if loss else None
+    of_loss = run.loss.estimate if loss and isinstance(run.loss, Estimated) else None
     if of_backbone is None and of_loss is None:
         return
     views = views_of(

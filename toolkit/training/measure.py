@@ -23,6 +23,7 @@ from eval.retrieval import query_metrics
 from eval.similarity import matrix
 from eval.types import Floats, name_first
 from toolkit.data.batch import Item, Read, check_unique
+from toolkit.losses.contract import Classifier, Probabilistic
 from toolkit.losses.vmf import VMF
 from toolkit.models import checkpoint
 from toolkit.models.checkpoint import Loaded
@@ -333,7 +334,7 @@ def _per_item(
 @torch.no_grad()
 def _logits(model: Model, z: Floats) -> Floats:
     """(N, C) logits, or the log of the posterior where the loss has one, in float64."""
-    if not hasattr(model.loss, "logits"):
+    if not isinstance(model.loss, Classifier):
         raise ValueError(
             f"classification: {type(model.loss).__name__} has no class vectors to predict by; "
             "measure retrieval instead"
@@ -346,7 +347,7 @@ def _logits(model: Model, z: Floats) -> Floats:
     try:
         logits: Tensor = (
             loss.posterior(rows, generator=_generator(device)).clamp(min=1e-30).log()
-            if hasattr(loss, "posterior")
+            if isinstance(loss, Probabilistic)
             else loss.logits(rows)
         )
     finally:

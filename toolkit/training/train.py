@@ -14,6 +14,7 @@ from torch import Tensor
 from toolkit.console import console
 from toolkit.data.batch import Batch, Item
 from toolkit.data.sampling import draws
+from toolkit.losses.contract import Scheduled
 from toolkit.models import checkpoint
 from toolkit.parallel import distributed, spread
 from toolkit.training.build import half, least_rows
@@ -156,8 +157,8 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
         for batch in keeper.batches(loader):
             rate = _set_rate(run, recipe)
             # margins and annealings that move
-            if (at_step := getattr(run.loss, "at_step", None)) is not None:
-                at_step(run.step)
+            if isinstance(run.loss, Scheduled):
+                run.loss.at_step(run.step)
             # where too little could be read, all processes leave the step out
             if distributed.any_rank(batch is None or len(batch.labels) < least_rows(recipe)):
                 keeper.left_out += 1

@@ -1,7 +1,7 @@
-"""The parts of the vMF losses that cost, with their gradients taken in the same pass and in blocks
-that stay in the cache.
+"""The expensive parts of the vMF losses, in blocks that stay in the cache.
 
-Legend: B embeddings, S draws of each, C classes, D dimensions. lc = log C_n.
+Their gradients are taken in the same pass. Letters: B embeddings, S draws of each, C classes, D
+dimensions. lc = log C_n.
 """
 
 from __future__ import annotations
@@ -27,12 +27,23 @@ def expected_logsumexp(
     dim: int,
     method: Method,
 ) -> tuple[Tensor, Tensor]:
-    """mean_{s,i} logsumexp_j [lc(|w_j|) - lc(|w_j + beta z_si|)] of unit z_si = along_si left_i +
-    across_si left_{N+s}; and the rows w[y].
+    """mean_{s,i} logsumexp_j [lc(|w_j|) - lc(|w_j + beta z_si|)], and the rows w[y].
 
-    left (N + S, D), along and across (S, N), w (C, D), y (any number,), beta scalar -> scalar,
-    (len(y), D). float32 runs blockwise and never holds (S, N, C). The rows come from here so that
-    their gradient joins the other's in one (C, D) tensor.
+    The unit vectors are z_si = along_si left_i + across_si left_{N+s}. float32 runs blockwise and
+    never makes (S, N, C). The rows come from here so that their gradient joins the other's in one
+    (C, D) tensor.
+
+    Args:
+        left: (N + S, D).
+        along, across: (S, N).
+        w: Class vectors (C, D).
+        y: Labels, any number of them.
+        beta: The scale, a scalar.
+        dim: D.
+        method: See toolkit.vmf.distribution.relative_log_c.
+
+    Returns:
+        A scalar, and (len(y), D).
     """
     if method == "debye" and w.dtype == torch.float32:
         return cast(tuple[Tensor, Tensor], _softmax_bound(left, along, across, w, y, beta, dim))
@@ -44,8 +55,9 @@ def expected_logsumexp(
 def bound_logits(
     left: Tensor, along: Tensor, across: Tensor, w: Tensor, beta: Tensor, dim: int, method: Method
 ) -> Tensor:
-    """(S, N, C), what the logsumexp of expected_logsumexp is taken of: for other precisions, and
-    for classes in shards.
+    """What the logsumexp of expected_logsumexp is taken of, (S, N, C).
+
+    For other precisions than float32, and for classes that are spread over processes.
     """
     square_w, scores = w.square().sum(1), left @ w.T
     cosine, shared = scores[: along.shape[1]], scores[along.shape[1] :]
@@ -64,7 +76,8 @@ class _SoftmaxBound(torch.autograd.Function):
 
     A class's logit is a smooth function of the score alone, which lies within |w_j|: a polynomial
     of low degree per class (see polynomials), evaluated with its derivative in a few fused
-    multiply-adds per score instead of the series' two logarithms and some fifty products.
+    multiply-adds per score instead of the series' two logarithms and some fifty products. `forward`
+    is long for the reason of _ExpectedLikelihood's: its loops share a dozen buffers.
     """
 
     @staticmethod
@@ -83,22 +96,13 @@ class _SoftmaxBound(torch.autograd.Function):
         square_w = norm_w.square()
         log_c_w, q_w = relative(square_w, dim)
         reach = torch.maximum(norm_w, beta / 4)
-        found = polynomials(square_w, log_c_w, reach, b, dim)
+        fits = polynomials(square_w, log_c_w, reach, b, dim)
         scores = left @ w.T
-        cosine, shared = (
-            scores[:size],
-            scores[size:].div_(reach),
-        )  # scores in units of their reach from here on: in [-1, 1]
-        sums, d_along, d_across = (
-            torch.empty_like(along),
-            torch.empty_like(along),
-            torch.empty_like(across),
-        )
-        d_shared, d_score, d_log_c = (
-            torch.zeros_like(shared),
-            torch.zeros_like(square_w),
-            torch.zeros_like(square_w),
-        )
+        # From here on scores are in units of their reach: in [-1, 1].
+        cosine, shared = scores[:size], scores[size:].div_(reach)
+        sums, d_along, d_across = (torch.empty_like(along) for _ in range(3))
+        d_score, d_log_c = torch.zeros_like(square_w), torch.zeros_like(square_w)
+        d_shared = torch.zeros_like(shared)
         rows = max(1, min(size, (2**19 if w.device.type == "cpu" else 2**25) // classes))
         buffers = torch.empty(5, rows, classes, device=w.device)
         for start in range(0, size, rows):
@@ -109,22 +113,19 @@ class _SoftmaxBound(torch.autograd.Function):
             for s in range(num):
                 a, c = along[s, part, None], across[s, part, None]
                 torch.mul(block, a, out=score).addcmul_(shared[s], c)
-                if found is None:
-                    log_c, q = relative(
-                        (square_w + b * b + 2 * b * reach * score).clamp_(min=0), dim
-                    )
+                if fits is None:
+                    square = (square_w + b * b + 2 * b * reach * score).clamp_(min=0)
+                    log_c, q = relative(square, dim)
                     torch.sub(log_c_w, log_c, out=value)
                 else:
-                    _horner(score, found[0], value)
+                    _horner(score, fits[0], value)
                 torch.softmax(value, 1, out=weight)
-                sums[s, part] = (
-                    value.amax(1) - weight.amax(1).log()
-                )  # no logit is further below its row's logsumexp than log C
-                slope = (
-                    torch.mul(b * reach, q, out=value)
-                    if found is None
-                    else _horner(score, found[1], value)
-                )
+                # The largest weight is at least 1 / C, so that its logarithm is exact.
+                sums[s, part] = value.amax(1) - weight.amax(1).log()
+                if fits is None:
+                    slope = torch.mul(b * reach, q, out=value)
+                else:
+                    slope = _horner(score, fits[1], value)
                 d_log_c += weight.sum(0)
                 slope.mul_(weight)
                 d_score += slope.sum(0)
@@ -132,9 +133,8 @@ class _SoftmaxBound(torch.autograd.Function):
                 d_shared[s].addmv_(slope.T, c[:, 0])
                 d_across[s, part] = slope @ shared[s]
                 d_along[s, part] = slope.mul_(block).sum(1)
-            torch.div(
-                gathered, reach, out=cosine[part]
-            )  # this block's scores have served: its gradient takes their place
+            # This block's scores have served: its gradient takes their place.
+            torch.div(gathered, reach, out=cosine[part])
         torch.div(d_shared, reach, out=shared)
         d_beta = (d_score / reach).sum() + ((along * d_along).sum() + (across * d_across).sum()) / b
         d_square = d_score / (2 * b * reach) - 0.5 * q_w * d_log_c
@@ -148,33 +148,36 @@ class _SoftmaxBound(torch.autograd.Function):
         grad = grad / d_along.numel()  # the mean over draws
         d_w = d_scores.T @ (grad * left)
         d_w.addcmul_(w, (2 * grad * d_square)[:, None]).index_add_(0, y, grad_rows)
-        return (
-            grad * (d_scores @ w),
-            grad * d_along,
-            grad * d_across,
-            d_w,
-            None,
-            grad * d_beta,
-            None,
-        )
+        d_left = grad * (d_scores @ w)
+        return d_left, grad * d_along, grad * d_across, d_w, None, grad * d_beta, None
 
 
 def polynomials(
     square_w: Tensor, log_c_w: Tensor, reach: Tensor, b: float, dim: int, *, max_degree: int = 14
 ) -> tuple[Tensor, Tensor] | None:
-    """Per class, lc(|w|) - lc(k) and its derivative as polynomials in x, k^2 = |w|^2 + b^2 + 2 b
-    reach x, -1 <= x <= 1: (degree+1, C) and (degree, C), float32.
+    """Fit lc(|w|) - lc(k) of each class, and its derivative, by polynomials in x.
 
-    Interpolation of the exact series at Chebyshev points. Its error falls as rho^-degree: lc is
-    singular at no k^2 above -(n/2)^2, the place of that in x gives rho and rho the degree at which
-    the error is below float32's; terms that turn out to be below it are dropped. None if the degree
-    exceeds max_degree (large b in few dimensions).
+    k^2 = |w|^2 + b^2 + 2 b reach x, -1 <= x <= 1. They interpolate the exact series at Chebyshev
+    points. The error falls as rho^-degree: lc is singular at no k^2 above -(n/2)^2, the place of
+    that in x gives rho, and rho the degree at which the error is below float32's; terms that turn
+    out to be below it are dropped.
+
+    Args:
+        square_w: |w|^2 (C,).
+        log_c_w: lc(|w|) - lc(0) (C,).
+        reach: (C,).
+        b: The scale.
+        dim: n.
+        max_degree: Of the polynomials.
+
+    Returns:
+        (degree + 1, C) and (degree, C), float32, of ascending powers; None if the degree exceeds
+        max_degree (large b in few dimensions).
     """
     square, far = square_w.double(), reach.double()
     pole = float(((square + b * b + (dim / 2) ** 2) / (2 * b * far)).min())
-    if (
-        not pole > 1
-    ):  # or NaN, of which no degree can be made: the exact series carries it on to the loss
+    # Or NaN, of which no degree can be made: the exact series carries it on to the loss.
+    if not pole > 1:
         return None
     degree = max(2, ceil(log(4e7 * max(b, 1.0)) / log(pole + (pole * pole - 1) ** 0.5)))
     if degree > max_degree:
@@ -193,14 +196,21 @@ def polynomials(
     to_powers = np.zeros((degree + 1, degree + 1))
     for m in range(degree + 1):
         to_powers[: m + 1, m] = chebyshev.cheb2poly([0.0] * m + [1.0])
-    found = torch.as_tensor(to_powers, device=square.device) @ series[: degree + 1]
+    coefficients = torch.as_tensor(to_powers, device=square.device) @ series[: degree + 1]
     powers = torch.arange(1, degree + 1, dtype=torch.float64, device=square.device)[:, None]
-    return found.float(), (found[1:] * powers).float()
+    return coefficients.float(), (coefficients[1:] * powers).float()
 
 
 def _horner(x: Tensor, coefficients: Tensor, out: Tensor) -> Tensor:
-    """sum_m coefficients_m x^m for (..., C) x and (degree + 1, C) coefficients, at least two; into
-    out, which is not x.
+    """sum_m coefficients_m x^m, into out, which is not x.
+
+    Args:
+        x: (..., C).
+        coefficients: (degree + 1, C), at least two.
+        out: (..., C).
+
+    Returns:
+        out.
     """
     torch.addcmul(coefficients[-2], x, coefficients[-1], out=out)
     for m in range(len(coefficients) - 3, -1, -1):
@@ -219,28 +229,26 @@ def el_nivmf_cross_entropy(
     normalizer: Normalizer = "exact",
     method: Method = "debye",
 ) -> Tensor:
-    """Mean cross-entropy of -d/t, d the d_el_nivmf of unit samples (S, B, D), labels y (B,), nivMF
-    directions and concentrations (C, D), t scalar -> scalar.
+    """Mean cross-entropy of -d/t, where d is d_el_nivmf.
 
-    The same value and gradients as cross_entropy(-d_el_nivmf(...) / t, y), without ever holding (S,
+    The same value and gradients as cross_entropy(-d_el_nivmf(...) / t, y), without ever making (S,
     B, C): what then costs is the matrix products.
+
+    Args:
+        samples: Unit vectors (S, B, D).
+        y: Labels (B,).
+        mu: Directions (C, D).
+        kappas: Concentrations > 0 (C, D).
+        temperature: t, a scalar.
+        temperature_inside, normalizer, method: See toolkit.vmf.distances.d_el_nivmf.
+
+    Returns:
+        A scalar.
     """
     first, second, constant, power = nivmf_terms(mu, kappas, normalizer=normalizer, method=method)
     t = torch.as_tensor(temperature, dtype=samples.dtype, device=samples.device)
-    return cast(
-        Tensor,
-        _expected_likelihood(
-            samples,
-            first,
-            second,
-            constant,
-            t,
-            y,
-            power,
-            temperature_inside,
-            torch.is_grad_enabled(),
-        ),
-    )
+    terms = (samples, first, second, constant, t, y, power, temperature_inside)
+    return cast(Tensor, _expected_likelihood(*terms, torch.is_grad_enabled()))
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -249,9 +257,11 @@ def _expected_likelihood(*arguments: Any) -> Any:
 
 
 class _ExpectedLikelihood(torch.autograd.Function):
-    """mean_i [logsumexp_j l_ij - l_iy], l_ij = (logsumexp_s u_sij - log S) (tau / t), where u =
-    density / tau, tau being t if that is inside, else 1, and density = constant_j - (power / 2) log
-    m + (x.first_j) / sqrt(m), m = x^2.second_j; without second, m = 1.
+    """mean_i [logsumexp_j l_ij - l_iy], l_ij = (logsumexp_s u_sij - log S) (tau / t).
+
+    u = density / tau, where tau is t if that is inside, else 1, and density = constant_j - (power /
+    2) log m + (x.first_j) / sqrt(m), m = x^2.second_j; without second, m = 1. `forward` is long, as
+    its two loops share a dozen buffers: a part of it would be a function of them all.
     """
 
     @staticmethod
@@ -270,34 +280,23 @@ class _ExpectedLikelihood(torch.autograd.Function):
         (num, size), classes, on_cpu = samples.shape[:2], len(first), samples.device.type == "cpu"
         tau, outer = (float(t), 1.0) if inside else (1.0, 1 / float(t))
         x = samples.transpose(0, 1).contiguous()  # (B, S, D): blocks of rows are then contiguous
-        d_x, d_first, d_constant = (
-            torch.empty_like(x),
-            torch.zeros_like(first),
-            torch.zeros_like(constant),
-        )
+        d_x, d_first = torch.empty_like(x), torch.zeros_like(first)
+        d_constant = torch.zeros_like(constant)
         d_second = None if second is None else torch.zeros_like(second)
         offset, total, d_t = constant / tau, 0.0, 0.0
-        rows = max(
-            1, min(size, (2**23 if on_cpu else 2**26) // (num * classes))
-        )  # of the matrix products, which want many
-        few = max(
-            1, min(rows, (2**18 if on_cpu else 2**26) // (num * classes))
-        )  # of everything else, which wants the cache
-        products = torch.empty(
-            1 if second is None else 2, rows * num, classes, dtype=x.dtype, device=x.device
-        )
-        scratch = torch.empty(2, few, num, classes, dtype=x.dtype, device=x.device)
+        # Matrix products want many rows, and everything else wants them in the cache.
+        rows = max(1, min(size, (2**23 if on_cpu else 2**26) // (num * classes)))
+        few = max(1, min(rows, (2**18 if on_cpu else 2**26) // (num * classes)))
+        products = x.new_empty(1 if second is None else 2, rows * num, classes)
+        scratch = x.new_empty(2, few, num, classes)
         for start in range(0, size, rows):
             block = x[start : start + rows].flatten(0, 1)
             square = block.square()
             inner = torch.mm(block, first.T, out=products[0, : len(block)]).view(-1, num, classes)
-            lengths = (
-                None
-                if second is None
-                else torch.mm(square, second.T, out=products[1, : len(block)]).view(
-                    -1, num, classes
-                )
-            )
+            lengths = None
+            if second is not None:
+                lengths = torch.mm(square, second.T, out=products[1, : len(block)])
+                lengths = lengths.view(-1, num, classes)
             for begin in range(0, len(inner), few):
                 along = inner[begin : begin + few]
                 u, share = scratch[:, : len(along)]
@@ -319,15 +318,14 @@ class _ExpectedLikelihood(torch.autograd.Function):
                 d_logits = torch.softmax(logits, 1)
                 d_logits.scatter_add_(1, labels, -torch.ones_like(own)).div_(size)
                 share.mul_((d_logits * outer)[:, None])  # d loss / d u
-                d_t -= float(
-                    torch.dot(u.flatten(), share.flatten()) if inside else (d_logits * logits).sum()
-                )
+                part = torch.dot(u.flatten(), share.flatten()) if inside else d_logits * logits
+                d_t -= float(part.sum())
                 d_constant += share.sum((0, 1))
                 if lengths is None:
                     along.copy_(share)
                 else:
                     # d inner = share / sqrt(m), and d m = -(power + inner / sqrt(m)) share / 2 m,
-                    # each still to be divided by tau
+                    # each still to be divided by tau.
                     along.add_(power).mul_(inverse)
                     inverse.mul_(share)
                     along.mul_(inverse)
@@ -344,22 +342,12 @@ class _ExpectedLikelihood(torch.autograd.Function):
                 d_second.addmm_(d_square.T, square, alpha=-0.5 / tau)
             d_first.addmm_(d_inner.T, block, alpha=1 / tau)
         if learn:
-            ctx.save_for_backward(
-                d_x.div_(tau).transpose(0, 1),
-                d_first,
-                d_second,
-                d_constant / tau,
-                t.new_tensor(d_t / float(t)),
-            )
+            d_samples, d_temperature = d_x.div_(tau).transpose(0, 1), t.new_tensor(d_t / float(t))
+            ctx.save_for_backward(d_samples, d_first, d_second, d_constant / tau, d_temperature)
         return samples.new_tensor(total / size)
 
     @staticmethod
     @once_in_full
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return (
-            *(None if one is None else grad * one for one in ctx.saved_tensors),
-            None,
-            None,
-            None,
-            None,
-        )
+        slopes = (None if slope is None else grad * slope for slope in ctx.saved_tensors)
+        return (*slopes, None, None, None, None)

@@ -1,12 +1,13 @@
-"""Distributions on the unit sphere: von Mises-Fisher (vMF), non-isotropic vMF, and the distances
-between them that losses are made of.
+"""Distributions on the unit sphere. toolkit/vmf/distances.py has the distances between them.
+
+The von Mises-Fisher distribution (vMF) and the non-isotropic one (nivMF) have the densities
 
     vMF(mu, kappa):
         C_n(kappa) exp(kappa mu.x)                   natural parameter nu = kappa mu
     nivMF(mu, K):
         C_n(k) exp(k s(K x, K mu)) det(K) / |K x|^n   k = |K mu|, K = diag(kappas)
 
-Legend: B samples, C proxies, S draws, D = n dimensions. lc(k) = log C_n(k), A_n = -lc'. Everything
+Letters: B samples, C proxies, S draws, D = n dimensions. lc(k) = log C_n(k), A_n = -lc'. Everything
 is differentiable once; gradients are analytic: with Q(k^2) = A_n(k)/k, d lc/d(k^2) = -Q/2 and
 dQ/d(k^2) = Q (Q' - Q)/2, where Q' belongs to n + 2. Only k^2 enters: nothing is singular at k = 0.
 The series itself is eval/directional.py's. Draws: toolkit/vmf/sampling.py.
@@ -22,43 +23,29 @@ from torch import Tensor
 
 from eval.directional import debye_sums, log_normalizer_at_zero, orders
 from toolkit.vmf.precision import once_in_full, unit
-from toolkit.vmf.sampling import sample
-
-__all__ = [
-    "d_b_vmf",
-    "d_cos",
-    "d_el_nivmf",
-    "d_el_vmf",
-    "d_kl_vmf",
-    "d_l2",
-    "d_nivmf",
-    "log_density_nivmf",
-    "log_normalizer",
-    "mean_resultant",
-    "nivmf_terms",
-    "relative",
-    "relative_log_c",
-    "resultant_ratio",
-    "sample",
-]
 
 Method = Literal["debye", "bounds", "quadratic"]
 Normalizer = Literal["exact", "paper", "released"]
 METHODS, NORMALIZERS = get_args(Method), get_args(Normalizer)
-QUADRATIC = {
-    128: (127.0, -0.01909, -0.003355),
-    512: (868.0, -0.0002662, -0.0009685),
-}  # Eq 12, 13 of the nivMF paper; fitted on kappa 10 ... 50 only
+# Eq 12 and 13 of the nivMF paper, fitted on kappa 10 ... 50 only.
+QUADRATIC = {128: (127.0, -0.01909, -0.003355), 512: (868.0, -0.0002662, -0.0009685)}
 
 
 def relative(square: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """lc(k) - lc(0) and Q = A/k of k^2 = square >= 0 (any shape), by Debye's expansion; no
-    gradient. Error in lc: 1e-9 in float64, rounding in float32.
+    """lc(k) - lc(0) and Q = A/k of k^2, by Debye's expansion, without gradient.
+
+    The error in lc is 1e-9 in float64 and rounding in float32.
+
+    Args:
+        square: k^2 >= 0, of any shape.
+        dim: n, 2 or more.
+
+    Returns:
+        Both, of square's shape.
     """
     v, steps = orders(dim)
-    if (
-        square.dtype == torch.float64 and v < 30
-    ):  # twice the order, a thirtieth of the truncation error
+    if square.dtype == torch.float64 and v < 30:
+        # Twice the order has a thirtieth of the truncation error.
         v, steps = dim / 2 - 1 + (more := ceil(30 - (dim / 2 - 1))), more
     s = (square + v * v).sqrt()
     u = square / (s + v)
@@ -78,9 +65,8 @@ def relative(square: Tensor, dim: int) -> tuple[Tensor, Tensor]:
         order = 2 * (v - steps + step)
         q = 1 / (order + square * q)
         gain = gain * (order * q)
-        if (
-            step % stride == 1
-        ):  # few factors of at most 1 do not underflow, and a logarithm is dearer than a product
+        # A few factors of at most 1 do not underflow, and a logarithm is dearer than a product.
+        if step % stride == 1:
             log_c, gain = log_c + torch.log(gain), 1.0
     if dim == 3:  # closed form: -log(sinh(k) / k)
         k = square.sqrt()
@@ -140,16 +126,16 @@ class _MeanResultant(torch.autograd.Function):
         kappa, resultant = ctx.saved_tensors
         square, q = kappa.square(), resultant / kappa.clamp(min=1e-300)
         q = torch.where(kappa > 0, q, torch.full_like(q, 1 / ctx.dim))
-        slope = q + square * q * (
-            relative(square, ctx.dim + 2)[1] - q
-        )  # = 1 - A^2 - (n-1) A/k, without its cancellation at small k
+        # This is 1 - A^2 - (n-1) A/k without its cancellation at small k.
+        slope = q + square * q * (relative(square, ctx.dim + 2)[1] - q)
         return grad * slope.to(grad.dtype), None
 
 
 def _quadratic(method: Method, dim: int) -> tuple[float, float, float]:
     """The fit for n = dim, once `method` turned out to be none of the others.
 
-    ValueError if it is not "quadratic" either.
+    Raises:
+        ValueError: method is not "quadratic" either.
     """
     if method != "quadratic":
         raise ValueError(f"method={method!r} must be one of {', '.join(METHODS)}")
@@ -157,22 +143,29 @@ def _quadratic(method: Method, dim: int) -> tuple[float, float, float]:
 
 
 def relative_log_c(square: Tensor, dim: int, *, method: Method = "debye") -> Tensor:
-    """lc(k) - lc(0) of k^2 = square (any shape): what losses take differences of, since |lc(0)| is
-    large and cancels.
+    """lc(k) - lc(0) of k^2: what losses take differences of, since |lc(0)| is large and cancels.
 
-    debye: exact (error 1e-9 at worst, n = 3 in closed form). bounds: mean of an upper and a lower
-    bound, Eq 12 of the vMF paper (error up to .1).
-    quadratic: Eq 12/13 of the nivMF paper, far off outside kappa 10 ... 50; the fit for n = 128
-    there, the one for n = 512 elsewhere, as in the release.
+    Args:
+        square: k^2 >= 0, of any shape.
+        dim: n.
+        method: "debye": exact (error 1e-9 at worst, n = 3 in closed form). "bounds": the mean of an
+            upper and a lower bound, Eq 12 of the vMF paper (error up to .1). "quadratic": Eq 12 and
+            13 of the nivMF paper, far off outside kappa 10 ... 50; the fit for n = 128 there, the
+            one for n = 512 elsewhere, as in the release.
+
+    Returns:
+        A tensor of square's shape.
+
+    Raises:
+        ValueError: The method is another.
     """
     if method == "debye":
         result: Tensor = _LogC.apply(square, dim)  # type: ignore[no-untyped-call]
         return result
     if method == "bounds":
         a = (dim - 1) / 2
-        rise_a, rise_b = (
-            square / ((square + c * c).sqrt() + c) for c in (a, a + 1)
-        )  # sqrt(c^2 + k^2) - c
+        # The rise is sqrt(c^2 + k^2) - c.
+        rise_a, rise_b = (square / ((square + c * c).sqrt() + c) for c in (a, a + 1))
         return 0.5 * (
             a * torch.log1p(rise_a / (2 * a))
             - rise_a
@@ -184,8 +177,20 @@ def relative_log_c(square: Tensor, dim: int, *, method: Method = "debye") -> Ten
 
 
 def resultant_ratio(square: Tensor, dim: int, *, method: Method = "debye") -> Tensor:
-    """Q(k^2) = A_n(k)/k, so that the mean A_n(k) mu of a vMF with natural parameter nu is Q(|nu|^2)
-    nu; 1/n at 0.
+    """Q(k^2) = A_n(k)/k, which is 1/n at 0.
+
+    The mean A_n(k) mu of a vMF with natural parameter nu is Q(|nu|^2) nu.
+
+    Args:
+        square: k^2 >= 0, of any shape.
+        dim: n.
+        method: See relative_log_c.
+
+    Returns:
+        A tensor of square's shape.
+
+    Raises:
+        ValueError: The method is another.
     """
     if method == "debye":
         result: Tensor = _Ratio.apply(square, dim)  # type: ignore[no-untyped-call]
@@ -198,8 +203,22 @@ def resultant_ratio(square: Tensor, dim: int, *, method: Method = "debye") -> Te
 
 
 def log_normalizer(kappa: Tensor, dim: int, *, method: Method = "debye") -> Tensor:
-    """log C_n(kappa) for concentrations kappa >= 0 of any shape. method: see relative_log_c; the
-    constant of "bounds" is the vMF paper's with eta = 0.
+    """log C_n(kappa).
+
+    Args:
+        kappa: Concentrations >= 0, of any shape.
+        dim: n.
+        method: See relative_log_c; the constant of "bounds" is the vMF paper's with eta = 0.
+
+    Returns:
+        A tensor of kappa's shape.
+
+    Raises:
+        ValueError: A concentration is negative or NaN, or the method is another.
+
+    Example:
+        >>> log_normalizer(torch.zeros(1, dtype=torch.float64), 3).exp()  # 1 / (4 pi), uniform
+        tensor([0.0796], dtype=torch.float64)
     """
     _checked(kappa)
     at_zero = log_normalizer_at_zero(dim)
@@ -212,8 +231,20 @@ def log_normalizer(kappa: Tensor, dim: int, *, method: Method = "debye") -> Tens
 
 
 def mean_resultant(kappa: Tensor, dim: int, *, method: Method = "debye") -> Tensor:
-    """A_n(kappa) = |E[x]| = I_{n/2}(kappa)/I_{n/2-1}(kappa), of kappa's shape; dA/dkappa = 1 - A^2
-    - (n-1) A/kappa.
+    """A_n(kappa) = |E[x]| = I_{n/2}(kappa)/I_{n/2-1}(kappa).
+
+    Its derivative is 1 - A^2 - (n-1) A/kappa.
+
+    Args:
+        kappa: Concentrations >= 0, of any shape.
+        dim: n.
+        method: See relative_log_c.
+
+    Returns:
+        A tensor of kappa's shape.
+
+    Raises:
+        ValueError: A concentration is negative or NaN, or the method is another.
     """
     _checked(kappa)
     if method == "debye":
@@ -231,15 +262,25 @@ def log_density_nivmf(
     method: Method = "debye",
     relative: bool = False,
 ) -> Tensor:
-    """Log density of nivMF(mu_j, diag(kappas_j)) at unit x: (..., D), (C, D), (C, D) > 0 -> (...,
-    C). nivMF paper, Eq 3 and supplement B.
+    """Log density of nivMF(mu_j, diag(kappas_j)). nivMF paper, Eq 3 and supplement B.
 
-    normalizer="exact": the map x -> Kx/|Kx| of the sphere has Jacobian det(K)/|Kx|^n, so the
-    density integrates to 1 and equals vMF for K = c I. "paper": its heuristic D(K) = det(K)/|K mu|
-    (c^(n-1) too large for K = c I, which favours large concentrations). "released": what the
-    release's EL-nivMF
-    runs (utilities/misc.py): x is not multiplied by K, so k s(x, K mu), an isotropic vMF around K
-    mu, with the same D(K). relative=True leaves log C_n(0) out.
+    Args:
+        x: Unit vectors (..., D).
+        mu: Directions (C, D).
+        kappas: Concentrations > 0 (C, D).
+        normalizer: "exact": the map x -> Kx/|Kx| of the sphere has Jacobian det(K)/|Kx|^n, so the
+            density integrates to 1 and equals vMF for K = c I. "paper": its heuristic D(K) =
+            det(K)/|K mu| (c^(n-1) too large for K = c I, which favours large concentrations).
+            "released": what the release's EL-nivMF runs (utilities/misc.py): x is not multiplied by
+            K, so k s(x, K mu), an isotropic vMF around K mu, with the same D(K).
+        method: See relative_log_c.
+        relative: Leave log C_n(0) out.
+
+    Returns:
+        (..., C).
+
+    Raises:
+        ValueError: The normalizer or the method is another.
     """
     first, second, constant, power = nivmf_terms(mu, kappas, normalizer=normalizer, method=method)
     inner = x @ first.T
@@ -248,17 +289,26 @@ def log_density_nivmf(
     else:
         length = (x.square() @ second.T).clamp(min=1e-30)
         density = constant - (power / 2) * length.log() + inner * length.rsqrt()
-    return density if relative else density + _at_zero(x.shape[-1], method)
+    return density if relative else density + log_c_at_zero(x.shape[-1], method)
 
 
 def nivmf_terms(
     mu: Tensor, kappas: Tensor, *, normalizer: Normalizer = "exact", method: Method = "debye"
 ) -> tuple[Tensor, Tensor | None, Tensor, float]:
-    """What log_density_nivmf(relative=True) is made of: first, second (C, D), constant (C,) and
-    power of
+    """What log_density_nivmf(relative=True) is made of.
 
-    constant_j - (power / 2) log m + (x.first_j) / sqrt(m), m = x^2.second_j; second is None for
-    "released", where m = 1.
+    The density is constant_j - (power / 2) log m + (x.first_j) / sqrt(m), with m = x^2.second_j.
+
+    Args:
+        mu: Directions (C, D).
+        kappas: Concentrations > 0 (C, D).
+        normalizer, method: See log_density_nivmf.
+
+    Returns:
+        first (C, D); second (C, D), or None for "released", where m = 1; constant (C,); and power.
+
+    Raises:
+        ValueError: The normalizer or the method is another.
     """
     if normalizer not in NORMALIZERS:
         raise ValueError(f"normalizer={normalizer!r} must be one of {', '.join(NORMALIZERS)}")
@@ -269,118 +319,21 @@ def nivmf_terms(
         constant = constant + kappas.log().sum(-1) - 0.5 * peak.log()
     if normalizer == "released":
         return kappas * mu, None, constant, 0.0
-    scale = (
-        kappas.log().mean(-1, keepdim=True).exp()
-    )  # the geometric mean: with K/scale, |Kx| stays near 1 and its logarithm exact in float32
-    axes = kappas / scale  # k s(Kx, K mu) = x.(kappas axes mu) / sqrt(m), m = |Kx|^2 / scale^2
-    return (
-        kappas * axes * mu,
-        axes.square(),
-        constant,
-        float(mu.shape[-1]) if normalizer == "exact" else 0.0,
-    )
+    # The scale is the geometric mean: with K/scale, |Kx| stays near 1 and its logarithm exact in
+    # float32. k s(Kx, K mu) = x.(kappas axes mu) / sqrt(m), m = |Kx|^2 / scale^2.
+    scale = kappas.log().mean(-1, keepdim=True).exp()
+    axes = kappas / scale
+    power = float(mu.shape[-1]) if normalizer == "exact" else 0.0
+    return kappas * axes * mu, axes.square(), constant, power
 
 
-def d_cos(z: Tensor, p: Tensor) -> Tensor:
-    """-cos: (B, D), (C, D) -> (B, C). Both sides normalised."""
-    return -unit(z) @ unit(p).T
-
-
-def d_l2(z: Tensor, p: Tensor) -> Tensor:
-    """|p - z|^2 of natural parameters: (B, D), (C, D) -> (B, C)."""
-    return (z.square().sum(-1)[:, None] + p.square().sum(-1) - 2 * z @ p.T).clamp(min=0)
-
-
-def d_nivmf(
-    z: Tensor,
-    mu: Tensor,
-    kappas: Tensor,
-    *,
-    normalizer: Normalizer = "exact",
-    method: Method = "debye",
-    relative: bool = False,
-) -> Tensor:
-    """-log nivMF_j(mu_z): (B, D), (C, D), (C, D) -> (B, C); the sample's norm is not used."""
-    return -log_density_nivmf(
-        unit(z), mu, kappas, normalizer=normalizer, method=method, relative=relative
-    )
-
-
-def d_el_nivmf(
-    z: Tensor,
-    mu: Tensor,
-    kappas: Tensor,
-    *,
-    samples: Tensor | None = None,
-    num_samples: int = 5,
-    temperature: Tensor | float = 1.0,
-    temperature_inside: bool = True,
-    generator: torch.Generator | None = None,
-    normalizer: Normalizer = "exact",
-    method: Method = "debye",
-    relative: bool = False,
-) -> Tensor:
-    """Expected likelihood: -log mean_s nivMF_j(z_s), z_s ~ vMF(z/|z|, |z|), by Monte Carlo: (B, D),
-    (C, D), (C, D) -> (B, C). nivMF paper, Eq 5.
-
-    samples: (S, B, D) unit vectors, else num_samples are drawn. temperature_inside=True gives -t
-    log mean_s nivMF_j(z_s)^(1/t), Algorithm 1 and the release (d/t is then what their softmax
-    takes); False is Eq 5 and 6. The same at t = 1; at small t the former is the best of the
-    samples.
-    """
-    if samples is None:
-        samples = sample(unit(z), z.norm(dim=-1), num_samples, generator=generator)
-    density = log_density_nivmf(
-        samples, mu, kappas, normalizer=normalizer, method=method, relative=relative
-    )
-    if not temperature_inside:
-        temperature = 1.0
-    return temperature * (log(len(samples)) - torch.logsumexp(density / temperature, dim=0))
-
-
-def d_el_vmf(z: Tensor, p: Tensor, *, method: Method = "debye", relative: bool = False) -> Tensor:
-    """Expected likelihood: lc(|z + p|) - lc(|z|) - lc(|p|), natural parameters (B, D), (C, D) ->
-    (B, C). nivMF paper, Eq 35.
-    """
-    return _kernel(z, p, 1.0, method) - (0.0 if relative else _at_zero(z.shape[-1], method))
-
-
-def d_b_vmf(z: Tensor, p: Tensor, *, method: Method = "debye") -> Tensor:
-    """Bhattacharyya: lc(|z + p|/2) - lc(|z|)/2 - lc(|p|)/2, natural parameters (B, D), (C, D) ->
-    (B, C). nivMF paper, Eq 29.
-    """
-    return _kernel(z, p, 0.5, method)
-
-
-def _kernel(z: Tensor, p: Tensor, power: float, method: Method) -> Tensor:
-    dim, square_z, square_p = z.shape[-1], z.square().sum(-1)[:, None], p.square().sum(-1)
-    square = (square_z + square_p + 2 * z @ p.T).clamp(min=0)
-    apart = relative_log_c(square_z, dim, method=method) + relative_log_c(
-        square_p, dim, method=method
-    )
-    return relative_log_c(power**2 * square, dim, method=method) - power * apart
-
-
-def d_kl_vmf(z: Tensor, p: Tensor, *, method: Method = "debye") -> Tensor:
-    """KL(vMF_z || vMF_p) = lc(|z|) - lc(|p|) + A(|z|) (|z| - |p| cos), natural parameters (B, D),
-    (C, D) -> (B, C).
-
-    Eq 39 of the nivMF paper lacks A; its release also returns it with the sign of a similarity, so
-    that training would maximise it: not reproduced.
-    """
-    dim, square = z.shape[-1], z.square().sum(-1)[:, None]
-    apart = relative_log_c(square, dim, method=method) - relative_log_c(
-        p.square().sum(-1), dim, method=method
-    )
-    return apart + resultant_ratio(square, dim, method=method) * (square - z @ p.T)
-
-
-def _at_zero(dim: int, method: Method) -> float:
+def log_c_at_zero(dim: int, method: Method) -> float:
+    """log C_n(0) by the given method."""
     return float(log_normalizer(torch.zeros((), dtype=torch.float64), dim, method=method))
 
 
 def root(square: Tensor) -> Tensor:
-    """sqrt with gradient 0 at 0."""
+    """sqrt with gradient 0 at 0, of any shape."""
     return torch.where(square > 0, square.clamp(min=1e-30).sqrt(), square * 0)
 
 

@@ -1,13 +1,15 @@
-"""Exact draws from the von Mises-Fisher distribution (Ulrich 1984, Wood 1994), with unbiased
-gradients; and from its cousin, the Power Spherical.
+"""Exact draws from the von Mises-Fisher distribution, and from the Power Spherical one.
 
-A draw is w mu + sqrt(1 - w^2) t: t uniform among the unit vectors orthogonal to mu, the cosine w
-from f(w) = exp(kappa w) (1 - w^2)^((n-3)/2). n = 3 inverts the distribution function; otherwise w
-is drawn by rejection, at least .66 of the proposals being accepted. Gradient with respect to kappa:
-implicit reparameterisation, dw/dkappa = -(dF/dkappa)/f(w) = -int_{-1}^{w} (t - A) f(t) dt / f(w),
-by Gauss-Legendre quadrature. The sampler of the papers' releases (s_vae_pytorch) takes b = (n-1)/(4
-kappa) for kappa > 10, which is valid for kappa >> n only: at n = 512 and kappa = 11 its mean cosine
-is -.84, the true one .02. Nothing here reproduces it.
+Ulrich 1984, Wood 1994; with unbiased gradients. A draw is w mu + sqrt(1 - w^2) t: t is uniform
+among the unit vectors orthogonal to mu, and the cosine w is from f(w) = exp(kappa w) (1 -
+w^2)^((n-3)/2). n = 3 inverts the distribution function; otherwise w is drawn by rejection, with at
+least .66 of the proposals accepted. The gradient with respect to kappa is implicit
+reparameterisation, dw/dkappa = -(dF/dkappa)/f(w) = -int_{-1}^{w} (t - A) f(t) dt / f(w), by
+Gauss-Legendre quadrature.
+
+The sampler of the papers' releases (s_vae_pytorch) takes b = (n-1)/(4 kappa) for kappa > 10, which
+is valid for kappa >> n only: at n = 512 and kappa = 11 its mean cosine is -.84, the true one .02.
+Nothing here reproduces it.
 """
 
 from __future__ import annotations
@@ -34,12 +36,26 @@ def sample(
     generator: Generator | None = None,
     family: Family = "vmf",
 ) -> Tensor:
-    """num_samples draws per distribution: unit mu (..., D), kappa (...) >= 0 -> (num_samples, ...,
-    D) unit vectors, differentiable in mu and kappa. D >= 2.
+    """Draw unit vectors, differentiable in mu and kappa.
 
-    family="power_spherical" (De Cao & Aziz 2020) has the density (1 + mu.x)^kappa: no rejection,
-    mean kappa/(n - 1 + kappa); not the same distribution. A zero row of mu stands for any
-    direction. generator: of mu's device.
+    Args:
+        mu: Unit vectors (..., D), D >= 2. A zero row stands for any direction.
+        kappa: Concentrations >= 0 (...).
+        num_samples: Draws per distribution.
+        generator: Of random numbers, on mu's device; None takes torch's default.
+        family: "vmf", or "power_spherical" (De Cao & Aziz 2020) of the density (1 + mu.x)^kappa: no
+            rejection, mean kappa/(n - 1 + kappa); not the same distribution.
+
+    Returns:
+        (num_samples, ..., D).
+
+    Raises:
+        ValueError: The shapes do not fit, a concentration is negative, NaN or infinite, or the
+            family is another.
+
+    Example:
+        >>> sample(torch.eye(3), torch.full((3,), 5.0), 2).shape
+        torch.Size([2, 3, 3])
     """
     dim = mu.shape[-1]
     if dim < 2 or mu.shape[:-1] != kappa.shape:
@@ -47,9 +63,10 @@ def sample(
             "sample: mu must be (..., D) with D >= 2 and kappa (...), but their shapes are "
             f"{tuple(mu.shape)} and {tuple(kappa.shape)}"
         )
+    # In float32, so that the stream of random numbers is the same for every precision.
     noise = torch.randn(
         num_samples, *mu.shape, dtype=torch.float32, device=mu.device, generator=generator
-    ).to(mu.dtype)  # one stream for every precision
+    ).to(mu.dtype)
     along, across = cosines(kappa, dim, num_samples, generator=generator, family=family)
     mu = torch.where(
         mu.square().sum(-1, keepdim=True) > 0.25,
@@ -69,8 +86,18 @@ def cosines(
     generator: Generator | None = None,
     family: Family = "vmf",
 ) -> tuple[Tensor, Tensor]:
-    """w and sqrt(1 - w^2) of num_samples draws per concentration: (...) -> two of (num_samples,
-    ...), float64, differentiable in kappa.
+    """Draw the cosines w of draws with their directions, and sqrt(1 - w^2).
+
+    Args:
+        kappa: Concentrations >= 0 (...).
+        dim: n >= 2.
+        num_samples, generator, family: See sample.
+
+    Returns:
+        Two of (num_samples, ...), float64, differentiable in kappa.
+
+    Raises:
+        ValueError: A concentration is negative, NaN or infinite, or the family is another.
     """
     if family not in FAMILIES:
         raise ValueError(f"sample: family={family!r} must be one of {', '.join(FAMILIES)}")
@@ -85,14 +112,17 @@ def cosines(
         half = torch.full(
             (num_samples, *kappa.shape), (dim - 1) / 2, dtype=torch.float64, device=kappa.device
         )
+        # torch reparameterises gamma numbers: their gradient is exact.
         with_, against = (
             torch._standard_gamma(shape, generator=generator) for shape in (half + kappa, half)
-        )  # reparameterised by torch
+        )
         along = (with_ - against) / (with_ + against)
     else:
         with torch.no_grad():
             drawn = (_inverse if dim == 3 else _rejection)(kappa, dim, num_samples, generator)
-        along = _Implicit.apply(kappa.expand(drawn.shape), drawn, dim)  # type: ignore[no-untyped-call]
+        along = _Implicit.apply(  # type: ignore[no-untyped-call]
+            kappa.expand(drawn.shape), drawn, dim
+        )
     square = (1 - along) * (1 + along)
     return along, torch.where(
         square > 1e-30, square.clamp(min=1e-30).sqrt(), torch.zeros_like(square)
@@ -100,6 +130,7 @@ def cosines(
 
 
 def _inverse(kappa: Tensor, dim: int, num_samples: int, generator: Generator | None) -> Tensor:
+    """Cosines for n = 3 by the inverse of the distribution function."""
     uniform = torch.rand(
         num_samples, *kappa.shape, dtype=torch.float64, device=kappa.device, generator=generator
     )
@@ -108,31 +139,29 @@ def _inverse(kappa: Tensor, dim: int, num_samples: int, generator: Generator | N
 
 
 def _rejection(kappa: Tensor, dim: int, num_samples: int, generator: Generator | None) -> Tensor:
-    """Every round draws for all, accepted or not: the same seed gives each distribution the same
+    """Cosines by rejection.
+
+    Every round draws for all, accepted or not: the same seed gives each distribution the same
     proposals whatever its neighbours accept.
     """
     n = dim - 1
     b = n / (2 * kappa + (4 * kappa * kappa + n * n).sqrt())
-    # 1 - x, where x = (1 - b)/(1 + b) is the proposals' parameter: everything below is in 1 - x and
-    # 1 - w, so that no kappa cancels
+    # `rest` is 1 - x, where x = (1 - b)/(1 + b) is the proposals' parameter: everything below is in
+    # 1 - x and 1 - w, so that no kappa cancels.
     rest = 2 * b / (1 + b)
     half = torch.full((num_samples, *kappa.shape), n / 2, dtype=torch.float64, device=kappa.device)
     result = torch.zeros_like(half)
     waiting = torch.ones_like(half, dtype=torch.bool)
     while bool(waiting.any()):
-        left, right = (
-            torch._standard_gamma(half, generator=generator),
-            torch._standard_gamma(half, generator=generator),
-        )
+        left, right = (torch._standard_gamma(half, generator=generator) for _ in range(2))
         uniform = torch.rand(
             half.shape, dtype=torch.float64, device=half.device, generator=generator
         )
-        share = (
-            left * (1 + b) / (right + b * left)
-        )  # (1 - w)/(1 - x), w = (1 - (1 + b) beta)/(1 - (1 - b) beta), beta = left/(left + right)
-        log_ratio = kappa * rest * (1 - share) + n * torch.log(
-            (1 + (1 - rest) * share) / (2 - rest)
-        )
+        # The share is (1 - w)/(1 - x), w = (1 - (1 + b) beta)/(1 - (1 - b) beta), where beta =
+        # left/(left + right).
+        share = left * (1 + b) / (right + b * left)
+        log_ratio = kappa * rest * (1 - share)
+        log_ratio = log_ratio + n * torch.log((1 + (1 - rest) * share) / (2 - rest))
         accepted = waiting & (log_ratio >= torch.log(uniform))
         result = torch.where(accepted, 1 - rest * share, result)
         waiting = waiting & ~accepted
@@ -156,9 +185,17 @@ class _Implicit(torch.autograd.Function):
 
 
 def slope(kappa: Tensor, w: Tensor, dim: int) -> Tensor:
-    """dw/dkappa of a cosine w (kappa's shape, float64) at fixed quantile.
+    """dw/dkappa of a cosine w at fixed quantile.
 
     The integral runs over the tail beyond w, in the angle: smooth for every n >= 2.
+
+    Args:
+        kappa: Concentrations, float64.
+        w: Cosines of kappa's shape, float64.
+        dim: n.
+
+    Returns:
+        A tensor of kappa's shape.
     """
     square = kappa.square()
     q, above = (
@@ -166,16 +203,12 @@ def slope(kappa: Tensor, w: Tensor, dim: int) -> Tensor:
         for n in (dim, dim + 2)
     )
     mean = kappa * q
-    reach = (
-        12 * (q + square * q * (above - q)).clamp(min=1e-300).sqrt()
-    )  # 12 standard deviations: dA/dkappa is the variance
+    # 12 standard deviations: dA/dkappa is the variance.
+    reach = 12 * (q + square * q * (above - q)).clamp(min=1e-300).sqrt()
     upper = w > mean
     start = torch.acos(w.clamp(-1, 1))
-    end = torch.acos(
-        torch.where(upper, torch.maximum(mean + reach, w), torch.minimum(mean - reach, w)).clamp(
-            -1, 1
-        )
-    )
+    far = torch.where(upper, torch.maximum(mean + reach, w), torch.minimum(mean - reach, w))
+    end = torch.acos(far.clamp(-1, 1))
     nodes, weights = (torch.as_tensor(x, device=kappa.device) for x in (NODES, WEIGHTS))
     angle = (0.5 * (start + end))[..., None] + (0.5 * (end - start))[..., None] * nodes
     cosine, sine = torch.cos(angle), torch.sin(angle).clamp(min=1e-300)
@@ -183,15 +216,12 @@ def slope(kappa: Tensor, w: Tensor, dim: int) -> Tensor:
     height = kappa[..., None] * (cosine - w[..., None]) + (dim - 3) * torch.log(
         sine / sine_w[..., None]
     )
-    integral = (
-        ((cosine - mean[..., None]) * height.exp() * sine * weights).sum(-1)
-        * 0.5
-        * (end - start).abs()
-    )
+    area = ((cosine - mean[..., None]) * height.exp() * sine * weights).sum(-1)
+    integral = area * 0.5 * (end - start).abs()
     integral = torch.where(upper, integral, -integral)
-    return torch.where(
-        torch.isfinite(integral) & (w.abs() < 1), integral, torch.zeros_like(integral)
-    )  # w rounds to 1: kappa beyond 1e15
+    # w rounds to 1 where kappa is beyond 1e15.
+    usable = torch.isfinite(integral) & (w.abs() < 1)
+    return torch.where(usable, integral, torch.zeros_like(integral))
 
 
 def generator_of(seed: Tensor, device: torch.device) -> Generator:
@@ -200,8 +230,15 @@ def generator_of(seed: Tensor, device: torch.device) -> Generator:
 
 
 def ranks(z: Tensor) -> Tensor:
-    """(B,) the place of every row of (B, D) in an order that its content alone decides: noise dealt
-    out by it does not depend on the order of rows.
+    """Order rows by what they contain.
+
+    Noise that is dealt out in this order does not depend on the order of rows.
+
+    Args:
+        z: (B, D).
+
+    Returns:
+        The place of every row in the order (B,).
     """
     weights = torch.cos(torch.arange(z.shape[1], dtype=torch.float64, device=z.device))
     direction = torch.nn.functional.normalize(z.detach().double(), dim=1)
@@ -209,7 +246,7 @@ def ranks(z: Tensor) -> Tensor:
 
 
 def move_on(value: Tensor, seed: Tensor) -> Tensor:
-    """value as it is; a backward pass through it adds 1 to the seed.
+    """Give back value as it is; a backward pass through it adds 1 to the seed.
 
     So a loss without a step in between repeats itself, and the next step draws afresh.
     """

@@ -17,6 +17,7 @@ from torch import Tensor
 from eval.similarity import pairs
 from toolkit.losses.adaptive import AdaFace, CircleSoftmax, CurricularFace, MagFace
 from toolkit.losses.broadface import BroadFace
+from toolkit.losses.contract import param_groups
 from toolkit.losses.hyperbolic import Hyperbolic, exp_map, project
 from toolkit.losses.margin import ArcFace, CosFace, SubCenterArcFace, angle
 from toolkit.losses.proxy import (
@@ -560,7 +561,7 @@ def test_arcface_warm_up() -> None:
         value(None),
     )
     assert value(5) == value(None)
-    with pytest.raises(RuntimeError, match=r"call loss.at_step\(step\) before every training step"):
+    with pytest.raises(RuntimeError, match="at_step"):
         value(None, warmup_steps=10)
     waiting = ArcFace(5, 4, warmup_steps=10).double()
     waiting.load_state_dict(full.state_dict())
@@ -590,7 +591,7 @@ def test_learned_scales_have_their_own_rate() -> None:
     for loss in (Cosine(5, 4, tau_lr=0.02), ArcFace(5, 4, learn_scale=True, tau_lr=0.02)):
         group = next(
             group
-            for group in loss.param_groups(Optim())
+            for group in param_groups(loss, Optim())
             if any(one is loss.tau for one in group["params"])
         )
         assert (group["lr"], group["weight_decay"], group["momentum"], group["nesterov"]) == (
@@ -600,7 +601,7 @@ def test_learned_scales_have_their_own_rate() -> None:
             False,
         )
         optimizer = torch.optim.SGD(
-            loss.param_groups(Optim(nesterov=True)), lr=0.1, momentum=0.9, nesterov=True
+            param_groups(loss, Optim(nesterov=True)), lr=0.1, momentum=0.9, nesterov=True
         )
         loss(*batch()).backward()
         optimizer.step()
@@ -615,11 +616,11 @@ def test_hyperbolic_class_vectors_take_no_decay() -> None:
     """
     optim = Optim(lr=0.1, weight_decay=0.3, proxy_lr_scale=2.0)
     loss = Hyperbolic(5, 4)
-    (group,) = loss.param_groups(optim)
+    (group,) = param_groups(loss, optim)
     assert (group["lr"], group["weight_decay"]) == (0.2, 0.0)
     assert {id(one) for one in group["params"]} == {id(loss.proxies), id(loss.normals)}
     assert [
-        make(5, 4).param_groups(optim)[0]["weight_decay"] for make in (Softmax, Cosine, ArcFace)
+        param_groups(make(5, 4), optim)[0]["weight_decay"] for make in (Softmax, Cosine, ArcFace)
     ] == [0.3] * 3
 
 
@@ -737,7 +738,7 @@ class TestEveryProxyLoss:
 
     @pytest.mark.slow
     def test_axis_of_classes_does_not_break_the_compiled_graph(self, make: Any) -> None:
-        """The functions of losses.common that stand for indexing by y are traced, not called: the
+        """The functions of losses.classes that stand for indexing by y are traced, not called: the
         graph is whole where the formula's is.
         """
         if make in (CurricularFace, BroadFace, ProxyAnchor):

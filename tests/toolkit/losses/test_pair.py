@@ -420,9 +420,7 @@ class TestShared:
                 assert all(bool(torch.isfinite(grad).all()) for grad in grads)
 
     def test_a_negative_label_is_refused(self, name: str) -> None:
-        with pytest.raises(
-            ValueError, match=r"(2 of 9 are negative|2 of 9 labels are outside).*first: -1"
-        ):
+        with pytest.raises(ValueError, match=r"2 of 9 .*first: -1"):
             LOSSES[name]().double()(batch()[0], torch.tensor([0, -1, 1, 1, -2, 0, 0, 0, 0]))
 
 

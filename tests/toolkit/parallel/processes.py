@@ -26,6 +26,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.nn.parallel import DistributedDataParallel
 
 import toolkit.losses
+from toolkit.losses.contract import Spreadable
 from toolkit.losses.margin import ArcFace, CosFace
 from toolkit.losses.proxy import CenterLoss
 from toolkit.losses.softmax import Cosine, Softmax
@@ -71,7 +72,7 @@ VARIANTS: dict[str, Part] = {
 def shardable() -> dict[str, Part]:
     """Losses whose classes can be sharded."""
     return {
-        **{name: one for name, one in found().items() if getattr(one, "SHARDS", False)},
+        **{name: one for name, one in found().items() if isinstance(one, Spreadable)},
         **VARIANTS,
     }
 

