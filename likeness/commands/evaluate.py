@@ -98,7 +98,7 @@ def evaluate_files(
             )
         scores[name], lists[name] = Scores(values, listed.target), listed
         if of_each:
-            from eval.reports.scores import embedded_sides  # slow to import, needed here only
+            from eval.reports.quality import embedded_sides  # slow to import, needed here only
 
             embedded_sides(listed, of_each[i])  # for its error, before the long work
     against = next((name for name, path in names.items() if path == reference), next(iter(names)))
@@ -166,13 +166,15 @@ def evaluate_files(
             scores,
             command=command,
             version=likeness_version(),
-            inputs=inputs,
-            trials=lists,
-            embeddings=dict(zip(scores, of_each, strict=True)) if of_each else None,
-            labels=subject_of or None,
-            media=shown,
-            groups=grouped,
-            paired=compared,
+            evidence=verification.Evidence(
+                inputs=inputs,
+                trials=lists,
+                embeddings=dict(zip(scores, of_each, strict=True)) if of_each else {},
+                labels=subject_of or None,
+                media=shown,
+                groups=grouped,
+                paired=compared,
+            ),
         )
     return (
         report.table(results)

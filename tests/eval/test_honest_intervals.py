@@ -23,8 +23,9 @@ from eval.per_item import PerItem
 from eval.protocols.ijb import PRESETS, verification_1_1
 from eval.protocols.search import identified
 from eval.protocols.search import table as identified_table
-from eval.reports.comparison import forest_figure, table, to_json
+from eval.reports.comparison import forest_figure, to_json
 from eval.reports.items import html as items_html
+from eval.reports.text import table
 from eval.results import Switches, ends_text, evaluate_scores
 from eval.results import table as result_table
 from eval.types import Embeddings, Scores, Trials

@@ -16,7 +16,7 @@ import pytest
 from eval.bootstrap import interval
 from eval.reports.media import Media
 from eval.reports.page import NO_PLOTS
-from eval.reports.verification import html
+from eval.reports.verification import Evidence, html
 from eval.results import SCHEMA, Switches, evaluate_scores, table, to_json
 from eval.types import Embeddings, Scores, Trials
 from eval.verification import actual_dcf, cllr, eer, min_cllr, min_dcf, tar_at_far
@@ -253,14 +253,15 @@ class Page(HTMLParser):
         self.text += data
 
 
-def write(path, results, scores, **more):
+def write(path, results, scores, *, num_hardest=10, **evidence):
     html(
         path,
         results,
         scores,
         command="likeness evaluate a.txt && echo <done>",
         version="0.1.0",
-        **more,
+        evidence=Evidence(**evidence),
+        num_hardest=num_hardest,
     )
     return path.read_text()
 
@@ -418,7 +419,7 @@ def test_mismatched_systems_and_trials_are_refused(tmp_path, results, scores, tr
     with pytest.raises(ValueError, match="give the same systems everywhere"):
         write(tmp_path / "r.html", results, {"one": scores["one"]})
     short = Trials(trials.enrol_ids, trials.probe_ids, trials.enrol[:-1], trials.probe[:-1])
-    with pytest.raises(ValueError, match="one has 119 trials and 120 scores; they must pair up"):
+    with pytest.raises(ValueError, match="119 trials and 120 scores"):
         write(tmp_path / "r.html", results, scores, trials={"one": short})
     assert not list(tmp_path.iterdir())
 
