@@ -20,7 +20,7 @@ from typing import Any
 from eval.calibration import Calibration
 from eval.types import Embeddings
 from likeness import verify as verification
-from likeness.service.guard import Limits
+from likeness.service.limits import Limits
 from toolkit.data.batch import Item
 from toolkit.data.images import SUFFIXES, check_size
 from toolkit.models.checkpoint import Loaded

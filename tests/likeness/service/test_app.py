@@ -478,7 +478,7 @@ def test_the_server_closes_connections_on_which_nothing_comes(
     import uvicorn
 
     from likeness.service.app import serve
-    from likeness.service.guard import Limits
+    from likeness.service.limits import Limits
 
     real, answers, threads = uvicorn.Server.run, list[bytes](), torch.get_num_threads()
 
@@ -511,7 +511,7 @@ def test_the_server_closes_connections_on_which_nothing_comes(
 
 
 def test_a_recording_of_many_channels_is_refused_by_its_header(model: Path) -> None:
-    from likeness.service.guard import Limits
+    from likeness.service.limits import Limits
     from likeness.service.work import Service
 
     held = io.BytesIO()
@@ -531,7 +531,9 @@ def ask_guard(
     """Statuses of requests at once to a Guard before an application that reads the body and waits a
     little. tokens: one for each request.
     """
-    from likeness.service.guard import Guard, Limits, Metrics
+    from likeness.service.guard import Guard
+    from likeness.service.limits import Limits
+    from likeness.service.metrics import Metrics
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         while (await receive()).get("more_body"):
@@ -658,7 +660,7 @@ def test_work_that_takes_too_long_is_given_up() -> None:
     """What had begun goes on, and the answer says so; what had not never begins, and its upload is
     not kept.
     """
-    from likeness.service.guard import Limits
+    from likeness.service.limits import Limits
 
     end, begun = threading.Event(), list[bytes]()
 
@@ -692,7 +694,7 @@ def test_work_that_takes_too_long_is_given_up() -> None:
 def test_large_uploads_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     from starlette.formparsers import MultiPartParser
 
-    from likeness.service.guard import Limits
+    from likeness.service.limits import Limits
 
     class Sizes:
         limits, gallery = Limits(max_bytes=6 << 20), None
@@ -724,7 +726,7 @@ def test_large_uploads_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_the_system_refuses_is_an_answer_too(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from likeness.service.guard import Limits
+    from likeness.service.limits import Limits
 
     class Full:
         limits = Limits()

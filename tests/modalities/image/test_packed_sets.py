@@ -151,7 +151,7 @@ def write_cifar(
     folder = root / ("cifar-10-batches-bin" if coarse is None else "cifar-100-binary")
     folder.mkdir(parents=True)
     heads = [fine] if coarse is None else [coarse, fine]
-    content = np.column_stack((*heads, pixels)).astype(np.uint8).tobytes()
+    content = np.column_stack([part.astype(np.uint8) for part in (*heads, pixels)]).tobytes()
     if coarse is None:
         (folder / "batches.meta.txt").write_text("\n".join(NAMES) + "\n\n")
         names = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
@@ -160,15 +160,17 @@ def write_cifar(
             text = "\n".join(f"{kind}_{i}" for i in range(count))
             (folder / f"{kind}_label_names.txt").write_text(text + "\n")
         names = ["train.bin", "test.bin"]
-    for name in names:
-        (folder / name).write_bytes(content)
+    (folder / names[0]).write_bytes(content)
+    for name in names[1:]:
+        (folder / name).hardlink_to(folder / names[0])
     return folder
 
 
 def compressed(folder: Path, archive: Path) -> Path:
     archive.parent.mkdir()
     with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
-        tar.add(folder, folder.name)
+        for name in ("batches.meta.txt", "test_batch.bin"):
+            tar.add(folder / name, f"{folder.name}/{name}")
     return archive
 
 
@@ -177,8 +179,7 @@ def test_cifar10_unpacked_and_packed(tmp_path: Path) -> None:
     pixels, labels = np.zeros((10_000, 3072), dtype=np.uint8), np.arange(10_000) % 10
     pixels[[0, 77, 9_999]] = np.random.default_rng(0).integers(0, 256, (3, 3072), dtype=np.uint8)
     folder = write_cifar(tmp_path / "folder", pixels, labels, None)
-    for i in range(1, 6):
-        (folder / f"data_batch_{i}.bin").unlink()
+    (folder / "data_batch_1.bin").unlink()
     archive = compressed(folder, tmp_path / "packed" / "cifar-10-binary.tar.gz")
     for data in (folder.parent, archive.parent):
         items = cifar.items(data, split="test")
@@ -193,7 +194,7 @@ def test_cifar10_unpacked_and_packed(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"cifar-10-binary.tar.gz"):
         cifar.verify(folder.parent)
     test = folder / "test_batch.bin"
-    test.write_bytes(test.read_bytes()[:-3073])
+    test.write_bytes(test.read_bytes()[:-3073])  # of all files, which are one
     with pytest.raises(ValueError, match=r"9999 images.*10000 with 0 to 9"):
         cifar.items(folder.parent, split="test")
     test.write_bytes(test.read_bytes()[:-1])
