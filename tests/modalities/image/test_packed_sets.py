@@ -115,15 +115,9 @@ def test_mnist_damage(tmp_path: Path) -> None:
     write_idx(tmp_path, "train", pixels, labels[:8], compressed=True)
     with pytest.raises(ValueError, match=r"9 images.*8 labels"):
         mnist.items(tmp_path)
-    with pytest.raises(
-        ValueError, match=r"2 of 4 files are missing \('t10k-images-idx3-ubyte.gz', 't10k-labels"
-    ):
+    with pytest.raises(ValueError, match="2 of 4 files are missing"):
         mnist.verify(tmp_path)
-    with pytest.raises(
-        FileNotFoundError,
-        match=r"neither t10k-images-idx3-ubyte.gz nor t10k-images-idx3-ubyte is there; fetch the "
-        r"four files of MNIST",
-    ):
+    with pytest.raises(FileNotFoundError, match="neither t10k-images-idx3-ubyte.gz"):
         mnist.items(tmp_path, split="test")
 
 
