@@ -228,7 +228,7 @@ def compare(
     """Train variants x seeds under equal data order and budget; a table with standard errors,
     intervals over subjects and paired differences.
     """
-    from eval.reports.comparison import table
+    from eval.reports.text import table
     from toolkit.training import compare as comparing
     from toolkit.training.variants import load_variants
 

@@ -208,12 +208,14 @@ class Evaluation:
             self.compared.scores,
             command="likeness.evaluate(...) in Python",
             version=likeness_version(),
-            trials=self.compared.trials,
-            embeddings=embeddings,
-            labels=self.compared.subject_of or None,
-            media=None if media is None else media_of(Path(media)),
-            groups=self.compared.grouped,
-            paired=self.compared.paired,
+            evidence=verification.Evidence(
+                trials=self.compared.trials,
+                embeddings=embeddings or {},
+                labels=self.compared.subject_of or None,
+                media=None if media is None else media_of(Path(media)),
+                groups=self.compared.grouped,
+                paired=self.compared.paired,
+            ),
         )
         return page
 

@@ -1,23 +1,24 @@
 """Blocks of a report that are made of embeddings and their norms: grids of the lowest and highest
 norms, norms of right and wrong answers, maps of the space.
 
-Each function turns data into an HTML fragment for eval.reports.page.document; what it shows is
-bounded, whatever the number of items. The norm as a measure of quality: vMF paper (Figs 1, 3 and
-Table 1), nivMF paper (Figs 6, 9, 10).
+Each function turns data into HTML for eval.reports.page.document. What it shows is bounded,
+whatever the number of items. The norm as a measure of quality: vMF paper (Figs 1, 3 and Table 1),
+nivMF paper (Figs 6, 9, 10).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import ArrayLike, NDArray
 
 from eval.classification import auroc, equal_mass
+from eval.reports.blocks import block, prose
 from eval.reports.media import Media
-from eval.reports.page import COLOURS, GREY, drawn, legend, plot, prose
+from eval.reports.plots import COLOURS, GREY, drawn, legend, plot
 from eval.reports.scores import histogram_edges
 from eval.types import Bools, Embeddings, Floats
 
@@ -26,12 +27,23 @@ _NUM_ROWS = 8  # players or names, which take a line each
 _DISC = 0.9  # opacity of a point
 
 
-def norm_grid(ids: Sequence[str], norms: ArrayLike, media: Media, *, num: int = 16) -> str:
-    """The num items of lowest and the num of highest norm, as images with the norm below, else as
-    at most 8 players or names.
+def norm_grid(ids: Sequence[str], norms: ArrayLike, media: Media, *, num: int = 16) -> Markup:
+    """The items of lowest and of highest norm, as images with the norm below.
 
-    ids: N. norms: (N,). With fewer than 2 num items each end has half of them; of equal norms the
-    earlier come first. ValueError: shapes, no items, NaN.
+    Where an item has no image, its player or its name takes a line, of which there are at most 8.
+
+    Args:
+        ids: N of them.
+        norms: (N,).
+        media: shows an item by its id.
+        num: items at each end. With fewer than 2 num items each end has half of them. Of equal
+            norms the earlier come first.
+
+    Returns:
+        HTML.
+
+    Raises:
+        ValueError: the shapes differ, there are no items, or a norm is NaN or infinite.
     """
     values = _finite("norms", norms, len(ids))
     num = max(1, min(num, len(ids) // 2))
@@ -40,32 +52,34 @@ def norm_grid(ids: Sequence[str], norms: ArrayLike, media: Media, *, num: int = 
         ("Lowest norms", np.argsort(values, kind="stable")),
         ("Highest norms", np.argsort(-values, kind="stable")),
     ):
-        tiles: list[str] = []
+        items: list[dict[str, Any]] = []
         images = True
         for i in order[:num].tolist():
-            if not images and len(tiles) >= _NUM_ROWS:
+            if not images and len(items) >= _NUM_ROWS:
                 break
             shown = media.show(ids[i])
             images &= shown.startswith("<img")
-            name = "" if images else f' <span class="id">{escape(ids[i])}</span>'
-            tiles.append(
-                "<figure "
-                f'title="{escape(ids[i])}">{shown}<figcaption>{f"{values[i]:#.4g}".rstrip(".")}'
-                f"{name}</figcaption></figure>"
-            )
-        parts.append(
-            f"<div><h4>{title}</h4><div "
-            f'class="tiles{"" if images else " rows"}">{"".join(tiles)}</div></div>'
-        )
-    return f'<div class="two">{"".join(parts)}</div>'
+            norm = f"{values[i]:#.4g}".rstrip(".")
+            items.append({"id": ids[i], "shown": shown, "norm": norm, "named": not images})
+        parts.append(block("tiles", heading=title, items=items, rows=not images))
+    return block("two", parts=parts)
 
 
-def norms_by_correct(norms: ArrayLike, correct: ArrayLike, *, num_bins: int = 10) -> str:
+def norms_by_correct(norms: ArrayLike, correct: ArrayLike, *, num_bins: int = 10) -> Markup:
     """Histograms of the norms of right and of wrong answers (nivMF paper, Fig. 9), the share of
     right answers by norm, and the AUROC of the norm.
 
-    norms: (N,). correct: (N,) booleans, of predictions, rank-1 retrievals or decisions. ValueError:
-    shapes, no items, NaN.
+    Args:
+        norms: (N,).
+        correct: (N,) booleans, of predictions, rank-1 retrievals or decisions.
+        num_bins: groups by norm of which the share of right answers is drawn.
+
+    Returns:
+        HTML.
+
+    Raises:
+        ValueError: the shapes differ, there are no items, a norm is NaN or infinite, or `correct`
+            is no array of booleans.
     """
     right = np.asarray(correct)
     values = _finite("norms", norms, right.size)
@@ -75,28 +89,36 @@ def norms_by_correct(norms: ArrayLike, correct: ArrayLike, *, num_bins: int = 10
             f"{values.size} norms"
         )
     right = right.astype(np.bool_)
-    told = f"{right.sum():,} of {right.size:,} answers are right ({100 * right.mean():.2f} %)."
+    text = f"{right.sum():,} of {right.size:,} answers are right ({100 * right.mean():.2f} %)."
     if right.all() or not right.any():
         return prose(
-            told + " All are of one kind, so their norms cannot be set against each other."
+            text + " All are of one kind, so their norms cannot be set against each other."
         )
-    told += (
+    text += (
         f" AUROC of the norm: {auroc(values, right):.3f} (1: every right answer has a higher norm "
         "than every wrong one; 0.5: the norm says nothing)."
     )
-    histogram = drawn(_norms_figure, values, right, alt="Norms of right and wrong answers")
-    return (
-        prose(told) + "<div "
-        f'class="two">{histogram}'
-        f"{drawn(_accuracy_figure, values, right, num_bins, alt='Accuracy by norm')}</div>"
-    )
+    figures = [
+        drawn(_norms_figure, values, right, alt="Norms of right and wrong answers"),
+        drawn(_accuracy_figure, values, right, num_bins, alt="Accuracy by norm"),
+    ]
+    return prose(text) + block("two", parts=figures)
 
 
 def accuracy_by_norm(
     norms: ArrayLike, correct: ArrayLike, *, num_bins: int = 10
 ) -> tuple[Floats, Floats]:
-    """(K,) mean norm and share of right answers of K = min(N, num_bins) groups of about equal size
-    by rising norm: the bins of classification.equal_mass.
+    """The share of right answers of groups of about equal size, by rising norm.
+
+    The groups are the bins of classification.equal_mass.
+
+    Args:
+        norms: (N,).
+        correct: (N,) booleans.
+        num_bins: how many groups; K = min(N, num_bins).
+
+    Returns:
+        (K,) mean norms and (K,) shares.
 
     >>> accuracy_by_norm([1.0, 1.0, 2.0, 4.0], [False, True, True, True], num_bins=2)
     (array([1., 3.]), array([0.5, 1. ]))
@@ -149,25 +171,34 @@ def embedding_map(
     num_points: int = 1000,
     num_classes: int = 20,
     seed: int = 0,
-) -> str:
-    """A plane map of unit embeddings: PCA to 50 dimensions at most, then t-SNE (van der Maaten &
-    Hinton 2008, scikit-learn), classes in colours.
+) -> Markup:
+    """A plane map of unit embeddings, with the classes in colours.
 
-    labels: id -> class, None if unknown. At most num_classes classes of two items or more, drawn by
-    `seed`, with equally many items each, num_points in all.
+    It is made by PCA to 50 dimensions at most, then by t-SNE (van der Maaten & Hinton 2008,
+    scikit-learn).
+
+    Args:
+        embeddings: N of them.
+        labels: id -> class; None if unknown.
+        num_points: items in all, equally many of each class.
+        num_classes: classes of two items or more, drawn at random.
+        seed: of the draw.
+
+    Returns:
+        HTML.
     """
     rows, classes = _chosen(embeddings.ids, labels, num_points, num_classes, seed)
     if rows.size < 8:
         return prose(f"{rows.size} items: too few for a map.", soft=True)
-    told = f"{rows.size:,} of {len(embeddings.ids):,} items"
+    text = f"{rows.size:,} of {len(embeddings.ids):,} items"
     if labels:
-        num_labels = len({labels[one] for one in embeddings.ids if one in labels})
-        told += f", from {len(set(classes))} of {num_labels:,} classes"
-    told += (
+        num_labels = len({labels[id] for id in embeddings.ids if id in labels})
+        text += f", from {len(set(classes))} of {num_labels:,} classes"
+    text += (
         "; on such a map neighbours are near, but gaps between groups and their sizes mean nothing."
     )
     return drawn(
-        _map_figure, embeddings, rows, classes, seed, alt="Map of the embeddings", caption=told
+        _map_figure, embeddings, rows, classes, seed, alt="Map of the embeddings", caption=text
     )
 
 
@@ -180,8 +211,16 @@ def _map_figure(
 
 
 def plane(matrix: ArrayLike, *, seed: int = 0) -> Floats:
-    """(N, 2) map of embeddings (N, D), N >= 8, by their directions: PCA to min(50, N - 1, D)
-    dimensions, then t-SNE of perplexity min(30, N / 4).
+    """A map of embeddings by their directions.
+
+    It is made by PCA to min(50, N - 1, D) dimensions, then by t-SNE of perplexity min(30, N / 4).
+
+    Args:
+        matrix: (N, D), N >= 8.
+        seed: of both.
+
+    Returns:
+        (N, 2).
     """
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
@@ -192,10 +231,10 @@ def plane(matrix: ArrayLike, *, seed: int = 0) -> Floats:
     reduced = PCA(
         min(50, len(directions) - 1, directions.shape[1]), random_state=seed
     ).fit_transform(directions)
-    made = TSNE(
+    points = TSNE(
         2, init="pca", perplexity=min(30.0, len(reduced) / 4), random_state=seed
     ).fit_transform(reduced)
-    return np.asarray(made, dtype=np.float64)
+    return np.asarray(points, dtype=np.float64)
 
 
 def space_3d(
@@ -204,12 +243,22 @@ def space_3d(
     *,
     num_points: int = 2000,
     seed: int = 0,
-) -> str:
-    """Embeddings of 3 dimensions as they are and on the unit sphere (vMF paper, Fig. 4), seen from
-    (1, 1, 1); points behind the sphere are pale.
+) -> Markup:
+    """Embeddings of 3 dimensions as they are and on the unit sphere (vMF paper, Fig. 4).
 
-    labels: id -> class, None if unknown. At most num_points items, as for `embedding_map`.
-    ValueError unless D = 3.
+    They are seen from (1, 1, 1); points behind the sphere are pale.
+
+    Args:
+        embeddings: of 3 dimensions.
+        labels: id -> class; None if unknown.
+        num_points: items in all, drawn as for `embedding_map`.
+        seed: of the draw.
+
+    Returns:
+        HTML.
+
+    Raises:
+        ValueError: the embeddings have not 3 dimensions.
     """
     if embeddings.matrix.shape[1] != 3:
         raise ValueError(
@@ -217,13 +266,14 @@ def space_3d(
             "embedding_map is of any number"
         )
     rows, classes = _chosen(embeddings.ids, labels, num_points, num_points, seed)
-    matrix, told = embeddings.matrix[rows], f"{rows.size:,} of {len(embeddings.ids):,} items"
+    matrix = embeddings.matrix[rows]
     raw = drawn(
         _space_figure,
         matrix,
         classes,
         alt="Embeddings in three dimensions",
-        caption=f"{told}, as they are; the cross is the origin.",
+        caption=f"{rows.size:,} of {len(embeddings.ids):,} items, as they are; the cross is the "
+        "origin.",
     )
     sphere = drawn(
         _sphere_figure,
@@ -232,12 +282,17 @@ def space_3d(
         alt="Directions of the embeddings",
         caption="Their directions; pale points lie on the far side.",
     )
-    return f'<div class="two">{raw}{sphere}</div>'
+    return block("two", parts=[raw, sphere])
 
 
 def project(points: ArrayLike) -> tuple[Floats, Floats]:
-    """(N, 2) orthographic projection of (N, 3) seen from (1, 1, 1) with the third axis upwards, and
-    (N,) nearness to the eye.
+    """The orthographic projection as seen from (1, 1, 1), with the third axis upwards.
+
+    Args:
+        points: (N, 3).
+
+    Returns:
+        (N, 2) places on the plane, and (N,) nearness to the eye.
 
     >>> flat, near = project([[0.0, 0.0, 1.0], [1.0, 1.0, 1.0]])
     >>> flat.round(3).tolist(), near.round(3).tolist()
@@ -278,7 +333,7 @@ def _scatter(
     palette = _palette(len(names))
     opacity = np.broadcast_to(opacity, len(points))
     for name in names:
-        mine = np.array([number[name] == number[one] for one in classes])
+        mine = np.array([number[name] == number[label] for label in classes])
         axes.scatter(
             *points[mine].T,
             s=11,
@@ -294,8 +349,9 @@ def _scatter(
 
 
 def _palette(num: int) -> list[Any]:
-    """Colours of middle lightness, evenly around the circle where the few of eval.reports.page do
-    not suffice.
+    """Colours of middle lightness.
+
+    They lie evenly around the circle where the few of eval.reports.plots do not suffice.
     """
     from colorsys import hls_to_rgb
 
@@ -318,9 +374,9 @@ def _chosen(
     if labels is None:
         return np.sort(rng.permutation(len(ids))[:num_points]), [""] * min(len(ids), num_points)
     rows_of: dict[str, list[int]] = {}
-    for i, one in enumerate(ids):
-        if one in labels:
-            rows_of.setdefault(labels[one], []).append(i)
+    for i, id in enumerate(ids):
+        if id in labels:
+            rows_of.setdefault(labels[id], []).append(i)
     several = [name for name, rows in rows_of.items() if len(rows) > 1] or list(rows_of)
     kept = [several[i] for i in np.sort(rng.permutation(len(several))[:num_classes])]
     share = max(1, num_points // max(len(kept), 1))
@@ -340,11 +396,11 @@ def _unit(matrix: ArrayLike) -> Floats:
 
 
 def _finite(name: str, values: ArrayLike, size: int) -> Floats:
-    found = np.asarray(values, dtype=np.float64)
-    bad = np.count_nonzero(~np.isfinite(found))
-    if found.shape != (size,) or not size or bad:
+    numbers = np.asarray(values, dtype=np.float64)
+    bad = np.count_nonzero(~np.isfinite(numbers))
+    if numbers.shape != (size,) or not size or bad:
         raise ValueError(
             f"{name}: expected ({size},) finite numbers, at least 1, but {bad} of shape "
-            f"{found.shape} are NaN or infinite"
+            f"{numbers.shape} are NaN or infinite"
         )
-    return found
+    return numbers

@@ -1,9 +1,9 @@
-"""Images and sound for reports: untrusted files decoded within bounds and written anew, small, as
-data: URIs. What cannot be shown is counted, never an error.
+"""Images and sound for reports: untrusted files are decoded within bounds and written anew, small,
+as data: URIs. What cannot be shown is counted and is never an error.
 
-Nothing of the original bytes reaches the page: images become JPEG thumbnails without metadata,
-recordings the first 10 seconds in mono as 16-bit FLAC. Pillow and soundfile are imported only where
-a file is shown.
+Nothing of the original bytes reaches the page. Images become JPEG thumbnails without metadata;
+recordings become their first 10 seconds in mono, as 16-bit FLAC. Pillow, soundfile and Jinja2 are
+imported only where a file is shown, since others use the constants of this module.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import warnings
 from base64 import b64encode
 from collections.abc import Callable
 from fractions import Fraction
-from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +23,13 @@ from numpy.typing import NDArray
 from eval.formats.files import as_stored, text_lines
 from eval.types import Floats, name_first, nfc
 
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
 IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".pgm", ".ppm", ".pbm")
 SOUNDS = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif", ".sph")
-# of an image, known before it is decoded: 67 megapixels, 192 MiB decoded; larger ones are scans or
-# attacks
+# Of an image, known before it is decoded: 67 megapixels, 192 MiB decoded. Larger ones are scans or
+# attacks.
 MAX_PIXELS = 2**26
 MAX_BYTES = 2**28  # of an image file
 MAX_VALUES = 2**24  # samples x channels decoded of a recording
@@ -35,87 +37,88 @@ MAX_PAGE = 2**25  # bytes of all media of a page: 32 MiB
 SIDE = 160  # pixels of a thumbnail's longer side
 SECONDS = 10.0
 RATE_HZ = 16_000  # higher rates are lowered to this
-FORMATS = (
-    "JPEG",
-    "PNG",
-    "BMP",
-    "WEBP",
-    "GIF",
-    "TIFF",
-    "PPM",
-)  # nothing else is tried, whatever the file says it is: Pillow's reader of EPS starts a program
+# Nothing else is tried, whatever the file says it is: Pillow's reader of EPS starts a program.
+FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF", "PPM")
 
 Pixels = NDArray[np.uint8]  # (H, W) grey or (H, W, 3) RGB
-Found = Path | Pixels | None
+Source = Path | Pixels | None
 
 
 class Media:
-    """The images and recordings behind ids, shown within one budget of bytes. find: id -> its file,
-    its pixels, or None.
+    """The images and recordings behind ids, shown within one budget of bytes.
+
+    Args:
+        find: id -> its file, its pixels, or None.
+        max_bytes: of all that is shown, as base64.
     """
 
-    def __init__(self, find: Callable[[str], Found], *, max_bytes: int = MAX_PAGE) -> None:
+    def __init__(self, find: Callable[[str], Source], *, max_bytes: int = MAX_PAGE) -> None:
         self._find, self._left = find, max_bytes
         self._bad: dict[str, str] = {}
         self._over: set[str] = set()
 
-    def show(self, id: str) -> str:
-        """<img> or <audio> of the item; "" if it has no file of a known kind, or it cannot be
-        shown: `note` then says why.
+    def show(self, id: str) -> Markup:
+        """The image or the player of an item.
+
+        Returns:
+            HTML. It is empty where the item has no file of a known kind, or cannot be shown; `note`
+            then says why.
         """
+        from markupsafe import Markup
+
+        from eval.reports.blocks import block
+
+        nothing = Markup("")
         try:
-            found = self._find(id)
-            sound = isinstance(found, Path) and found.suffix.lower() in SOUNDS
-            if found is None or not (
-                sound or isinstance(found, np.ndarray) or found.suffix.lower() in IMAGES
+            source = self._find(id)
+            sound = isinstance(source, Path) and source.suffix.lower() in SOUNDS
+            if source is None or not (
+                sound or isinstance(source, np.ndarray) or source.suffix.lower() in IMAGES
             ):
-                return ""
+                return nothing
             if self._left <= 0:
                 self._over.add(id)
-                return ""
-            held = clip(found) if sound and isinstance(found, Path) else thumbnail(found)
+                return nothing
+            content = clip(source) if sound and isinstance(source, Path) else thumbnail(source)
         except (OSError, ValueError) as error:
             self._bad[id] = str(error)
-            return ""
-        text = b64encode(held).decode("ascii")
-        self._left -= len(text)
+            return nothing
+        data = b64encode(content).decode("ascii")
+        self._left -= len(data)
         if self._left < 0:
             self._over.add(id)
-            return ""
-        name = escape(id)
+            return nothing
         if sound:
-            return (
-                f'<audio controls preload="none" aria-label="{name}" '
-                f'src="data:audio/flac;base64,{text}"></audio>'
-            )
-        tiny = ' class="tiny"' if held[:8] == _PNG else ""
-        return (
-            f'<img alt="{name}"{tiny} src="data:image/{"png" if tiny else "jpeg"};base64,{text}">'
-        )
+            return block("sound", name=id, data=data)
+        return block("image", name=id, data=data, tiny=content[:8] == _PNG)
 
     def note(self) -> str:
         """What is missing and why, as text; "" if nothing is."""
-        said = []
+        sentences = []
         if self._bad:
             first = next(iter(self._bad))
-            said.append(
+            sentences.append(
                 f"{len(self._bad)} files could not be shown ({name_first(self._bad)}; the first: "
                 f"{self._bad[first]})."
             )
         if self._over:
-            said.append(
+            sentences.append(
                 f"{len(self._over)} more were left out, as a page holds at most {MAX_PAGE >> 20} "
                 "MiB of images and sound."
             )
-        return " ".join(said)
+        return " ".join(sentences)
 
 
 def media_of(source: Path) -> Media:
-    """Media in a folder, where an id is a path below it (its suffix may be missing), or of a LIST:
-    lines `path` or `id path [label]`, from the list's folder.
+    """The media in a folder or of a list.
 
-    Ids that are absolute or hold .. find nothing in a folder. ValueError for a LIST with other
-    lines (all counted, the first named).
+    Args:
+        source: a folder, where an id is a path below it whose suffix may be missing; ids that are
+            absolute or hold .. are not there. Or a list with lines `path` or `id path [label]`;
+            its paths begin at its folder.
+
+    Raises:
+        ValueError: the list has other lines; all are counted, the first is named.
     """
     if source.is_dir():
         return Media(_Below(source))
@@ -137,7 +140,7 @@ def media_of(source: Path) -> Media:
 
 
 class _Below:
-    """id -> file below a folder."""
+    """Finds the file of an id below a folder."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -156,11 +159,13 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def thumbnail(source: Path | Pixels) -> bytes:
-    """A JPEG of at most 160 pixels a side, upright, without metadata; images up to 64 pixels a side
-    become a PNG, which keeps their few pixels as they are.
+    """A JPEG of at most 160 pixels a side, upright, without metadata.
 
-    ValueError: no image of a known format, over 67 megapixels or 256 MiB, truncated or damaged; an
-    array that is not uint8 (H, W) or (H, W, 3).
+    Images up to 64 pixels a side become a PNG, which keeps their few pixels as they are.
+
+    Raises:
+        ValueError: it is no image of a known format, has over 67 megapixels or 256 MiB, or is
+            truncated or damaged; or it is an array that is not uint8 (H, W) or (H, W, 3).
     """
     from PIL import Image, ImageOps
 
@@ -185,46 +190,44 @@ def thumbnail(source: Path | Pixels) -> bytes:
                     raise ValueError(
                         f"{image.width} x {image.height} pixels, over {MAX_PIXELS} in all"
                     )
-                image.draft(
-                    "RGB", (2 * SIDE, 2 * SIDE)
-                )  # a large JPEG is decoded at an eighth of its size
+                # A large JPEG is decoded at an eighth of its size.
+                image.draft("RGB", (2 * SIDE, 2 * SIDE))
                 return _encoded(ImageOps.exif_transpose(image))
     except Exception as error:
         # Pillow's decoders raise OSError, SyntaxError, struct.error, EOFError, IndexError and more
-        # for damaged files
+        # for damaged files.
         raise ValueError(f"{source.name}: {error or type(error).__name__}") from error
 
 
 def _encoded(image: Any) -> bytes:
     from PIL import Image
 
-    if image.mode.startswith(
-        ("I", "F")
-    ):  # 16 bits and more: its own range, as convert would clip at 255
-        step = max(
-            1, max(image.size) // (4 * SIDE)
-        )  # every so many pixels are enough for a thumbnail
+    if image.mode.startswith(("I", "F")):
+        # 16 bits and more are scaled to their own range, as convert() would clip at 255. For a
+        # thumbnail every so many pixels are enough.
+        step = max(1, max(image.size) // (4 * SIDE))
         values = np.asarray(image)[::step, ::step].astype(np.float64)
         low, high = float(values.min()), float(values.max())
         image = Image.fromarray(((values - low) * (255 / max(high - low, 1e-12))).astype(np.uint8))
     image = image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
     image.info = {}  # comments and profiles, which Pillow would write again
-    held = io.BytesIO()
+    file = io.BytesIO()
     if max(image.size) <= 64:
-        image.save(held, "PNG", optimize=True)
+        image.save(file, "PNG", optimize=True)
     else:
         image.thumbnail((SIDE, SIDE))
-        image.save(held, "JPEG", quality=82, optimize=True)
-    return held.getvalue()
+        image.save(file, "JPEG", quality=82, optimize=True)
+    return file.getvalue()
 
 
 def clip(path: Path) -> bytes:
-    """The first 10 seconds in mono (channels averaged), at most 16 kHz, as 16-bit FLAC.
+    """The first 10 seconds of a recording in mono, at most 16 kHz, as 16-bit FLAC.
 
-    NaN is silence.
+    The channels are averaged, and NaN becomes silence.
 
-    ValueError: not decodable, empty, a rate outside 1 to 768 kHz, or so many channels that 10
-    seconds are over 16.8 million values.
+    Raises:
+        ValueError: the file cannot be decoded or is empty, its rate is outside 1 to 768 kHz, or it
+            has so many channels that 10 seconds are over 16.8 million values.
     """
     import soundfile
 
@@ -244,12 +247,11 @@ def clip(path: Path) -> bytes:
         if rate > RATE_HZ:
             from scipy.signal import resample_poly
 
-            ratio = Fraction(RATE_HZ, rate).limit_denominator(
-                1_000
-            )  # of odd rates too, within .1 %: the filter's length grows with its terms
+            # Of odd rates too, within .1 %: the filter's length grows with the ratio's terms.
+            ratio = Fraction(RATE_HZ, rate).limit_denominator(1_000)
             wave, rate = resample_poly(wave, ratio.numerator, ratio.denominator), RATE_HZ
-        held = io.BytesIO()
-        soundfile.write(held, wave.clip(-1, 1), rate, format="FLAC", subtype="PCM_16")
+        flac = io.BytesIO()
+        soundfile.write(flac, wave.clip(-1, 1), rate, format="FLAC", subtype="PCM_16")
     except (RuntimeError, ValueError, TypeError) as error:  # soundfile's errors are RuntimeErrors
         raise ValueError(f"{path.name}: {error}") from error
-    return held.getvalue()
+    return flac.getvalue()

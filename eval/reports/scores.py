@@ -1,10 +1,10 @@
 """Blocks of a report that are made of scores: DET and ROC curves, histograms, reliability of
-log-likelihood ratios, error-versus-reject.
+log-likelihood ratios and of confidences.
 
-Each `..._points` function gives the numbers and each `..._figure` a matplotlib Figure, for
-eval.reports.page.drawn. What is drawn is bounded, whatever the number of
-trials: curves are thinned evenly along themselves and histograms counted in blocks; 10 million
-trials need a few copies of their scores.
+Each `..._points` function gives the numbers, and each `..._figure` a matplotlib Figure for
+eval.reports.plots.drawn. What is drawn is bounded, whatever the number of trials: curves are
+thinned evenly along themselves, and histograms are counts. 10 million trials need a few copies of
+their scores.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import ArrayLike
 
-from eval.calibration import Curve, by_side, error_versus_reject
 from eval.classification import ece, equal_mass
-from eval.reports.page import COLOURS, GREY, STYLES, drawn, legend, plot, prose
-from eval.types import Embeddings, Floats, Ints, Scores, Trials, name_first
+from eval.reports.blocks import block, prose
+from eval.reports.plots import COLOURS, GREY, drawn, legend, plot, style_of
+from eval.types import Floats, Scores
 from eval.verification import det, eer, sort_scores
 
 _TICKS = (1e-6, 1e-5, 1e-4, 1e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9)
@@ -26,26 +27,23 @@ _NUM_POINTS = 1500  # of a curve
 _SQUARE = (4.5, 4.6)
 
 
-def _styled(i: int) -> dict[str, Any]:
-    return {
-        "color": COLOURS[i % len(COLOURS)],
-        "linestyle": STYLES[i % len(STYLES)],
-        "linewidth": 1.6,
-    }
-
-
 def det_figure(scores: Mapping[str, Scores]) -> Any:
-    """matplotlib Figure: the DET curves (Martin et al. 1997) of the systems on probit axes, each
-    with its EER point.
+    """The DET curves of the systems (Martin et al. 1997) on probit axes, each with its EER point.
+
+    Args:
+        scores: name of the system -> its scores.
+
+    Returns:
+        A matplotlib Figure.
     """
     from scipy.special import ndtri
 
     figure, axes = plot(4.5, 4.25 + 0.18 * len(scores))
-    rates = {name: eer(one.targets, one.nontargets) for name, one in scores.items()}
+    rates = {name: eer(system.targets, system.nontargets) for name, system in scores.items()}
     high = 0.5 if max(rates.values()) < 0.3 else 0.92
     lows = np.full(2, 0.02)  # the axes begin where the first curve does
-    for i, (name, one) in enumerate(scores.items()):
-        curve = det(one.targets, one.nontargets)
+    for i, (name, system) in enumerate(scores.items()):
+        curve = det(system.targets, system.nontargets)
         shown = (curve.far <= high) & (curve.frr <= high)
         if shown.any():
             lows = np.minimum(lows, (0.7 * curve.far[shown].min(), 0.7 * curve.frr[shown].min()))
@@ -59,7 +57,7 @@ def det_figure(scores: Mapping[str, Scores]) -> Any:
         label = f"{name}, EER {100 * rates[name]:.2f} %" + (
             "" if x.size else " (no overlap, no curve)"
         )
-        axes.plot(x, y, label=label, **_styled(i))
+        axes.plot(x, y, label=label, **style_of(i))
         if 0 < rates[name] < 1:
             axes.plot(*[ndtri(rates[name])] * 2, "o", color=COLOURS[i % len(COLOURS)], markersize=5)
     axes.axline((0, 0), slope=1, color=GREY, linewidth=0.7, alpha=0.6)
@@ -82,8 +80,12 @@ def det_figure(scores: Mapping[str, Scores]) -> Any:
 
 
 def roc_points(scores: Scores) -> tuple[Floats, Floats]:
-    """FAR and TAR (K,), K <= 1500, at rising numbers of accepted nontargets, by the strict rule of
-    TAR@FAR: what the curve shows is what the table says.
+    """The points of the ROC curve, at rising numbers of accepted nontargets.
+
+    They follow the strict rule of TAR@FAR, so that the curve shows what the table says.
+
+    Returns:
+        FAR and TAR, each (K,), K <= 1500.
 
     >>> scores, labels = np.array([3.0, 1.0, 2.0, 0.0]), np.array([True, True, False, False])
     >>> far, tar = roc_points(Scores(scores, labels))
@@ -103,22 +105,29 @@ def roc_points(scores: Scores) -> tuple[Floats, Floats]:
 
 
 def roc_figure(scores: Mapping[str, Scores]) -> Any:
-    """matplotlib Figure: true accept rate against false accept rate, the latter on a logarithmic
-    axis from one nontarget trial on (at least 1e-6).
+    """The ROC curves of the systems: true accept rate against false accept rate.
+
+    The axis of the latter is logarithmic and begins at one nontarget trial, at least at 1e-6.
+
+    Args:
+        scores: name of the system -> its scores.
+
+    Returns:
+        A matplotlib Figure.
     """
     figure, axes = plot(4.5, 4.25 + 0.18 * len(scores))
     low, bottom = 0.5, 1.0
-    for i, (name, one) in enumerate(scores.items()):
-        far, tar = roc_points(one)
+    for i, (name, system) in enumerate(scores.items()):
+        far, tar = roc_points(system)
         begin = max(far[1], 1e-6)
         low = min(low, begin)
         bottom = min(bottom, tar[np.searchsorted(far, begin, side="right") - 1])
         axes.step(
-            100 * np.maximum(far, begin / 10), 100 * tar, where="post", label=name, **_styled(i)
+            100 * np.maximum(far, begin / 10), 100 * tar, where="post", label=name, **style_of(i)
         )
     axes.set_xscale("log")
     decades = [10.0**k for k in range(-4, 3)]
-    axes.set_xticks(decades, [f"{one:g}" for one in decades])
+    axes.set_xticks(decades, [f"{decade:g}" for decade in decades])
     floor = min(10 * np.floor(10 * bottom), 90)
     axes.set(
         xlim=(100 * low, 100),
@@ -131,25 +140,41 @@ def roc_figure(scores: Mapping[str, Scores]) -> Any:
     return figure
 
 
-def trade_off(scores: Mapping[str, Scores]) -> str:
-    """HTML fragment: DET and ROC curves of the systems, side by side where there is room; ""
-    without matplotlib.
+def trade_off(scores: Mapping[str, Scores]) -> Markup:
+    """DET and ROC curves of the systems, side by side where there is room.
+
+    Args:
+        scores: name of the system -> its scores.
+
+    Returns:
+        HTML, which is empty without matplotlib.
     """
-    curves = drawn(det_figure, scores, alt="DET curves") + drawn(
-        roc_figure, scores, alt="ROC curves"
-    )
-    told = (
+    curves = [
+        drawn(det_figure, scores, alt="DET curves"),
+        drawn(roc_figure, scores, alt="ROC curves"),
+    ]
+    if not any(curves):
+        return Markup("")
+    text = (
         "How many nontargets pass against how many targets are turned away, as the threshold "
         "moves. First the DET curve: nearer to the lower left is better, "
         "the dot marks the equal error rate; axes are normal deviates, on which Gaussian scores "
         "draw a straight line. Then the ROC curve."
     )
-    return prose(told) + f'<div class="two">{curves}</div>' if curves else ""
+    return prose(text) + block("two", parts=curves)
 
 
 def histogram_edges(values: Floats, num_bins: int) -> Floats:
-    """(num_bins + 1,) edges of bins of equal width over the values (N,), also where these are
-    nearly equal, which numpy refuses to part.
+    """Edges of bins of equal width over the values, also where these are nearly equal.
+
+    numpy.histogram_bin_edges raises an error for values that differ by a few rounding errors.
+
+    Args:
+        values: (N,).
+        num_bins: how many bins.
+
+    Returns:
+        (num_bins + 1,) rising numbers.
 
     >>> bool(np.all(np.diff(histogram_edges(np.array([1.0, 1.0 + 2**-52]), 72)) > 0))
     True
@@ -166,8 +191,14 @@ def histogram_edges(values: Floats, num_bins: int) -> Floats:
 
 
 def histogram_figure(scores: Scores, threshold: float | None) -> Any:
-    """matplotlib Figure: how the target and the nontarget scores of one system are distributed,
-    each class adding up to 100 %.
+    """How the target and the nontarget scores of one system are distributed.
+
+    Args:
+        scores: of the system; each of the two classes adds up to 100 %.
+        threshold: where the dashed line stands; None for no line.
+
+    Returns:
+        A matplotlib Figure.
     """
     figure, axes = plot(4.5, 2.4)
     edges = histogram_edges(scores.values, 72)
@@ -193,13 +224,13 @@ def histogram_figure(scores: Scores, threshold: float | None) -> Any:
     return figure
 
 
-# ---------------------------------------------------------------- are log-likelihood ratios what
-# they say?
+# ---------------------------------------------------------------- reliability
 
 
 class Reliability(NamedTuple):
-    """(K,) log-likelihood ratios as stated and as observed, natural logarithms, and the half-widths
-    of the 95 % intervals of the observed ones.
+    """Log-likelihood ratios as stated and as observed.
+
+    Each is (K,), in natural logarithms; half_width is that of the observed ones' 95 % intervals.
     """
 
     stated: Floats
@@ -208,13 +239,15 @@ class Reliability(NamedTuple):
 
 
 def llr_points(scores: Scores, num_bins: int = 12) -> Reliability:
-    """The scores taken as LLRs, in bins of equal mass where both classes weigh the same; equal
-    scores share a bin, so there may be fewer bins.
+    """What the scores state, taken as log-likelihood ratios, and what is observed.
 
-    stated: logit of the bin's mean sigmoid(LLR). observed: log((t + .5) / (T + 1)) - log((n + .5) /
-    (N + 1)) of its t target and n nontarget trials, whose variance is about 1 / (t + .5) + 1 / (n +
-    .5) (Haldane 1956, Anscombe 1956). Both estimate the same where P(target | LLR) = sigmoid(LLR)
-    at even odds.
+    The bins have equal mass where both classes weigh the same. Equal scores share a bin, so that
+    there may be fewer bins.
+
+    stated is the logit of the bin's mean sigmoid(LLR). observed is
+    log((t + .5) / (T + 1)) - log((n + .5) / (N + 1)) of its t target and n nontarget trials; its
+    variance is about 1 / (t + .5) + 1 / (n + .5) (Haldane 1956, Anscombe 1956). Both estimate the
+    same where P(target | LLR) = sigmoid(LLR) at even odds.
     """
     from scipy.special import log_expit, logsumexp
 
@@ -239,21 +272,29 @@ def llr_points(scores: Scores, num_bins: int = 12) -> Reliability:
 
 
 def reliability_figure(scores: Mapping[str, Scores]) -> Any:
-    """matplotlib Figure: stated against observed log-likelihood ratios of each system, with 95 %
-    intervals; calibrated scores lie on the diagonal.
+    """Stated against observed log-likelihood ratios of each system, with 95 % intervals.
+
+    Calibrated scores lie on the diagonal.
+
+    Args:
+        scores: name of the system -> its scores.
+
+    Returns:
+        A matplotlib Figure.
     """
     figure, axes = plot(*_SQUARE)
-    points = {name: llr_points(one) for name, one in scores.items()}
+    points = {name: llr_points(system) for name, system in scores.items()}
     limit = 1.1 * max(
-        float(np.abs(np.concatenate([one.stated, one.observed])).max()) for one in points.values()
+        float(np.abs(np.concatenate([ratios.stated, ratios.observed])).max())
+        for ratios in points.values()
     )
     limit = min(limit, 20.0)  # beyond, no list of trials can tell
-    for i, (name, one) in enumerate(points.items()):
+    for i, (name, ratios) in enumerate(points.items()):
         colour = COLOURS[i % len(COLOURS)]
         axes.errorbar(
-            one.stated,
-            one.observed,
-            one.half_width,
+            ratios.stated,
+            ratios.observed,
+            ratios.half_width,
             color=colour,
             marker="o",
             markersize=4,
@@ -273,21 +314,31 @@ def reliability_figure(scores: Mapping[str, Scores]) -> Any:
     return figure
 
 
-def reliability(confidence: ArrayLike, correct: ArrayLike, *, num_bins: int = 15) -> str:
-    """HTML fragment for classifiers: confidence (N,) in [0, 1] against the share of correct (N,)
-    answers in bins of equal mass, with the ECE over these bins.
+def reliability(confidence: ArrayLike, correct: ArrayLike, *, num_bins: int = 15) -> Markup:
+    """A classifier's confidence against the share of correct answers, with the ECE.
 
-    Equal confidences that bins part have the mean of their answers in each
-    (classification.equal_mass). Errors: those of eval.classification.ece.
+    Where the edge of a bin lies between equal confidences, each of them counts with the mean of
+    their answers (classification.equal_mass).
+
+    Args:
+        confidence: (N,) in [0, 1].
+        correct: (N,) booleans.
+        num_bins: bins of equal mass.
+
+    Returns:
+        HTML.
+
+    Raises:
+        ValueError: as eval.classification.ece.
     """
     values, right = np.asarray(confidence, dtype=np.float64), np.asarray(correct)
     error = ece(values, right, num_bins=num_bins)
     _, mean, share = equal_mass(values, right.astype(np.float64), num_bins)
-    told = (
+    text = (
         f"Expected calibration error {100 * error:.2f} % ({num_bins} bins of equal mass). Below "
         "the diagonal the model is surer than it is right."
     )
-    return prose(told) + drawn(_confidence_figure, mean, share, alt="Reliability of the confidence")
+    return prose(text) + drawn(_confidence_figure, mean, share, alt="Reliability of the confidence")
 
 
 def _confidence_figure(mean: Floats, share: Floats) -> Any:
@@ -301,96 +352,4 @@ def _confidence_figure(mean: Floats, share: Floats) -> Any:
         xlabel="Mean confidence of a bin (%)",
         ylabel="Right answers (%)",
     )
-    return figure
-
-
-# ---------------------------------------------------------------- does the norm tell quality?
-
-
-def embedded_sides(
-    trials: Trials, embeddings: Embeddings
-) -> list[tuple[str, tuple[str, ...], Ints]]:
-    """Name, ids and (P,) indices of the sides of the trials whose ids have embeddings: both, or one
-    if no id of the other has (models of several items, say).
-
-    KeyError if only some ids of a side, or none of both sides, have an embedding.
-    """
-    held, sides = set(embeddings.ids), []
-    for name, ids, index in (
-        ("enrolment", trials.enrol_ids, trials.enrol),
-        ("probe", trials.probe_ids, trials.probe),
-    ):
-        missing = [one for one in ids if one not in held]
-        if missing and len(missing) < len(ids):
-            raise KeyError(
-                f"{len(missing)} of {len(ids)} {name} ids of the trials have no embedding "
-                f"({name_first(missing)}); give the file that was scored"
-            )
-        if not missing:
-            sides.append((name, ids, index))
-    if not sides:
-        raise KeyError(
-            f"none of the ids of the trials has an embedding ({name_first(trials.enrol_ids)}); "
-            "give the file that was scored"
-        )
-    return sides
-
-
-def trial_quality(trials: Trials, embeddings: Embeddings) -> tuple[Floats, str]:
-    """(P,) the lower norm of each trial's two sides, or the norm of the side that has embeddings,
-    and what it is in words. Errors: as embedded_sides.
-
-    >>> e = Embeddings(("a", "b"), np.array([[3.0, 4.0], [0.0, 1.0]]))
-    >>> trial_quality(Trials(("a", "b"), ("b",), [0, 1], [0, 0]), e)
-    (array([1., 1.]), 'the lower norm of the two sides')
-    """
-    sides = [
-        (name, embeddings.norms[embeddings.rows(ids)], index)
-        for name, ids, index in embedded_sides(trials, embeddings)
-    ]
-    if len(sides) == 2:
-        (_, enrol, i), (_, probe, j) = sides
-        return by_side(enrol, probe, i, j)[:, 0], "the lower norm of the two sides"
-    name, norms, index = sides[0]
-    return norms[index].astype(
-        np.float64
-    ), f"the norm of the {name} side, as the other side's ids have no embedding of their own"
-
-
-def reject_curves(
-    scores: Mapping[str, Scores], quality: Mapping[str, ArrayLike]
-) -> dict[str, Curve]:
-    """EER of the trials kept, of each system, as those of lowest quality are rejected in steps of 5
-    % (calibration.error_versus_reject).
-    """
-    return {
-        name: error_versus_reject(scores[name].values, scores[name].target, measure)
-        for name, measure in quality.items()
-    }
-
-
-def reject_figure(curves: Mapping[str, Curve]) -> Any:
-    """matplotlib Figure: the error that is left against the share of trials rejected; dotted:
-    rejecting by chance.
-    """
-    figure, axes = plot(4.5, 3.0)
-    for i, (name, one) in enumerate(curves.items()):
-        shown = np.isfinite(one.values)
-        axes.plot(
-            100 * one.rejected[shown],
-            100 * one.values[shown],
-            marker="o",
-            markersize=3.5,
-            label=name,
-            **_styled(i),
-        )
-        axes.axhline(
-            100 * one.values[0], color=COLOURS[i % len(COLOURS)], linewidth=0.8, linestyle=":"
-        )
-    axes.set(
-        xlabel="Trials rejected, lowest norms first (%)",
-        ylabel="EER of the rest (%)",
-        ylim=(0, None),
-    )
-    legend(axes)
     return figure

@@ -4,28 +4,25 @@ space of the embeddings, the hardest trials, the conventions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from html import escape
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from markupsafe import Markup
 
 from eval.formats.files import atomic_path
 from eval.groups import Grouped, blocks, notes
 from eval.paired import Paired
 from eval.paired import notes as paired_notes
 from eval.paired import rows as paired_rows
+from eval.reports.blocks import block, folded, joined, prose, table
 from eval.reports.embeddings import embedding_map, norm_grid, space_3d
 from eval.reports.media import SECONDS, Media
-from eval.reports.page import document, drawn, folded, inputs_table, prose, rows_of, table
-from eval.reports.scores import (
-    histogram_figure,
-    reject_curves,
-    reject_figure,
-    reliability_figure,
-    trade_off,
-    trial_quality,
-)
+from eval.reports.page import document
+from eval.reports.plots import drawn
+from eval.reports.quality import reject_curves, reject_figure, trial_quality
+from eval.reports.scores import histogram_figure, reliability_figure, trade_off
 from eval.results import (
     NO_INTERVAL,
     Result,
@@ -38,6 +35,30 @@ from eval.results import (
 from eval.types import Embeddings, Scores, Trials
 
 _DASH, _MINUS = "\u2013", "\u2212"
+_EMPTY = Markup("")
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What a page can show beside the results. Every part may be missing.
+
+    Attributes:
+        inputs: file -> its SHA-256.
+        trials: system -> its trials, for the ids of the hardest; else these have numbers.
+        embeddings: system -> those that it scored, for error-versus-reject, norm grids and maps.
+        labels: id -> subject, for the colours of the maps.
+        media: shows the hardest trials and the items of the norm grids.
+        groups: error rates by group; they have a section of their own.
+        paired: differences to one of the systems.
+    """
+
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    trials: Mapping[str, Trials] = field(default_factory=dict)
+    embeddings: Mapping[str, Embeddings] = field(default_factory=dict)
+    labels: Mapping[str, str] | None = None
+    media: Media | None = None
+    groups: Sequence[Grouped] = ()
+    paired: Paired | None = None
 
 
 def html(
@@ -47,52 +68,35 @@ def html(
     *,
     command: str,
     version: str,
-    inputs: Mapping[str, str] | None = None,
-    trials: Mapping[str, Trials] | None = None,
-    title: str = "Verification report",
+    evidence: Evidence | None = None,
     num_hardest: int = 10,
-    embeddings: Mapping[str, Embeddings] | None = None,
-    labels: Mapping[str, str] | None = None,
-    media: Media | None = None,
-    groups: Sequence[Grouped] = (),
-    paired: Paired | None = None,
 ) -> None:
     """Write one self-contained HTML page. No network is used, now or when it is read.
 
-    scores: system -> its scores, for the systems in `results`. trials: system -> its trials, for
-    the ids of the hardest (else their numbers).
-    inputs: file -> SHA-256. command: recomputes the page. embeddings: system -> those it scored;
-    they add error-versus-reject, norm grids and maps.
-    groups: error rates by group, a section of their own. paired: differences to one of the systems.
-    labels: id -> subject, colours of the maps. media: shows the hardest trials and the norm grids.
-    ValueError if the systems of `results`, `scores`, `trials` and `embeddings` do not fit, or the
-    trials and scores of one; KeyError for missing embeddings.
+    Args:
+        path: of the page.
+        results: of one system or several.
+        scores: system -> its scores, for the systems in `results`.
+        command: makes the page again.
+        version: of Likeness.
+        evidence: what else there is to show.
+        num_hardest: trials at each end.
+
+    Raises:
+        ValueError: the systems of the results, scores, trials and embeddings are not the same, or
+            the trials and scores of a system are not equally many.
+        KeyError: items of the trials have no embedding.
     """
-    trials, embeddings, media = trials or {}, embeddings or {}, media or Media(_nothing)
+    seen = evidence or Evidence()
+    media = seen.media or Media(lambda _: None)
     systems, _, _ = by_system(results)
-    if (
-        set(systems) != set(scores)
-        or not set(trials) <= set(systems)
-        or not set(embeddings) <= set(trials)
-    ):
-        raise ValueError(
-            f"report: results of {sorted(systems)}, scores of {sorted(scores)}, trials of "
-            f"{sorted(trials)}, embeddings of {sorted(embeddings)}; "
-            "give the same systems everywhere"
-        )
-    for name, one in trials.items():
-        if len(one) != scores[name].values.size:
-            raise ValueError(
-                f"report: {name} has {len(one)} trials and {scores[name].values.size} scores; they "
-                "must pair up"
-            )
+    _check(systems, scores, seen)
     sections = {
-        "Results": _metric_table(results)
-        + f'<p class="soft">{"<br>".join(map(escape, footnotes(results)))}</p>',
-        f"Differences to {paired.reference}" if paired else "Differences": _differences(paired)
-        if paired
-        else "",
-        "Groups": folded({one.system: _grouped(one) for one in groups}) if groups else "",
+        "Results": _metric_table(results) + block("lines", texts=footnotes(results)),
+        "Differences" + (f" to {seen.paired.reference}" if seen.paired else ""): _differences(
+            seen.paired
+        ),
+        "Groups": folded({grouped.system: _grouped(grouped) for grouped in seen.groups}),
         "Error trade-off": trade_off(scores),
         "Score distributions": _distributions(results, scores),
         "Reliability": _reliability(results, scores),
@@ -100,27 +104,47 @@ def html(
             "Look and listen here first: wrong labels and broken files collect at both ends."
         )
         + folded(
-            {name: _hardest(scores[name], trials.get(name), num_hardest, media) for name in systems}
+            {
+                name: _hardest(scores[name], seen.trials.get(name), num_hardest, media)
+                for name in systems
+            }
         ),
-        "Quality": _quality(scores, trials, embeddings, media),
-        "Embedding map": _maps(trials, embeddings, labels),
-        "Images and sound": prose(media.note()) if media.note() else "",
+        "Quality": _quality(scores, seen, media),
+        "Embedding map": _maps(seen),
+        # After the sections that show images and sound, so that it knows what is missing.
+        "Images and sound": prose(note) if (note := media.note()) else _EMPTY,
         "Conventions": prose("Each number above depends on these choices.") + _conventions(results),
-        "Recompute": f"<pre>{escape(command)}</pre>" + (inputs_table(inputs) if inputs else ""),
+        "Recompute": block("command", text=command)
+        + (block("inputs", digests=seen.inputs) if seen.inputs else _EMPTY),
     }
-    page = document(
-        title, f"{', '.join(systems)} on {_sizes(results, systems)}. Likeness {version}.", sections
-    )
+    about = f"{', '.join(systems)} on {_sizes(results, systems)}. Likeness {version}."
     with atomic_path(path) as temporary:
-        temporary.write_text(page, encoding="utf-8")
+        temporary.write_text(document("Verification report", about, sections), encoding="utf-8")
 
 
-def _nothing(id: str) -> None:
-    return None
+def _check(systems: Sequence[str], scores: Mapping[str, Scores], seen: Evidence) -> None:
+    if (
+        set(systems) != set(scores)
+        or not set(seen.trials) <= set(systems)
+        or not set(seen.embeddings) <= set(seen.trials)
+    ):
+        raise ValueError(
+            f"report: results of {sorted(systems)}, scores of {sorted(scores)}, trials of "
+            f"{sorted(seen.trials)}, embeddings of {sorted(seen.embeddings)}; "
+            "give the same systems everywhere"
+        )
+    for name, trials in seen.trials.items():
+        if len(trials) != scores[name].values.size:
+            raise ValueError(
+                f"report: {name} has {len(trials)} trials and {scores[name].values.size} scores; "
+                "they must pair up"
+            )
 
 
 def _sizes(results: Sequence[Result], systems: Sequence[str]) -> str:
-    counts = [next(one.counts for one in results if one.system == system) for system in systems]
+    counts = [
+        next(result.counts for result in results if result.system == system) for system in systems
+    ]
     sizes = {
         f"{c['targets']:,} target and {c['nontargets']:,} nontarget trials"
         + (f" of {c['subjects']:,} subjects" if c["subjects"] is not None else "")
@@ -129,26 +153,16 @@ def _sizes(results: Sequence[Result], systems: Sequence[str]) -> str:
     return sizes.pop() if len(sizes) == 1 else "different trial lists"
 
 
-def _metric_table(results: Sequence[Result]) -> str:
-    systems, metrics, cells = by_system(results)
-    body = []
+def _metric_table(results: Sequence[Result]) -> Markup:
+    systems, metrics, by_cell = by_system(results)
+    rows = []
     for metric in metrics:
-        row = [f'<th scope="row">{escape(metric_label(metric))}</th>']
-        for one in (cells.get((metric, system)) for system in systems):
-            ends = "" if one is None else _interval(one)
-            row.append(
-                '<td class="n '
-                f'v">{_DASH if one is None else metric_text(metric, one.value)}</td><td '
-                f'class="i">{ends}</td>'
-            )
-        body.append(row)
-    head = "".join(
-        f'<th class="s" scope="col" colspan="2">{escape(system)}</th>' for system in systems
-    )
-    return (
-        f'<div class="wide"><table><thead><tr><th></th>{head}</tr></thead>'
-        f"<tbody>{rows_of(body)}</tbody></table></div>"
-    )
+        cells = []
+        for result in (by_cell.get((metric, system)) for system in systems):
+            value = _DASH if result is None else metric_text(metric, result.value)
+            cells.append((value, "" if result is None else _interval(result)))
+        rows.append((metric_label(metric), cells))
+    return block("metrics", systems=systems, rows=rows)
 
 
 def _interval(result: Result) -> str:
@@ -158,129 +172,114 @@ def _interval(result: Result) -> str:
     return _DASH.join(ends_text(result.metric, result.interval)) + (" *" if noted else "")
 
 
-def _differences(found: Paired) -> str:
-    head, *body = paired_rows(found) or [[]]
-    return (table(head, body, kind="t") if body else "") + "".join(
-        prose(one, soft=True) for one in paired_notes(found)
-    )
+def _differences(paired: Paired | None) -> Markup:
+    if paired is None:
+        return _EMPTY
+    head, *body = paired_rows(paired) or [[]]
+    shown = table(head, body, kind="t") if body else _EMPTY
+    return shown + joined(prose(note, soft=True) for note in paired_notes(paired))
 
 
-def _grouped(grouped: Grouped) -> str:
+def _grouped(grouped: Grouped) -> Markup:
     """Sizes and rates of the groups, then what they are."""
-    parts = [
-        f"<h3>{escape(caption.removeprefix(f'{grouped.system}: '))}</h3>"
-        f"{table(head, rows, kind='t')}"
+    tables = [
+        block(
+            "headed",
+            heading=caption.removeprefix(f"{grouped.system}: "),
+            part=table(head, rows, kind="t"),
+        )
         for caption, head, rows in blocks(grouped)
     ]
-    return "".join([*parts, *(prose(one, soft=True) for one in notes(grouped))])
+    return joined(tables) + joined(prose(note, soft=True) for note in notes(grouped))
 
 
-def _distributions(results: Sequence[Result], scores: Mapping[str, Scores]) -> str:
-    thresholds = {one.system: one.threshold for one in results if one.metric == "eer"}
-    parts = [
-        drawn(histogram_figure, one, thresholds.get(name), alt=f"Score histogram of {name}")
-        for name, one in scores.items()
-    ]
-    if not any(parts):
-        return ""
-    told = prose(
+def _distributions(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
+    thresholds = {result.system: result.threshold for result in results if result.metric == "eer"}
+    figures = {
+        name: drawn(histogram_figure, of, thresholds.get(name), alt=f"Score histogram of {name}")
+        for name, of in scores.items()
+    }
+    if not any(figures.values()):
+        return _EMPTY
+    text = prose(
         "The less the two classes overlap, the better they can be told apart; every error lies in "
         "the overlap."
     )
-    titled = "".join(
-        f"<div><h3>{escape(name)}</h3>{one}</div>" for name, one in zip(scores, parts, strict=True)
-    )
-    return f'{told}<div class="two">{titled}</div>'
+    columns = [block("column", heading=name, part=figure) for name, figure in figures.items()]
+    return text + block("two", parts=columns)
 
 
-def _reliability(results: Sequence[Result], scores: Mapping[str, Scores]) -> str:
+def _reliability(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
     """Of the systems whose scores were evaluated as log-likelihood ratios."""
-    stated = {one.system: scores[one.system] for one in results if one.metric == "cllr"}
-    told = (
+    stated = {result.system: scores[result.system] for result in results if result.metric == "cllr"}
+    if not stated:
+        return _EMPTY
+    text = (
         "The scores are log-likelihood ratios: a trial of LLR 2.3 should be ten times likelier "
         "among targets. On the diagonal they are what they say; "
         "flatter means overconfident, steeper too timid. Bars: 95 % intervals over trials, which "
         "share subjects."
     )
-    return (
-        prose(told)
-        + drawn(reliability_figure, stated, alt="Reliability of the log-likelihood ratios")
-        if stated
-        else ""
-    )
+    figure = drawn(reliability_figure, stated, alt="Reliability of the log-likelihood ratios")
+    return prose(text) + figure
 
 
-def _quality(
-    scores: Mapping[str, Scores],
-    trials: Mapping[str, Trials],
-    embeddings: Mapping[str, Embeddings],
-    media: Media,
-) -> str:
+def _quality(scores: Mapping[str, Scores], seen: Evidence, media: Media) -> Markup:
     """What the norms are worth: error-versus-reject of all systems, then the items of lowest and
     highest norm of each set of embeddings.
     """
-    if not embeddings:
-        return ""
+    if not seen.embeddings:
+        return _EMPTY
     measures, meanings = {}, []
-    for name, one in embeddings.items():
-        measures[name], meaning = trial_quality(trials[name], one)
+    for name, embeddings in seen.embeddings.items():
+        measures[name], meaning = trial_quality(seen.trials[name], embeddings)
         meanings.append(meaning)
-    told = (
+    text = (
         "The norm of an embedding as a measure of the quality of its input. Trials are rejected "
         f"by quality, {'; '.join(dict.fromkeys(meanings))}; "
         "the error of the rest falls if the measure is worth its name and stays at the dotted line "
         "if it says nothing."
     )
-    parts = [
-        prose(told),
-        drawn(reject_figure, reject_curves(scores, measures), alt="Error versus reject"),
-    ]
-    grids = {}
-    for names, one in _distinct(embeddings):
-        used = _used(one, [trials[name] for name in names])
-        grids[", ".join(names)] = norm_grid(used.ids, used.norms, media)
-    ends = "Below: the items at both ends, each with its norm" + (
-        f"; of recordings the first {SECONDS:g} seconds."
-        if "<audio" in "".join(grids.values())
-        else "."
-    )
-    return "".join([*parts, prose(ends, soft=True), folded(grids)])
-
-
-def _maps(
-    trials: Mapping[str, Trials],
-    embeddings: Mapping[str, Embeddings],
-    labels: Mapping[str, str] | None,
-) -> str:
-    parts = []
-    for names, one in _distinct(embeddings):
-        used = _used(one, [trials[name] for name in names])
-        heading = f"<h3>{escape(', '.join(names))}</h3>" if len(embeddings) > len(names) else ""
-        parts.append(
-            f"<div>{heading}{space_3d(used, labels) if used.matrix.shape[1] == 3 else ''}"
-            f"{embedding_map(used, labels)}</div>"
-        )
-    return f'<div class="two">{"".join(parts)}</div>' if parts else ""
-
-
-def _distinct(embeddings: Mapping[str, Embeddings]) -> list[tuple[list[str], Embeddings]]:
-    """Each set of embeddings once, with the systems that it is of."""
-    groups: dict[int, tuple[list[str], Embeddings]] = {}
-    for name, one in embeddings.items():
-        groups.setdefault(id(one), ([], one))[0].append(name)
-    return list(groups.values())
-
-
-def _used(embeddings: Embeddings, trials: Sequence[Trials]) -> Embeddings:
-    """Those of the trials' items."""
-    wanted = {
-        one for listed in trials for ids in (listed.enrol_ids, listed.probe_ids) for one in ids
+    curve = drawn(reject_figure, reject_curves(scores, measures), alt="Error versus reject")
+    grids = {
+        ", ".join(names): norm_grid(used.ids, used.norms, media) for names, used in _distinct(seen)
     }
-    kept = [one for one in embeddings.ids if one in wanted]
-    return Embeddings(tuple(kept), embeddings.matrix[embeddings.rows(kept)], embeddings.meta)
+    with_sound = "<audio" in joined(grids.values())
+    ends = "Below: the items at both ends, each with its norm" + (
+        f"; of recordings the first {SECONDS:g} seconds." if with_sound else "."
+    )
+    return prose(text) + curve + prose(ends, soft=True) + folded(grids)
 
 
-def _hardest(scores: Scores, trials: Trials | None, count: int, media: Media) -> str:
+def _maps(seen: Evidence) -> Markup:
+    columns = []
+    for names, used in _distinct(seen):
+        heading = ", ".join(names) if len(seen.embeddings) > len(names) else ""
+        space = space_3d(used, seen.labels) if used.matrix.shape[1] == 3 else _EMPTY
+        part = space + embedding_map(used, seen.labels)
+        columns.append(block("column", heading=heading, part=part))
+    return block("two", parts=columns) if columns else _EMPTY
+
+
+def _distinct(seen: Evidence) -> Iterator[tuple[list[str], Embeddings]]:
+    """Each set of embeddings once: the systems that it is of, and those of its embeddings that
+    their trials use.
+    """
+    groups: dict[int, list[str]] = {}
+    for name, embeddings in seen.embeddings.items():
+        groups.setdefault(id(embeddings), []).append(name)
+    for names in groups.values():
+        embeddings = seen.embeddings[names[0]]
+        trials = [seen.trials[name] for name in names]
+        in_trials = {
+            id for each in trials for ids in (each.enrol_ids, each.probe_ids) for id in ids
+        }
+        kept = [id for id in embeddings.ids if id in in_trials]
+        matrix = embeddings.matrix[embeddings.rows(kept)]
+        yield names, Embeddings(tuple(kept), matrix, embeddings.meta)
+
+
+def _hardest(scores: Scores, trials: Trials | None, count: int, media: Media) -> Markup:
     """Two tables: the target trials with the lowest and the nontarget trials with the highest
     scores (file order among ties).
     """
@@ -290,69 +289,47 @@ def _hardest(scores: Scores, trials: Trials | None, count: int, media: Media) ->
         ("Highest nontarget scores", ~scores.target, -1),
     ):
         index, ease = np.flatnonzero(chosen), sign * scores.values[chosen]
-        near = np.flatnonzero(
-            ease <= np.partition(ease, min(count, ease.size) - 1)[min(count, ease.size) - 1]
-        )
+        last = min(count, ease.size) - 1
+        near = np.flatnonzero(ease <= np.partition(ease, last)[last])
         rows = []
         for i in index[near[np.argsort(ease[near], kind="stable")[:count]]].tolist():
-            names = (
+            ids = (
                 ()
                 if trials is None
                 else (trials.enrol_ids[trials.enrol[i]], trials.probe_ids[trials.probe[i]])
             )
-            sides = (
-                "".join(
-                    f'<div>{media.show(one)}<span class="id">{escape(one)}</span></div>'
-                    for one in names
-                )
-                or f"<div>trial {i + 1:,}</div>"
-            )
             rows.append(
-                [
-                    f'<td class="n">{f"{scores.values[i]:.4f}".replace("-", _MINUS)}</td>',
-                    f'<td><div class="pair">{sides}</div></td>',
-                ]
+                {
+                    "score": f"{scores.values[i]:.4f}".replace("-", _MINUS),
+                    "sides": [(media.show(id), id) for id in ids],
+                    "number": f"{i + 1:,}",
+                }
             )
-        head = (
-            '<tr><th class="n" scope="col">Score</th><th scope="col">'
-            + ("Trial" if trials is None else "Enrol, probe")
-            + "</th></tr>"
-        )
-        tables.append(
-            "<div "
-            f'class="wide"><table><caption>{caption}</caption><thead>{head}</thead><tbody>'
-            f"{rows_of(rows)}</tbody></table></div>"
-        )
-    return f'<div class="two">{"".join(tables)}</div>'
+        head = "Trial" if trials is None else "Enrol, probe"
+        tables.append(block("trials", caption=caption, head=head, rows=rows))
+    return block("two", parts=tables)
 
 
-def _conventions(results: Sequence[Result]) -> str:
+def _conventions(results: Sequence[Result]) -> Markup:
     """What all results share first, then each metric's own switches."""
     shared = {
         key: value
         for key, value in results[0].conventions.items()
-        if all(one.conventions.get(key) == value for one in results)
+        if all(result.conventions.get(key) == value for result in results)
     }
-    lines: dict[tuple[str, str], list[str]] = {
-        (
-            "All",
-            "; ".join(
-                f"{key}: {value}"
-                for key, value in {"protocol": results[0].protocol, **shared}.items()
-            ),
-        ): []
-    }
-    for one in results:
-        own = "; ".join(
-            f"{key}: {value}" for key, value in one.conventions.items() if key not in shared
-        )
-        lines.setdefault((metric_label(one.metric), own), []).append(one.system)
-    num_systems = len({one.system for one in results})
-    body = []
+    everywhere = {"protocol": results[0].protocol, **shared}
+    lines: dict[tuple[str, str], list[str]] = {("All", _listed(everywhere)): []}
+    for result in results:
+        own = {key: value for key, value in result.conventions.items() if key not in shared}
+        lines.setdefault((metric_label(result.metric), _listed(own)), []).append(result.system)
+    num_systems = len({result.system for result in results})
+    rows = []
     for (label, text), systems in lines.items():
         only = f" ({', '.join(systems)})" if systems and len(systems) < num_systems else ""
         if text:
-            body.append(
-                [f'<th scope="row">{escape(label + only)}</th>', f"<td>{escape(text)}</td>"]
-            )
-    return f'<div class="wide"><table><tbody>{rows_of(body)}</tbody></table></div>'
+            rows.append((label + only, text))
+    return block("conventions", rows=rows)
+
+
+def _listed(conventions: Mapping[str, object]) -> str:
+    return "; ".join(f"{key}: {value}" for key, value in conventions.items())

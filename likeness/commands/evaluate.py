@@ -158,7 +158,7 @@ class _Shown:
     def check(self, system: str, listed: Trials) -> None:
         """Refuses trials of items without an embedding, before the long work."""
         if self.embeddings:
-            from eval.reports.scores import embedded_sides  # slow to import, needed here only
+            from eval.reports.quality import embedded_sides  # slow to import, needed here only
 
             embedded_sides(listed, self.embeddings[system])
 
@@ -197,13 +197,15 @@ def _write_page(
         compared.scores,
         command=page.command,
         version=likeness_version(),
-        inputs=inputs,
-        trials=compared.trials,
-        embeddings=shown.embeddings or None,
-        labels=subject_of,
-        media=shown.media,
-        groups=compared.grouped,
-        paired=compared.paired,
+        evidence=verification.Evidence(
+            inputs=inputs,
+            trials=compared.trials,
+            embeddings=shown.embeddings,
+            labels=subject_of,
+            media=shown.media,
+            groups=compared.grouped,
+            paired=compared.paired,
+        ),
     )
 
 

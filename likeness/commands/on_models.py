@@ -408,14 +408,15 @@ def serve(
     import logging
     from importlib.util import find_spec
 
-    if any(find_spec(name) is None for name in ("fastapi", "uvicorn", "python_multipart")):
+    needed = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
+    if any(find_spec(name) is None for name in needed):
         raise ImportError(
-            "likeness serve needs FastAPI, uvicorn and python-multipart; run `pip install "
-            "'likeness[serve]'`"
+            "likeness serve needs FastAPI, uvicorn, python-multipart and prometheus-client; run "
+            "`pip install 'likeness[serve]'`"
         )
     from likeness.models import load
     from likeness.service import app as serving
-    from likeness.service.guard import Limits
+    from likeness.service.limits import Limits
     from likeness.verify import find_calibration
     from toolkit.models.embed import pick_device
 

@@ -11,17 +11,14 @@ write.
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
 import logging
 import os
 import re
 import secrets
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from html import escape
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,24 +28,36 @@ from fastapi import Path as InPath
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from fastapi.security import HTTPBearer
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartParser
 
 from eval.calibration import Calibration
 from eval.formats.provenance import likeness_version
-from likeness.service.guard import Guard, Limits, Metrics
+from likeness.service import pages
+from likeness.service.guard import Guard
+from likeness.service.limits import Limits
+from likeness.service.metrics import Metrics
 from likeness.service.work import Service
 from toolkit.gallery.open import open_gallery
 from toolkit.models.checkpoint import Loaded
 
-PAGE = Path(__file__).with_name("page.html")
 MAX_FILES = 10  # of one enrolment
 _log = logging.getLogger("likeness.serve")
 Upload = Annotated[bytes, File()]
+Uploads = Annotated[list[bytes], File(max_length=MAX_FILES)]
+Work = Callable[..., Awaitable[Any]]  # work(task, ...) -> what task(...) returns
 
 
 def make_app(service: Service, *, token: str, hosts: Sequence[str] = (), local: bool = True) -> Any:
-    """The ASGI application. Who gives no gallery gets 404 from what needs one."""
+    """The ASGI application.
+
+    Args:
+        service: what requests ask for; without a gallery, what needs one is answered with 404.
+        token: what enrolling, replacing and removing need.
+        hosts: names by which the server may be addressed, beside loopback's.
+        local: whether only this machine can connect.
+    """
     app = FastAPI(
         title="Likeness",
         version=likeness_version(),
@@ -56,28 +65,41 @@ def make_app(service: Service, *, token: str, hosts: Sequence[str] = (), local: 
         redoc_url=None,
         description=str(__doc__).partition("\n\n")[2],
     )
-    limits, metrics = service.limits, Metrics()
-    workers = ThreadPoolExecutor(limits.workers, thread_name_prefix="likeness")
-    page = PAGE.read_text(encoding="utf-8")
-    MultiPartParser.spool_max_size = (
-        limits.max_bytes + 1
-    )  # of the whole process; else Starlette (0.46 or later) puts uploads of over 1 MiB into files
-    writes = [
-        Depends(
-            HTTPBearer(
-                auto_error=False, description="The token that the server printed at its start."
-            )
+    # Otherwise Starlette puts uploads of over 1 MiB into files. This holds for the whole process.
+    MultiPartParser.spool_max_size = service.limits.max_bytes + 1
+    metrics = Metrics()
+    if service.gallery is not None:
+        metrics.show(
+            "likeness_gallery_subjects", "Subjects who are enrolled.", lambda: len(service.gallery)
         )
-    ]
+    work = _worker(service.limits)
+    _add_pages(app)
+    _add_state(app, service, metrics, local)
+    _add_questions(app, service, work)
+    _add_gallery(app, service, work)
+    _add_errors(app)
+    return Guard(
+        app,
+        token=token,
+        hosts=hosts,
+        local=local,
+        limits=service.limits,
+        metrics=metrics,
+        policy=pages.content_policy(),
+    )
+
+
+def _worker(limits: Limits) -> Work:
+    """Runs tasks in worker threads, within their time."""
+    workers = ThreadPoolExecutor(limits.workers, thread_name_prefix="likeness")
 
     async def work(task: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """In a worker thread; one that has not begun when time is up never begins.
+        """A task that has not begun when its time is up never begins.
 
-        One that has cannot be stopped, and the answer says so.
+        One that has begun cannot be stopped, and the answer says so.
         """
-        waiting = [
-            partial(task, *arguments, **named)
-        ]  # whoever takes it out, the worker or who gives up, decides whether it is done
+        # Whoever takes the task out, the worker or who gives up, decides whether it is done.
+        waiting = [partial(task, *arguments, **named)]
 
         def begin() -> Any:
             return waiting.pop()()
@@ -88,18 +110,18 @@ def make_app(service: Service, *, token: str, hosts: Sequence[str] = (), local: 
             )
         except TimeoutError:
             try:
-                # and with it the uploads, since the executor keeps what was cancelled until its
-                # turn comes
+                # With the task go the uploads: the executor keeps what was cancelled until its
+                # turn comes.
                 waiting.pop()
-                said = "nothing was done: try again, or send less"
+                outcome = "nothing was done: try again, or send less"
             except IndexError:
-                said = (
+                outcome = (
                     "it goes on: if it enrols or removes, look at the gallery before you send it "
                     "again"
                 )
             raise HTTPException(
                 503,
-                f"this took longer than {limits.work_seconds:g} s; {said}",
+                f"this took longer than {limits.work_seconds:g} s; {outcome}",
                 {"Retry-After": "5"},
             ) from None
         except ValueError as error:
@@ -107,18 +129,20 @@ def make_app(service: Service, *, token: str, hosts: Sequence[str] = (), local: 
         except KeyError as error:
             raise HTTPException(404, str(error.args[0])) from None
 
-    def gallery() -> None:
-        if service.gallery is None:
-            raise HTTPException(404, "this server has no gallery; start it with --gallery DIR")
+    return work
 
+
+def _add_pages(app: FastAPI) -> None:
     @app.get("/", include_in_schema=False)
     async def home() -> HTMLResponse:
-        return HTMLResponse(page)
+        return HTMLResponse(pages.home())
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
-        return HTMLResponse(docs_page(app.openapi(), page))
+        return HTMLResponse(pages.docs(app.openapi()))
 
+
+def _add_state(app: FastAPI, service: Service, metrics: Metrics, local: bool) -> None:
     @app.get("/health")
     async def health() -> dict[str, Any]:
         """What is served: the model and its modality, how it decides, how many are enrolled."""
@@ -132,18 +156,27 @@ def make_app(service: Service, *, token: str, hosts: Sequence[str] = (), local: 
             "threshold": service.threshold,
             "calibrated": service.calibration is not None,
             "gallery": None if service.gallery is None else len(service.gallery),
-            "max_bytes": limits.max_bytes,
+            "max_bytes": service.limits.max_bytes,
             "token_for_reading": not local,
         }
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def prometheus() -> PlainTextResponse:
         """Counts and times in Prometheus' text format."""
-        enrolled = (
-            {} if service.gallery is None else {"likeness_gallery_subjects": len(service.gallery)}
-        )
-        return PlainTextResponse(metrics.text(enrolled), media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
+
+def _needs_gallery(service: Service) -> Any:
+    """A dependency of what needs a gallery: 404 without one."""
+
+    def gallery() -> None:
+        if service.gallery is None:
+            raise HTTPException(404, "this server has no gallery; start it with --gallery DIR")
+
+    return Depends(gallery)
+
+
+def _add_questions(app: FastAPI, service: Service, work: Work) -> None:
     @app.post("/verify")
     async def verify(first: Upload, second: Upload) -> dict[str, Any]:
         """Are two files of one subject? Score, probability if there is a calibration, decision, and
@@ -151,7 +184,7 @@ def make_app(service: Service, *, token: str, hosts: Sequence[str] = (), local: 
         """
         return dict(await work(service.verify, first, second))
 
-    @app.post("/identify", dependencies=[Depends(gallery)])
+    @app.post("/identify", dependencies=[_needs_gallery(service)])
     async def identify(
         file: Upload,
         k: Annotated[int, Form(ge=1, le=100)] = 5,
@@ -162,53 +195,61 @@ def make_app(service: Service, *, token: str, hosts: Sequence[str] = (), local: 
         """
         return dict(await work(service.identify, file, k, threshold))
 
-    @app.get("/gallery", dependencies=[Depends(gallery)])
+
+def _add_gallery(app: FastAPI, service: Service, work: Work) -> None:
+    gallery = _needs_gallery(service)
+    bearer = HTTPBearer(
+        auto_error=False, description="The token that the server printed at its start."
+    )
+    # The guard asks for the token; here it is declared for /docs and /openapi.json.
+    writes = [gallery, Depends(bearer)]
+
+    @app.get("/gallery", dependencies=[gallery])
     async def listed(offset: int = 0, limit: int = 100) -> dict[str, Any]:
         """Who is enrolled, with how many enrolments and the norm of the template."""
         entries = await work(service.gallery.entries)
         part = entries[max(0, offset) : max(0, offset) + min(max(0, limit), 1000)]
-        return {"subjects": len(entries), "entries": [one._asdict() for one in part]}
+        return {"subjects": len(entries), "entries": [entry._asdict() for entry in part]}
 
-    @app.post("/enrol", dependencies=[Depends(gallery), *writes], status_code=201)
+    @app.post("/enrol", dependencies=writes, status_code=201)
     async def enrol(
-        subject: Annotated[str, Form(max_length=256)],
-        files: Annotated[list[bytes], File(max_length=MAX_FILES)],
+        subject: Annotated[str, Form(max_length=256)], files: Uploads
     ) -> dict[str, Any]:
         """Enrol a subject, or add to its enrolments, from 1 to 10 files; all of them or none."""
         return dict(await work(service.enrol, subject, files, replaces=False))
 
-    @app.put("/gallery/{subject:path}", dependencies=[Depends(gallery), *writes])
+    @app.put("/gallery/{subject:path}", dependencies=writes)
     async def put(
-        subject: Annotated[str, InPath(max_length=256)],
-        files: Annotated[list[bytes], File(max_length=MAX_FILES)],
+        subject: Annotated[str, InPath(max_length=256)], files: Uploads
     ) -> dict[str, Any]:
         """Replace all enrolments of a subject."""
         return dict(await work(service.enrol, subject, files, replaces=True))
 
-    @app.delete("/gallery/{subject:path}", dependencies=[Depends(gallery), *writes])
+    @app.delete("/gallery/{subject:path}", dependencies=writes)
     async def delete(subject: Annotated[str, InPath(max_length=256)]) -> dict[str, Any]:
         """Erase a subject."""
         return dict(await work(service.remove, subject))
 
+
+def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def refused(_: Request, error: HTTPException) -> JSONResponse:
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
     @app.exception_handler(RequestValidationError)
     async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
-        said = "; ".join(
-            f"{'.'.join(str(one) for one in wrong['loc'][1:])}: {wrong['msg']}"
+        reasons = "; ".join(
+            f"{'.'.join(str(part) for part in wrong['loc'][1:])}: {wrong['msg']}"
             for wrong in error.errors()[:5]
         )
-        return JSONResponse({"error": f"the request is not as /docs says: {said}"}, 422)
+        return JSONResponse({"error": f"the request is not as /docs says: {reasons}"}, 422)
 
     @app.exception_handler(OSError)
     @app.exception_handler(RuntimeError)
     async def failed(_: Request, error: Exception) -> JSONResponse:
-        said = re.sub("'.*'", "'...'", str(error), flags=re.DOTALL)[
-            :300
-        ]  # a store may quote subjects, which no log names
-        _log.error("a request ended in %s: %s", type(error).__name__, said)
+        # A store may quote subjects, which no log names.
+        reason = re.sub("'.*'", "'...'", str(error), flags=re.DOTALL)[:300]
+        _log.error("a request ended in %s: %s", type(error).__name__, reason)
         return JSONResponse(
             {
                 "error": "the server could not do this, for a reason such as a full disk; whoever "
@@ -216,77 +257,6 @@ def make_app(service: Service, *, token: str, hosts: Sequence[str] = (), local: 
             },
             500,
         )
-
-    return Guard(
-        app,
-        token=token,
-        hosts=hosts,
-        local=local,
-        limits=limits,
-        metrics=metrics,
-        policy=content_policy(page),
-    )
-
-
-def content_policy(page: str) -> str:
-    """Nothing but what the page itself holds: its script and its style by their digests, and
-    requests to this server.
-    """
-
-    def digests(tag: str) -> str:
-        return " ".join(
-            f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-            for text in re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
-        )
-
-    return (
-        f"default-src 'none'; script-src {digests('script')}; style-src {digests('style')}; "
-        "connect-src 'self'; img-src 'self' blob: data:; media-src blob:; "
-        "form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
-    )
-
-
-def docs_page(schema: dict[str, Any], page: str) -> str:
-    """The OpenAPI document as a plain page, without anything from the network."""
-    style = re.findall("<style>(.*?)</style>", page, re.DOTALL)[0]
-    rows = []
-    for path, methods in schema["paths"].items():
-        for method, operation in methods.items():
-            fields = [
-                f"<li><code>{escape(one['name'])}</code> in the {one['in']}</li>"
-                for one in operation.get("parameters", [])
-            ]
-            for kind, content in operation.get("requestBody", {}).get("content", {}).items():
-                held = schema["components"]["schemas"][content["schema"]["$ref"].rpartition("/")[2]]
-                for name, one in held["properties"].items():
-                    what = (
-                        "file"
-                        if "contentMediaType" in one or one.get("format") == "binary"
-                        else "files"
-                        if one.get("type") == "array"
-                        else "text"
-                    )
-                    needed = "" if name in held.get("required", []) else ", optional"
-                    fields.append(
-                        f"<li><code>{escape(name)}</code> {what}{needed} ({escape(kind)})</li>"
-                    )
-            token = " <small>needs the token</small>" if operation.get("security") else ""
-            text = escape(operation.get("description", ""))
-            rows.append(
-                f"<section class=card><h2><code>{method.upper()} "
-                f"{escape(path)}</code>{token}</h2><p>{text}</p><ul>{''.join(fields)}</ul>"
-                "</section>"
-            )
-    example = "curl -F first=@a.wav -F second=@b.wav http://127.0.0.1:8000/verify"
-    return (
-        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport "
-        'content="width=device-width,initial-scale=1"><title>Likeness: REST</title>'
-        '<link rel=icon href="data:,">'
-        f"<style>{style}</style><main><header><h1>Likeness: REST</h1></header><p "
-        f"class=soft>{escape(schema['info']['description'])}</p>"
-        f'<p><code>{example}</code></p><p><a href="openapi.json">openapi.json</a> &middot; <a '
-        f'href=".">the page</a></p>{"".join(rows)}</main></html>'
-    )
 
 
 def serve(
@@ -302,12 +272,24 @@ def serve(
     limits: Limits | None = None,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Serve until Ctrl-C. token: made and printed where it is empty. port: 0 = a free one.
+    """Serve until Ctrl-C. The address is printed when the server can be asked.
 
-    Says the address when it can be asked.
+    Args:
+        model: what embeds the uploads.
+        gallery: its folder; None for no gallery.
+        host: the address to listen at.
+        port: 0 is a free one.
+        token: of 16 characters or more; where it is empty one is made and printed.
+        threshold: of decisions; None where a calibration or nobody decides.
+        calibration: turns scores into probabilities.
+        allow_hosts: names by which the server may be addressed, beside `host`.
+        limits: what one client can cost the others.
+        say: prints a line.
 
-    ValueError: a gallery of another model, a threshold that is no number; OSError: the address
-    cannot be bound.
+    Raises:
+        ValueError: the gallery is another model's, the threshold is no number, the token is too
+            short, or a host is a pattern.
+        OSError: the address cannot be bound.
     """
     import uvicorn
 

@@ -7,15 +7,113 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-_DRAIN_BYTES = (
-    2**20
-)  # read and thrown away after a request that is no HTTP, so that its answer is not lost
+# Read and thrown away after a request that is no HTTP, so that its answer is not lost.
+_DRAIN_BYTES = 2**20
 _LATE = b"the request's headers took too long"
+
+
+class _Bounded(H11Protocol):
+    """uvicorn's HTTP protocol with the bounds of `protocol`, which makes classes of this one."""
+
+    max_connections: ClassVar[int]
+    head_seconds: ClassVar[float]
+    _timer: asyncio.TimerHandle | None = None
+    _since = 0.0
+    _drained: int | None = None  # bytes thrown away after a malformed request; None before one
+
+    @property
+    def keeps_waiting(self) -> bool:
+        """Whether the client has to send something before the server can go on."""
+        cycle = self.cycle
+        return cycle is None or bool(cycle.response_complete) or bool(cycle.more_body)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait_for_head()
+        if len(self.connections) > self.max_connections:
+            waiting = [each for each in cast(set[_Bounded], self.connections) if each.keeps_waiting]
+            counts = Counter(each.address for each in waiting)
+            # This connection is among them, the newest.
+            last = max(waiting, key=lambda each: (counts[each.address], -each._since))
+            self.connections.discard(last)
+            last.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    @property
+    def address(self) -> str:
+        return self.client[0] if self.client else "-"
+
+    def data_received(self, data: bytes) -> None:
+        if self._drained is not None:
+            self._drained += len(data)
+            if self._drained > _DRAIN_BYTES:
+                self.transport.abort()
+            return
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_timer()
+
+    def on_response_complete(self) -> None:
+        # first: what follows may begin the next request, which was sent already
+        self._wait_for_head()
+        super().on_response_complete()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_timer()
+
+    def send_400_response(self, msg: str) -> None:
+        """As uvicorn's, but the rest of the request is read for a while: closing at once would
+        reset the connection before the answer is read.
+        """
+        self._refuse(400, msg.encode())
+        self._wait_for_head()
+
+    def _refuse(self, status: int, text: bytes) -> None:
+        headers: Any = [
+            (b"content-type", b"text/plain; charset=utf-8"),
+            (b"content-length", str(len(text)).encode()),
+            (b"connection", b"close"),
+        ]
+        events = [
+            h11.Response(
+                status_code=status, headers=headers, reason=HTTPStatus(status).phrase.encode()
+            ),
+            h11.Data(data=text),
+            h11.EndOfMessage(),
+        ]
+        self.transport.write(b"".join(self.conn.send(event) or b"" for event in events))
+        self.transport.write_eof()
+        self._drained = 0
+
+    def _wait_for_head(self) -> None:
+        self._stop_timer()
+        self._since = self.loop.time()
+        self._timer = self.loop.call_later(self.head_seconds, self._late)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _late(self) -> None:
+        if (
+            self._drained is not None
+            or self.transport.get_write_buffer_size()
+            or self.transport.is_closing()
+        ):
+            self.transport.abort()  # a close would wait for a client that does not read
+        elif self.conn.our_state is h11.IDLE and self.conn.trailing_data[0]:
+            self._refuse(408, _LATE)
+            self._timer = self.loop.call_later(1.0, self.transport.abort)
+        else:
+            self.transport.close()
 
 
 def protocol(*, connections: int, head_seconds: float) -> type[H11Protocol]:
@@ -30,103 +128,5 @@ def protocol(*, connections: int, head_seconds: float) -> type[H11Protocol]:
     Returns:
         The class, for `uvicorn.Config(http=...)`.
     """
-
-    class Bounded(H11Protocol):
-        _timer: asyncio.TimerHandle | None = None
-        _since = 0.0
-        _drained: int | None = None  # bytes thrown away after a malformed request; None before one
-
-        @property
-        def keeps_waiting(self) -> bool:
-            """Whether the client has to send something before the server can go on."""
-            cycle = self.cycle
-            return cycle is None or bool(cycle.response_complete) or bool(cycle.more_body)
-
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            self._wait_for_head()
-            if len(self.connections) > connections:
-                waiting = [
-                    cast(Bounded, one)
-                    for one in self.connections
-                    if cast(Bounded, one).keeps_waiting
-                ]
-                counts = Counter(one.address for one in waiting)
-                # This connection is among them, the newest.
-                last = max(waiting, key=lambda one: (counts[one.address], -one._since))
-                self.connections.discard(last)
-                last.transport.abort()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._stop_timer()
-            super().connection_lost(exc)
-
-        @property
-        def address(self) -> str:
-            return self.client[0] if self.client else "-"
-
-        def data_received(self, data: bytes) -> None:
-            if self._drained is not None:
-                self._drained += len(data)
-                if self._drained > _DRAIN_BYTES:
-                    self.transport.abort()
-                return
-            super().data_received(data)
-            if self.cycle is not None and not self.cycle.response_complete:
-                self._stop_timer()
-
-        def on_response_complete(self) -> None:
-            # first: what follows may begin the next request, which was sent already
-            self._wait_for_head()
-            super().on_response_complete()
-            if self.cycle is not None and not self.cycle.response_complete:
-                self._stop_timer()
-
-        def send_400_response(self, msg: str) -> None:
-            """As uvicorn's, but the rest of the request is read for a while: closing at once would
-            reset the connection before the answer is read.
-            """
-            self._refuse(400, msg.encode())
-            self._wait_for_head()
-
-        def _refuse(self, status: int, text: bytes) -> None:
-            headers: Any = [
-                (b"content-type", b"text/plain; charset=utf-8"),
-                (b"content-length", str(len(text)).encode()),
-                (b"connection", b"close"),
-            ]
-            events = [
-                h11.Response(
-                    status_code=status, headers=headers, reason=HTTPStatus(status).phrase.encode()
-                ),
-                h11.Data(data=text),
-                h11.EndOfMessage(),
-            ]
-            self.transport.write(b"".join(self.conn.send(event) or b"" for event in events))
-            self.transport.write_eof()
-            self._drained = 0
-
-        def _wait_for_head(self) -> None:
-            self._stop_timer()
-            self._since = self.loop.time()
-            self._timer = self.loop.call_later(head_seconds, self._late)
-
-        def _stop_timer(self) -> None:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-
-        def _late(self) -> None:
-            if (
-                self._drained is not None
-                or self.transport.get_write_buffer_size()
-                or self.transport.is_closing()
-            ):
-                self.transport.abort()  # a close would wait for a client that does not read
-            elif self.conn.our_state is h11.IDLE and self.conn.trailing_data[0]:
-                self._refuse(408, _LATE)
-                self._timer = self.loop.call_later(1.0, self.transport.abort)
-            else:
-                self.transport.close()
-
-    return Bounded
+    bounds = {"max_connections": connections, "head_seconds": head_seconds}
+    return type("Bounded", (_Bounded,), bounds)

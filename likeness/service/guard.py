@@ -2,28 +2,30 @@
 what the answer's headers, the log and the metrics say.
 
     Host
-        only the addresses that are served: a page elsewhere cannot reach the server by pointing its
-        own name at it (DNS rebinding) -> 421
+        Only the addresses that are served are answered, else 421. A page elsewhere so cannot reach
+        the server by pointing its own name at it (DNS rebinding). Starlette's
+        TrustedHostMiddleware decides.
     Origin
-        requests that change or upload must come from the page itself, or from no page (CSRF) -> 403
+        Requests that change or upload must come from the page itself or from no page, else 403
+        (CSRF).
     token
-        enrolling, replacing and removing need it; where other machines can connect, everything but
-        the page, /health, /docs and /openapi.json -> 401
+        Enrolling, replacing and removing need it, else 401. Where other machines can connect, so
+        does everything but the page, /health, /docs and /openapi.json.
     rate
-        a token bucket for each client address -> 429; wrong tokens have a smaller one, and where it
-        is empty the right one waits too
+        Each client address has a token bucket, else 429. Wrong tokens have a smaller one; where
+        that is empty, the right token waits too.
     charset
-        forms in another encoding than UTF-8, which the form's reader would decode by whatever
-        Python has -> 415
+        Forms must be in UTF-8, else 415: the form's reader would decode others by whatever Python
+        has.
     size, time
-        bodies over the limit -> 413, that arrive too slowly -> 408
+        Bodies over the limit are answered with 413, those that arrive too slowly with 408.
     memory
-        the bodies of all requests together; beyond that, the one that has been arriving longest ->
-        503
+        The bodies of all requests have a limit together. Beyond it the one that has been arriving
+        longest is answered with 503.
     queue
-        so many uploads that have arrived, worked on or waiting -> 503
+        So many uploads that have arrived may be worked on or wait, else 503.
 
-A refused request is answered at once; what its sender still sends is read and thrown away for a
+A refused request is answered at once. What its sender still sends is read and thrown away for a
 while, since closing the connection at once would lose the answer.
 
 The log names method, route, status and time: no addresses, file names, subjects or scores.
@@ -32,7 +34,6 @@ The log names method, route, status and time: no addresses, file names, subjects
 from __future__ import annotations
 
 import asyncio
-import collections
 import contextlib
 import hmac
 import ipaddress
@@ -40,109 +41,54 @@ import json
 import logging
 import re
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
-from dataclasses import dataclass, field
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+from likeness.service.bodies import (
+    BUSY,
+    Bodies,
+    Body,
+    Gone,
+    Receive,
+    Scope,
+    replay,
+    sends_body,
+    too_large,
+)
+from likeness.service.limits import Limits
+from likeness.service.metrics import Metrics
+
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # seconds
-OPEN = ("/", "/health", "/docs", "/openapi.json")  # tell nothing of anybody
+OPEN = ("/", "/health", "/docs", "/openapi.json")  # say nothing of anybody
 _MAX_CLIENTS = 10_000
 _WRONG_TOKENS = (0.1, 10.0)  # per second, and at once
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+_PASSED = "likeness.passed"  # the message by which the host check says that it let a request pass
 _DRAIN = 2**26, 5.0  # bytes and seconds that a refused upload is still read for
 _UTF_8 = re.compile(r';\s*charset="?utf-8"?\s*(?=;|$)')
-_BUSY = "the server is busy; try again in a moment"
 _log = logging.getLogger("likeness.serve")
 
 
-@dataclass(eq=False)
-class _Body:
-    """One that is arriving, or has. timer: runs until it has arrived; None afterwards."""
-
-    chunks: list[bytes] = field(default_factory=list)
-    size: int = 0
-    timer: asyncio.Timeout | None = None
-    evicted: bool = False
-
-
-@dataclass(frozen=True)
-class Limits:
-    """rate: requests per second and client address, 0 = no limit; twice as many at once. waiting:
-    uploads that may wait beside those worked on.
-    """
-
-    max_bytes: int = 16 * 2**20  # of one request
-    body_seconds: float = 60.0  # for it to arrive
-    body_rate: float = (
-        8_000.0  # bytes per second that must arrive on the average, after the first seconds
-    )
-    grace_seconds: float = 5.0  # before that rate counts
-    head_seconds: float = 10.0  # for the headers of a request to arrive
-    max_held: int = (
-        256 * 2**20
-    )  # bytes of the bodies of all requests; at least two of the largest fit
-    connections: int = 400  # open at once
-    work_seconds: float = 120.0  # to wait, be embedded and compared
-    rate: float = 200.0
-    workers: int = 2
-    waiting: int = 100
-    max_seconds: float = 60.0  # of one recording
-    max_values: int = (
-        2**26
-    )  # samples x channels of one recording: a minute of 23 channels at 48 kHz
-    max_pixels: int = 2**25  # of one image: 33 megapixels
-
-
-@dataclass
-class Metrics:
-    """Counts for GET /metrics, in Prometheus' text format."""
-
-    requests: Counter[tuple[str, str, int]] = field(default_factory=Counter)
-    seconds: Counter[str] = field(default_factory=Counter)
-    buckets: Counter[tuple[str, float]] = field(default_factory=Counter)
-    busy: int = 0
-
-    def count(self, method: str, route: str, status: int, seconds: float) -> None:
-        self.requests[method, route, status] += 1
-        self.seconds[route] += seconds  # type: ignore[assignment]
-        for bound in BUCKETS:
-            self.buckets[route, bound] += seconds <= bound
-
-    def text(self, gauges: Mapping[str, float]) -> str:
-        lines = ["# TYPE likeness_requests_total counter"]
-        lines += [
-            f'likeness_requests_total{{method="{m}",route="{r}",status="{s}"}} {n}'
-            for (m, r, s), n in sorted(self.requests.items())
-        ]
-        lines.append("# TYPE likeness_request_seconds histogram")
-        for route in sorted(self.seconds):
-            total = sum(n for (_, one, _), n in self.requests.items() if one == route)
-            lines += [
-                f'likeness_request_seconds_bucket{{route="{route}",le="{bound:g}"}} '
-                f"{self.buckets[route, bound]}"
-                for bound in BUCKETS
-            ]
-            lines.append(f'likeness_request_seconds_bucket{{route="{route}",le="+Inf"}} {total}')
-            lines += [
-                f'likeness_request_seconds_sum{{route="{route}"}} {self.seconds[route]:.6f}',
-                f'likeness_request_seconds_count{{route="{route}"}} {total}',
-            ]
-        for name, value in {"likeness_uploads_in_progress": self.busy, **gauges}.items():
-            lines += [f"# TYPE {name} gauge", f"{name} {value:g}"]
-        return "\n".join(lines) + "\n"
-
-
 class Guard:
-    """ASGI middleware. hosts: names by which the server may be addressed, beside loopback's. local:
-    whether only this machine can connect.
+    """ASGI middleware around an application.
+
+    Args:
+        app: the application.
+        token: what enrolling and the like need.
+        hosts: names by which the server may be addressed, beside loopback's.
+        local: whether only this machine can connect.
+        limits: what one client can cost the others.
+        metrics: counts what is answered.
+        policy: the Content-Security-Policy of pages.
+
+    Raises:
+        ValueError: a host has a *.
     """
 
     def __init__(
@@ -156,19 +102,19 @@ class Guard:
         metrics: Metrics,
         policy: str,
     ):
-        self.app, self.token, self.local, self.limits, self.metrics = (
-            app,
-            token,
-            local,
-            limits,
-            metrics,
-        )
-        self.hosts = {*_LOOPBACK, *(one.lower().strip("[]") for one in hosts)}
+        self.app, self.token, self.local = app, token, local
+        self.limits, self.metrics = limits, metrics
+        allowed = [*_LOOPBACK, *(_in_header(host) for host in hosts)]
+        if patterns := [host for host in allowed if "*" in host]:
+            raise ValueError(
+                f"the host {patterns[0]} is a pattern; name each host by which the server is "
+                "addressed"
+            )
+        self._trusted = TrustedHostMiddleware(_pass, allowed_hosts=allowed, www_redirect=False)
         self.headers = security_headers(policy)
         self._asked = _Rates(limits.rate, 2 * limits.rate)
         self._failed = _Rates(*_WRONG_TOKENS)
-        self._arriving: dict[_Body, None] = {}  # the oldest first
-        self._held = 0  # bytes of all bodies
+        self._bodies = Bodies(limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -184,28 +130,29 @@ class Guard:
             await send(message)
 
         try:
-            body, arrived = _Body(), not uploads
+            body, arrived = Body(), not uploads
             try:
+                await self._check_host(scope, receive)
                 self._admit(scope)
                 if uploads:
-                    await self._receive(receive, body)
+                    await self._bodies.receive(receive, body)
                     arrived = True
                     self._refuse_when_busy()
             except HTTPException as refused:
-                self._forget(body)
+                self._bodies.forget(body)
                 await _refuse(
-                    answer, refused, None if arrived or not _sends_body(scope) else receive
+                    answer, refused, None if arrived or not sends_body(scope) else receive
                 )
                 return
-            except _Gone:
-                self._forget(body)
+            except Gone:
+                self._bodies.forget(body)
                 return
             self.metrics.busy += uploads
             try:
-                await self.app(scope, _replay(body, receive) if uploads else receive, answer)
+                await self.app(scope, replay(body, receive) if uploads else receive, answer)
             finally:
                 self.metrics.busy -= uploads
-                self._forget(body)
+                self._bodies.forget(body)
         finally:
             route = getattr(scope.get("route"), "path", "-")
             taken = time.perf_counter() - started
@@ -219,18 +166,36 @@ class Guard:
             )
             _log.info("%s %s %d %.1f ms", scope["method"], route, status, 1000 * taken)
 
-    def _admit(self, scope: Scope) -> None:
-        """HTTPException for a request that is not to be read any further."""
-        method, path, client = scope["method"], scope["path"], (scope.get("client") or ("-",))[0]
-        headers = [(key, value.decode("latin-1")) for key, value in scope["headers"]]
-        named = [value for key, value in headers if key == b"host"]
-        if len(named) != 1 or not self._serves(named[0]):
+    async def _check_host(self, scope: Scope, receive: Receive) -> None:
+        """HTTPException for a request to another host.
+
+        The middleware would answer in plain text, so that it is asked only whether it lets the
+        request pass.
+        """
+        passed = False
+
+        async def listen(message: MutableMapping[str, Any]) -> None:
+            nonlocal passed
+            passed = passed or message["type"] == _PASSED
+
+        hosts = [value.decode("latin-1") for key, value in scope["headers"] if key == b"host"]
+        if len(hosts) == 1:
+            await self._trusted(scope, receive, listen)
+            # Where other machines can connect, any address will do: a page elsewhere cannot point
+            # an address at this server.
+            passed = passed or (not self.local and _is_address(hosts[0]))
+        if not passed:
             raise HTTPException(
                 421,
                 "this server does not serve that host name; use the address that it printed at its "
                 "start, or start it with --allow-host NAME",
             )
-        given = dict(headers)
+
+    def _admit(self, scope: Scope) -> None:
+        """HTTPException for a request that is not to be read any further."""
+        method, path, client = scope["method"], scope["path"], (scope.get("client") or ("-",))[0]
+        headers = [(key, value.decode("latin-1")) for key, value in scope["headers"]]
+        sent = dict(headers)
         if not self._asked.take(client):
             raise HTTPException(
                 429,
@@ -238,9 +203,9 @@ class Guard:
                 {"Retry-After": "1"},
             )
         if method not in ("GET", "HEAD"):
-            origin, site = given.get(b"origin"), given.get(b"sec-fetch-site", "none")
+            origin, site = sent.get(b"origin"), sent.get(b"sec-fetch-site", "none")
             if (
-                origin is not None and origin.lower().partition("://")[2] != named[0].lower()
+                origin is not None and origin.lower().partition("://")[2] != sent[b"host"].lower()
             ) or site not in ("none", "same-origin"):
                 raise HTTPException(
                     403,
@@ -253,7 +218,7 @@ class Guard:
                 raise HTTPException(
                     429, "too many wrong tokens; wait ten seconds", {"Retry-After": "10"}
                 )
-            kind, _, token = given.get(b"authorization", "").partition(" ")
+            kind, _, token = sent.get(b"authorization", "").partition(" ")
             if (
                 not hmac.compare_digest(token.strip().encode(), self.token.encode())
                 or kind.lower() != "bearer"
@@ -267,132 +232,43 @@ class Guard:
                 )
         if method not in ("GET", "HEAD"):
             self._refuse_encoding([value for key, value in headers if key == b"content-type"])
-            stated = given.get(b"content-length", "0")
+            stated = sent.get(b"content-length", "0")
             if not stated.isdecimal() or len(stated) > 18 or int(stated) > self.limits.max_bytes:
-                raise HTTPException(413, self._too_large())
+                raise HTTPException(413, too_large(self.limits))
             self._refuse_when_busy()  # again when it has arrived: only then does it take a place
 
     def _refuse_encoding(self, types: list[str]) -> None:
         """HTTPException where the client chooses an encoding of Python's for the form's texts:
         punycode takes minutes for a megabyte, and all others wait.
         """
-        if len(types) > 1 or any("charset" in _UTF_8.sub("", one.lower()) for one in types):
+        if len(types) > 1 or any("charset" in _UTF_8.sub("", kind.lower()) for kind in types):
             raise HTTPException(
                 415,
                 "texts of a form are read as UTF-8; send one Content-Type without another charset",
             )
 
-    def _serves(self, host: str) -> bool:
-        try:
-            name = urlsplit(f"//{host.lower()}").hostname or ""
-        except ValueError:
-            return False
-        if name in self.hosts:
-            return True
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return not self.local  # a bare address cannot be rebound
-
     def _refuse_when_busy(self) -> None:
         if self.metrics.busy >= self.limits.workers + self.limits.waiting:
-            raise HTTPException(503, _BUSY, {"Retry-After": "1"})
-
-    async def _receive(self, receive: Receive, body: _Body) -> None:
-        """The whole body into `body`.
-
-        HTTPException where it is too large or too slow, or there is no room for it; _Gone where its
-        sender has left.
-        """
-        limits, loop = self.limits, asyncio.get_running_loop()
-        started = loop.time()
-        self._arriving[body] = None
-        try:
-            more = True
-            while more:
-                slowest = limits.grace_seconds + body.size / limits.body_rate
-                async with asyncio.timeout_at(
-                    started + min(limits.body_seconds, slowest)
-                ) as body.timer:
-                    message = await receive()
-                if message["type"] != "http.request":
-                    raise _Gone
-                chunk = message.get("body", b"")
-                more = message.get("more_body", False)
-                if body.size + len(chunk) > limits.max_bytes:
-                    raise HTTPException(413, self._too_large())
-                body.chunks.append(chunk)
-                body.size += len(chunk)
-                self._held += len(chunk)
-                self._make_room()
-                if body.evicted:
-                    raise HTTPException(503, _BUSY, {"Retry-After": "1"})
-        except TimeoutError:
-            if body.evicted:
-                raise HTTPException(503, _BUSY, {"Retry-After": "1"}) from None
-            raise HTTPException(
-                408,
-                f"the upload was too slow: it may take {limits.body_seconds:g} s, at "
-                f"{limits.body_rate:g} bytes per second or more",
-            ) from None
-        finally:
-            self._arriving.pop(body, None)
-
-    def _make_room(self) -> None:
-        """Give up bodies that are still arriving, the oldest first, until those that remain fit."""
-        while self._held > max(self.limits.max_held, 2 * self.limits.max_bytes) and self._arriving:
-            body = next(iter(self._arriving))
-            del self._arriving[body]
-            self._forget(body)
-            body.evicted = True
-            if body.timer is not None and not body.timer.expired():
-                # Wakes the one that waits for it; of the body that has just come, it is over
-                # already.
-                with contextlib.suppress(RuntimeError):
-                    body.timer.reschedule(asyncio.get_running_loop().time())
-
-    def _forget(self, body: _Body) -> None:
-        self._held -= body.size
-        body.chunks.clear()
-        body.size = 0
-
-    def _too_large(self) -> str:
-        return (
-            f"at most {self.limits.max_bytes / 2**20:g} MB are read in one request; "
-            "send a shorter recording or a smaller photo"
-        )
+            raise HTTPException(503, BUSY, {"Retry-After": "1"})
 
 
-class _Gone(Exception):
-    """The client closed its connection."""
+async def _pass(scope: Scope, receive: Receive, send: Send) -> None:
+    """What the host check stands before: it only says that the request came through."""
+    await send({"type": _PASSED})
 
 
-def _sends_body(scope: Scope) -> bool:
-    """Whether a body follows that nobody has asked for: one whose sender waits for "100 Continue"
-    does not come.
-    """
-    headers = {key: value.lower() for key, value in scope["headers"]}
-    return headers.get(b"expect") != b"100-continue" and (
-        b"transfer-encoding" in headers or headers.get(b"content-length", b"0").strip(b"0") != b""
-    )
+def _in_header(host: str) -> str:
+    """A host as a Host header has it, without its port: an IPv6 address stands in brackets."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
-def _replay(body: _Body, receive: Receive) -> Receive:
-    """The body as the application asks for it; every part is let go when it was given."""
-    parts = collections.deque(body.chunks)
-    body.chunks.clear()
-    ended = False
-
-    async def given() -> MutableMapping[str, Any]:
-        nonlocal ended
-        if ended:
-            return await receive()
-        part = parts.popleft() if parts else b""
-        ended = not parts
-        return {"type": "http.request", "body": part, "more_body": not ended}
-
-    return given
+def _is_address(host: str) -> bool:
+    """Whether a Host header has an IP address, with or without a port."""
+    try:
+        ipaddress.ip_address(urlsplit(f"//{host}").hostname or "")
+    except ValueError:
+        return False
+    return True
 
 
 class _Rates:
@@ -423,8 +299,8 @@ class _Rates:
 
 
 def security_headers(policy: str) -> list[tuple[bytes, bytes]]:
-    """policy: the Content-Security-Policy of pages."""
-    said = {
+    """The headers of every answer; policy: the Content-Security-Policy of pages."""
+    headers = {
         "content-security-policy": policy,
         "x-content-type-options": "nosniff",
         "x-frame-options": "DENY",
@@ -434,12 +310,13 @@ def security_headers(policy: str) -> list[tuple[bytes, bytes]]:
         "permissions-policy": "microphone=(self), camera=(), geolocation=(), payment=(), usb=()",
         "cache-control": "no-store",
     }
-    return [(key.encode(), value.encode()) for key, value in said.items()]
+    return [(key.encode(), value.encode()) for key, value in headers.items()]
 
 
 async def _refuse(send: Send, refused: HTTPException, unread: Receive | None) -> None:
-    """Answer and close. unread: what is left of the request's body, which is thrown away after the
-    answer and within bounds.
+    """Answer and close the connection.
+
+    unread: what is left of the request's body; it is thrown away after the answer, within bounds.
     """
     body = json.dumps({"error": refused.detail}).encode()
     extra = [

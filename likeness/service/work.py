@@ -20,14 +20,14 @@ from typing import Any
 from eval.calibration import Calibration
 from eval.types import Embeddings
 from likeness import verify as verification
-from likeness.service.guard import Limits
+from likeness.service.limits import Limits
 from toolkit.data.batch import Item
 from toolkit.data.images import SUFFIXES, check_size
 from toolkit.models.checkpoint import Loaded
 from toolkit.models.embed import embed_where_readable
 
-# what a file begins with -> the suffix by which readers choose a decoder; what its sender calls it
-# is never looked at
+# Suffix by which readers choose a decoder -> what such a file begins with. What its sender calls it
+# is never looked at.
 _STARTS = {
     ".wav": rb"RIFF....WAVE|RF64|RIFX",
     ".flac": rb"fLaC",
@@ -47,9 +47,17 @@ _log = logging.getLogger("likeness.serve")
 
 
 class Service:
-    """A model, its gallery and the rules of deciding: what requests ask for, without HTTP.
+    """What requests ask for, without HTTP. The methods run in worker threads.
 
-    Methods run in worker threads.
+    Args:
+        model: embeds the uploads.
+        gallery: of `toolkit.gallery`; None for no gallery.
+        threshold: accept if score >= threshold; None where a calibration or nobody decides.
+        calibration: turns scores into probabilities.
+        limits: of recordings and images.
+
+    Raises:
+        ValueError: the threshold is no finite number.
     """
 
     def __init__(
@@ -64,27 +72,29 @@ class Service:
         if threshold is not None and not math.isfinite(threshold):
             raise ValueError(f"threshold {threshold}: must be a finite number")
         self.limits = limits or Limits()
-        self.model, self.gallery, self.threshold, self.calibration = (
-            _bounded(model, self.limits),
-            gallery,
-            threshold,
-            calibration,
-        )
+        self.model, self.gallery = _bounded(model, self.limits), gallery
+        self.threshold, self.calibration = threshold, calibration
 
     def verify(self, first: bytes, second: bytes) -> dict[str, Any]:
+        """Compare two files."""
         with private_files([first, second]) as paths:
             with _anonymous(paths):
                 self._refuse_large_images([first, second], paths)
-                found = verification.verify(
+                compared = verification.verify(
                     self.model, *paths, threshold=self.threshold, calibration=self.calibration
                 )
-            return {**found._asdict(), "modality": self.model.modality, "model": self.model.digest}
+            return {
+                **compared._asdict(),
+                "modality": self.model.modality,
+                "model": self.model.digest,
+            }
 
-    def identify(self, given: bytes, k: int, threshold: float | None) -> dict[str, Any]:
+    def identify(self, file: bytes, k: int, threshold: float | None) -> dict[str, Any]:
+        """Search the gallery for the k subjects who are most similar to a file."""
         least = self.threshold if threshold is None else threshold
-        probe = self._embed([given])
+        probe = self._embed([file])
         matches = self.gallery.search(probe, k)[0]
-        accepted = [least is not None and one.score >= least for one in matches]
+        accepted = [least is not None and match.score >= least for match in matches]
         return {
             "identified": matches[0].subject if any(accepted) else None,
             "decided": least is not None,
@@ -92,69 +102,74 @@ class Service:
             "similarity": self.gallery.similarity,
             "norm": float(probe.norms[0]),
             "matches": [
-                {**one._asdict(), "accepted": ok if least is not None else None}
-                for one, ok in zip(matches, accepted, strict=True)
+                {**match._asdict(), "accepted": ok if least is not None else None}
+                for match, ok in zip(matches, accepted, strict=True)
             ],
         }
 
     def enrol(self, subject: str, files: Sequence[bytes], *, replaces: bool) -> dict[str, Any]:
-        found = self._embed(files)
-        (self.gallery.update if replaces else self.gallery.enrol)(found, [subject] * len(files))
+        """Add a subject's files to its enrolments, or put them in their place."""
+        embeddings = self._embed(files)
+        store = self.gallery.update if replaces else self.gallery.enrol
+        store(embeddings, [subject] * len(files))
         return {
             "subject": subject,
             "added": len(files),
-            "norms": found.norms.tolist(),
+            "norms": embeddings.norms.tolist(),
             "subjects": len(self.gallery),
         }
 
     def remove(self, subject: str) -> dict[str, Any]:
+        """Erase a subject."""
         self.gallery.remove([subject])
         return {"subject": subject, "subjects": len(self.gallery)}
 
     def _embed(self, files: Sequence[bytes]) -> Embeddings:
         with private_files(files) as paths, _anonymous(paths):
             self._refuse_large_images(files, paths)
-            found, bad = embed_where_readable(
+            embedded, bad = embed_where_readable(
                 self.model.embedder,
                 [Item(str(i), path) for i, path in enumerate(paths)],
                 self.model.read,
             )
-            if found is None or bad:
+            if embedded is None or bad:
                 raise ValueError(
                     f"with this {self.model.modality} model, {len(bad)} of {len(files)} files "
                     f"cannot be read: {bad[0].reason}"
                 )
-            return Embeddings(found.ids, found.matrix, self.model.meta)
+            return Embeddings(embedded.ids, embedded.matrix, self.model.meta)
 
     def _refuse_large_images(self, files: Sequence[bytes], paths: Sequence[Path]) -> None:
         """ValueError for an image of more pixels than are decoded here, by its header."""
-        for held, path in zip(files, paths, strict=True):
+        for content, path in zip(files, paths, strict=True):
             if path.suffix in SUFFIXES:
-                check_size(held, str(path), self.limits.max_pixels)
+                check_size(content, str(path), self.limits.max_pixels)
 
 
 @contextmanager
 def private_files(files: Sequence[bytes]) -> Iterator[list[Path]]:
-    """Paths of uploads: anonymous memory where the system has it, so that not even a kill leaves
-    them behind; else files in a private folder.
+    """Paths under which uploads can be read.
+
+    They lie in anonymous memory where the system has it, so that not even a kill leaves them
+    behind, else in a private folder.
     """
     with TemporaryDirectory(prefix="likeness-") as folder:
         handles: list[int] = []
         try:
             paths = []
-            for i, held in enumerate(files):
-                suffix = next(
-                    (name for name, start in _STARTS.items() if re.match(start, held, re.DOTALL)),
-                    "",
+            for i, content in enumerate(files):
+                kinds = (
+                    name for name, start in _STARTS.items() if re.match(start, content, re.DOTALL)
                 )
+                suffix = next(kinds, "")
                 path = Path(folder) / f"{i}{suffix}"
                 if hasattr(os, "memfd_create") and Path("/proc/self/fd").is_dir():
                     handles.append(os.memfd_create("upload", os.MFD_CLOEXEC))
                     with os.fdopen(os.dup(handles[-1]), "wb") as file:
-                        file.write(held)
+                        file.write(content)
                     path.symlink_to(f"/proc/{os.getpid()}/fd/{handles[-1]}")
                 else:
-                    path.write_bytes(held)
+                    path.write_bytes(content)
                 paths.append(path)
             yield paths
         finally:
@@ -164,27 +179,23 @@ def private_files(files: Sequence[bytes]) -> Iterator[list[Path]]:
 
 @contextmanager
 def _anonymous(paths: Sequence[Path]) -> Iterator[None]:
-    """Errors name the uploads by their number, not by where they lay; whatever a network or a
-    decoder cannot take is the upload's fault.
+    """Errors name the uploads by their number, not by where they lie.
+
+    Whatever a network or a decoder cannot take is the upload's fault.
     """
     try:
         yield
     except (ValueError, OSError, RuntimeError) as error:
-        said = (
-            str(error)
-            if isinstance(error, ValueError)
-            else f"the model cannot embed this ({type(error).__name__})"
-        )
+        reason = str(error)
         if not isinstance(error, ValueError):
             _log.warning("an upload ended in %s", type(error).__name__)
-        for i, path in enumerate(paths):
-            said = said.replace(
-                str(path),
-                ("the first file", "the second file")[i]
-                if i < 2 and len(paths) == 2
-                else f"file {i + 1}",
-            )
-        raise ValueError(said) from None
+            reason = f"the model cannot embed this ({type(error).__name__})"
+        names = [f"file {i + 1}" for i in range(len(paths))]
+        if len(paths) == 2:
+            names = ["the first file", "the second file"]
+        for path, name in zip(paths, names, strict=True):
+            reason = reason.replace(str(path), name)
+        raise ValueError(reason) from None
 
 
 def _bounded(model: Loaded, limits: Limits) -> Loaded:
@@ -197,7 +208,5 @@ def _bounded(model: Loaded, limits: Limits) -> Loaded:
     }
     if not bounds:
         return model
-    bound: Any = (
-        partial  # which of the two kinds of reading has such parameters is not in their types
-    )
+    bound: Any = partial  # which of the two kinds of reading has such bounds is not in their types
     return replace(model, read=bound(model.read, **bounds))

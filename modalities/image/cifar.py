@@ -1,62 +1,74 @@
-"""CIFAR-10 and CIFAR-100: 50,000 + 10,000 colour images of 32 x 32, from the python or the binary
-distribution, unpacked or as .tar.gz.
+"""CIFAR-10 and CIFAR-100: 50,000 + 10,000 colour images of 32 x 32, from the binary version,
+unpacked or as .tar.gz.
 
-Items address single images: read them with images.read. The python distribution is a pickle; it is
-looked through, never unpickled (pickled.py). From a folder one image is read by position; a .tar.gz
-(170 MB decompressed) stays in the memory of each process: unpack it for many. Format:
-https://www.cs.toronto.edu/~kriz/cifar.html; per image one label byte (CIFAR-100: coarse, fine) and
-3 x 32 x 32 bytes, red, green, blue.
+Items address single images: read them with images.read. From a folder one image is read by its
+position. A .tar.gz stays in the memory of each process (170 MB decompressed), so unpack it where
+many processes read. The Python version of the data set is a pickle and is not read.
+
+Format: https://www.cs.toronto.edu/~kriz/cifar.html. Each image is a record of one label byte
+(CIFAR-100: two, coarse and fine) and 3 x 32 x 32 bytes: red, green, blue, each row by row.
+
+The files have no names for the images. An item's id is therefore its split and its number in the
+files' order, "train/00000". That order is the same in the Python version, so that ids and the
+splits that are drawn from the order (splits.stratified) are those of earlier runs on either.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from eval.types import name_first
-from modalities.image import packed, pickled
+from modalities.image import packed
 from modalities.image.images import raw_ending
 from modalities.image.splits import Split, check_split, stratified
 from toolkit.data.batch import Item
 from toolkit.data.source import Count
 
 _PIXELS, _ENDING = 3072, raw_ending(3, 32, 32)
-# name -> members of the python and of the binary distribution: folder, training files, test file,
-# names of the classes
+_COUNTS: tuple[tuple[Split, int], ...] = (("train", 50_000), ("test", 10_000))
+_PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
+
+
+class _Layout(NamedTuple):
+    """A data set's archive and what it holds. python: names of the version that is not read."""
+
+    archive: str
+    folder: str
+    train_files: tuple[str, ...]
+    test_file: str
+    label_bytes: int
+    names: str
+    python: tuple[str, str]
+
+
 _LAYOUTS = {
-    10: (
-        (
-            "cifar-10-batches-py",
-            [f"data_batch_{i}" for i in range(1, 6)],
-            "test_batch",
-            "batches.meta",
-        ),
-        (
-            "cifar-10-batches-bin",
-            [f"data_batch_{i}.bin" for i in range(1, 6)],
-            "test_batch.bin",
-            "batches.meta.txt",
-        ),
+    10: _Layout(
+        "cifar-10-binary.tar.gz",
+        "cifar-10-batches-bin",
+        tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
+        "test_batch.bin",
+        1,
+        "batches.meta.txt",
+        ("cifar-10-batches-py", "cifar-10-python.tar.gz"),
     ),
-    100: (
-        ("cifar-100-python", ["train"], "test", "meta"),
-        ("cifar-100-binary", ["train.bin"], "test.bin", "fine_label_names.txt"),
+    100: _Layout(
+        "cifar-100-binary.tar.gz",
+        "cifar-100-binary",
+        ("train.bin",),
+        "test.bin",
+        2,
+        "fine_label_names.txt",
+        ("cifar-100-python", "cifar-100-python.tar.gz"),
     ),
 }
-_ARCHIVES = {
-    10: ("cifar-10-python.tar.gz", "cifar-10-binary.tar.gz"),
-    100: ("cifar-100-python.tar.gz", "cifar-100-binary.tar.gz"),
-}
-# the distributor's page, and torchvision, datasets/cifar.py
+# From the data set's page, see _PAGE.
 MD5 = {
-    "cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a",
     "cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530",
-    "cifar-100-python.tar.gz": "eb9058c3a382ffc7106e4002c42a8d85",
     "cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8",
 }
-_COUNTS: tuple[tuple[Split, int], ...] = (("train", 50_000), ("test", 10_000))
 
 
 def items(
@@ -69,14 +81,26 @@ def items(
     coarse: bool = False,
     whole: bool = True,
 ) -> list[Item]:
-    """Items "train/00000" or "test/00000" of a split in the files' order, with the class's name as
-    label; "all" is training and test files.
+    """The items of a split in the files' order, with the name of the class as label.
 
-    num_classes: 10 or 100, which data set; coarse: CIFAR-100's 20 superclasses as labels.
-    validation_share: of each class of the training files, held out as "validation"; .15 with seed
-    1234 is the vMF paper's split (splits.stratified). whole=False: files with fewer images, for
-    trying things out. FileNotFoundError says what to fetch; ValueError for files that are cut
-    short, damaged or hold other pickled things than arrays and lists.
+    Args:
+        data: the folder that holds cifar-10-batches-bin or cifar-10-binary.tar.gz; for CIFAR-100,
+            cifar-100-binary or cifar-100-binary.tar.gz.
+        split: "all" is the training and the test files.
+        validation_share: of each class of the training files, held out as "validation". .15 with
+            seed 1234 is the vMF paper's split (splits.stratified).
+        seed: of that draw.
+        num_classes: 10 or 100, which data set.
+        coarse: the labels are CIFAR-100's 20 superclasses.
+        whole: every file must have all of its images; False is for trying things out.
+
+    Returns:
+        Items with the ids "train/00000" and "test/00000".
+
+    Raises:
+        FileNotFoundError: the data set is not there, or only its Python version; the message says
+            what to fetch.
+        ValueError: a file is missing, cut short or damaged, or the settings do not fit together.
     """
     check_split(split)
     if num_classes not in _LAYOUTS or (coarse and num_classes == 10):
@@ -89,37 +113,24 @@ def items(
             "cifar: split 'validation' with validation_share 0 has no items; set it, to 0.15 as in "
             "the vMF paper"
         )
-    held, (_, train_files, test_file, meta) = _open(Path(data), num_classes)
-    names = _class_names(held, meta, coarse, num_classes)
-    per_file = 50_000 // len(train_files)
-    found: list[Item] = []
-    for kind, files, number in (("train", train_files, per_file), ("test", [test_file], 10_000)):
-        if split not in ("all", kind if kind == "test" else split) or (
-            kind == "train" and split == "test"
-        ):
-            continue
-        at = 0
-        for file in files:
-            spans, ending, labels = _images(_member(held, file), num_classes, coarse)
-            if (whole and len(labels) != number) or not all(
-                type(one) is int and 0 <= one < len(names) for one in labels
-            ):
-                raise ValueError(
-                    f"{held[file].name}: {len(labels)} images with labels "
-                    f"{name_first(map(str, sorted(set(labels), key=str)))};"
-                    f" {number} with 0 to {len(names) - 1} are needed; it is cut short or damaged: "
-                    "fetch it again"
-                )
-            ending = packed.marked(ending, held[file].path)
-            found += [
-                Item(f"{kind}/{at + i:05d}", held[file].path, names[one], span, ending)
-                for i, (one, span) in enumerate(zip(labels, spans, strict=True))
-            ]
-            at += len(labels)
+    layout = _LAYOUTS[num_classes]
+    files = _files(Path(data), layout)
+    names = _class_names(files, layout, coarse, 20 if coarse else num_classes)
+    listed: list[Item] = []
+    if split in ("train", "validation", "all"):
+        number = 50_000 // len(layout.train_files) if whole else None
+        for name in layout.train_files:
+            file = _member(files, name)
+            listed += _images(file, layout, names, coarse, ("train", len(listed), number))
     if split in ("test", "all"):
-        return found
-    train, validation = stratified([str(one.label) for one in found], validation_share, seed=seed)
-    return [found[i] for i in (train if split == "train" else validation)]
+        number = 10_000 if whole else None
+        file = _member(files, layout.test_file)
+        listed += _images(file, layout, names, coarse, ("test", 0, number))
+    if split in ("test", "all"):
+        return listed
+    labels = [str(item.label) for item in listed]
+    train, validation = stratified(labels, validation_share, seed=seed)
+    return [listed[i] for i in (train if split == "train" else validation)]
 
 
 def check10(data: Path, *, num_classes: int = 10) -> list[Count]:
@@ -140,120 +151,97 @@ def check100(data: Path) -> list[Count]:
 
 
 def verify(data: str | Path, *, num_classes: int = 10) -> None:
-    """ValueError unless the .tar.gz files of a data set that lie in `data` are the published ones;
-    FileNotFoundError where there are none.
+    """Compare the archive in `data` with the published one.
+
+    Raises:
+        ValueError: it is another file.
+        FileNotFoundError: there is none.
     """
-    there = {name: MD5[name] for name in _ARCHIVES[num_classes] if (Path(data) / name).is_file()}
-    if not there:
+    archive = _LAYOUTS[num_classes].archive
+    if not (Path(data) / archive).is_file():
+        raise FileNotFoundError(f"{data}: {archive} is not there; fetch it from {_PAGE}")
+    packed.verify(Path(data), {archive: MD5[archive]})
+
+
+def _files(data: Path, layout: _Layout) -> dict[str, Item]:
+    """The files of a data set by their names, as items."""
+    fetch = f"fetch {layout.archive} from {_PAGE} and unpack it in DATA"
+    places = (layout.folder, layout.archive)
+    unread = [name for name in layout.python if (data / name).exists()]
+    if unread and not any((data / place).exists() for place in places):
         raise FileNotFoundError(
-            f"{data}: neither {' nor '.join(_ARCHIVES[num_classes])} is there; "
-            f"{_fetch(num_classes)}"
+            f"{data}: {unread[0]} is the Python version of CIFAR, a pickle, which is not read; "
+            f"{fetch}"
         )
-    packed.verify(Path(data), there)
-
-
-def _open(data: Path, num_classes: int) -> tuple[dict[str, Item], tuple[str, list[str], str, str]]:
-    """The distribution's files by name, as items, and its layout."""
-    layouts = _LAYOUTS[num_classes]
-    folders = {layout[0]: layout for layout in layouts}
-    place = packed.locate(data, (*folders, *_ARCHIVES[num_classes]), _fetch(num_classes))
+    place = packed.locate(data, places, fetch)
     if place.is_dir():
-        return {one.name: Item(one.name, one) for one in place.iterdir() if one.is_file()}, folders[
-            place.name
-        ]
-    return packed.members(place), layouts[_ARCHIVES[num_classes].index(place.name)]
+        return {path.name: Item(path.name, path) for path in place.iterdir() if path.is_file()}
+    return packed.members(place)
 
 
-def _member(held: dict[str, Item], name: str) -> Item:
-    if name not in held:
-        where = next(iter(held.values())).path.parent if held else "the folder"
+def _member(files: dict[str, Item], name: str) -> Item:
+    if name not in files:
+        where = next(iter(files.values())).path.parent if files else "the folder"
         raise ValueError(
-            f"{where}: {name} is missing beside {name_first(sorted(held))}; unpack the archive "
+            f"{where}: {name} is missing beside {name_first(sorted(files))}; unpack the archive "
             "again"
         )
-    return held[name]
+    return files[name]
 
 
 def _images(
-    file: Item, num_classes: int, coarse: bool
-) -> tuple[list[tuple[int, int]], str, list[int]]:
-    """Spans of the images within the file or archive, their ending, and their labels."""
+    file: Item, layout: _Layout, names: list[str], coarse: bool, part: tuple[str, int, int | None]
+) -> list[Item]:
+    """The images of a file as items.
+
+    Args:
+        file: within a folder or an archive.
+        layout: of the data set.
+        names: of the classes.
+        coarse: which of two label bytes counts.
+        part: the split, the number of the file's first image in it, and how many images the file
+            must have (None: any number).
+    """
     source = packed.stretch(file)
-    base = 0 if file.span is None else file.span[0]
-    if file.id.endswith(".bin"):
-        head = 1 if num_classes == 10 else 2
-        records = len(source) // (head + _PIXELS)
-        if records * (head + _PIXELS) != len(source):
-            raise ValueError(
-                f"{file.name}: {len(source)} bytes are no whole number of images of "
-                f"{head + _PIXELS}; it is cut short: fetch it again"
-            )
-        labels = (
-            np.frombuffer(source, dtype=np.uint8)
-            .reshape(records, -1)[:, 0 if coarse else head - 1]
-            .tolist()
-        )
-        return (
-            [(base + i * (head + _PIXELS) + head, _PIXELS) for i in range(records)],
-            _ENDING,
-            labels,
-        )
-    held = pickled.load(source, file.name)
-    pixels, labels = (
-        held.get("data"),
-        held.get("labels" if num_classes == 10 else "coarse_labels" if coarse else "fine_labels"),
-    )
-    if (
-        not isinstance(pixels, pickled.Array)
-        or pixels.columns != _PIXELS
-        or not isinstance(labels, list)
-        or len(labels) != pixels.rows
-    ):
+    start = 0 if file.span is None else file.span[0]
+    size = layout.label_bytes + _PIXELS
+    count = len(source) // size
+    if count * size != len(source):
         raise ValueError(
-            f"{file.name}: no array of {_PIXELS} columns with a label for each row; fetch it again"
+            f"{file.name}: {len(source)} bytes are no whole number of images of {size}; it is cut "
+            "short: fetch it again"
         )
-    if pixels.by_columns:  # the file's transposed: one image's bytes lie `rows` apart
-        rows = pixels.rows
-        return (
-            [(base + pixels.start + i, (_PIXELS - 1) * rows + 1) for i in range(rows)],
-            raw_ending(3, 32, 32, stride=rows),
-            labels,
-        )
-    return (
-        [(base + pixels.start + i * _PIXELS, _PIXELS) for i in range(pixels.rows)],
-        _ENDING,
-        labels,
-    )
-
-
-def _class_names(held: dict[str, Item], meta: str, coarse: bool, num_classes: int) -> list[str]:
-    expected = 20 if coarse else num_classes
-    if meta.endswith(".txt"):
-        file = _member(held, meta.replace("fine", "coarse") if coarse else meta)
-        names: Any = packed.stretch(file).decode("latin-1").split()
-    else:
-        file = _member(held, meta)
-        names = pickled.load(packed.stretch(file), file.name).get(
-            "label_names"
-            if num_classes == 10
-            else "coarse_label_names"
-            if coarse
-            else "fine_label_names"
-        )
-    if (
-        not isinstance(names, list)
-        or len(set(map(str, names))) != expected
-        or len(names) != expected
-    ):
+    records = np.frombuffer(source, dtype=np.uint8).reshape(count, size)
+    labels = records[:, 0 if coarse else layout.label_bytes - 1].tolist()
+    split, first, number = part
+    if (number is not None and count != number) or any(label >= len(names) for label in labels):
         raise ValueError(
-            f"{file.name}: {len(names) if isinstance(names, list) else 'no'} names of classes; "
-            f"{expected} different ones are needed; fetch it again"
+            f"{file.name}: {count} images with labels "
+            f"{name_first(map(str, sorted(set(labels))))}; "
+            f"{'all' if number is None else number} with 0 to {len(names) - 1} are needed; it is "
+            "cut short or damaged: fetch it again"
         )
-    return [str(one) for one in names]
+    ending = packed.marked(_ENDING, file.path)
+    return [
+        Item(
+            f"{split}/{first + i:05d}",
+            file.path,
+            names[label],
+            (start + i * size + layout.label_bytes, _PIXELS),
+            ending,
+        )
+        for i, label in enumerate(labels)
+    ]
 
 
-def _fetch(num_classes: int) -> str:
-    return (
-        f"fetch cifar-{num_classes}-python.tar.gz or cifar-{num_classes}-binary.tar.gz from "
-        "https://www.cs.toronto.edu/~kriz/cifar.html and unpack it in DATA"
-    )
+def _class_names(
+    files: dict[str, Item], layout: _Layout, coarse: bool, num_names: int
+) -> list[str]:
+    file = _member(files, layout.names.replace("fine", "coarse") if coarse else layout.names)
+    names = packed.stretch(file).decode("latin-1").split()
+    if len(names) != num_names or len(set(names)) != num_names:
+        raise ValueError(
+            f"{file.name}: {len(names)} names of classes; {num_names} different ones are needed; "
+            "fetch it again"
+        )
+    return names

@@ -20,9 +20,7 @@ from toolkit.data.batch import Floats, Item
 from toolkit.data.images import BadImage, Pixels, decode_bytes, file_bytes, to_floats
 
 _RAW = re.compile(
-    r"\.u8(?:s([1-9]\d{0,8}))?_([1-9]\d{0,4})x([1-9]\d{0,4})x([1-9]\d{0,4})(?:"
-    + packed.COMPRESSED
-    + ")?"
+    r"\.u8_([1-9]\d{0,4})x([1-9]\d{0,4})x([1-9]\d{0,4})(?:" + packed.COMPRESSED + ")?"
 )
 
 
@@ -112,7 +110,7 @@ def centre_crop(pixels: Pixels, crop: int, name: str = "image") -> Pixels:
     return pixels[top : top + crop, left : left + crop]
 
 
-def raw_ending(channels: int, height: int, width: int, stride: int = 1) -> str:
+def raw_ending(channels: int, height: int, width: int) -> str:
     """Return the ending of an item whose span holds bare 8-bit pixels.
 
     They lie channel by channel and row by row.
@@ -121,29 +119,27 @@ def raw_ending(channels: int, height: int, width: int, stride: int = 1) -> str:
         channels: 1 or 3.
         height: Of the image, in pixels.
         width: Of the image, in pixels.
-        stride: Every stride-th byte of the span is a pixel's.
 
     Example:
         >>> raw_ending(3, 32, 32)
         '.u8_3x32x32'
     """
-    return f".u8{f's{stride}' if stride > 1 else ''}_{channels}x{height}x{width}"
+    return f".u8_{channels}x{height}x{width}"
 
 
 def _unpack(item: Item) -> Pixels:
     """Return the pixels (H, W) or (H, W, 3) of packed pixels."""
     stated = _RAW.fullmatch(item.suffix)
     assert stated is not None
-    stride = int(stated[1] or 1)
-    channels, height, width = map(int, stated.groups()[1:])
+    channels, height, width = (int(number) for number in stated.groups())
     try:
-        levels = packed.stretch(item)[::stride]
+        content = packed.stretch(item)
     except (OSError, ValueError) as error:
         raise BadImage(str(error)) from error
-    if channels not in (1, 3) or len(levels) != channels * height * width:
+    if channels not in (1, 3) or len(content) != channels * height * width:
         raise BadImage(
-            f"{item.name}: {len(levels)} bytes for {item.suffix}; {channels} x {height} x {width} "
+            f"{item.name}: {len(content)} bytes for {item.suffix}; {channels} x {height} x {width} "
             "with 1 or 3 channels are needed; list the data anew"
         )
-    pixels: Pixels = np.frombuffer(levels, dtype=np.uint8).reshape(channels, height, width)
+    pixels: Pixels = np.frombuffer(content, dtype=np.uint8).reshape(channels, height, width)
     return pixels[0] if channels == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0))

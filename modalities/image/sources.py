@@ -1,7 +1,8 @@
 """The data sets of images that `likeness prepare` knows.
 
-Checksums are those of torchvision's datasets/mnist.py, cifar.py and omniglot.py, of Zalando's
-README (FashionMNIST) and of pytorch-metric-learning's datasets/cub.py, cars196.py and sop.py.
+Checksums are those of torchvision's datasets/mnist.py and omniglot.py, of CIFAR's page, of
+Zalando's README (FashionMNIST) and of pytorch-metric-learning's datasets/cub.py, cars196.py and
+sop.py.
 """
 
 from __future__ import annotations
@@ -66,10 +67,10 @@ DATASETS = (
         page=_KRIZ + "cifar.html",
         archives=(
             Archive(
-                makes="cifar-10-batches-py",
-                urls=(_KRIZ + "cifar-10-python.tar.gz",),
-                takes=("cifar-10-batches-py/*",),
-                md5="c58f30108f718f92721af3b95e74349a",
+                makes="cifar-10-batches-bin",
+                urls=(_KRIZ + "cifar-10-binary.tar.gz",),
+                takes=("cifar-10-batches-bin/*",),
+                md5=cifar.MD5["cifar-10-binary.tar.gz"],
             ),
         ),
         check=cifar.check10,
@@ -83,10 +84,10 @@ DATASETS = (
         page=_KRIZ + "cifar.html",
         archives=(
             Archive(
-                makes="cifar-100-python",
-                urls=(_KRIZ + "cifar-100-python.tar.gz",),
-                takes=("cifar-100-python/*",),
-                md5="eb9058c3a382ffc7106e4002c42a8d85",
+                makes="cifar-100-binary",
+                urls=(_KRIZ + "cifar-100-binary.tar.gz",),
+                takes=("cifar-100-binary/*",),
+                md5=cifar.MD5["cifar-100-binary.tar.gz"],
             ),
         ),
         check=cifar.check100,

@@ -4,13 +4,13 @@ Loss", ICCV 2021: Tables 1-3, third column.
     likeness train recipes/image/cifar10.py:vmf --data DATA --out runs/cifar10-vmf
     likeness compare recipes/image/cifar10.py --seeds 5 --data DATA --out runs/cifar10
 
-DATA holds cifar-10-batches-py/ or cifar-10-batches-bin/ (or their .tar.gz). One A100-like GPU, 1 to
-2 hours a run (estimate: nothing of it was run here). App. D: ResNet-50 with a 3x3 stem, 2048 ->
-128; crops of 32 from the image padded by 4 (reflection), flips, a square of 8 x 8 painted over with
-the mean; 15 % of the training images for validation, batches of 10 classes x 26 images; SGD, the
-rate halved after 15 epochs without a better validation accuracy, stopped after 35, the best epoch
-kept; hyper-parameters of Table 7. An epoch is 250 batches, as in the release's README; 1,000 epochs
-at most.
+DATA holds cifar-10-batches-bin/ (or cifar-10-binary.tar.gz). One A100-like GPU, 1 to 2 hours a run
+(estimate: nothing of it was run here). App. D: ResNet-50 with a 3x3 stem, 2048 -> 128; crops of 32
+from the image padded by 4 (reflection), flips, a square of 8 x 8 painted over with the mean; 15 %
+of the training images for validation, batches of 10 classes x 26 images; SGD, the rate halved after
+15 epochs without a better validation accuracy, stopped after 35, the best epoch kept;
+hyper-parameters of Table 7. An epoch is 250 batches, as in the release's README; 1,000 epochs at
+most.
 
 Expected, of five runs (paper, mean; accuracy %, ECE %, ECE % after temperature scaling, AUROC of
 the norm): standard 94.13, 8.8, 2.7, .84; hyperbolic 94.11, 8.9, 2.8, .87; cosine 93.99, 8.9, 6.4,

@@ -5,7 +5,7 @@ Loss", ICCV 2021: Tables 1-3, last column, and Figure 5, left.
     likeness compare recipes/image/cifar100.py --variants standard,hyperbolic,cosine,arcface,vmf
     --seeds 5 --data DATA --out runs/cifar100
 
-DATA holds cifar-100-python/ or cifar-100-binary/ (or their .tar.gz). One A100-like GPU, 1 to 2
+DATA holds cifar-100-binary/ (or cifar-100-binary.tar.gz). One A100-like GPU, 1 to 2
 hours a run (estimate: nothing of it was run here). App. D: ResNet-50 with a 3x3 stem, 2048 -> 128;
 crops of 32 from the image padded by 4 (reflection), flips, a square of 8 x 8 painted over with the
 mean; 15 % of the training images for validation, batches of 32 classes x 8 images; SGD, the rate

@@ -17,7 +17,7 @@ from eval.bootstrap import interval
 from eval.protocols.verification import VerificationSettings, evaluate
 from eval.reports.media import Media
 from eval.reports.page import NO_PLOTS
-from eval.reports.verification import html
+from eval.reports.verification import Evidence, html
 from eval.results import SCHEMA, table, to_json
 from eval.types import Embeddings, Scores, Trials
 from eval.verification import actual_dcf, cllr, eer, min_cllr, min_dcf, tar_at_far
@@ -252,14 +252,15 @@ class Page(HTMLParser):
         self.text += data
 
 
-def write(path, results, scores, **more):
+def write(path, results, scores, *, num_hardest=10, **evidence):
     html(
         path,
         results,
         scores,
         command="likeness evaluate a.txt && echo <done>",
         version="0.1.0",
-        **more,
+        evidence=Evidence(**evidence),
+        num_hardest=num_hardest,
     )
     return path.read_text()
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import pickle
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -159,19 +158,21 @@ def test_an_archive_cut_short_leaves_nothing_under_its_name(
     cut: float, server: Server, tmp_path: Path
 ) -> None:
     rng = np.random.default_rng(0)
-    tar = packed({f"cifar-100-python/{one}": rng.bytes(5_000) for one in ("train", "test", "meta")})
+    tar = packed(
+        {f"cifar-100-binary/{name}.bin": rng.bytes(5_000) for name in ("train", "test", "more")}
+    )
     _, error = said(
-        served("cifar100", server, {"cifar-100-python.tar.gz": tar[: int(cut * len(tar))]}),
+        served("cifar100", server, {"cifar-100-binary.tar.gz": tar[: int(cut * len(tar))]}),
         tmp_path,
     )
-    assert "cifar-100-python.tar.gz: damaged or cut short" in error
+    assert "cifar-100-binary.tar.gz: damaged or cut short" in error
     held = zipped({"Stanford_Online_Products/Ebay_train.txt": rng.bytes(5_000)})
     _, error = said(
         served("sop", server, {"Stanford_Online_Products.zip": held[: int(cut * len(held))]}),
         tmp_path,
     )
     assert "Stanford_Online_Products.zip: damaged or cut short" in error
-    assert not (tmp_path / "cifar-100-python").exists()
+    assert not (tmp_path / "cifar-100-binary").exists()
     assert not (tmp_path / "Stanford_Online_Products").exists()
 
 
@@ -200,19 +201,20 @@ def test_missing_split_files_and_images_are_named_with_what_to_do(
 
 
 def test_cifar_is_counted_by_its_reader(server: Server, tmp_path: Path) -> None:
-    whole = {"data": np.zeros((3, 3072), dtype=np.uint8), "labels": [0, 1, 2]}
+    batch = b"".join(bytes([label]) + bytes(3072) for label in range(3))
     members = {
-        f"cifar-10-batches-py/{name}": pickle.dumps(whole, protocol=4)
+        f"cifar-10-batches-bin/{name}.bin": batch
         for name in [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
     }
-    members["cifar-10-batches-py/batches.meta"] = pickle.dumps(
-        {"label_names": [f"class {i}" for i in range(10)]}, protocol=2
-    )
+    members["cifar-10-batches-bin/batches.meta.txt"] = "\n".join(
+        f"class_{i}" for i in range(10)
+    ).encode()
     _, error = said(
-        served("cifar10", server, {"cifar-10-python.tar.gz": packed(members)}), tmp_path
+        served("cifar10", server, {"cifar-10-binary.tar.gz": packed(members)}), tmp_path
     )
-    assert "data_batch_1: 3 images with labels '0', '1', '2'; 10000 with 0 to 9 are needed" in error
-    assert "remove 'cifar-10-batches-py' from" in error
+    assert "data_batch_1.bin: 3 images with labels" in error
+    assert "10000 with 0 to 9" in error
+    assert "remove 'cifar-10-batches-bin' from" in error
     assert len(cifar.items(tmp_path, whole=False)) == 15
 
 

@@ -244,7 +244,10 @@ def test_a_gallery_is_managed_and_searched(server: str, files: list[Path]) -> No
         ({"Host": "127.0.0.1.evil.example:80"}, 421),
         ({"Host": "192.168.1.1"}, 421),
         ({"Host": "[::1"}, 421),
+        ({"Host": "user@localhost"}, 421),
         ({"Host": "localhost:99"}, 200),
+        ({"Host": "LOCALHOST"}, 200),
+        ({"Host": "[::1]:99"}, 200),
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "null"}, 403),
         ({"Origin": "http://["}, 403),
@@ -350,12 +353,50 @@ def test_nothing_is_kept_or_logged(server: str, place: Path, files: list[Path]) 
     assert "DELETE /gallery/{subject:path} 200" in log
     assert "POST /enrol 201" in log
     assert not re.search("secret|Quentin|127.0.0.1|Traceback", log)
-    counted = get(f"{server}metrics").text
-    assert re.search(
-        r'likeness_requests_total\{method="POST",route="/enrol",status="201"\} \d', counted
-    )
-    assert re.search(r"^likeness_uploads_in_progress 0$", counted, re.MULTILINE)
-    assert "Quentin" not in counted
+    assert "Quentin" not in get(f"{server}metrics").text
+
+
+def test_metrics_are_read_by_prometheus(server: str, files: list[Path]) -> None:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    def read() -> dict[tuple[str, tuple[str, ...]], float]:
+        answer = get(f"{server}metrics")
+        assert answer.headers["content-type"].startswith("text/plain; version=")
+        return {
+            (sample.name, tuple(sample.labels.values())): sample.value
+            for family in text_string_to_metric_families(answer.text)
+            for sample in family.samples
+        }
+
+    post(f"{server}enrol", data={"subject": "Eve"}, files=uploads(files[0]), headers=WRITE)
+    before = read()
+    post(f"{server}enrol", data={"subject": "Eve"}, files=uploads(files[0]), headers=WRITE)
+    got = read()
+    delete(f"{server}gallery/Eve", headers=WRITE)
+    rose = {key: got[key] - before[key] for key in before if "/enrol" in key[1]}
+    assert rose["likeness_requests_total", ("POST", "/enrol", "201")] == 1
+    assert rose["likeness_request_seconds_count", ("/enrol",)] == 1
+    assert rose["likeness_request_seconds_bucket", ("+Inf", "/enrol")] == 1
+    assert rose["likeness_request_seconds_sum", ("/enrol",)] > 0
+    assert got["likeness_uploads_in_progress", ()] == 0
+    assert got["likeness_gallery_subjects", ()] == before["likeness_gallery_subjects", ()] >= 1
+    assert {name for name, _ in got} == {
+        "likeness_requests_total",
+        "likeness_request_seconds_bucket",
+        "likeness_request_seconds_count",
+        "likeness_request_seconds_sum",
+        "likeness_uploads_in_progress",
+        "likeness_gallery_subjects",
+    }
+
+
+def test_applications_count_apart() -> None:
+    from likeness.service.metrics import Metrics
+
+    first, second = Metrics(), Metrics()
+    first.count("GET", "/", 200, 0.02)
+    assert b'route="/"' in first.text()
+    assert b'route="/"' not in second.text()
 
 
 def test_pages_ask_nothing_of_the_network(server: str) -> None:
@@ -478,7 +519,7 @@ def test_the_server_closes_connections_on_which_nothing_comes(
     import uvicorn
 
     from likeness.service.app import serve
-    from likeness.service.guard import Limits
+    from likeness.service.limits import Limits
 
     real, answers, threads = uvicorn.Server.run, list[bytes](), torch.get_num_threads()
 
@@ -511,7 +552,7 @@ def test_the_server_closes_connections_on_which_nothing_comes(
 
 
 def test_a_recording_of_many_channels_is_refused_by_its_header(model: Path) -> None:
-    from likeness.service.guard import Limits
+    from likeness.service.limits import Limits
     from likeness.service.work import Service
 
     held = io.BytesIO()
@@ -531,7 +572,9 @@ def ask_guard(
     """Statuses of requests at once to a Guard before an application that reads the body and waits a
     little. tokens: one for each request.
     """
-    from likeness.service.guard import Guard, Limits, Metrics
+    from likeness.service.guard import Guard
+    from likeness.service.limits import Limits
+    from likeness.service.metrics import Metrics
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         while (await receive()).get("more_body"):
@@ -658,7 +701,7 @@ def test_work_that_takes_too_long_is_given_up() -> None:
     """What had begun goes on, and the answer says so; what had not never begins, and its upload is
     not kept.
     """
-    from likeness.service.guard import Limits
+    from likeness.service.limits import Limits
 
     end, begun = threading.Event(), list[bytes]()
 
@@ -692,7 +735,7 @@ def test_work_that_takes_too_long_is_given_up() -> None:
 def test_large_uploads_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     from starlette.formparsers import MultiPartParser
 
-    from likeness.service.guard import Limits
+    from likeness.service.limits import Limits
 
     class Sizes:
         limits, gallery = Limits(max_bytes=6 << 20), None
@@ -724,7 +767,7 @@ def test_large_uploads_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_the_system_refuses_is_an_answer_too(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from likeness.service.guard import Limits
+    from likeness.service.limits import Limits
 
     class Full:
         limits = Limits()
@@ -749,6 +792,21 @@ def test_what_the_system_refuses_is_an_answer_too(
         assert got.json()["error"].startswith("the server could not do this")
     assert caplog.text.count(f"a request ended in {type(error).__name__}: ") == 3
     assert "Quentin" not in caplog.text
+
+
+@pytest.mark.parametrize("host", ["*", "*.example.org", "a*b"])
+def test_a_pattern_of_hosts_is_refused(host: str) -> None:
+    with pytest.raises(ValueError, match="pattern"):
+        ask_guard(hosts=[host])
+
+
+@pytest.mark.parametrize("host", [b"[fe80::1]:8000", b"Proxy.Example:443", b"[::1]"])
+def test_hosts_are_compared_without_port_and_case(host: bytes) -> None:
+    hosts = ["fe80::1", "proxy.example"]
+    assert ask_guard(hosts=hosts, path="/health", method="GET", headers=[(b"host", host)]) == [200]
+    assert ask_guard(path="/health", method="GET", headers=[(b"host", host), (b"host", host)]) == [
+        421
+    ]
 
 
 @pytest.mark.parametrize(

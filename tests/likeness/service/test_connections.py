@@ -40,7 +40,7 @@ def serving(**rules: Any) -> Iterator[int]:
 
     from likeness.service.app import make_app
     from likeness.service.connections import protocol
-    from likeness.service.guard import Limits
+    from likeness.service.limits import Limits
 
     class Sizes:
         limits = Limits(

@@ -324,7 +324,7 @@ def test_an_answer_that_comes_late_is_not_shown_for_other_files(
 def test_a_file_that_is_too_large_is_never_sent(
     browser: Any, photos: list[str], tmp_path: Path
 ) -> None:
-    from likeness.service.guard import Limits
+    from likeness.service.limits import Limits
 
     large, half = tmp_path / "large.png", tmp_path / "half.png"
     for path, size in (

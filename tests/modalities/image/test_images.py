@@ -97,22 +97,6 @@ def test_packed_pixels_also_in_shards(tmp_path: Path) -> None:
         for i in range(5)
     ]
     np.testing.assert_array_equal([read(one) for one in items], pixels)
-    (tmp_path / "columns.bin").write_bytes(pixels.reshape(5, -1).T.tobytes())
-    np.testing.assert_array_equal(
-        [
-            read(
-                Item(
-                    "a",
-                    tmp_path / "columns.bin",
-                    None,
-                    (i, 71 * 5 + 1),
-                    raw_ending(3, 4, 6, stride=5),
-                )
-            )
-            for i in range(5)
-        ],
-        pixels,
-    )
     shards.write(items, tmp_path / "shards")
     packed = {one.id: read(one) for one in shards.items(tmp_path / "shards")}
     np.testing.assert_array_equal([packed[one.id] for one in items], pixels)

@@ -1,0 +1,49 @@
+"""What a package needs beside its modules is in the wheel, and is found where it is installed."""
+
+from __future__ import annotations
+
+import subprocess
+import tomllib
+from fnmatch import fnmatch
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("likeness", "toolkit", "modalities", "eval")
+
+
+def data_files() -> list[Path]:
+    """The files of the packages in the repository that are no modules."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", *PACKAGES], cwd=ROOT, capture_output=True, text=True
+    )
+    if listed.returncode:
+        pytest.skip("this is no clone: git lists no files")
+    return [Path(name) for name in listed.stdout.split("\0") if name and not name.endswith(".py")]
+
+
+def test_every_data_file_is_packaged() -> None:
+    setup = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = [
+        f"{package.replace('.', '/')}/{pattern}"
+        for package, names in setup["tool"]["setuptools"]["package-data"].items()
+        for pattern in names
+    ]
+    paths = data_files()
+    assert len(paths) >= 7
+    assert [
+        path for path in paths if not any(fnmatch(path.as_posix(), pattern) for pattern in patterns)
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("package", "names"),
+    [
+        ("eval.reports", ["blocks.html", "page.css", "page.html"]),
+        ("likeness.service", ["docs.html", "page.css", "page.html", "page.js"]),
+    ],
+)
+def test_templates_are_found_through_the_package(package: str, names: list[str]) -> None:
+    assert sorted(path.name for path in (files(package) / "templates").iterdir()) == names
