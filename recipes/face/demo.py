@@ -82,6 +82,6 @@ def main(out: Path, *, page: bool = True) -> demo.Made:
         baseline=("pixels", baseline),
         out=out,
         page=page,
-        own_data="train recipes/face/folders.py --data DATA --out runs/mine      "
+        own_data="train face/folders --data DATA --out runs/mine      "
         "DATA/SUBJECT/*.jpg, aligned or with faces in their centre",
     )

@@ -71,5 +71,5 @@ def main(out: Path, *, page: bool = True) -> demo.Made:
         baseline=("pixels", baseline),
         out=out,
         page=page,
-        own_data="train recipes/image/folders.py --data DATA --out runs/mine      DATA/CLASS/*.jpg",
+        own_data="train image/folders --data DATA --out runs/mine      DATA/CLASS/*.jpg",
     )

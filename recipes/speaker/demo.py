@@ -80,6 +80,6 @@ def main(out: Path, *, page: bool = True) -> demo.Made:
         baseline=("filterbank", baseline),
         out=out,
         page=page,
-        own_data="train recipes/speaker/folders.py --data DATA --out runs/mine      "
+        own_data="train speaker/folders --data DATA --out runs/mine      "
         "DATA/SPEAKER/*.wav",
     )

@@ -9,9 +9,11 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -166,7 +168,8 @@ def read(file: str) -> dict[str, Any]:
     assert module_spec is not None
     assert module_spec.loader is not None
     module = importlib.util.module_from_spec(module_spec)
-    module_spec.loader.exec_module(module)
+    with _shared_by(path):
+        module_spec.loader.exec_module(module)
     recipes = getattr(module, "RECIPES", None)
     if not isinstance(recipes, dict) or not recipes:
         raise ValueError(
@@ -174,6 +177,31 @@ def read(file: str) -> dict[str, Any]:
             "...}"
         )
     return vars(module)
+
+
+@contextmanager
+def _shared_by(path: Path) -> Iterator[None]:
+    """Within the block `from _shared import ...` means the _shared.py beside `path`.
+
+    Each folder of recipes may have one. It is not put on sys.path, where other files of the folder
+    would hide modules of the same name.
+    """
+    shared = path.with_name("_shared.py")
+    if "from _shared import" not in path.read_text(encoding="utf-8") or not shared.is_file():
+        yield
+        return
+    spec = importlib.util.spec_from_file_location("_shared", shared)
+    assert spec is not None
+    assert spec.loader is not None
+    before = sys.modules.get("_shared")
+    module = sys.modules["_shared"] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        yield
+    finally:
+        del sys.modules["_shared"]
+        if before is not None:
+            sys.modules["_shared"] = before
 
 
 def choose(file: str, recipes: Mapping[str, Recipe], variant: str) -> tuple[Recipe, str]:
