@@ -27,6 +27,7 @@ import torch
 import typer
 
 from likeness.cli import app, main
+from likeness.commands.recipes import located, names
 from modalities import synthetic, synthetic_faces, synthetic_glyphs
 from toolkit.training import recipe as recipes
 
@@ -185,6 +186,7 @@ def problem(arguments: list[str], folder: Path) -> str:
         name = re.sub(r"^lancedb:(.*)$", r"\1.lance", one)
         if (
             not one.startswith("-")
+            and one not in names()  # of a recipe, not of a file
             and not any(mark in name for mark in ":=")
             and not (folder / name).exists()
         ):
@@ -200,10 +202,11 @@ def problem(arguments: list[str], folder: Path) -> str:
         except Exception as error:  # of typer's own click or of click
             return getattr(error, "format_message", error.__str__)() or repr(error)
     file, _, variant = str(given.get("recipe", "")).partition(":")
-    if file.startswith("recipes/"):
+    if file:
         try:
+            path = located(file) if not file.startswith("recipes/") else str(ROOT / file)
             for one in (str(given.get("variants") or variant)).split(","):
-                loaded, _ = recipes.load(str(ROOT / file) + (f":{one}" if one else ""))
+                loaded, _ = recipes.load(path + (f":{one}" if one else ""))
                 recipes.override(loaded, list(given.get("overrides") or []))
         except (ValueError, OSError) as error:
             return str(error)
@@ -253,7 +256,8 @@ def test_what_is_shown_names_what_exists(block: Block, line: str, tmp_path: Path
         ("train recipes/speaker/folders.py:nobody --out o", "nobody"),
         ("train recipes/speaker/folders.py loss.marginn=1 --out o", "marginn"),
         ("train recipes/speaker/absent.py --out o", "absent"),
-        ("compare recipes/speaker/folders.py --variants statistics,nobody --out o", "nobody"),
+        ("train speaker/absent --out o", "absent"),
+        ("compare speaker/folders --variants statistics,nobody --out o", "nobody"),
     ],
 )
 def test_wrong_commands_are_found(wrong: str, said: str, tmp_path: Path) -> None:
