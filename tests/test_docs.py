@@ -105,12 +105,12 @@ def ran(
     synthetic_glyphs.write_glyphs(
         folder / "images", num_alphabets=2, num_characters=4, num_drawers=3, size=64
     )
-    for kind, names in (("voices", NAMES), ("faces", NAMES), ("images", ("circle", "cross"))):
+    for kind, subjects in (("voices", NAMES), ("faces", NAMES), ("images", ("circle", "cross"))):
         for number, subject in enumerate(sorted((folder / kind).iterdir())):
             for i, file in enumerate(sorted(subject.iterdir())):
                 file.rename(file.with_name(f"{i + 1}{file.suffix}"))
             subject.rename(
-                subject.with_name(names[number] if number < len(names) else f"class{number}")
+                subject.with_name(subjects[number] if number < len(subjects) else f"class{number}")
             )
     (folder / "groups.txt").write_text(
         "".join(f"{name} {'fm'[i % 2]}\n" for i, name in enumerate(NAMES)), encoding="utf-8"

@@ -17,6 +17,16 @@ from toolkit.printing import say
 
 app = typer.Typer()
 SHARED = "_shared.py"  # what the recipes of one folder share
+# Recipes of version 0.1 that stand together in one file of their paper now, and what their variants
+# begin with there.
+MOVED = {
+    **{
+        f"image/{data}": ("image/vmf", data)
+        for data in ("mnist", "fashion_mnist", "cifar10", "cifar100", "cars196", "cub200", "sop")
+    },
+    **{f"image/{data}_nivmf": ("image/nivmf", data) for data in ("cars196", "cub200", "sop")},
+    "image/cub200_simple": ("image/simple", "cub200"),
+}
 
 
 def folder() -> Path:
@@ -48,7 +58,7 @@ def located(recipe: str) -> str:
     """RECIPE[:VARIANT] with the file that RECIPE stands for.
 
     A file that exists is taken as it is. Otherwise MODALITY/NAME is a recipe that comes with
-    likeness.
+    likeness. Names and paths of version 0.1 stand for what they have become.
 
     Args:
         recipe: `mine.py`, `mine.py:arcface`, `speaker/an4` or `speaker/an4:arcface`.
@@ -62,9 +72,17 @@ def located(recipe: str) -> str:
 
     >>> located("speaker/an4:simple").endswith("an4.py:simple")
     True
+    >>> located("recipes/image/cub200.py:arcface").endswith("vmf.py:cub200.arcface")
+    True
     """
     file, colon, variant = recipe.partition(":")
-    if Path(file).is_file() or file.endswith(".py"):
+    if Path(file).is_file():
+        return recipe
+    before = "/".join(Path(file).with_suffix("").parts[-2:])
+    if before in MOVED:
+        name, group = MOVED[before]
+        return f"{_path(name)}:{group}{'.' if variant else ''}{variant}"
+    if file.endswith(".py"):
         return recipe
     return f"{_path(file)}{colon}{variant}"
 

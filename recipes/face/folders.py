@@ -1,12 +1,16 @@
-"""A verifier from anyone's own faces: DATA/SUBJECT/**/*.jpg (png, webp, ...), two or more images a
-subject, four or more subjects.
+"""A verifier from anyone's own faces, DATA/SUBJECT/**/*.jpg.
 
-    likeness train recipes/face/folders.py --data DATA --out runs/mine
+Images may be png, webp and others as well. Four subjects or more with two images or more each are
+needed.
+
+    likeness train face/folders --data DATA --out runs/mine
         a small SFNet on 64 x 64 pixels: minutes on a CPU, dozens of subjects
-    likeness train recipes/face/folders.py:sfnet20 --data ALIGNED --out runs/mine
+    likeness train face/folders:sfnet20 --data ALIGNED --out runs/mine
         SFNet-20 on a GPU, thousands of subjects (iresnet50, simple likewise)
     python recipes/face/folders.py --align SCRFD.onnx DATA ALIGNED
         112 x 112 crops from photographs, with a detector that you have
+    python recipes/face/folders.py DATA OUT
+        the trial list and the item list for `score` and `embed`
 
 small takes any image in which the face fills most of the picture and sits in its centre, and
 resizes it; the proportions change with it. The others take aligned crops of 112 x 112 only (the
@@ -14,12 +18,10 @@ five landmarks of InsightFace, modalities/face/align.py) and refuse the rest. A 
 subjects is held out and never trained on; trials among them are drawn with a seed (at most 20,000)
 and give the EER in the log. DATA may also be tar shards, a .rec file, or a list DATA.txt of one
 SUBJECT/image.jpg a line, below the list's folder (OpenSphere's).
-Write the trial list and the item list for `embed` and `score` with:
-    python recipes/face/folders.py DATA OUT
-Expected numbers: none; they depend on the data. For comparison: ORL (20 subjects) in
-docs/results.md.
-simple: SimPLE paper Eq 8 with the settings of its SFNet-20, sampling and bank as in OpenSphere's
-release, 4 images of 128 subjects a step.
+
+No numbers are expected; they depend on the data. For comparison: ORL (20 subjects) in
+docs/results.md. simple: SimPLE paper Eq 8 with the settings of its SFNet-20, sampling and bank as
+in OpenSphere's release, 4 images of 128 subjects a step.
 """
 
 import sys

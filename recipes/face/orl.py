@@ -1,8 +1,6 @@
-"""Face verification on ORL (AT&T): 20 subjects, 10 grey images each, five folds of disjoint
-subjects.
+"""ORL (AT&T) faces: 20 subjects, 10 grey images each, five folds over subjects.
 
-    likeness train recipes/face/orl.py:arcface items.fold=0 trials.fold=0
-        --data DATA --out runs/orl-0
+    likeness train face/orl:arcface items.fold=0 trials.fold=0 --data DATA --out runs/orl-0
         DATA holds orl/
     python recipes/face/orl.py --data DATA --out runs/orl
         all folds, seeds, baselines: the table
@@ -12,11 +10,11 @@ subjects.
         --variants deep_arcface,deep_simple --init runs/demo-face/run
 
 Expected numbers, with intervals and their command: docs/results.md. One fold takes seconds of one
-core. Sixteen subjects to train are too few for deep networks (deep_*), which cannot be told from
-raw pixels. Histograms of oriented gradients, whitened by what varies within the trained subjects
-(Déniz et al. 2011, Hatch et al. 2006), make a quarter of the errors of pixels, with a trained layer
-or without (estimated). Deng et al. 2019 (arcface), SimPLE paper Eq 8 with alpha near the share of
-positive pairs of so few classes (simple).
+core. The subjects of the folds are disjoint. Sixteen subjects to train are too few for deep
+networks (deep_*), which cannot be told from raw pixels. Histograms of oriented gradients, whitened
+by what varies within the trained subjects (Déniz et al. 2011, Hatch et al. 2006), make a quarter of
+the errors of pixels, with a trained layer or without (estimated). Losses: Deng et al. 2019
+(arcface), SimPLE paper Eq 8 with alpha near the share of positive pairs of so few classes (simple).
 """
 
 from dataclasses import replace

@@ -1,14 +1,14 @@
-"""scikit-learn's handwritten digits, 1,797 images of 8 x 8: real, offline and quick.
+"""scikit-learn's 1,797 handwritten digits of 8 x 8: real, offline and quick.
 
 Closed set (who of ten?) and open set (unseen digits 6 to 9).
 
-    likeness train recipes/image/digits.py:vmf --out runs/digits
-    likeness compare recipes/image/digits.py --variants standard,cosine,vmf --seeds 3 --out
-    runs/digits-compare likeness train recipes/image/digits.py:open --out runs/digits-open
+    likeness train image/digits:vmf --out runs/digits
+    likeness compare image/digits --variants standard,cosine,vmf --seeds 3 --out runs/digits-compare
+    likeness train image/digits:open --out runs/digits-open
 
-Seconds a run on one CPU core. Closed: a quarter of each class tests, accuracy, calibration and the
-AUROC of the norm as in recipes/image/mnist.py; 15 % of the rest validate and fit the temperature.
-Open: 0 to 5 train, retrieval among 6 to 9. A table to try things on, no benchmark, hence not in
+Seconds a run on one CPU core. Closed: a quarter of each class tests; accuracy, calibration and the
+AUROC of the norm as in image/vmf; 15 % of the rest validate and fit the temperature. Open: 0 to 5
+train, retrieval among 6 to 9. It is a table to try things on and no benchmark, hence not in
 docs/results.md: 450 test images tell apart accuracies two points apart.
 """
 

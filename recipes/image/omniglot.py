@@ -1,9 +1,10 @@
-"""Omniglot, zero-shot over alphabets: characters of 20 alphabets to train (633 classes x 20
-drawers), those of ten unseen ones to retrieve (331 classes).
+"""Omniglot: retrieval of characters of ten alphabets that nobody trained on.
 
-    likeness train recipes/image/omniglot.py:arcface --data ../shared/data --out runs/omniglot
-    likeness compare recipes/image/omniglot.py --seeds 3 --data ../shared/data --out
-    runs/omniglot-compare
+Characters of 20 alphabets train (633 classes x 20 drawers), those of ten unseen ones are retrieved
+(331 classes).
+
+    likeness train image/omniglot:arcface --data DATA --out runs/omniglot
+    likeness compare image/omniglot --seeds 3 --data DATA --out runs/omniglot-compare
 
 DATA holds omniglot/ (images_background of Lake et al., Science 2015, as its folders or packed). 40
 seconds a run on one CPU core. Every image of the ten last alphabets is a query against all others

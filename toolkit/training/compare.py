@@ -109,23 +109,39 @@ def load_variants(
 ) -> tuple[dict[str, Recipe], dict[str, Ranges]]:
     """The variants of RECIPE.py (all, or those named) with the overrides applied, and its RANGES.
 
-    ValueError as toolkit.training.recipe.load and override say.
+    Of a file whose variants are called GROUP.NAME, `RECIPE.py:GROUP` takes those of one group, by
+    their NAME alone.
+
+    ValueError as toolkit.training.recipe.load and override say; for a file of several groups of
+    which none is named.
     """
+    group = ""
     if ":" in file and not Path(file).is_file():
-        raise ValueError(
-            f"recipe {file!r}: compare takes RECIPE.py alone; name variants with --variants "
-            f"{file.rpartition(':')[2]}"
-        )
+        file, _, group = file.partition(":")
     found = recipes.read(file)
     if any(one.partition("=")[0].strip() == "seed" for one in overrides):
         raise ValueError(
             "override seed: compare runs the seeds 0 to N - 1; say how many with --seeds N"
         )
+    listed, ranges = found["RECIPES"], found.get("RANGES", {})
+    groups = list(dict.fromkeys(name.partition(".")[0] for name in listed))
+    if group:
+        listed, ranges = recipes.of_group(listed, group), recipes.of_group(ranges, group)
+        if not listed:
+            raise ValueError(
+                f"recipe {file}:{group}: compare takes RECIPE.py alone; name variants with "
+                f"--variants {group}"
+            )
+    elif not names and len(groups) > 1 and all("." in name for name in listed):
+        raise ValueError(
+            f"{file} has variants of {len(groups)} data sets, which cannot be compared; name one, "
+            f"as in {file}:{groups[0]}, of {', '.join(groups)}"
+        )
     chosen = {
-        name: recipes.override(recipes.choose(file, found["RECIPES"], name)[0], list(overrides))
-        for name in dict.fromkeys(names or found["RECIPES"])
+        name: recipes.override(recipes.choose(file, listed, name)[0], list(overrides))
+        for name in dict.fromkeys(names or listed)
     }
-    return chosen, dict(found.get("RANGES", {}))
+    return chosen, dict(ranges)
 
 
 @under_lock

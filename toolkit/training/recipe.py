@@ -17,13 +17,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from toolkit.data.sampling import Sampling
 from toolkit.losses.common import unknown_settings
 from toolkit.models.parts import Part
 from toolkit.training.memory import Memory
 from toolkit.training.schedules import cosine
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -207,9 +209,12 @@ def _shared_by(path: Path) -> Iterator[None]:
 def choose(file: str, recipes: Mapping[str, Recipe], variant: str) -> tuple[Recipe, str]:
     """(recipe, variant) among a file's RECIPES, the first where variant is "".
 
+    Where variants are called GROUP.NAME, GROUP alone is the first of its own.
     ValueError for an unknown one, and as check().
     """
     variant = variant or next(iter(recipes))
+    if variant not in recipes and (group := of_group(recipes, variant)):
+        variant = f"{variant}.{next(iter(group))}"
     if variant not in recipes:
         raise ValueError(
             f"{file} has no variant {variant!r}{_suggest(variant, recipes)}; it has "
@@ -218,6 +223,16 @@ def choose(file: str, recipes: Mapping[str, Recipe], variant: str) -> tuple[Reci
     recipe = recipes[variant]
     check(recipe)
     return recipe, variant
+
+
+def of_group(named: Mapping[str, T], group: str) -> dict[str, T]:
+    """What is called GROUP.NAME, by NAME.
+
+    >>> of_group({"mnist.vmf": 1, "mnist.cosine": 2, "sop.vmf": 3}, "mnist")
+    {'vmf': 1, 'cosine': 2}
+    """
+    start = f"{group}."
+    return {name.removeprefix(start): one for name, one in named.items() if name.startswith(start)}
 
 
 def check(recipe: Recipe) -> None:

@@ -117,3 +117,31 @@ def test_each_folder_has_its_own_shared_part(tmp_path: Path) -> None:
         )
     for folder, text in (("a", "first"), ("b", "second"), ("a", "first")):
         assert list(recipe.read(str(tmp_path / folder / "one.py"))["RECIPES"]) == [text]
+
+
+def test_names_of_version_01_stand_for_what_they_became() -> None:
+    image = ROOT / "recipes" / "image"
+    for old, new in (
+        ("recipes/image/cub200.py:arcface", "vmf.py:cub200.arcface"),
+        ("/a/clone/recipes/image/mnist.py:vmf", "vmf.py:mnist.vmf"),
+        ("image/sop_nivmf", "nivmf.py:sop"),
+        ("image/cub200_simple:simple", "simple.py:cub200.simple"),
+    ):
+        assert recipes.located(old) == f"{image}/{new}"
+    for name, group in recipes.MOVED.values():
+        listed = recipe.read(str(recipes.folder() / f"{name}.py"))["RECIPES"]
+        assert recipe.of_group(listed, group), group
+
+
+@pytest.mark.parametrize(
+    ("old", "variant"),
+    [
+        ("recipes/image/cub200.py", "cub200.standard"),
+        ("recipes/image/sop_nivmf.py", "sop.panc_el_nivmf"),
+        ("recipes/image/cub200_simple.py", "cub200.simple"),
+        ("image/vmf:cifar10", "cifar10.standard"),
+        ("image/vmf", "mnist.standard"),
+    ],
+)
+def test_a_data_set_alone_is_its_first_variant(old: str, variant: str) -> None:
+    assert recipe.load(recipes.located(old))[1] == variant
