@@ -12,9 +12,9 @@ Wen et al., "Pairwise Similarity Learning is SimPLE", ICCV 2023. Variants b_* ar
 DATA is InsightFace's faces_emore, unpacked: train.rec and train.idx, 5,822,653 images of 85,742
 subjects, and the .bin sets. The model is watched on LFW, AgeDB-30, CALFW and CPLFW together while
 it trains, from DATA/lfw.bin, agedb_30.bin, calfw.bin, cplfw.bin, or from a folder of that name with
-its list of pairs. trials.sets=lfw,cfp_fp watches others; trials=none schedule.watch= watches none.
-The best on them is the model: report IJB instead. Many GPUs: torchrun --nproc-per-node N -m
-likeness train ...; batch sizes are those of all processes together.
+its list of pairs. measure.trials.sets=lfw,cfp_fp watches others; measure=none schedule.watch=
+watches none. The best on them is the model: report IJB instead. Many GPUs: torchrun
+--nproc-per-node N -m likeness train ...; batch sizes are those of all processes together.
 
 Nothing here has been trained by us: docs/results.md has what was measured. Published, %: IJB-C
 TAR@FAR 1e-6, 1e-5 and 1e-4; identification top 1, TPIR@FPIR 1e-2 and 1e-1 (the closed-set rule of
@@ -85,26 +85,25 @@ NOT printed or released, and ours:
   images left out). Biases and norms take no weight decay.
 """
 
+from __future__ import annotations
+
 from dataclasses import replace
 from functools import partial
 
-from eval.verification import eer, tar_at_far
-from modalities.face import folders, images, validation
-from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW
+from _shared import aligned, by_cosine, released, simple, with_512
+
+from modalities.face.augment import FLIP_VIEW
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.sfnet import SFNet
-from toolkit.data.pixels import INSIGHTFACE
 from toolkit.data.sampling import Sampling
 from toolkit.losses.adaptive import AdaFace, CircleSoftmax, CurricularFace, MagFace
 from toolkit.losses.broadface import BroadFace
 from toolkit.losses.margin import ArcFace, CosFace
-from toolkit.losses.simple import SimPLE
 from toolkit.losses.softmax import NormFace
 from toolkit.losses.sphereface import SphereFace2, SphereFaceR
 from toolkit.losses.vmf import SCF
 from toolkit.models.parts import Part
-from toolkit.training.memory import Memory
-from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.recipe import Recipe, Schedule
 from toolkit.training.schedules import multistep, polynomial
 
 LOSSES: dict[str, Part] = {
@@ -142,21 +141,10 @@ ABLATION = {
     },
 }
 
-ARCFACE = Recipe(
-    modality="face",
-    frontend=INSIGHTFACE,
+ARCFACE = aligned(
     backbone=partial(IResNet, dim=512, depth=100, opensphere=True),
     loss=LOSSES["arcface"],
-    items=partial(folders.items, split="all"),
-    trials=partial(validation.trials),
-    read=partial(images.read, size=(112, 112)),
-    augment=partial(ADAFACE_VIEW),
-    metrics={
-        "eer": eer,
-        **{f"tar_at_far({far})": partial(tar_at_far, far=far) for far in (1e-4, 1e-3, 1e-2)},
-    },
-    sampling=Sampling(batch_size=512),
-    optim=Optim(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4, grad_clip=100.0),
+    grad_clip=100.0,
     schedule=Schedule(
         steps=240_000,
         decay=partial(multistep, at=(1 / 3, 7 / 12, 5 / 6)),
@@ -164,88 +152,84 @@ ARCFACE = Recipe(
         save_every=2_000,
         watch="eer",
     ),
-    channels_last=True,
-    workers=8,
 )
-# polar-like features have a dimension less than what they are made of: the embeddings have 512, as
-# those of the other losses
-SIMPLE = replace(
-    ARCFACE,
-    backbone=partial(ARCFACE.backbone, dim=513),
-    loss=partial(SimPLE, r=3.0, alpha=0.001, b_theta=0.3, weight=500.0, features="polarlike"),
-    sampling=Sampling(batch_size=512, items_per_class=4),
-    memory=Memory(2**19, 0.999),
-)
+SIMPLE = with_512(simple(ARCFACE))
 
 
 def setting_b(recipe: Recipe) -> Recipe:
     """The same with SFNet-64 and its schedule."""
-    schedule = replace(recipe.schedule, decay=partial(multistep, at=(5 / 12, 3 / 4, 11 / 12)))
-    dim = recipe.backbone.keywords["dim"]  # type: ignore[attr-defined]
+    assert isinstance(recipe.backbone, partial)
     return replace(
-        recipe, backbone=partial(SFNet, dim=dim, depth=64, batch_norm=True), schedule=schedule
+        recipe,
+        backbone=partial(SFNet, dim=recipe.backbone.keywords["dim"], depth=64, batch_norm=True),
+        schedule=replace(recipe.schedule, decay=partial(multistep, at=(5 / 12, 3 / 4, 11 / 12))),
     )
 
 
-RECIPES = {
-    "c_simple": SIMPLE,
-    "c_simple_released": replace(SIMPLE, loss=partial(SIMPLE.loss, r=2.0)),
-    **{f"c_{name}": replace(ARCFACE, loss=loss) for name, loss in LOSSES.items()},
-    "c_broadface": replace(
-        ARCFACE, loss=partial(BroadFace, margin=0.5, scale=64.0, queue_size=32_768)
-    ),
-    "c_scf_arcface": replace(
-        ARCFACE,
-        loss=partial(SCF, r=64.0),
-        optim=replace(ARCFACE.optim, lr=0.001),
-        schedule=replace(
-            ARCFACE.schedule, steps=20_000, decay=partial(multistep, at=(1 / 2,)), eval_every=2_000
-        ),
-        init="runs/c_arcface",
-    ),
-    "c_magface": replace(ARCFACE, loss=partial(MagFace, wrap="easy")),
-    "c_adaface": replace(
-        ARCFACE,
-        loss=partial(AdaFace, margin=0.4, h=0.333, scale=64.0),
-        optim=replace(ARCFACE.optim, weight_decay=1e-4),
-        schedule=replace(
-            ARCFACE.schedule,
-            steps=26 * 11_372,
-            decay=partial(multistep, at=(12 / 26, 20 / 26, 24 / 26)),
-        ),
-    ),
-    "insightface_r100": replace(
-        ARCFACE,
-        backbone=partial(IResNet, dim=512, depth=100),
-        augment=partial(FLIP_VIEW),
-        sampling=Sampling(batch_size=1024),
-        optim=replace(ARCFACE.optim, grad_clip=5.0),
-        schedule=replace(ARCFACE.schedule, steps=20 * 5_686, decay=partial(polynomial, power=2.0)),
-    ),
-    "b_simple": setting_b(SIMPLE),
-    "b_simple_cosine": setting_b(
-        replace(
-            SIMPLE,
-            backbone=ARCFACE.backbone,
-            loss=partial(SIMPLE.loss, product="cosine", scale=30.0, features="raw"),
-        )
-    ),
-    **{f"b_{name}": setting_b(replace(ARCFACE, loss=loss)) for name, loss in LOSSES.items()},
-    "b_normface": setting_b(replace(ARCFACE, loss=partial(NormFace, scale=30.0))),
-    "b_circle": setting_b(replace(ARCFACE, loss=partial(CircleSoftmax, margin=0.25, scale=256.0))),
-    **{
+def ablation() -> dict[str, Recipe]:
+    """A recipe for each number of ABLATION."""
+    return {
         f"b_r{r:g}_a{alpha:g}_theta{b_theta:g}": setting_b(
             replace(SIMPLE, loss=partial(SIMPLE.loss, r=r, alpha=alpha, b_theta=b_theta))
         )
         for b_theta, rows in ABLATION.items()
         for r, alphas in rows.items()
         for alpha in alphas
-    },
+    }
+
+
+SCF_ARCFACE = replace(
+    ARCFACE,
+    loss=partial(SCF, r=64.0),
+    optim=replace(ARCFACE.optim, lr=0.001),
+    schedule=replace(
+        ARCFACE.schedule, steps=20_000, decay=partial(multistep, at=(1 / 2,)), eval_every=2_000
+    ),
+    init="runs/c_arcface",
+)
+ADAFACE = replace(
+    ARCFACE,
+    loss=partial(AdaFace, margin=0.4, h=0.333, scale=64.0),
+    optim=replace(ARCFACE.optim, weight_decay=1e-4),
+    schedule=replace(
+        ARCFACE.schedule,
+        steps=26 * 11_372,
+        decay=partial(multistep, at=(12 / 26, 20 / 26, 24 / 26)),
+    ),
+)
+INSIGHTFACE = replace(
+    ARCFACE,
+    backbone=partial(IResNet, dim=512, depth=100),
+    augment=partial(FLIP_VIEW),
+    sampling=Sampling(batch_size=1024),
+    optim=replace(ARCFACE.optim, grad_clip=5.0),
+    schedule=replace(ARCFACE.schedule, steps=20 * 5_686, decay=partial(polynomial, power=2.0)),
+)
+# The losses that were released with flips only. SimPLE's and AdaFace's were released with the
+# augmentation that all have here.
+TABLE_5 = {
+    **{f"c_{name}": replace(ARCFACE, loss=loss) for name, loss in LOSSES.items()},
+    "c_broadface": replace(
+        ARCFACE, loss=partial(BroadFace, margin=0.5, scale=64.0, queue_size=32_768)
+    ),
+    "c_scf_arcface": SCF_ARCFACE,
+    "c_magface": replace(ARCFACE, loss=partial(MagFace, wrap="easy")),
 }
-# With flips only. SimPLE and AdaFace were released with the augmentation that all have above;
-# c_simple_released is above
-RECIPES |= {
-    f"{name}_released": replace(one, augment=partial(FLIP_VIEW))
-    for name, one in RECIPES.items()
-    if not any(part in name for part in ("simple", "theta", "adaface", "insightface"))
+TABLE_4 = {
+    **{f"b_{name}": setting_b(replace(ARCFACE, loss=loss)) for name, loss in LOSSES.items()},
+    "b_normface": setting_b(replace(ARCFACE, loss=partial(NormFace, scale=30.0))),
+    "b_circle": setting_b(replace(ARCFACE, loss=partial(CircleSoftmax, margin=0.25, scale=256.0))),
+}
+
+RECIPES = {
+    "c_simple": SIMPLE,
+    "c_simple_released": replace(SIMPLE, loss=partial(SIMPLE.loss, r=2.0)),
+    **TABLE_5,
+    "c_adaface": ADAFACE,
+    "insightface_r100": INSIGHTFACE,
+    "b_simple": setting_b(SIMPLE),
+    "b_simple_cosine": setting_b(by_cosine(SIMPLE)),
+    **TABLE_4,
+    **ablation(),
+    **released({**TABLE_5, **TABLE_4}),
 }

@@ -1,6 +1,6 @@
 """ORL (AT&T) faces: 20 subjects, 10 grey images each, five folds over subjects.
 
-    likeness train face/orl:arcface items.fold=0 trials.fold=0 --data DATA --out runs/orl-0
+    likeness train face/orl:arcface items.fold=0 measure.trials.fold=0 --data DATA --out runs/orl-0
         DATA holds orl/
     python recipes/face/orl.py --data DATA --out runs/orl
         all folds, seeds, baselines: the table

@@ -12,9 +12,9 @@ DATA holds aligned crops of 112 x 112 (`python recipes/face/folders.py --align`)
 DATA/n000002/0001_01.jpg: 8,631 subjects and 3.14 million images of VGGFace2's training part; or
 DATA/train.rec with train.idx. The model is watched on LFW, AgeDB-30, CALFW and CPLFW together while
 it trains, from DATA/lfw.bin, agedb_30.bin, calfw.bin, cplfw.bin, or from a folder of that name with
-its list of pairs. trials.sets=lfw,cfp_fp watches others; trials=none schedule.watch= watches none.
-The best on them is the model: report IJB instead. Many GPUs: torchrun --nproc-per-node N -m
-likeness train ...; batch sizes are those of all processes together.
+its list of pairs. measure.trials.sets=lfw,cfp_fp watches others; measure=none schedule.watch=
+watches none. The best on them is the model: report IJB instead. Many GPUs: torchrun
+--nproc-per-node N -m likeness train ...; batch sizes are those of all processes together.
 
 Nothing here has been trained by us: docs/results.md has what was measured. Hours are not published.
 Table 3, %: IJB-C TAR@FAR 1e-6, 1e-5 and 1e-4; identification top 1, TPIR@FPIR 1e-2 and 1e-1 (the
@@ -73,39 +73,56 @@ NOT printed or released, and ours:
   images left out). Biases and norms take no weight decay.
 """
 
+from __future__ import annotations
+
 from dataclasses import replace
 from functools import partial
 
-from eval.verification import eer, tar_at_far
-from modalities.face import folders, images, validation
-from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW
+from _shared import aligned, by_cosine, released, simple, with_512
+
 from toolkit.backbones.sfnet import SFNet
-from toolkit.data.pixels import INSIGHTFACE
-from toolkit.data.sampling import Sampling
 from toolkit.losses.adaptive import CircleSoftmax, CurricularFace
 from toolkit.losses.margin import ArcFace, CosFace
-from toolkit.losses.simple import SimPLE
 from toolkit.losses.softmax import NormFace, Softmax
 from toolkit.losses.sphereface import SphereFace2, SphereFaceR
-from toolkit.training.memory import Memory
-from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.models.parts import Part
+from toolkit.training.recipe import Schedule
 from toolkit.training.schedules import multistep
 
-ARCFACE = Recipe(
-    modality="face",
-    frontend=INSIGHTFACE,
-    backbone=partial(SFNet, dim=512, depth=20, deprecated=True),
-    loss=partial(ArcFace, margin=0.5, scale=30.0, grad="detached"),
-    items=partial(folders.items, split="all"),
-    trials=partial(validation.trials),
-    read=partial(images.read, size=(112, 112)),
-    augment=partial(ADAFACE_VIEW),
-    metrics={
-        "eer": eer,
-        **{f"tar_at_far({far})": partial(tar_at_far, far=far) for far in (1e-4, 1e-3, 1e-2)},
+TABLE_3: dict[str, Part] = {
+    "normface": partial(NormFace, scale=30.0),
+    "sphereface": partial(SphereFaceR, version=1, margin=1.5, scale=30.0),
+    "cosface": partial(CosFace, margin=0.35, scale=30.0),
+    "arcface": partial(ArcFace, margin=0.5, scale=30.0, grad="detached"),
+    "circle": partial(CircleSoftmax, margin=0.25, scale=256.0),
+    "curricularface": partial(CurricularFace, margin=0.5, scale=64.0, debias=False),
+    "sphereface2": partial(
+        SphereFace2,
+        kind="C",
+        alpha=0.7,
+        scale=30.0,
+        margin=0.3,
+        t=3.0,
+        weight=10 / 30,
+        grad="detached",
+    ),
+}
+TABLE_10: dict[str, Part] = {
+    "ce": partial(Softmax),
+    **{
+        f"ce_star_b{b / 10}": partial(Softmax, product="generalised", b_theta=b / 10)
+        for b in range(10)
     },
-    sampling=Sampling(batch_size=512),
-    optim=Optim(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4, grad_clip=10.0),
+    **{
+        f"cosface_star_m{m}": partial(CosFace, product="generalised", b_theta=0.3, margin=m)
+        for m in (0.1, 0.2)
+    },
+}
+
+ARCFACE = aligned(
+    backbone=partial(SFNet, dim=512, depth=20, deprecated=True),
+    loss=TABLE_3["arcface"],
+    grad_clip=10.0,
     schedule=Schedule(
         steps=80_000,
         decay=partial(multistep, at=(1 / 2, 3 / 4)),
@@ -113,68 +130,14 @@ ARCFACE = Recipe(
         save_every=1_000,
         watch="eer",
     ),
-    channels_last=True,
-    workers=8,
 )
-
-# polar-like features have a dimension less than what they are made of: the embeddings have 512, as
-# those of the other losses
-SIMPLE = replace(
-    ARCFACE,
-    backbone=partial(ARCFACE.backbone, dim=513),
-    loss=partial(SimPLE, r=3.0, alpha=0.001, b_theta=0.3, weight=500.0, features="polarlike"),
-    sampling=Sampling(batch_size=512, items_per_class=4),
-    memory=Memory(2**19, 0.999),
-    optim=replace(ARCFACE.optim, grad_clip=100.0),
-)
-
-BY_PROXIES = {
-    "normface": replace(ARCFACE, loss=partial(NormFace, scale=30.0)),
-    "sphereface": replace(ARCFACE, loss=partial(SphereFaceR, version=1, margin=1.5, scale=30.0)),
-    "cosface": replace(ARCFACE, loss=partial(CosFace, margin=0.35, scale=30.0)),
-    "arcface": ARCFACE,
-    "circle": replace(ARCFACE, loss=partial(CircleSoftmax, margin=0.25, scale=256.0)),
-    "curricularface": replace(
-        ARCFACE, loss=partial(CurricularFace, margin=0.5, scale=64.0, debias=False)
-    ),
-    "sphereface2": replace(
-        ARCFACE,
-        loss=partial(
-            SphereFace2,
-            kind="C",
-            alpha=0.7,
-            scale=30.0,
-            margin=0.3,
-            t=3.0,
-            weight=10 / 30,
-            grad="detached",
-        ),
-    ),
-}
+SIMPLE = replace(with_512(simple(ARCFACE)), optim=replace(ARCFACE.optim, grad_clip=100.0))
+BY_PROXIES = {name: replace(ARCFACE, loss=loss) for name, loss in TABLE_3.items()}
 
 RECIPES = {
     "simple": SIMPLE,
-    "simple_cosine": replace(
-        SIMPLE,
-        backbone=ARCFACE.backbone,
-        loss=partial(SIMPLE.loss, product="cosine", scale=30.0, features="raw"),
-    ),
+    "simple_cosine": by_cosine(SIMPLE),
     **BY_PROXIES,
-    **{
-        f"{name}_released": replace(one, augment=partial(FLIP_VIEW))
-        for name, one in BY_PROXIES.items()
-    },
-    "ce": replace(ARCFACE, loss=partial(Softmax)),
-    **{
-        f"ce_star_b{b / 10}": replace(
-            ARCFACE, loss=partial(Softmax, product="generalised", b_theta=b / 10)
-        )
-        for b in range(10)
-    },
-    **{
-        f"cosface_star_m{m}": replace(
-            ARCFACE, loss=partial(CosFace, product="generalised", b_theta=0.3, margin=m)
-        )
-        for m in (0.1, 0.2)
-    },
+    **released(BY_PROXIES),
+    **{name: replace(ARCFACE, loss=loss) for name, loss in TABLE_10.items()},
 }

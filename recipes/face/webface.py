@@ -11,10 +11,10 @@ InsightFace's arcface_torch trains them.
 DATA is one of the sets as InsightFace packs it: train.rec and train.idx, and the .bin sets; or tar
 shards with sampling.open_shards=64. The model is watched on LFW, CFP-FP and AgeDB-30 together while
 it trains, from DATA/lfw.bin, cfp_fp.bin, agedb_30.bin, or from a folder of that name with its list.
-trials.sets=lfw watches others; trials=none schedule.watch= watches none. The best checkpoint on
-them is the model: report IJB instead. The classes are spread over the processes whatever their
-number, and each step draws a share of them (_pfc02: .2). Batch sizes are those of all processes
-together. On GPUs without bfloat16, many processes need precision=float32.
+measure.trials.sets=lfw watches others; measure=none schedule.watch= watches none. The best
+checkpoint on them is the model: report IJB instead. The classes are spread over the processes
+whatever their number, and each step draws a share of them (_pfc02: .2). Batch sizes are those of
+all processes together. On GPUs without bfloat16, many processes need compute.precision=float32.
 
 Nothing here has been trained by us: docs/results.md has what was measured. Published in
 arcface_torch/README.md, %: MFR-ALL, IJB-C TAR@FAR 1e-4 and 1e-5; and hours.
@@ -49,18 +49,20 @@ Differences:
   images, where the release draws anew for each of the 12 parts.
 """
 
+from __future__ import annotations
+
 from dataclasses import replace
 from functools import partial
 
-from eval.verification import eer, tar_at_far
-from modalities.face import folders, images, validation
+from _shared import aligned
+
+from modalities.face import validation
 from modalities.face.augment import FLIP_VIEW
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.vit import FaceViT
-from toolkit.data.pixels import INSIGHTFACE
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import CosFace
-from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.recipe import Optim, Parallel, Recipe, Schedule
 from toolkit.training.schedules import polynomial
 
 NUM_IMAGES = {
@@ -87,28 +89,26 @@ def schedule(
     )
 
 
-WEBFACE4M = Recipe(
-    modality="face",
-    frontend=INSIGHTFACE,
+def sampled(recipe: Recipe, rate: float) -> Recipe:
+    """The same with Partial FC: each step draws a share of the classes."""
+    return replace(recipe, parallel=replace(recipe.parallel, class_rate=rate))
+
+
+BASE = aligned(
     backbone=partial(IResNet, dim=512, depth=100),
     loss=partial(CosFace, margin=0.4, scale=64.0),
-    items=partial(folders.items, split="all"),
-    trials=partial(validation.trials, sets=("lfw", "cfp_fp", "agedb_30")),
-    read=partial(images.read, size=(112, 112)),
-    augment=partial(FLIP_VIEW),
-    metrics={
-        "eer": eer,
-        **{f"tar_at_far({far})": partial(tar_at_far, far=far) for far in (1e-4, 1e-3, 1e-2)},
-    },
-    sampling=Sampling(batch_size=1024),
-    optim=Optim(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4, grad_clip=5.0),
+    grad_clip=5.0,
     schedule=schedule("webface4m", 1024),
-    channels_last=True,
-    shard_proxies=True,
-    workers=8,
+    trials=partial(validation.trials, sets=("lfw", "cfp_fp", "agedb_30")),
+)
+WEBFACE4M = replace(
+    BASE,
+    augment=partial(FLIP_VIEW),
+    sampling=Sampling(batch_size=1024),
+    parallel=Parallel(spread_classes=True),
 )
 WEBFACE12M = replace(WEBFACE4M, schedule=schedule("webface12m", 1024))
-WEBFACE42M = replace(WEBFACE4M, schedule=schedule("webface42m", 1024), proxy_rate=0.2)
+WEBFACE42M = sampled(replace(WEBFACE4M, schedule=schedule("webface42m", 1024)), 0.2)
 GLINT360K = replace(
     WEBFACE4M,
     schedule=schedule("glint360k", 1024),
@@ -118,8 +118,8 @@ GLINT360K = replace(
 RECIPES = {
     "webface4m_r100": WEBFACE4M,
     "webface12m_r100": WEBFACE12M,
-    "webface12m_r100_pfc02": replace(WEBFACE12M, proxy_rate=0.2),
-    "webface12m_r100_pfc03": replace(WEBFACE12M, proxy_rate=0.3),
+    "webface12m_r100_pfc02": sampled(WEBFACE12M, 0.2),
+    "webface12m_r100_pfc03": sampled(WEBFACE12M, 0.3),
     "webface42m_r100_pfc02": WEBFACE42M,
     "webface42m_r100_pfc02_4k": replace(
         WEBFACE42M,
@@ -140,10 +140,10 @@ RECIPES = {
         sampling=Sampling(batch_size=24_576),
         optim=Optim(name="adamw", lr=0.001, weight_decay=0.1, grad_clip=5.0),
         schedule=schedule("webface42m", 24_576, epochs=40, warmup_epochs=4),
-        accumulate=12,
-        proxy_rate=0.3,
+        compute=replace(WEBFACE42M.compute, accumulate=12),
+        parallel=replace(WEBFACE42M.parallel, class_rate=0.3),
     ),
     "glint360k_r50": replace(GLINT360K, backbone=partial(IResNet, dim=512, depth=50)),
     "glint360k_r100": GLINT360K,
-    "glint360k_r100_pfc01": replace(GLINT360K, proxy_rate=0.1),
+    "glint360k_r100_pfc01": sampled(GLINT360K, 0.1),
 }

@@ -79,7 +79,7 @@ Differs from the release:
   network is scaled as in the release, since its learning rate was chosen with that.
 - Retrieval freezes weights and biases of batch norm, as the paper says (backbone.batch_norm=fixed:
   only its statistics, as the release has it).
-- A GPU computes in bfloat16 (precision=float32: the release's).
+- A GPU computes in bfloat16 (compute.precision=float32: the release's).
 - The rate is halved at the 15th epoch without a better one (16th there).
 - The embedding layer of a ResNet has a bias (0 there).
 """

@@ -1,6 +1,7 @@
 """CMU AN4: 54 speakers, one session each, five folds over speakers.
 
-    likeness train speaker/an4:arcface items.fold=0 trials.fold=0 --data DATA --out runs/an4-0
+    likeness train speaker/an4:arcface items.fold=0 measure.trials.fold=0
+        --data DATA --out runs/an4-0
         one fold; DATA holds an4/
     likeness compare speaker/an4 --variants arcface,cosface,simple --tune 6
         --data DATA --out runs/an4-compare

@@ -2,7 +2,7 @@
 
 A complete experiment in minutes on one core, and no more than that.
 
-    likeness train speaker/fsdd items.fold=3 trials.fold=3 --data DATA --out runs/fsdd-3
+    likeness train speaker/fsdd items.fold=3 measure.trials.fold=3 --data DATA --out runs/fsdd-3
         one fold of 15; DATA holds fsdd/
     python recipes/speaker/fsdd.py DATA OUT
         all folds, every variant and the baselines, a table
@@ -115,7 +115,7 @@ def run_fold(name: str, data: Path, fold: int, out: Path) -> Path:
         if name in BASELINES:
             embedded, similarity = baseline(name, data, fold), "cosine"
         else:
-            recipe = override(RECIPES[name], [f"items.fold={fold}", f"trials.fold={fold}"])
+            recipe = override(RECIPES[name], [f"items.fold={fold}", f"measure.trials.fold={fold}"])
             model = load_model(fit(recipe, data=data, out=out / name / f"run{fold}", resume=True))
             embedded, similarity = (
                 embed(model.embedder, items, model.read, meta=model.meta)[0],

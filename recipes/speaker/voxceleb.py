@@ -15,9 +15,10 @@ They train on VoxCeleb2 dev (5,994 speakers, 1,092,009 utterances) and test on V
     python recipes/speaker/voxceleb.py DATA OUT E_cleaned
         items and trials for `embed` and `score`; O, E, H, O_cleaned, E_cleaned, H_cleaned
 
-Tests during training are on VoxCeleb1-O cleaned; on -E and -H with trials.protocol=E_cleaned, for
-which DATA must hold VoxCeleb1's dev AND test audio. Many GPUs: torchrun --nproc-per-node N -m
-likeness train ...; batch sizes are those of all processes together.
+Tests during training are on VoxCeleb1-O cleaned; on -E and -H with
+measure.trials.protocol=E_cleaned, for which DATA must hold VoxCeleb1's dev AND test audio. Many
+GPUs: torchrun --nproc-per-node N -m likeness train ...; batch sizes are those of all processes
+together.
 
 Nothing here has been trained by us: docs/results.md has what was measured. Published, EER % on
 VoxCeleb1-O, E and H. Wen et al. 2023, Table 8, which does not say whether its lists are the cleaned
