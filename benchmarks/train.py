@@ -49,7 +49,7 @@ from toolkit.losses.simple import SimPLE
 from toolkit.parallel import distributed, spread
 from toolkit.training.build import build
 from toolkit.training.memory import Memory
-from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.recipe import Compute, Optim, Recipe, Schedule
 from toolkit.training.run import Run
 from toolkit.training.train import fit, step
 
@@ -86,8 +86,7 @@ RESNET = Recipe(
     augment=partial(train_view, seconds=(SECONDS, SECONDS)),
     sampling=Sampling(batch_size=8),
     optim=Optim(lr=0.01),
-    threads=torch.get_num_threads(),
-    cache=True,
+    compute=Compute(threads=torch.get_num_threads(), cache=True),
 )
 STATISTICS = replace(
     RESNET,

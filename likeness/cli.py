@@ -128,7 +128,7 @@ def train(
         distributed.end()
     if os.environ.get("RANK", "0") == "0":
         say(f"{variant}: trained model in {model}")
-        if chosen.test is not None:
+        if chosen.measures_items:
             from eval.formats.provenance import likeness_version
             from eval.reports import items
             from toolkit.training.measure import metrics_of, run_test

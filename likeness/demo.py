@@ -23,7 +23,7 @@ from toolkit.models.embed import embed
 from toolkit.models.parts import Part
 from toolkit.printing import say
 from toolkit.training.lock import under_lock
-from toolkit.training.recipe import Recipe
+from toolkit.training.recipe import Recipe, Verification
 from toolkit.training.train import fit
 
 Baseline = Callable[[list[Item]], Embeddings]
@@ -67,9 +67,10 @@ def run(
     say("2/4 training")
     model = load_model(fit(recipe, data=data, out=model_folder))
     say("3/4 embedding and scoring what was not trained on")
-    part = trials or recipe.trials
-    assert part is not None
-    items, pairs = part(data)
+    if trials is None:
+        assert isinstance(recipe.measure, Verification)
+        trials = recipe.measure.trials
+    items, pairs = trials(data)
     write_items(out / "items.txt", items, data)
     trial_lists.write_trials(out / "trials.txt", pairs)
     (out / "scores").mkdir(exist_ok=True)

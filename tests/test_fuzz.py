@@ -420,8 +420,7 @@ def model_file() -> bytes:
         loss=partial(ArcFace),
         items=partial(folders.items),
         read=audio.read,
-        metrics={},
-        trials=None,
+        measure=None,
     )
     frontend = recipe.frontend()
     embedder = TorchEmbedder(frontend, recipe.backbone(frontend.dim))

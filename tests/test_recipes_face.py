@@ -143,7 +143,7 @@ def test_trains(name: str, variant: str, data: dict[str, Path], tmp_path: Path) 
     if small.init:  # SCF starts from an ArcFace run
         first = tiny(MODULES[name].RECIPES[small.init.removeprefix("runs/")])
         fit(
-            replace(first, trials=None, schedule=replace(first.schedule, watch="")),
+            replace(first, measure=None, schedule=replace(first.schedule, watch="")),
             data=data[name],
             out=tmp_path / "first",
         )
@@ -153,7 +153,7 @@ def test_trains(name: str, variant: str, data: dict[str, Path], tmp_path: Path) 
     losses = [line["loss"] for line in lines if "loss" in line]
     assert losses
     assert np.isfinite(losses).all()
-    if recipe.trials is not None:
+    if recipe.measure is not None:
         assert 0 <= lines[-1]["eer"] <= 1
         assert all(np.isfinite(lines[-1][metric]) for metric in recipe.metrics)
 
@@ -303,7 +303,7 @@ def test_scf_starts_from_the_class_vectors_of_arcface(
     """SCF passes them no gradient, so that those of a run from nothing would stay as drawn."""
     listed = MODULES["ms1mv2"].RECIPES
     arcface, scf = (
-        replace(tiny(listed[one]), trials=None) for one in ("c_arcface", "c_scf_arcface")
+        replace(tiny(listed[one]), measure=None) for one in ("c_arcface", "c_scf_arcface")
     )
     arcface, scf = (
         replace(one, schedule=replace(one.schedule, watch="")) for one in (arcface, scf)

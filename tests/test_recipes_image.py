@@ -29,7 +29,7 @@ from toolkit.data.batch import label_numbers, read_items
 from toolkit.data.sampling import check as check_sampling
 from toolkit.models.parts import Part, describe
 from toolkit.training import recipe as recipes
-from toolkit.training.measure import metrics_of, run_test
+from toolkit.training.measure import metrics_of, run_test, settings_of
 from toolkit.training.recipe import Recipe
 from toolkit.training.train import fit
 
@@ -319,7 +319,7 @@ def test_the_list_of_own_images_is_of_classes_that_nobody_trains_on(
     listed = read_items(tmp_path / "lists" / "items.txt", data)
     assert all(one.path == data / one.id and one.path.is_file() for one in listed)
     for recipe in MODULES["folders"].RECIPES.values():
-        assert [one.id for one in recipe.test.keywords["items"](data)] == [one.id for one in listed]
+        assert [one.id for one in recipe.measure.items(data)] == [one.id for one in listed]
         assert not {str(one.label) for one in recipe.items(data)} & {
             one.id.partition("/")[0] for one in listed
         }
@@ -358,10 +358,10 @@ def test_trains_and_is_measured(
     losses = [line["loss"] for line in lines if "loss" in line]
     assert len(losses) == 2
     assert np.isfinite(losses).all()
-    if recipe.validation is not None and recipe.schedule.watch:
+    if len(settings_of(recipe)) == 2 and recipe.schedule.watch:
         assert 0 <= lines[-1][recipe.schedule.watch] <= 1
         assert model.name == "best.safetensors"
-    if recipe.test is not None:
+    if recipe.measures_items:
         measured = run_test(recipe, tmp_path / "run", where)
         values = metrics_of(recipe, measured)
         right = measured.columns.get("correct", np.array([0.0, 1.0]))

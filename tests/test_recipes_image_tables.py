@@ -25,7 +25,7 @@ from toolkit.training import compare, measure
 from toolkit.training import recipe as recipes
 from toolkit.training.log import read_log
 from toolkit.training.measure import load_model
-from toolkit.training.recipe import Recipe
+from toolkit.training.recipe import Recipe, Retrieval
 from toolkit.training.train import fit
 from toolkit.training.tune import Search, on_validation_classes
 
@@ -383,8 +383,8 @@ def test_figure_5_is_tuned_on_held_out_classes(birds: Path, tmp_path: Path) -> N
     assert [run.failed for run in result.runs] == [""]
     train, test = (
         {str(one.label) for one in part(birds)}
-        for part in (chosen["elk_nivmf"].items, chosen["elk_nivmf"].test.keywords["items"])
-    )  # type: ignore[union-attr]
+        for part in (chosen["elk_nivmf"].items, chosen["elk_nivmf"].measure.items)  # type: ignore[union-attr]
+    )
     for name, tuned in (result.tuned or {}).items():
         inner = on_validation_classes(chosen[name])
         fitted = {str(one.label) for one in inner.items(birds)}
@@ -455,12 +455,10 @@ def test_four_folds_are_joined(birds: Path, tmp_path: Path) -> None:
         recipe: Recipe = SIMPLE.of_fold(tiny, fold)
         assert isinstance(recipe.items, partial)
         trained.append({str(one.label) for one in recipe.items(birds)})
-        assert isinstance(recipe.validation, partial)
-        assert not trained[-1] & {
-            str(one.label) for one in recipe.validation.keywords["items"](birds)
-        }
-        assert isinstance(recipe.test, partial)
-        tested = recipe.test.keywords["items"](birds)
+        assert isinstance(recipe.measure, Retrieval)
+        assert recipe.measure.validation is not None
+        assert not trained[-1] & {str(one.label) for one in recipe.measure.validation.items(birds)}
+        tested = recipe.measure.items(birds)
         z = load_model(tmp_path / f"fold{fold}", recipe).embed(tested)
         rows.append(z / np.linalg.norm(z, axis=1, keepdims=True))
     assert len({tuple(sorted(one)) for one in trained}) == 4

@@ -154,14 +154,12 @@ def test_cosine_at_test_changes_the_similarity_of_the_test_alone(name: str) -> N
     listed = MODULES[name].RECIPES
     for loss, own in (("standard", "euclidean"), ("hyperbolic", "")):
         assert listed[loss].similarity == own
-        by_cosine, own_test = listed[f"{loss}_cosine"], describe(listed[loss].test)
-        assert replace(by_cosine, test=listed[loss].test) == listed[loss]
-        assert describe(by_cosine.test) == {
-            **own_test,
-            "args": {**own_test["args"], "similarity": "cosine"},
-        }
+        by_cosine, own = listed[f"{loss}_cosine"], listed[loss].measure
+        assert replace(by_cosine, measure=own) == listed[loss]
+        assert by_cosine.measure == replace(own, similarity="cosine") != own
+        assert by_cosine.measure.validation == own.validation
     assert listed["hyperbolic"].loss(4, 3).similarity == "poincare:1e-05"
-    assert listed["vmf"].test.keywords["num_samples"] == 10  # the expected metrics
+    assert listed["vmf"].measure.num_samples == 10  # the expected metrics
 
 
 @pytest.mark.parametrize("name", NAMES.values())
@@ -177,12 +175,10 @@ def test_variants_differ_in_the_method_alone(name: str) -> None:
         (),
     )
     if "standard_cosine" in listed:
-        compare._check(listed, 1, "", ("test",))
-        with pytest.raises(
-            ValueError, match=r"the variants differ in test, .* --allow-different test$"
-        ):
+        compare._check(listed, 1, "", ("measure",))
+        with pytest.raises(ValueError, match=r"--allow-different measure\.similarity$"):
             compare._check(listed, 1, "", ())
-        assert "--allow-different test" in str(MODULES[name].__doc__)
+        assert "--allow-different measure" in str(MODULES[name].__doc__)
 
 
 @pytest.mark.parametrize("name", NAMES.values())

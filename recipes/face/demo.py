@@ -26,7 +26,7 @@ from toolkit.data.batch import Item
 from toolkit.data.pixels import INSIGHTFACE
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
-from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
 
 NUM_SUBJECTS, NUM_SHOTS = 80, 10
 SIZE = 48
@@ -38,7 +38,10 @@ RECIPES = {
         backbone=partial(SFNet, dim=64, depth=10, width=16, image_size=SIZE, batch_norm=True),
         loss=partial(ArcFace, margin=0.2, scale=16.0),
         items=partial(folders.items, split="train", test_share=0.25),
-        trials=partial(folders.trials, split="test", test_share=0.25),
+        measure=Verification(
+            trials=partial(folders.trials, split="test", test_share=0.25),
+            metrics={"eer": eer, "tar_at_far(.01)": partial(tar_at_far, far=0.01)},
+        ),
         read=partial(images.read, size=(SIZE, SIZE), fit="resize"),
         augment=partial(
             geometric_view,
@@ -49,12 +52,10 @@ RECIPES = {
             blur_prob=0.1,
             num_photo=1,
         ),
-        metrics={"eer": eer, "tar_at_far(.01)": partial(tar_at_far, far=0.01)},
         sampling=Sampling(batch_size=64, items_per_class=2),
         optim=Optim(name="adamw", lr=2e-3, weight_decay=5e-2),
         schedule=Schedule(steps=300, warmup_steps=30, save_every=150),
-        threads=1,
-        cache=True,
+        compute=Compute(threads=1, cache=True),
     )
 }
 

@@ -43,7 +43,7 @@ from toolkit.losses.margin import ArcFace
 from toolkit.losses.simple import SimPLE
 from toolkit.printing import say
 from toolkit.training.memory import Memory
-from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.recipe import Optim, Recipe, Schedule, Verification
 from toolkit.training.schedules import multistep
 
 SMALL = Recipe(
@@ -52,12 +52,14 @@ SMALL = Recipe(
     backbone=partial(SFNet, dim=128, depth=10, width=16, image_size=64, batch_norm=True),
     loss=partial(ArcFace, margin=0.2, scale=16.0),
     items=partial(folders.items, split="train", test_share=0.2),
-    trials=partial(folders.trials, split="test", test_share=0.2),
+    measure=Verification(
+        trials=partial(folders.trials, split="test", test_share=0.2),
+        metrics={"eer": eer, "tar_at_far(.01)": partial(tar_at_far, far=0.01)},
+    ),
     read=partial(images.read, size=(64, 64), fit="resize"),
     augment=partial(
         geometric_view, scale=(0.9, 1.15), rotate_prob=0.5, max_degrees=10.0, extra_offset=0.05
     ),
-    metrics={"eer": eer, "tar_at_far(.01)": partial(tar_at_far, far=0.01)},
     sampling=Sampling(batch_size=64),
     optim=Optim(name="adamw", lr=2e-3, weight_decay=5e-2),
     schedule=Schedule(steps=1000, warmup_steps=100),
@@ -79,7 +81,7 @@ SFNET20 = replace(
         save_every=1000,
         watch="eer",
     ),
-    workers=8,
+    compute=replace(SMALL.compute, workers=8),
 )
 
 RECIPES = {

@@ -46,7 +46,7 @@ from toolkit.losses.simple import SimPLE
 from toolkit.models.embed import embed
 from toolkit.printing import argument_parser, say
 from toolkit.training.memory import Memory
-from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification, override
 from toolkit.training.train import fit
 
 SIZE, NUM_FOLDS = 48, 5
@@ -59,7 +59,10 @@ ARCFACE = Recipe(
     backbone=partial(GradientHistograms, dim=256, image_size=64),
     loss=partial(ArcFace, margin=0.2, scale=16.0),
     items=partial(orl.items, split="train", fold=0),
-    trials=partial(orl.trials, split="test", fold=0),
+    measure=Verification(
+        trials=partial(orl.trials, split="test", fold=0),
+        metrics={"eer": eer, "tar_at_far(.01)": partial(tar_at_far, far=0.01)},
+    ),
     read=partial(images.read, size=(64, 64), fit="resize"),
     augment=partial(
         geometric_view,
@@ -72,12 +75,10 @@ ARCFACE = Recipe(
         blur_prob=0.0,
         num_photo=0,
     ),
-    metrics={"eer": eer, "tar_at_far(.01)": partial(tar_at_far, far=0.01)},
     sampling=Sampling(batch_size=64, items_per_class=4),
     optim=Optim(name="adamw", lr=3e-4, weight_decay=5e-2),
     schedule=Schedule(steps=100, warmup_steps=15, save_every=100),
-    threads=1,
-    cache=True,
+    compute=Compute(threads=1, cache=True),
 )
 DEEP = replace(
     ARCFACE,
@@ -155,14 +156,11 @@ def network(variant: str, seed: int, fold: int, data: Path, init: str, out: Path
         if variant == "init":
             model = load_model(Path(init))
         else:
-            items, trials = (
-                partial(orl.items, split="train", fold=fold),
-                partial(orl.trials, split="test", fold=fold),
+            first = override(
+                RECIPES[variant], [f"items.fold={fold}", f"measure.trials.fold={fold}"]
             )
             recipe = replace(
-                RECIPES[variant],
-                items=items,
-                trials=trials,
+                first,
                 init=init if variant.startswith("deep_") else "",
                 seed=seed,
             )

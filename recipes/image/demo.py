@@ -25,8 +25,7 @@ from toolkit.data.batch import Item
 from toolkit.data.pixels import PixelScale
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
-from toolkit.training.measure import classification
-from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.recipe import Classification, Compute, Optim, Recipe, Schedule
 
 SIZE = 16
 
@@ -37,15 +36,16 @@ RECIPES = {
         backbone=partial(SmallCNN, dim=32, image_size=SIZE),
         loss=partial(ArcFace, margin=0.2, scale=16.0),
         items=partial(digits.items, split="train", files=True),
-        test=partial(classification, items=partial(digits.items, split="test", files=True)),
+        measure=Classification(
+            items=partial(digits.items, split="test", files=True),
+            metrics={"accuracy": partial(per_item.mean, column="correct")},
+        ),
         read=partial(images.read, size=(SIZE, SIZE), grey=True),
         augment=partial(warp_view, degrees=12.0, scale=(0.85, 1.15), shear=0.15, shift=0.08),
-        metrics={"accuracy": partial(per_item.mean, column="correct")},
         sampling=Sampling(batch_size=80, items_per_class=8),
         optim=Optim(name="adamw", lr=3e-3, weight_decay=1e-2),
         schedule=Schedule(steps=300, warmup_steps=30, save_every=150, higher_is_better=True),
-        threads=1,
-        cache=True,
+        compute=Compute(threads=1, cache=True),
     )
 }
 

@@ -26,8 +26,7 @@ from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.softmax import Cosine, Softmax
 from toolkit.losses.vmf import VMF
-from toolkit.training.measure import classification, retrieval
-from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.recipe import Classification, Compute, Optim, Recipe, Retrieval, Schedule
 
 SIZE = 16
 _VALIDATION = partial(digits.items, split="validation", validation_share=0.15)
@@ -38,23 +37,23 @@ BASE = Recipe(
     backbone=partial(SmallCNN, dim=8, image_size=SIZE),
     loss=Softmax,
     items=partial(digits.items, split="train", validation_share=0.15),
-    test=partial(
-        classification, items=partial(digits.items, split="test"), calibrate_on=_VALIDATION
+    measure=Classification(
+        items=partial(digits.items, split="test"),
+        calibrate_on=_VALIDATION,
+        validation=Classification(items=_VALIDATION, calibrate_on=_VALIDATION),
+        metrics={
+            "accuracy": partial(per_item.mean, column="correct"),
+            "ece": per_item.calibration_error,
+            "ece_scaled": partial(per_item.calibration_error, confidence="scaled_confidence"),
+            "auroc": per_item.norm_auroc,
+        },
     ),
-    validation=partial(classification, items=_VALIDATION, calibrate_on=_VALIDATION),
     read=partial(digits.read, edge=SIZE),
     augment=partial(warp_view, degrees=12.0, scale=(0.85, 1.15), shear=0.15, shift=0.08),
-    metrics={
-        "accuracy": partial(per_item.mean, column="correct"),
-        "ece": per_item.calibration_error,
-        "ece_scaled": partial(per_item.calibration_error, confidence="scaled_confidence"),
-        "auroc": per_item.norm_auroc,
-    },
     sampling=Sampling(batch_size=100, items_per_class=10),
     optim=Optim(name="adamw", lr=3e-3, weight_decay=1e-2),
     schedule=Schedule(steps=300, warmup_steps=30, save_every=150, higher_is_better=True),
-    threads=1,
-    cache=True,
+    compute=Compute(threads=1, cache=True),
 )
 
 RECIPES = {
@@ -70,12 +69,13 @@ RECIPES = {
         BASE,
         loss=partial(ArcFace, margin=0.2, scale=16.0),
         items=partial(digits.items, split="train", protocol="open"),
-        test=partial(retrieval, items=partial(digits.items, split="test", protocol="open")),
-        validation=None,
-        metrics={
-            "recall@1": partial(per_item.mean, column="recall@1"),
-            "map@r": partial(per_item.mean, column="map@r"),
-        },
+        measure=Retrieval(
+            items=partial(digits.items, split="test", protocol="open"),
+            metrics={
+                "recall@1": partial(per_item.mean, column="recall@1"),
+                "map@r": partial(per_item.mean, column="map@r"),
+            },
+        ),
         sampling=Sampling(batch_size=96, items_per_class=16),
     ),
 }

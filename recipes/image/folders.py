@@ -36,8 +36,7 @@ from toolkit.data.pixels import IMAGENET, PixelScale
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
 from toolkit.printing import say
-from toolkit.training.measure import retrieval
-from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.recipe import Optim, Recipe, Retrieval, Schedule
 
 SMALL = Recipe(
     modality="image",
@@ -45,13 +44,15 @@ SMALL = Recipe(
     backbone=partial(SFNet, dim=128, depth=10, width=16, image_size=64, batch_norm=True),
     loss=partial(ArcFace, margin=0.2, scale=16.0),
     items=partial(folders.items, split="train"),
-    test=partial(retrieval, items=partial(folders.items, split="test")),
+    measure=Retrieval(
+        items=partial(folders.items, split="test"),
+        metrics={
+            "recall@1": partial(per_item.mean, column="recall@1"),
+            "map@r": partial(per_item.mean, column="map@r"),
+        },
+    ),
     read=partial(images.read, size=(64, 64)),
     augment=partial(crop_view, size=64, scale=(0.5, 1.0), brightness=0.2, contrast=0.2),
-    metrics={
-        "recall@1": partial(per_item.mean, column="recall@1"),
-        "map@r": partial(per_item.mean, column="map@r"),
-    },
     sampling=Sampling(batch_size=64, items_per_class=4),
     optim=Optim(name="adamw", lr=2e-3, weight_decay=1e-2),
     schedule=Schedule(steps=1000, warmup_steps=100, eval_every=200, higher_is_better=True),

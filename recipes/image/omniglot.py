@@ -39,9 +39,8 @@ from toolkit.losses.simple import SimPLE
 from toolkit.losses.softmax import Cosine, Softmax
 from toolkit.losses.vmf import VMF
 from toolkit.losses.weighted import MultiSimilarity
-from toolkit.training.measure import retrieval
 from toolkit.training.memory import Memory
-from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.recipe import Compute, Optim, Recipe, Retrieval, Schedule
 
 SIZE = 32
 
@@ -51,19 +50,21 @@ ARCFACE = Recipe(
     backbone=partial(SFNet, dim=128, depth=4, width=16, image_size=SIZE, batch_norm=True),
     loss=partial(ArcFace, margin=0.2, scale=30.0),
     items=partial(omniglot.items, split="train"),
-    test=partial(retrieval, items=partial(omniglot.items, split="test"), ks=(1, 5)),
+    measure=Retrieval(
+        items=partial(omniglot.items, split="test"),
+        ks=(1, 5),
+        metrics={
+            "recall@1": partial(per_item.mean, column="recall@1"),
+            "map@r": partial(per_item.mean, column="map@r"),
+            "r_precision": partial(per_item.mean, column="r_precision"),
+        },
+    ),
     read=partial(omniglot.read, edge=SIZE),
     augment=partial(warp_view, degrees=15.0, scale=(0.85, 1.15), shear=0.2, shift=0.08),
-    metrics={
-        "recall@1": partial(per_item.mean, column="recall@1"),
-        "map@r": partial(per_item.mean, column="map@r"),
-        "r_precision": partial(per_item.mean, column="r_precision"),
-    },
     sampling=Sampling(batch_size=128, items_per_class=4),
     optim=Optim(name="adamw", lr=5e-3, weight_decay=1e-2),
     schedule=Schedule(steps=1000, warmup_steps=100, save_every=500, higher_is_better=True),
-    threads=1,
-    cache=True,
+    compute=Compute(threads=1, cache=True),
 )
 
 SIMPLE = replace(

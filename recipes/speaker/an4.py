@@ -37,7 +37,7 @@ from toolkit.losses.simple import SimPLE
 from toolkit.losses.softmax import Softmax
 from toolkit.losses.vmf import VMF
 from toolkit.training.memory import Memory
-from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
 from toolkit.training.tune import Range
 
 ARCFACE = Recipe(
@@ -46,15 +46,16 @@ ARCFACE = Recipe(
     backbone=partial(OrderStatistics, dim=128, dropout=0.5),
     loss=partial(ArcFace, margin=0.2, scale=30.0),
     items=partial(an4.items, split="train", fold=0, speeds=(0.9, 1.1)),  # speeds are new classes
-    trials=partial(an4.trials, split="test", fold=0),
+    measure=Verification(
+        trials=partial(an4.trials, split="test", fold=0),
+        metrics={"eer": eer, "min_dcf(.01)": partial(min_dcf, p_target=0.01)},
+    ),
     read=audio.read,
     augment=partial(train_view, seconds=(0.8, 2.5)),
-    metrics={"eer": eer, "min_dcf(.01)": partial(min_dcf, p_target=0.01)},
     sampling=Sampling(batch_size=128, items_per_class=2),
     optim=Optim(name="adamw", lr=1e-3, weight_decay=1e-2),
     schedule=Schedule(steps=1000, warmup_steps=100, save_every=500),
-    threads=1,
-    cache=True,
+    compute=Compute(threads=1, cache=True),
 )
 
 RECIPES = {
@@ -82,7 +83,7 @@ RECIPES = {
         augment=partial(train_view, seconds=(1.5, 2.5), noise_prob=0.3),
         sampling=Sampling(batch_size=32, items_per_class=2),
         schedule=Schedule(steps=600, warmup_steps=60, save_every=200),
-        precision="bfloat16",
+        compute=replace(ARCFACE.compute, precision="bfloat16"),
     ),
 }
 

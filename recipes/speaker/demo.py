@@ -28,7 +28,7 @@ from toolkit.backbones.statistics import OrderStatistics
 from toolkit.data.batch import Item
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
-from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
 
 NUM_SPEAKERS, NUM_UTTERANCES = 60, 10
 
@@ -39,15 +39,16 @@ RECIPES = {
         backbone=partial(OrderStatistics, dim=64, num_directions=64),
         loss=partial(ArcFace, margin=0.2, scale=32.0),
         items=partial(folders.items, split="train", test_share=1 / 3),
-        trials=partial(folders.trials, split="test", test_share=1 / 3),
+        measure=Verification(
+            trials=partial(folders.trials, split="test", test_share=1 / 3),
+            metrics={"eer": eer, "min_dcf(.01)": partial(min_dcf, p_target=0.01)},
+        ),
         read=audio.read,
         augment=partial(train_view, seconds=(0.8, 2.0), gain_prob=0.5),
-        metrics={"eer": eer, "min_dcf(.01)": partial(min_dcf, p_target=0.01)},
         sampling=Sampling(batch_size=64, items_per_class=2),
         optim=Optim(name="adamw", lr=2e-3, weight_decay=1e-2),
         schedule=Schedule(steps=400, warmup_steps=40, save_every=200),
-        threads=1,
-        cache=True,
+        compute=Compute(threads=1, cache=True),
     )
 }
 

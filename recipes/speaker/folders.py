@@ -35,7 +35,7 @@ from toolkit.losses.margin import ArcFace
 from toolkit.losses.simple import SimPLE
 from toolkit.printing import say
 from toolkit.training.memory import Memory
-from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.recipe import Optim, Recipe, Schedule, Verification
 
 STATISTICS = Recipe(
     modality="speaker",
@@ -43,10 +43,12 @@ STATISTICS = Recipe(
     backbone=partial(OrderStatistics, dim=128),
     loss=partial(ArcFace, margin=0.2, scale=30.0),
     items=partial(folders.items, split="train", test_share=0.2),
-    trials=partial(folders.trials, split="test", test_share=0.2),
+    measure=Verification(
+        trials=partial(folders.trials, split="test", test_share=0.2),
+        metrics={"eer": eer, "min_dcf(.01)": partial(min_dcf, p_target=0.01)},
+    ),
     read=audio.read,
     augment=partial(train_view, seconds=(0.8, 2.5), gain_prob=0.5),
-    metrics={"eer": eer, "min_dcf(.01)": partial(min_dcf, p_target=0.01)},
     sampling=Sampling(batch_size=64),
     optim=Optim(name="adamw", lr=1e-3, weight_decay=1e-2),
     schedule=Schedule(steps=1000, warmup_steps=100),
@@ -61,7 +63,7 @@ RESNET34 = replace(
     schedule=Schedule(
         steps=20_000, warmup_steps=1000, eval_every=1000, save_every=500, watch="eer"
     ),
-    workers=4,
+    compute=replace(STATISTICS.compute, workers=4),
 )
 
 RECIPES = {

@@ -43,7 +43,7 @@ from toolkit.losses.simple import SimPLE
 from toolkit.models.embed import embed
 from toolkit.printing import say
 from toolkit.training.memory import Memory
-from toolkit.training.recipe import Optim, Recipe, Schedule, override
+from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification, override
 from toolkit.training.train import fit
 
 ARCFACE = Recipe(
@@ -51,18 +51,18 @@ ARCFACE = Recipe(
     frontend=partial(KaldiFbank, num_mels=40, rate_hz=fsdd.RATE_HZ, cmn=False),
     backbone=partial(OrderStatistics, dim=32, num_directions=16, dropout=0.5),
     loss=partial(ArcFace, margin=0.2, scale=30.0),
-    items=partial(
-        fsdd.items, split="train", fold=0, speeds=(0.9, 1.1)
-    ),  # speeds are new classes: 12
-    trials=partial(fsdd.trials, split="test", fold=0),
+    # speeds are new classes: 12
+    items=partial(fsdd.items, split="train", fold=0, speeds=(0.9, 1.1)),
+    measure=Verification(
+        trials=partial(fsdd.trials, split="test", fold=0),
+        metrics={"eer": eer, "min_dcf(.01)": partial(min_dcf, p_target=0.01)},
+    ),
     read=partial(audio.read, rate_hz=fsdd.RATE_HZ),
     augment=partial(train_view, seconds=(0.2, 0.5), rate_hz=fsdd.RATE_HZ, gain_prob=0.5),
-    metrics={"eer": eer, "min_dcf(.01)": partial(min_dcf, p_target=0.01)},
     sampling=Sampling(batch_size=48, items_per_class=4),
     optim=Optim(name="adamw", lr=1e-3, weight_decay=1e-2),
     schedule=Schedule(steps=300, warmup_steps=30, save_every=300),
-    threads=1,
-    cache=True,
+    compute=Compute(threads=1, cache=True),
 )
 
 RECIPES = {

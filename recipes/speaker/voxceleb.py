@@ -86,7 +86,7 @@ from toolkit.losses.softmax import Softmax
 from toolkit.losses.sphereface import SphereFace
 from toolkit.printing import say
 from toolkit.training.memory import Memory
-from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
 from toolkit.training.schedules import exponential, multistep
 
 SIMPLE = Recipe(
@@ -95,10 +95,12 @@ SIMPLE = Recipe(
     backbone=partial(ResNet34, dim=256, width=32),
     loss=partial(SimPLE, r=3.0, alpha=0.001, b_theta=0.3),
     items=partial(voxceleb.items, corpus="voxceleb2", split="dev"),
-    trials=partial(voxceleb.trials, protocol="O_cleaned"),
+    measure=Verification(
+        trials=partial(voxceleb.trials, protocol="O_cleaned"),
+        metrics={"eer": eer, "min_dcf(.01)": partial(min_dcf, p_target=0.01)},
+    ),
     read=audio.read,
     augment=partial(train_view, seconds=(3.0, 8.0)),
-    metrics={"eer": eer, "min_dcf(.01)": partial(min_dcf, p_target=0.01)},
     sampling=Sampling(batch_size=512),
     memory=Memory(16_384, 0.999),
     optim=Optim(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4),
@@ -108,7 +110,7 @@ SIMPLE = Recipe(
         eval_every=5_000,
         save_every=1_000,
     ),
-    workers=8,
+    compute=Compute(workers=8),
 )
 MARGIN = replace(SIMPLE, memory=None)
 

@@ -105,33 +105,34 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     ValueError for settings that do not go together.
     """
     torch.manual_seed(recipe.seed)
-    if recipe.accumulate < 1 or recipe.prefetch < 1 or not 0 < recipe.proxy_rate <= 1:
+    compute, parallel = recipe.compute, recipe.parallel
+    if compute.accumulate < 1 or compute.prefetch < 1 or not 0 < parallel.class_rate <= 1:
         raise ValueError(
-            f"accumulate={recipe.accumulate} and prefetch={recipe.prefetch} must be at least 1, "
-            f"and proxy_rate={recipe.proxy_rate} above 0 and at most 1"
+            f"compute.accumulate={compute.accumulate} and compute.prefetch={compute.prefetch} must "
+            f"be at least 1, and parallel.class_rate={parallel.class_rate} above 0 and at most 1"
         )
     rows, least = recipe.sampling.batch_size // distributed.world(), least_rows(recipe)
     if rows < least:
         raise ValueError(
             f"sampling.batch_size={recipe.sampling.batch_size} gives each of {distributed.world()} "
-            f"processes {rows} items of a batch, and accumulate="
-            f"{recipe.accumulate} needs {least}; raise batch_size or lower accumulate"
+            f"processes {rows} items of a batch, and compute.accumulate={compute.accumulate} needs "
+            f"{least}; raise batch_size or lower accumulate"
         )
-    if recipe.deterministic:
+    if compute.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(recipe.deterministic)
-    torch.backends.cudnn.benchmark = not recipe.deterministic
+    torch.use_deterministic_algorithms(compute.deterministic)
+    torch.backends.cudnn.benchmark = not compute.deterministic
     frontend = recipe.frontend()
     _check_rates(recipe, frontend)
     backbone = recipe.backbone(frontend.dim)
     loss = recipe.loss(backbone.dim, num_classes).to(device)
     many = distributed.world() > 1
-    if many and recipe.sync_batch_norm:
+    if many and parallel.sync_batch_norm:
         backbone = batch_norm.synced(backbone, device)
     embedder = TorchEmbedder(frontend, backbone, features=getattr(loss, "features", "raw")).to(
         device
     )
-    if recipe.channels_last:
+    if compute.channels_last:
         embedder.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     encoder: TorchEmbedder | None = None
     if recipe.memory is not None:
@@ -149,13 +150,13 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
         if recipe.memory.momentum > 0:
             encoder = cast(TorchEmbedder, momentum_encoder(embedder))
     layout = None
-    if recipe.shard_proxies or recipe.proxy_rate < 1:
+    if parallel.spread_classes or parallel.class_rate < 1:
         layout = spread.shard(loss, spread.class_axes(recipe.loss, backbone.dim))
     network: nn.Module = Network(
         frontend if embedder.trains_frontend else None,
         embedder.backbone,
-        pieces=recipe.accumulate,
-        compiled=recipe.compile,
+        pieces=compute.accumulate,
+        compiled=compute.compile,
     )
     if many:
         network = nn.parallel.DistributedDataParallel(
@@ -167,8 +168,8 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     scaler = torch.amp.GradScaler(device.type, enabled=half(recipe, device) is torch.float16)
     if many and scaler.is_enabled():
         raise ValueError(
-            "precision=float16 scales the loss by what each process sees, which many processes "
-            "cannot share; set precision=bfloat16 or float32"
+            "compute.precision=float16 scales the loss by what each process sees, which many "
+            "processes cannot share; set compute.precision=bfloat16 or float32"
         )
     run = Run(
         embedder,
@@ -210,23 +211,25 @@ def least_rows(recipe: Recipe) -> int:
     """How many items of a batch a process needs: two in each piece, as one alone has no batch
     statistics; one where these are of all processes.
     """
-    return recipe.accumulate * (1 if distributed.world() > 1 and recipe.sync_batch_norm else 2)
+    one_each = distributed.world() > 1 and recipe.parallel.sync_batch_norm
+    return recipe.compute.accumulate * (1 if one_each else 2)
 
 
 def half(recipe: Recipe, device: torch.device) -> torch.dtype:
     """The network's precision: bfloat16 wherever it exists; float16 with loss scaling on older
     GPUs; float32 on CPUs unless asked otherwise.
     """
-    if recipe.precision == "auto":
+    precision = recipe.compute.precision
+    if precision == "auto":
         if device.type != "cuda":
             return torch.float32
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if recipe.precision not in known:
+    if precision not in known:
         raise ValueError(
-            f"precision is {recipe.precision!r}; choose one of auto, {', '.join(known)}"
+            f"compute.precision is {precision!r}; choose one of auto, {', '.join(known)}"
         )
-    return known[recipe.precision]
+    return known[precision]
 
 
 def optimizer(

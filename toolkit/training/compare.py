@@ -20,7 +20,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,8 +53,16 @@ from toolkit.models.parts import describe
 from toolkit.training import recipe as recipes
 from toolkit.training.lock import under_lock
 from toolkit.training.log import read_log
-from toolkit.training.measure import TEST, listed, load_embedder, metrics_of, run_test
-from toolkit.training.recipe import Recipe, Schedule
+from toolkit.training.measure import (
+    TEST,
+    items_of,
+    load_embedder,
+    metrics_of,
+    run_test,
+    settings_of,
+)
+from toolkit.training.moved import place
+from toolkit.training.recipe import Recipe, Verification, current
 from toolkit.training.train import fit
 from toolkit.training.tune import Ranges, check_ranges, on_validation_classes, tune
 
@@ -77,11 +85,12 @@ INDIFFERENT = (
     "seed",
     "schedule.save_every",
     "schedule.keep_best",
-    "workers",
-    "prefetch",
-    "threads",
-    "cache",
+    "compute.workers",
+    "compute.prefetch",
+    "compute.threads",
+    "compute.cache",
 )
+GROUPS = ("schedule", "compute", "parallel", "measure")  # whose fields are compared one by one
 _RESULT, _SCORES = "result.json", "scores.txt"
 _FAILURES = (
     ValueError,
@@ -95,7 +104,7 @@ class Data:
     """What the runs of a variant are trained and measured on. digest: of the training items' ids
     and labels, and of the trials.
 
-    items, trials, subjects: None for a recipe with a `test`, which finds its items itself.
+    items, trials, subjects: None for a recipe that measures items, which it finds itself.
     """
 
     digest: str
@@ -172,6 +181,7 @@ def compare(
     too. command: shown in the report. ValueError before the first step for anything wrong with
     variants, data or folder; Interrupted after Ctrl-C, with all whole: the same call goes on.
     """
+    allow_different = [place(one) for one in allow_different]
     _check(variants, num_seeds, reference, allow_different)
     searched = (
         {name: one for name, one in (ranges or {}).items() if name in variants}
@@ -186,7 +196,7 @@ def compare(
     for name, one in searched.items():
         check_ranges(variants[name], one, name, overrides)
         _refuse(
-            [field for field in one if not _within(field, METHOD)],
+            [field for field in map(place, one) if not _within(field, METHOD)],
             allow_different,
             f"RANGES of {name} change",
         )
@@ -251,7 +261,7 @@ def compare(
             dict.fromkeys(
                 one.schedule.watch
                 for one in chosen.values()
-                if one.schedule.watch and one.validation is None
+                if one.schedule.watch and len(settings_of(one)) < 2
             )
         ),
         tuned=tuned,
@@ -293,7 +303,7 @@ def score_model(model: Path, recipe: Recipe, items: Sequence[Item], trials: Tria
     loaded = load_embedder(model, recipe)
     loaded.embedder.to(pick_device())
     embeddings = embed_all(
-        loaded.embedder, items, loaded.read, what="trial", workers=recipe.workers
+        loaded.embedder, items, loaded.read, what="trial", workers=recipe.compute.workers
     )
     return score_trials(trials, embeddings, similarity=loaded.similarity)
 
@@ -322,24 +332,19 @@ def _check(
             f"{len(unfit)} variants cannot name a folder ({name_first(unfit)}); use letters, "
             "digits and _ . + = -, and neither tune nor report"
         )
-    unmeasured = [
-        name
-        for name, one in variants.items()
-        if (one.trials is None and one.test is None) or not one.metrics
-    ]
+    unmeasured = [name for name, one in variants.items() if not one.metrics]
     if unmeasured:
         raise ValueError(
-            f"{len(unmeasured)} variants have no trials (or test) or no metrics "
+            f"{len(unmeasured)} variants have no measure or no metrics "
             f"({name_first(unmeasured)}); a comparison needs both"
         )
-    if len({one.test is None for one in variants.values()}) > 1:
+    if len({type(one.measure) for one in variants.values()}) > 1:
         raise ValueError(
-            "some variants are measured on trials and some by a test; choose among them with "
-            "--variants"
+            "the variants are measured in different ways, "
+            f"{', '.join(sorted({type(one.measure).__name__ for one in variants.values()}))}; "
+            "choose among them with --variants"
         )
-    known = {one.name for one in fields(Recipe)} | {
-        f"schedule.{one.name}" for one in fields(Schedule)
-    }
+    known = set().union(*(_flat(describe(one)) for one in variants.values())) | {*GROUPS}
     unknown = [field for field in allow_different if field not in known]
     if unknown:
         raise ValueError(
@@ -368,14 +373,18 @@ def _within(field: str, names: Sequence[str]) -> bool:
 
 
 def _differing(variants: Mapping[str, Recipe]) -> list[str]:
-    """Names of the fields in which the recipes differ; those of the schedule one by one."""
+    """Names of the fields in which the recipes differ; those of GROUPS one by one."""
     flat = [_flat(describe(one)) for one in variants.values()]
     return sorted(name for name in flat[0] if any(one[name] != flat[0][name] for one in flat[1:]))
 
 
 def _flat(description: dict[str, Any]) -> dict[str, Any]:
-    return {name: one for name, one in description.items() if name != "schedule"} | {
-        f"schedule.{name}": one for name, one in description["schedule"].items()
+    """A description whose GROUPS are taken apart: {"schedule.steps": 100, ...}."""
+    whole = {name: one for name, one in description.items() if name not in GROUPS}
+    return whole | {
+        f"{group}.{name}": one
+        for group in GROUPS
+        for name, one in (description[group] or {}).items()
     }
 
 
@@ -389,24 +398,23 @@ def _data(variants: Mapping[str, Recipe], data: Path) -> dict[str, Data]:
         stated = json.dumps(
             [
                 describe(recipe.items, "items"),
-                describe(recipe.trials, "trials"),
-                describe(recipe.test, "test"),
+                _tested(recipe),
             ],
             sort_keys=True,
         )
         if stated not in known:
             trained = json.dumps([[item.id, item.label] for item in recipe.items(data)])
-            if recipe.trials is None:
+            if not isinstance(recipe.measure, Verification):
                 tested = [
                     [[item.id, item.label] for item in items]
-                    for items in listed(recipe.test, data).values()
+                    for items in items_of(settings_of(recipe)[-1], data).values()
                 ]
-                stands_for = trained + json.dumps([describe(recipe.test), tested], sort_keys=True)
+                stands_for = trained + json.dumps([_tested(recipe), tested], sort_keys=True)
                 known[stated] = Data(
                     hashlib.sha256(stands_for.encode()).hexdigest(), (), None, None
                 )
             else:
-                items, trials = recipe.trials(data)
+                items, trials = recipe.measure.trials(data)
                 if trials.target is None:
                     raise ValueError(
                         f"the trials of {name} have no labels; a comparison needs target and "
@@ -423,6 +431,12 @@ def _data(variants: Mapping[str, Recipe], data: Path) -> dict[str, Data]:
     return found
 
 
+def _tested(recipe: Recipe) -> Any:
+    """What the recipe's measure tests, as JSON values: without metrics and validation."""
+    described = describe(recipe.measure, "measure")
+    return {key: one for key, one in described.items() if key not in ("metrics", "validation")}
+
+
 def _keep_plan(path: Path, variants: Mapping[str, Recipe], measured: Mapping[str, Data]) -> None:
     """Refuse to mix two comparisons in one folder; variants may be added."""
     stated = {
@@ -435,7 +449,7 @@ def _keep_plan(path: Path, variants: Mapping[str, Recipe], measured: Mapping[str
     before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     changed: dict[str, list[str]] = {}
     for name in stated.keys() & before.keys():
-        old, new = _flat(before[name]["recipe"]), _flat(stated[name]["recipe"])
+        old, new = _flat(current(before[name]["recipe"])), _flat(stated[name]["recipe"])
         differ = sorted(
             field for field in old.keys() | new.keys() if old.get(field) != new.get(field)
         )
@@ -457,7 +471,7 @@ def _run(
 ) -> Run:
     """Train, score and measure one run, or take what is finished."""
     digest = hashlib.sha256(json.dumps(describe(recipe), sort_keys=True).encode()).hexdigest()
-    result, scores_file = folder / _RESULT, folder / (_SCORES if recipe.test is None else TEST)
+    result, scores_file = folder / _RESULT, folder / (TEST if recipe.measures_items else _SCORES)
     if result.is_file() and scores_file.is_file():
         kept = json.loads(result.read_text(encoding="utf-8"))
         if kept["recipe"] == digest and kept["scores"] == sha256(scores_file):
@@ -532,10 +546,10 @@ def _score(recipe: Recipe, folder: Path, *, data: Path) -> float:
     threads = torch.get_num_threads()
     try:
         model = fit(recipe, data=data, out=folder, resume=True)
-        if recipe.trials is None:
+        if not isinstance(recipe.measure, Verification):
             name = next(iter(recipe.metrics))
             return _finite(metrics_of(recipe, run_test(recipe, folder, data), only=name))[name]
-        items, trials = recipe.trials(data)
+        items, trials = recipe.measure.trials(data)
         scores = score_model(model, recipe, items, trials)
     finally:
         torch.set_num_threads(threads)

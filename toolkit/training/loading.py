@@ -43,7 +43,7 @@ def views_of(recipe: Recipe, items: Sequence[Item], labels: Index, *, seed: int)
         recipe.train_read or recipe.read,
         recipe.augment,
         seed=seed,
-        cache=recipe.cache,
+        cache=recipe.compute.cache,
     )
 
 
@@ -59,14 +59,14 @@ def part_of(batches: Iterator[list[Draw]]) -> Iterator[list[Draw]]:
 def loader_of(
     views: Views, order: Iterator[list[Draw]], recipe: Recipe, device: torch.device
 ) -> Any:
-    """Batches of views in the given order, read in recipe.workers processes."""
+    """Batches of views in the given order, read in recipe.compute.workers processes."""
     make_room_for_sockets()
     return torch.utils.data.DataLoader(
         views,
         batch_sampler=order,
         collate_fn=collate_views,
-        num_workers=recipe.workers,
-        prefetch_factor=recipe.prefetch if recipe.workers else None,
+        num_workers=recipe.compute.workers,
+        prefetch_factor=recipe.compute.prefetch if recipe.compute.workers else None,
         worker_init_fn=ignore_ctrl_c,
         pin_memory=device.type == "cuda",
         generator=torch.Generator().manual_seed(
@@ -81,7 +81,7 @@ def on_device(batch: Batch, device: torch.device, recipe: Recipe) -> Batch:
     )
     assert inputs is not None
     assert labels is not None
-    if recipe.channels_last and inputs.ndim == 4:
+    if recipe.compute.channels_last and inputs.ndim == 4:
         inputs = inputs.contiguous(memory_format=torch.channels_last)
     return Batch(inputs, labels, lengths)
 
@@ -89,13 +89,13 @@ def on_device(batch: Batch, device: torch.device, recipe: Recipe) -> Batch:
 def held_out(
     recipe: Recipe, data: Path, trials: tuple[Sequence[Item], Trials] | None
 ) -> list[Item]:
-    """The items that a run is measured on: those of its trials, or of its validation and test.
+    """The items that a run is measured on: those of its trials, or of its measure and validation.
 
     Each once.
     """
     listed = [] if trials is None else [*trials[0]]
-    for part in (recipe.validation, recipe.test):
-        listed += [item for items in measure.listed(part, data).values() for item in items]
+    for settings in measure.settings_of(recipe):
+        listed += [item for items in measure.items_of(settings, data).values() for item in items]
     return list({(item.id, item.path, item.span): item for item in listed}.values())
 
 

@@ -1,5 +1,5 @@
-"""Classification and retrieval: what a recipe's `test` and `validation` apply to a model, item by
-item (eval.per_item).
+"""Classification and retrieval: what a recipe's measure and its validation apply to a model, item
+by item (eval.per_item).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from toolkit.losses.vmf import VMF
 from toolkit.models import checkpoint
 from toolkit.models.checkpoint import Loaded
 from toolkit.models.embed import ReadParts, TorchEmbedder, embed_all, pick_device
-from toolkit.models.parts import Part
-from toolkit.training.recipe import Recipe
+from toolkit.training.recipe import Classification, Recipe, Retrieval
 from toolkit.vmf.precision import unit
 from toolkit.vmf.sampling import sample
 
 TEST = "test.npz"  # what a run's test measured, in its folder
+Settings = Classification | Retrieval
 _SEED = 0  # of what a test draws: equal for every model
 
 
@@ -61,8 +61,8 @@ class Model(NamedTuple):
 
 
 def load_model(path: Path, recipe: Recipe) -> Model:
-    """The model that a run of `recipe` (one with a `test`) left in its folder or file, with its
-    loss. ValueError where the file holds no loss.
+    """The model that a run of `recipe` (one that measures items) left in its folder or file, with
+    its loss. ValueError where the file holds no loss.
     """
     path = checkpoint.find_model(path)
     loaded = load_embedder(path, recipe)
@@ -74,7 +74,7 @@ def load_model(path: Path, recipe: Recipe) -> Model:
         classes,
         loaded.read,
         loaded.similarity,
-        recipe.workers,
+        recipe.compute.workers,
     )
 
 
@@ -108,7 +108,7 @@ def load_embedder(path: Path, recipe: Recipe) -> Loaded:
 
 
 def metrics_of(recipe: Recipe, measured: PerItem, *, only: str = "") -> dict[str, float]:
-    """The recipe's metrics, or one of them, of what its test or validation measured.
+    """The recipe's metrics, or one of them, of what its measure or validation measured.
 
     ValueError for a metric of a column that was not measured.
     """
@@ -121,39 +121,55 @@ def metrics_of(recipe: Recipe, measured: PerItem, *, only: str = "") -> dict[str
                 there = ", ".join(measured.columns)
                 raise ValueError(
                     f"metric {name!r} needs the column {error}, but measured are {there}; give "
-                    "test and validation what it takes (calibrate_on, clusters, ks)"
+                    "measure and its validation what it takes (calibrate_on, clusters, ks)"
                 ) from None
     return found
 
 
-def listed(part: Part | None, data: Path) -> dict[str, list[Item]]:
-    """The items that a test or validation takes, by the argument that lists them: "items", and
-    "calibrate_on" where it is given. Errors are the listing's.
+def settings_of(recipe: Recipe) -> list[Settings]:
+    """The classifications or retrievals that a recipe is measured by: its validation, where it has
+    one, and its measure; none for trials.
     """
-    given = {
-        name: one
-        for name, one in getattr(part, "keywords", {}).items()
-        if name in ("items", "calibrate_on") and one is not None
-    }
-    return {name: list(one(data)) for name, one in given.items()}
+    if not isinstance(recipe.measure, (Classification, Retrieval)):
+        return []
+    validation: Settings | None = recipe.measure.validation
+    return [recipe.measure] if validation is None else [validation, recipe.measure]
 
 
-def check_part(part: Part | None, data: Path, classes: Sequence[str]) -> None:
-    """What a test or validation would refuse after hours of training on `classes`, refused before:
-    missing or damaged split files, labels, a similarity.
+def items_of(settings: Settings, data: Path) -> dict[str, list[Item]]:
+    """The items that a classification or retrieval takes, by the field that lists them: "items",
+    and "calibrate_on" where it is given. Errors are the listing's.
     """
-    for items in listed(part, data).values():
+    listed = {"items": list(settings.items(data))}
+    if isinstance(settings, Classification) and settings.calibrate_on is not None:
+        listed["calibrate_on"] = list(settings.calibrate_on(data))
+    return listed
+
+
+def check_settings(settings: Settings, data: Path, classes: Sequence[str]) -> None:
+    """Refuse before training on `classes` what a classification or retrieval would refuse after
+    hours of it: missing or damaged split files, labels, a similarity.
+
+    Raises:
+        ValueError: One of these.
+    """
+    for items in items_of(settings, data).values():
         check_unique(items, "test items")
-        if isinstance(part, partial) and part.func is classification:
+        if isinstance(settings, Classification):
             _numbers(items, classes)
-        if isinstance(part, partial) and part.func is retrieval:
-            _check_similarity(part.keywords.get("similarity") or "cosine")
-            _disjoint_labels(items, classes, part.keywords.get("disjoint", True))
+        else:
+            _check_similarity(settings.similarity or "cosine")
+            _disjoint_labels(items, classes, settings.disjoint)
 
 
-def classification(
-    model: Model, data: Path, *, items: Part, calibrate_on: Part | None = None
-) -> PerItem:
+def measure_items(model: Model, data: Path, settings: Settings) -> PerItem:
+    """Measure a model by classification or retrieval, whichever the settings are of."""
+    if isinstance(settings, Classification):
+        return classification(model, data, settings)
+    return retrieval(model, data, settings)
+
+
+def classification(model: Model, data: Path, settings: Classification) -> PerItem:
     """Closed-set classification of items(data), whose labels are the training classes; a group is
     an item.
 
@@ -166,7 +182,7 @@ def classification(
     helps (every held-out item is right, say). ValueError: labels that are no training class, a loss
     without class vectors.
     """
-    tested = items(data)
+    tested = settings.items(data)
     labels = _numbers(tested, model.classes)
     z = model.embed(tested)
     logits = _logits(model, z)
@@ -179,8 +195,8 @@ def classification(
         "label": labels.astype(np.float64),
         "predicted": logits.argmax(axis=1).astype(np.float64),
     }
-    if calibrate_on is not None:
-        held_out = calibrate_on(data)
+    if settings.calibrate_on is not None:
+        held_out = settings.calibrate_on(data)
         held_out_labels, held_out_logits = (
             _numbers(held_out, model.classes),
             _logits(model, model.embed(held_out)),
@@ -196,18 +212,7 @@ def classification(
     return _per_item(model, tested, columns, None, "items", z, model.classes)
 
 
-def retrieval(
-    model: Model,
-    data: Path,
-    *,
-    items: Part,
-    ks: tuple[int, ...] = (1, 2, 4, 8),
-    clusters: bool = False,
-    diversity: bool = False,
-    num_samples: int = 0,
-    similarity: str = "",
-    disjoint: bool = True,
-) -> PerItem:
+def retrieval(model: Model, data: Path, settings: Retrieval) -> PerItem:
     """Retrieval among items(data) by `similarity`, "" = the model's, each item a query against all
     others; a group is a class.
 
@@ -222,27 +227,27 @@ def retrieval(
     trained on (ValueError): retrieval is of unseen classes. ValueError also for a similarity that
     eval.similarity does not know, or another than cosine with draws.
     """
-    drawn = isinstance(model.loss, VMF) and num_samples > 0
-    if drawn and similarity not in ("", "cosine"):
+    drawn = isinstance(model.loss, VMF) and settings.num_samples > 0
+    if drawn and settings.similarity not in ("", "cosine"):
         raise ValueError(
-            f"similarity is {similarity!r}, but draws are unit vectors and are compared by cosine; "
-            "leave it out, or set num_samples to 0"
+            f"similarity is {settings.similarity!r}, but draws are unit vectors and are compared "
+            "by cosine; leave it out, or set num_samples to 0"
         )
-    compared = "cosine" if drawn else similarity or model.similarity
+    compared = "cosine" if drawn else settings.similarity or model.similarity
     _check_similarity(compared)
-    tested = items(data)
-    names = _disjoint_labels(tested, model.classes, disjoint)
+    tested = settings.items(data)
+    names = _disjoint_labels(tested, model.classes, settings.disjoint)
     labels = _numbers(tested, names)
     z = model.embed(tested)
     columns: dict[str, Floats] = {}
-    for rows in _draws(model.loss, z, num_samples) if drawn else [z]:
-        values = query_metrics(rows, labels, ks=ks, similarity=compared)
+    for rows in _draws(model.loss, z, settings.num_samples) if drawn else [z]:
+        values = query_metrics(rows, labels, ks=settings.ks, similarity=compared)
         for name, one in values.items():
-            columns[name] = columns.get(name, 0.0) + one / (num_samples if drawn else 1)
+            columns[name] = columns.get(name, 0.0) + one / (settings.num_samples if drawn else 1)
     columns |= {"norm": np.linalg.norm(z, axis=1), "label": labels.astype(np.float64)}
-    if clusters:
+    if settings.clusters:
         columns["cluster"] = find_clusters(z, len(names), seed=_SEED).astype(np.float64)
-    if diversity:
+    if settings.diversity:
         columns["feature_diversity"] = np.full(len(tested), feature_diversity(z))
         columns["cluster_diversity"] = np.full(len(tested), np.nan)
         for number in np.flatnonzero(
@@ -270,17 +275,17 @@ def _disjoint_labels(items: Sequence[Item], classes: Sequence[str], disjoint: bo
     if disjoint and both:
         raise ValueError(
             f"{len(both)} classes are both trained and tested on ({name_first(both)}); give "
-            "`items` and `test` disjoint classes"
+            "`items` and `measure.items` disjoint classes"
         )
     return names
 
 
 def run_test(recipe: Recipe, out: Path, data: Path) -> PerItem:
-    """Apply the recipe's test to the model in `out`, a finished run, and keep what it measured as
-    out/test.npz.
+    """Apply the recipe's measure, a classification or retrieval, to the model in `out`, a finished
+    run, and keep what it measured as out/test.npz.
     """
-    assert recipe.test is not None
-    measured: PerItem = recipe.test(load_model(out, recipe), data)
+    assert isinstance(recipe.measure, (Classification, Retrieval))
+    measured = measure_items(load_model(out, recipe), data, recipe.measure)
     per_item.write(out / TEST, measured)
     return measured
 

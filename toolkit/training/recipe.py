@@ -1,16 +1,14 @@
-"""Recipe: a training run as one typed value; override it from the command line, describe it as
-JSON, restore parts of it.
+"""Recipe: a training run as one typed value, read from a recipe file and changed from the command
+line.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib
 import importlib.util
 import inspect
 import sys
-import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,8 +19,10 @@ from typing import Any, Literal, TypeVar
 
 from toolkit.data.sampling import Sampling
 from toolkit.losses.common import unknown_settings
-from toolkit.models.parts import Part
+from toolkit.models.parts import Part, describe
+from toolkit.training.assign import assign, suggest
 from toolkit.training.memory import Memory
+from toolkit.training.moved import place, refuse_flat, regrouped
 from toolkit.training.schedules import cosine
 
 T = TypeVar("T")
@@ -49,10 +49,10 @@ class Schedule:
 
     lr(step) = optim.lr * min(1, (step + 1) / warmup_steps) * decay(step / steps) * 2^-halvings;
     decay is a function of toolkit.training.schedules.
-    eval_every: steps between evaluations on `trials` (or `validation`, or `test`), 0 = only at the
-    end. watch: a metric's name; with it the best is kept (and used as the model), the rate is
-    halved after `halve_after` evaluations without a better value and training ends after
-    `stop_after` (0 = never).
+    eval_every: steps between evaluations by the recipe's measure (by its validation where it has
+    one), 0 = only at the end. watch: a metric's name; with it the best is kept (and used as the
+    model), the rate is halved after `halve_after` evaluations without a better value and training
+    ends after `stop_after` (0 = never).
     keep_best: how many of the best checkpoints stay on disk, as best-STEP.safetensors beside
     best.safetensors, when more than one.
     """
@@ -70,40 +70,114 @@ class Schedule:
 
 
 @dataclass(frozen=True)
+class Compute:
+    """How the machine is used. None of these fields is meant to change what is learnt.
+
+    precision: of the network; losses are always computed in float32. "auto" is bfloat16 on a GPU
+    that has it, float16 with loss scaling on another GPU, and float32 on a CPU.
+    accumulate: the batch passes through the network in so many pieces, whose activations are
+    computed again for the gradient. This takes the memory of one piece. The loss still sees the
+    whole batch, but batch norm sees pieces.
+    workers: processes that read files; prefetch: batches that each of them prepares ahead.
+    threads: CPU threads of training, 0 = torch's choice. cache: keep what was read in memory.
+    channels_last: memory layout of image batches. compile: torch.compile of the backbone, for crops
+    of one length (after eight lengths it stays uncompiled). deterministic: refuse operations that
+    are not deterministic (slower on a GPU).
+    """
+
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    accumulate: int = 1
+    workers: int = 0
+    prefetch: int = 2
+    threads: int = 0
+    cache: bool = False
+    channels_last: bool = False
+    compile: bool = False
+    deterministic: bool = False
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """What many processes (torchrun) share. sampling.batch_size is the whole batch, of which every
+    process takes its part.
+
+    sync_batch_norm: batch norm takes its statistics from the whole batch, as in one process.
+    spread_classes: every process keeps its part of the classes. class_rate: the share of the
+    classes that is drawn for a step (Partial FC); those of the batch are always among them.
+    """
+
+    sync_batch_norm: bool = True
+    spread_classes: bool = False
+    class_rate: float = 1.0
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Measure the model by verification trials.
+
+    trials(data) -> (list[Item], Trials); metrics: name -> f(target scores, nontarget scores).
+    """
+
+    trials: Part
+    metrics: Mapping[str, Part]
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Measure the model by closed-set classification of items(data), whose labels are the training
+    classes (toolkit.training.measure.classification).
+
+    calibrate_on(data): items that fit a temperature. metrics: name -> f(columns) (eval.per_item).
+    validation: what is measured while the model trains, where it is not the same; its own metrics
+    are left empty. With schedule.watch, the validation computes that metric alone.
+    """
+
+    items: Part
+    calibrate_on: Part | None = None
+    metrics: Mapping[str, Part] = field(default_factory=dict)
+    validation: Classification | None = None
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """Measure the model by retrieval among items(data), of classes that were not trained on.
+
+    ks, clusters, diversity, num_samples, similarity and disjoint are explained at
+    toolkit.training.measure.retrieval; metrics and validation at Classification.
+    """
+
+    items: Part
+    ks: tuple[int, ...] = (1, 2, 4, 8)
+    clusters: bool = False
+    diversity: bool = False
+    num_samples: int = 0
+    similarity: str = ""
+    disjoint: bool = True
+    metrics: Mapping[str, Part] = field(default_factory=dict)
+    validation: Retrieval | None = None
+
+
+Measure = Verification | Classification | Retrieval
+
+
+@dataclass(frozen=True)
 class Recipe:
-    """One training run.
+    """One training run: what a paper would print of it, and three groups of settings.
 
     Every part is a class or function of toolkit, modalities or eval, with its settings in
     functools.partial.
 
-    items(data) -> list[Item] to train on; trials(data) -> (list[Item], Trials) to evaluate on;
-    read(item) -> array; augment(array, rng, batch_rng) -> array; frontend() and loss(dim,
-    num_classes) and backbone(input dim) -> modules; metrics: name -> f(target, nontarget).
-    test(model, data) -> PerItem (toolkit.training.measure): instead of trials, for classification
-    and retrieval; metrics are then name -> f(columns) (eval.per_item).
-    It is applied to the finished model; validation, of the same kind, to the model as it trains
-    (default: test), for schedule.watch alone if that is set.
-    similarity: how embeddings are compared, "" = the loss's own or cosine. threads: CPU threads of
-    training, 0 = torch's choice.
-    estimate_views: training views of every item from which a backbone or loss with `estimate`
-    learns its constants before the first step (a loss of at most 4,096 views).
+    items(data) -> list[Item] to train on; read(item) -> array; augment(array, rng, batch_rng) ->
+    array; frontend() and loss(dim, num_classes) and backbone(input dim) -> modules.
     train_read: what training views start from, where it is not what is tested on (an uncropped
     image, say); None = read.
+    similarity: how embeddings of the model are compared, "" = the loss's own or cosine.
+    estimate_views: training views of every item from which a backbone or loss with `estimate`
+    learns its constants before the first step (a loss of at most 4,096 views).
     max_bad_share: the share of unreadable items that is skipped (and named) before the run stops.
-    precision: of the network; losses are float32 always. "auto" = bfloat16 on a GPU that has it,
-    else float16 there (with loss scaling), float32 on a CPU.
-    channels_last: memory layout of image batches. compile: torch.compile of the backbone, for crops
-    of one length (after eight lengths it stays uncompiled). deterministic: refuse operations that
-    are not (slower on a GPU).
-    accumulate: the batch passes through the network in so many pieces, whose activations are
-    computed again for the gradient: memory of one piece, and the loss still sees the whole batch
-    (batch norm sees pieces). prefetch: batches each reading process prepares ahead.
     init: a run folder or model to start from (fine-tuning): network weights (a run's best; its
     last, with the class proxies, where classes and loss agree).
-    Many processes (torchrun): sampling.batch_size is the whole batch, of which every process takes
-    its part. sync_batch_norm: batch norm over the whole batch, as in one process. shard_proxies:
-    every process keeps its part of the classes; proxy_rate: share of the classes drawn for a step
-    (Partial FC; the batch's own always are).
+    measure: how the finished model is tested, and the model as it trains; None = not at all.
     """
 
     modality: str
@@ -112,38 +186,36 @@ class Recipe:
     loss: Part
     items: Part
     read: Part
+    train_read: Part | None = None
     augment: Part | None = None
-    trials: Part | None = None
-    test: Part | None = None
-    validation: Part | None = None
-    metrics: Mapping[str, Part] = field(default_factory=dict)
     similarity: str = ""
     sampling: Sampling = field(default_factory=Sampling)
     memory: Memory | None = None
     optim: Optim = field(default_factory=Optim)
     schedule: Schedule = field(default_factory=Schedule)
-    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    channels_last: bool = False
-    compile: bool = False
-    deterministic: bool = False
-    accumulate: int = 1
     seed: int = 0
-    workers: int = 0
-    prefetch: int = 2
-    threads: int = 0
-    cache: bool = False
     estimate_views: int = 4
     max_bad_share: float = 0.05
-    train_read: Part | None = None
     init: str = ""
-    sync_batch_norm: bool = True
-    shard_proxies: bool = False
-    proxy_rate: float = 1.0
+    compute: Compute = field(default_factory=Compute)
+    parallel: Parallel = field(default_factory=Parallel)
+    measure: Measure | None = None
+
+    if not typing.TYPE_CHECKING:  # the type checker knows the fields from the lines above
+
+        def __new__(cls, *values: Any, **fields: Any) -> Recipe:
+            refuse_flat(fields)
+            return super().__new__(cls)
+
+    @property
+    def metrics(self) -> Mapping[str, Part]:
+        """The metrics of its measure; none where nothing is measured."""
+        return {} if self.measure is None else self.measure.metrics
 
     @property
     def measures_items(self) -> bool:
-        """Whether its metrics are of items that a test or validation measured, not of trials."""
-        return self.test is not None or self.validation is not None
+        """Whether its metrics are of items, by classification or retrieval, not of trials."""
+        return isinstance(self.measure, (Classification, Retrieval))
 
 
 def load(spec: str) -> tuple[Recipe, str]:
@@ -217,7 +289,7 @@ def choose(file: str, recipes: Mapping[str, Recipe], variant: str) -> tuple[Reci
         variant = f"{variant}.{next(iter(group))}"
     if variant not in recipes:
         raise ValueError(
-            f"{file} has no variant {variant!r}{_suggest(variant, recipes)}; it has "
+            f"{file} has no variant {variant!r}{suggest(variant, recipes)}; it has "
             f"{', '.join(recipes)}"
         )
     recipe = recipes[variant]
@@ -238,7 +310,23 @@ def of_group(named: Mapping[str, T], group: str) -> dict[str, T]:
 def check(recipe: Recipe) -> None:
     """Refuse a misspelt argument of any part, and a value that its Literal does not list, before
     anything runs.
+
+    Raises:
+        ValueError: Such an argument, or a measure that is none.
     """
+    if recipe.measure is not None and not isinstance(recipe.measure, Measure):
+        raise ValueError(
+            f"measure is {recipe.measure!r}; give Verification, Classification, Retrieval or None"
+        )
+    inner: Measure | None = getattr(recipe.measure, "validation", None)
+    if inner is not None and (
+        type(inner) is not type(recipe.measure) or inner.metrics or inner.validation is not None
+    ):
+        raise ValueError(
+            f"measure.validation is a {type(inner).__name__} with {len(inner.metrics)} metrics; "
+            f"give a {type(recipe.measure).__name__} without metrics and without a validation of "
+            "its own"
+        )
     for name, value in _parts(recipe):
         if isinstance(value, partial):
             accepted = inspect.signature(value.func).parameters
@@ -249,7 +337,7 @@ def check(recipe: Recipe) -> None:
                     known = [one for one in accepted if one != "self"]
                     raise ValueError(
                         f"{name}: {value.func.__name__} does not accept "
-                        f"{keyword!r}{_suggest(keyword, known)}; it accepts {', '.join(known)}"
+                        f"{keyword!r}{suggest(keyword, known)}; it accepts {', '.join(known)}"
                     )
             if unknown := unknown_settings(value.func, value.keywords):
                 raise ValueError(f"{name}.{unknown[0]}")
@@ -257,7 +345,12 @@ def check(recipe: Recipe) -> None:
 
 def override(recipe: Recipe, assignments: list[str]) -> Recipe:
     """Apply `FIELD=VALUE` with dotted typed fields: optim.lr=0.05, loss.margin=0.3,
-    sampling.batch_size=64. ValueError says what is allowed.
+    sampling.batch_size=64.
+
+    The names that version 0.1 had (workers, trials.fold) are read as well.
+
+    Raises:
+        ValueError: It says what is allowed.
     """
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
@@ -265,96 +358,27 @@ def override(recipe: Recipe, assignments: list[str]) -> Recipe:
             raise ValueError(
                 f"override {assignment!r} has no '='; write FIELD=VALUE, as in optim.lr=0.05"
             )
-        recipe = _set(recipe, name.strip().split("."), text.strip(), name.strip())
+        name, text = place(name.strip()), text.strip()
+        if name == "measure.trials" and text.lower() == "none" and not recipe.measures_items:
+            name = "measure"  # version 0.1 left trials out so
+        recipe = assign(recipe, name.split("."), text, name)
     check(recipe)
     return recipe
 
 
-def _set(owner: Any, path: list[str], text: str, name: str) -> Any:
-    head, rest = path[0], path[1:]
-    if isinstance(owner, partial) or inspect.isclass(owner) or inspect.isfunction(owner):
-        func, known = (
-            (owner.func, dict(owner.keywords)) if isinstance(owner, partial) else (owner, {})
-        )
-        parameters = {
-            key: one
-            for key, one in inspect.signature(func).parameters.items()
-            if one.kind is one.KEYWORD_ONLY or one.default is not one.empty
+def current(description: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored description of a recipe as this version describes it, whichever version wrote it."""
+    defaults = {
+        kind.__name__: {
+            one.name: describe(one.default, one.name)
+            for one in dataclasses.fields(kind)
+            if one.default is not dataclasses.MISSING
         }
-        if head not in parameters:
-            raise ValueError(
-                f"override {name}: {func.__name__} has no setting "
-                f"{head!r}{_suggest(head, parameters)}; it has {', '.join(parameters) or 'none'}"
-            )
-        if rest:
-            return partial(
-                func,
-                **{
-                    **known,
-                    head: _set(known.get(head, parameters[head].default), rest, text, name),
-                },
-            )
-        target = inspect.unwrap(func.__init__ if inspect.isclass(func) else func)
-        return partial(
-            func,
-            **{**known, head: _parse(text, typing.get_type_hints(target).get(head, Any), name)},
-        )
-    if dataclasses.is_dataclass(owner) and not isinstance(owner, type):
-        fields = {one.name for one in dataclasses.fields(owner)}
-        if head not in fields:
-            kind = "the recipe" if isinstance(owner, Recipe) else type(owner).__name__
-            raise ValueError(
-                f"override {name}: {kind} has no field {head!r}{_suggest(head, fields)}; it has "
-                f"{', '.join(sorted(fields))}"
-            )
-        current = getattr(owner, head)
-        hint = typing.get_type_hints(type(owner))[head]
-        return dataclasses.replace(
-            owner, **{head: _set(current, rest, text, name) if rest else _parse(text, hint, name)}
-        )
-    raise ValueError(f"override {name}: {'.'.join(path)!r} cannot be set inside {owner!r}")
-
-
-def _parse(text: str, hint: Any, name: str) -> Any:
-    """Text to the annotated type: bool, int, float, str, Literal, a tuple of these, Optional."""
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        if text.lower() == "none" and type(None) in args:
-            return None
-        return _parse(text, next(one for one in args if one is not type(None)), name)
-    if origin is Literal:
-        known = {str(one): one for one in args}
-        if text not in known:
-            raise ValueError(f"override {name}={text!r}: must be one of {', '.join(known)}")
-        return known[text]
-    if origin is tuple:
-        kinds = [one for one in args if one is not Ellipsis]
-        values = [one for one in text.strip("()[]").split(",") if one.strip()]
-        if Ellipsis not in args and len(values) != len(kinds):
-            raise ValueError(
-                f"override {name}={text!r}: expected {len(kinds)} values separated by commas"
-            )
-        return tuple(
-            _parse(one.strip(), kinds[min(i, len(kinds) - 1)], name) for i, one in enumerate(values)
-        )
-    if hint is bool:
-        if text.lower() not in ("true", "false"):
-            raise ValueError(f"override {name}={text!r}: expected true or false")
-        return text.lower() == "true"
-    if hint in (int, float):
-        try:
-            return hint(text)
-        except ValueError:
-            raise ValueError(
-                f"override {name}={text!r}: expected "
-                f"{'a whole number' if hint is int else 'a number'}"
-            ) from None
-    if hint is str:
-        return text
-    raise ValueError(
-        f"override {name}={text!r}: this field is no number, text, true/false or list of them; "
-        "change it in the recipe file"
-    )
+        for kind in (Classification, Retrieval)
+    }
+    for settings in defaults.values():
+        settings["metrics"] = {}
+    return regrouped(description, defaults)
 
 
 def _parts(value: Any, name: str = "") -> list[tuple[str, Any]]:
@@ -363,7 +387,7 @@ def _parts(value: Any, name: str = "") -> list[tuple[str, Any]]:
         return [
             pair
             for one in dataclasses.fields(value)
-            for pair in _parts(getattr(value, one.name), one.name)
+            for pair in _parts(getattr(value, one.name), f"{name}.{one.name}".strip("."))
         ]
     if isinstance(value, Mapping):
         return [pair for key, one in value.items() for pair in _parts(one, f"{name}.{key}")]
@@ -373,8 +397,3 @@ def _parts(value: Any, name: str = "") -> list[tuple[str, Any]]:
             *(pair for key, one in value.keywords.items() for pair in _parts(one, f"{name}.{key}")),
         ]
     return [(name, value)] if callable(value) else []
-
-
-def _suggest(word: str, known: Any) -> str:
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""

@@ -31,9 +31,9 @@ from eval.formats.provenance import digest
 from eval.formats.writing import remove_abandoned, sync, sync_names
 from toolkit.models import checkpoint
 from toolkit.models.embed import TorchEmbedder
-from toolkit.models.parts import renamed
 from toolkit.parallel import distributed, spread
 from toolkit.training.log import LOG
+from toolkit.training.recipe import current
 
 RECIPE = "recipe.json"
 RESUME = "resume"
@@ -363,7 +363,7 @@ def check_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
     holds_run = recipe_file.is_file() or (out / RESUME).is_dir()
     if resume and holds_run:
         if recipe_file.is_file():
-            before = renamed(json.loads(recipe_file.read_text(encoding="utf-8")))
+            before = current(json.loads(recipe_file.read_text(encoding="utf-8")))
             changed = sorted(
                 key
                 for key in description.keys() | before.keys()

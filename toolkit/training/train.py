@@ -41,7 +41,7 @@ from toolkit.training.loading import (
 from toolkit.training.lock import only_writer
 from toolkit.training.log import Clock, Log, check_loggers
 from toolkit.training.memory import update_encoder
-from toolkit.training.recipe import Recipe, check
+from toolkit.training.recipe import Recipe, Verification, check
 from toolkit.training.run import Run, check_folder, is_finished, load_run, prepare_folder, save_run
 from toolkit.vmf.precision import full
 
@@ -78,7 +78,7 @@ def step(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
             batch.labels,
             z_key,
             layout=run.layout,
-            rate=recipe.proxy_rate,
+            rate=recipe.parallel.class_rate,
             seed=recipe.seed,
             step=run.step,
         )
@@ -143,20 +143,20 @@ def _fit(
     shards = shard_numbers(items) if recipe.sampling.open_shards else None
     check_sampling(labels, recipe.sampling, shards)
     trials: tuple[Sequence[Item], Trials] | None = (
-        recipe.trials(data) if recipe.trials is not None else None
+        recipe.measure.trials(data) if isinstance(recipe.measure, Verification) else None
     )
-    if recipe.measures_items and (
-        trials is not None or recipe.shard_proxies or recipe.proxy_rate < 1
-    ):
+    parallel = recipe.parallel
+    if recipe.measures_items and (parallel.spread_classes or parallel.class_rate < 1):
         raise ValueError(
-            "test and validation measure instead of trials, and with all class vectors: leave "
-            "trials out, shard_proxies false and proxy_rate 1"
+            f"parallel.spread_classes={parallel.spread_classes} and parallel.class_rate="
+            f"{parallel.class_rate}, but classification and retrieval measure with all class "
+            "vectors; leave them false and 1, or measure by Verification"
         )
     _check_watch(recipe, trials, classes)
-    for part in (recipe.validation, recipe.test):
-        measure.check_part(part, data, classes)
-    if recipe.threads:
-        torch.set_num_threads(recipe.threads)
+    for settings in measure.settings_of(recipe):
+        measure.check_settings(settings, data, classes)
+    if recipe.compute.threads:
+        torch.set_num_threads(recipe.compute.threads)
     main = distributed.is_main()
     listed = digest([f"{item.id}\0{item.label}" for item in items])
     distributed.agree(
@@ -174,7 +174,7 @@ def _fit(
         lambda: check_folder(out, description, resume)
     )  # before the held-out items are read, which may take long
     if not (resume and is_finished(out, schedule.steps, schedule.stop_after)):
-        check_held_out(held_out(recipe, data, trials), recipe.read, workers=recipe.workers)
+        check_held_out(held_out(recipe, data, trials), recipe.read, workers=recipe.compute.workers)
     distributed.on_main(
         lambda: prepare_folder(out, description, resume)
     )  # after everything that may refuse the recipe: a refused run leaves no folder behind
@@ -306,7 +306,9 @@ def evaluate(
     All ranks share the work and get the same numbers.
     """
     trial_items, pairs = trials
-    embeddings = embed_all(embedder, trial_items, recipe.read, what="trial", workers=recipe.workers)
+    embeddings = embed_all(
+        embedder, trial_items, recipe.read, what="trial", workers=recipe.compute.workers
+    )
     scores = score_trials(pairs, embeddings, similarity=similarity_of(recipe, loss))
     assert pairs.target is not None
     return {
@@ -369,25 +371,24 @@ def _metrics(
     data: Path,
 ) -> dict[str, float]:
     """The recipe's metrics of the model as it is: of its trials, or of what its validation (or
-    test) measures on each item.
+    measure) finds of each item.
     """
     _same_statistics(run, recipe)
     if trials is not None:
         return evaluate(recipe, run.embedder, run.loss, trials)
-    part = recipe.validation or recipe.test
-    assert part is not None
+    settings, *rest = measure.settings_of(recipe)  # the validation, where there is one
     model = measure.Model(
         run.embedder,
         run.loss,
         classes,
         recipe.read,
         similarity_of(recipe, run.loss),
-        recipe.workers,
+        recipe.compute.workers,
     )
     return measure.metrics_of(
         recipe,
-        part(model, data),
-        only=recipe.schedule.watch if recipe.validation is not None else "",
+        measure.measure_items(model, data, settings),
+        only=recipe.schedule.watch if rest else "",
     )
 
 
@@ -443,7 +444,7 @@ def _same_statistics(run: Run, recipe: Recipe) -> None:
     """Without synced batch norm every process has running statistics of its own: what is measured
     and saved is the first one's.
     """
-    if not recipe.sync_batch_norm:
+    if not recipe.parallel.sync_batch_norm:
         for module in (run.embedder, run.encoder):
             for buffer in () if module is None else module.buffers():
                 distributed.broadcast(buffer)
@@ -491,14 +492,14 @@ def _check_watch(
     if schedule.watch and (not measured or schedule.watch not in recipe.metrics):
         known = ", ".join(recipe.metrics) or "none"
         raise ValueError(
-            f"schedule.watch={schedule.watch!r} needs trials (or a test or validation) and must be "
+            f"schedule.watch={schedule.watch!r} needs a measure and must be "
             f"one of the recipe's metrics: {known}"
         )
     if trials is not None:
         if trials[1].target is None:
             raise ValueError(
                 "the trials have no labels; evaluation while training needs target and nontarget "
-                "trials: label them, or set trials to None"
+                "trials: label them, or set measure to None"
             )
         both = sorted({str(item.label) for item in trials[0]} & set(classes))
         if both:

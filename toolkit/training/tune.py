@@ -31,8 +31,8 @@ from eval.types import Trials
 from toolkit.data.batch import Item
 from toolkit.data.pairs import draw_pairs
 from toolkit.models.parts import describe
-from toolkit.training import measure
-from toolkit.training.recipe import Recipe, override
+from toolkit.training.moved import place
+from toolkit.training.recipe import Recipe, Retrieval, Verification, override
 
 VALIDATION_SHARE, LEAST_CLASSES, MOST_PAIRS = 0.25, 4, 20_000
 MOST_POINTS = 1 << 16  # of a grid that is laid out
@@ -159,24 +159,24 @@ def on_validation_classes(recipe: Recipe) -> Recipe:
     """The recipe trained on the fit classes and evaluated on the validation classes of its training
     items; its own trials or test items do not occur.
 
-    A recipe with a `validation` is evaluated by that instead, trained as it is. ValueError for a
-    test without one that is no retrieval: classification knows no unseen classes.
+    A recipe with a validation is evaluated by that instead, trained as it is. ValueError for a
+    classification without one, since it knows no unseen classes, and for a recipe without measure.
     """
-    if recipe.test is None:
-        return replace(
-            recipe,
-            items=partial(fit_items, items=recipe.items),
-            trials=partial(validation_trials, items=recipe.items),
-        )
-    if recipe.validation is not None:
-        return replace(recipe, test=recipe.validation)
-    if not isinstance(recipe.test, partial) or recipe.test.func is not measure.retrieval:
+    measure: Any = recipe.measure
+    items = partial(fit_items, items=recipe.items)
+    if isinstance(measure, Verification):
+        trials = partial(validation_trials, items=recipe.items)
+        return replace(recipe, items=items, measure=replace(measure, trials=trials))
+    if measure is not None and measure.validation is not None:
+        inner = replace(measure.validation, metrics=measure.metrics, validation=measure.validation)
+        return replace(recipe, measure=inner)
+    if not isinstance(measure, Retrieval):
         raise ValueError(
-            "tuning: the recipe has a test but no validation to tune on; give it one, on items "
-            "that are neither trained nor tested on"
+            "tuning: the recipe has no validation to tune on; give its measure one, on items that "
+            "are neither trained nor tested on"
         )
-    test = partial(recipe.test, items=partial(held_out_items, items=recipe.items))
-    return replace(recipe, items=partial(fit_items, items=recipe.items), test=test)
+    retrieved = replace(measure, items=partial(held_out_items, items=recipe.items))
+    return replace(recipe, items=items, measure=retrieved)
 
 
 def check_ranges(
@@ -185,7 +185,10 @@ def check_ranges(
     """ValueError before any training for a field that does not exist, takes no such value, or is
     also set on the command line.
     """
-    both = sorted(set(ranges) & {one.partition("=")[0].strip() for one in overridden})
+    both = sorted(
+        {place(field) for field in ranges}
+        & {place(one.partition("=")[0].strip()) for one in overridden}
+    )
     if both:
         raise ValueError(
             f"RANGES of {variant}: {', '.join(both)} is tuned and also set on the command line; "

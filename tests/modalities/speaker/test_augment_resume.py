@@ -42,7 +42,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
         load(str(TINY))[0],
         frontend=masked,
         augment=partial(WESPEAKER_VIEW, seconds=(0.4, 0.5)),
-        trials=None,
+        measure=None,
     )
     return override(
         base,

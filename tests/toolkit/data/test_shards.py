@@ -471,8 +471,7 @@ def test_a_recipe_trains_on_shards_and_names_the_damaged_item(
     recipe = replace(
         tiny.BASE,
         items=partial(shards.items, pattern="train-*.tar"),
-        trials=None,
-        metrics={},
+        measure=None,
         max_bad_share=0.2,
     )
     fit(recipe, data=folder, out=tmp_path / "run")

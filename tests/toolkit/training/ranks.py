@@ -45,18 +45,20 @@ BASE: Recipe = replace(
     tiny.BASE,
     frontend=partial(KaldiFbank, num_mels=16),
     loss=partial(ArcFace, scale=8.0, wrap="none"),
-    trials=None,
+    measure=None,
     sampling=Sampling(batch_size=9),
     optim=Optim(lr=0.005, grad_clip=5.0),
     schedule=Schedule(steps=6, save_every=3, decay=constant),
 )
 VARIANTS: dict[str, Recipe] = {
-    "whole": replace(BASE, trials=tiny.BASE.trials),
-    "sharded": replace(BASE, trials=tiny.BASE.trials, shard_proxies=True),
+    "whole": replace(BASE, measure=tiny.BASE.measure),
+    "sharded": replace(
+        BASE, measure=tiny.BASE.measure, parallel=replace(BASE.parallel, spread_classes=True)
+    ),
     "simple": replace(
         tiny.RECIPES["simple"],
         frontend=BASE.frontend,
-        trials=None,
+        measure=None,
         sampling=BASE.sampling,
         optim=BASE.optim,
         schedule=BASE.schedule,

@@ -44,9 +44,8 @@ def main(data: Path, out: Path) -> None:
     recipe = replace(
         tiny.BASE,
         schedule=Schedule(steps=6, save_every=2),
-        trials=None,
-        metrics={},
-        sync_batch_norm=False,
+        measure=None,
+        parallel=replace(tiny.BASE.parallel, sync_batch_norm=False),
     )
     ended = []
 
@@ -68,7 +67,7 @@ def main(data: Path, out: Path) -> None:
     if distributed.is_main():
         item.path.write_bytes(b"no audio")
     distributed.wait()
-    attempt(replace(recipe, trials=tiny.BASE.trials, metrics=tiny.BASE.metrics), "unreadable")
+    attempt(replace(recipe, measure=tiny.BASE.measure), "unreadable")
     (out / f"{distributed.rank()}.txt").write_text("\n".join(ended), encoding="utf-8")
     distributed.end()
 

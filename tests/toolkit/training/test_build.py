@@ -170,7 +170,7 @@ def test_fine_tuning_takes_the_network_and_the_proxies_of_the_same_classes(
         assert torch.equal(_stored(tmp_path / "first", name), _stored(tmp_path / "again", name))
     fewer = partial(recipe().items.func, split="train", test_share=0.5)  # type: ignore[attr-defined]
     fit(
-        recipe("arcface", *still, items=fewer, trials=None, schedule=Schedule(steps=1)),
+        recipe("arcface", *still, items=fewer, measure=None, schedule=Schedule(steps=1)),
         data=voices,
         out=tmp_path / "fewer",
     )

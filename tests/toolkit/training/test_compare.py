@@ -42,7 +42,7 @@ from toolkit.data import batch
 from toolkit.data.pairs import all_pairs
 from toolkit.training import compare
 from toolkit.training import recipe as recipes
-from toolkit.training.recipe import Recipe
+from toolkit.training.recipe import Classification, Recipe
 
 ROOT = Path(__file__).parents[3]
 TINY = Path(__file__).parents[2] / "tiny.py"
@@ -60,13 +60,14 @@ from toolkit.training.recipe import Optim
 from toolkit.training.tune import Choice, Range
 made = runpy.run_path({str(TINY)!r})["RECIPES"]
 metrics = {{"eer": eer, "min_dcf(.1)": partial(min_dcf, p_target=0.1)}}
+measure = replace(made["arcface"].measure, metrics=metrics)
 RECIPES = {{
-    "arcface": replace(made["arcface"], metrics=metrics),
-    "simple": replace(made["simple"], metrics=metrics),
-    "explodes": replace(made["arcface"], metrics=metrics, optim=Optim(lr=1e38)),
+    "arcface": replace(made["arcface"], measure=measure),
+    "simple": replace(made["simple"], measure=measure),
+    "explodes": replace(made["arcface"], measure=measure, optim=Optim(lr=1e38)),
     "shuffled": replace(
         made["arcface"],
-        metrics=metrics,
+        measure=measure,
         sampling=replace(made["arcface"].sampling, items_per_class=0),
     ),
 }}
@@ -462,7 +463,7 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(
             "optim.lr is tuned and also set",
         ),
         (["{file}"], "differ in sampling"),
-        (["{file}", "--variants", "arcface", "trials=none"], "no trials (or test) or no metrics"),
+        (["{file}", "--variants", "arcface", "trials=none"], "no measure or no metrics"),
     ],
 )
 def test_wrong_input_gets_one_sentence_and_writes_nothing(
@@ -575,7 +576,9 @@ def test_seeds_measured_on_other_items_are_refused_and_counts_are_of_what_finish
 ) -> None:
     measured = replace(
         recipes.load(f"{TINY}:arcface")[0],
-        metrics={"accuracy": partial(per_item.mean, column="correct")},
+        measure=Classification(
+            items=folders.items, metrics={"accuracy": partial(per_item.mean, column="correct")}
+        ),
     )
     data = {name: compare.Data("d", (), None, None) for name in ("a", "b")}
 

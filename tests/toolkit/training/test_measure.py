@@ -29,7 +29,7 @@ from toolkit.losses.triplet import Triplet
 from toolkit.losses.vmf import VMF
 from toolkit.training import compare, measure
 from toolkit.training.measure import Model, classification, metrics_of, retrieval, run_test
-from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.recipe import Classification, Compute, Optim, Recipe, Retrieval, Schedule
 from toolkit.training.schedules import constant
 from toolkit.training.train import fit
 from toolkit.training.tune import Range, on_validation_classes
@@ -42,10 +42,16 @@ CLOSED = Recipe(
     backbone=partial(SmallCNN, dim=3, image_size=8),
     loss=partial(Softmax),
     items=partial(digits.items, split="train", validation_share=0.2),
-    test=partial(classification, items=partial(digits.items, split="test"), calibrate_on=HELD_OUT),
-    validation=partial(classification, items=HELD_OUT),
+    measure=Classification(
+        items=partial(digits.items, split="test"),
+        calibrate_on=HELD_OUT,
+        validation=Classification(items=HELD_OUT),
+        metrics={
+            "accuracy": partial(per_item.mean, column="correct"),
+            "auroc": per_item.norm_auroc,
+        },
+    ),
     read=digits.read,
-    metrics={"accuracy": partial(per_item.mean, column="correct"), "auroc": per_item.norm_auroc},
     sampling=Sampling(batch_size=50, items_per_class=5),
     optim=Optim(name="adamw", lr=0.01, weight_decay=0.0),
     schedule=Schedule(
@@ -56,19 +62,21 @@ CLOSED = Recipe(
         watch="accuracy",
         higher_is_better=True,
     ),
-    threads=1,
-    cache=True,
     estimate_views=1,
+    compute=Compute(threads=1, cache=True),
 )
 OPEN = replace(
     CLOSED,
     backbone=partial(SmallCNN, dim=8, image_size=8),
     items=partial(digits.items, split="train", protocol="open"),
-    test=partial(
-        retrieval, items=partial(digits.items, split="test", protocol="open"), clusters=True
+    measure=Retrieval(
+        items=partial(digits.items, split="test", protocol="open"),
+        clusters=True,
+        metrics={
+            "map@r": partial(per_item.mean, column="map@r"),
+            "nmi": per_item.mutual_information,
+        },
     ),
-    validation=None,
-    metrics={"map@r": partial(per_item.mean, column="map@r"), "nmi": per_item.mutual_information},
     sampling=Sampling(batch_size=30, items_per_class=5),
     schedule=Schedule(steps=30, decay=constant, save_every=30),
 )
@@ -181,7 +189,7 @@ def test_posterior_of_vmf_against_draws_of_its_own(
     assert isinstance(model.loss, VMF)
     model.loss.num_samples = 1500
     few = partial(some, labels={"3": 3, "8": 3}, split="test")
-    found = classification(model, NOWHERE, items=few).columns
+    found = classification(model, NOWHERE, Classification(items=few)).columns
     rng = np.random.default_rng(0)
     beta, alpha = math.exp(model.loss.tau.item()), model.loss.alpha.item()
     classes = np.stack(
@@ -218,7 +226,9 @@ def test_temperature_is_1_where_none_helps(trained: Callable[[str], tuple[Recipe
         if hit
     ]
     columns = classification(
-        model, NOWHERE, items=partial(some, labels={"1": 5}), calibrate_on=lambda _: right
+        model,
+        NOWHERE,
+        Classification(items=partial(some, labels={"1": 5}), calibrate_on=lambda _: right),
     ).columns
     assert set(columns["temperature"]) == {1.0}
     np.testing.assert_array_equal(columns["scaled_confidence"], columns["confidence"])
@@ -252,15 +262,14 @@ def test_retrieval_query_by_query(
     assert model.similarity == "euclidean"
     few = partial(some, labels={"6": 12, "7": 9, "9": 1, "8": 6})
     measured = retrieval(
-        model._replace(similarity=similarity), NOWHERE, items=few, ks=(1, 3), clusters=True
+        model._replace(similarity=similarity),
+        NOWHERE,
+        Retrieval(items=few, ks=(1, 3), clusters=True),
     )
     at_test = retrieval(
         model._replace(similarity="dot"),
         NOWHERE,
-        items=few,
-        ks=(1, 3),
-        clusters=True,
-        similarity=similarity,
+        Retrieval(items=few, ks=(1, 3), clusters=True, similarity=similarity),
     )
     for name, values in measured.columns.items():
         np.testing.assert_array_equal(at_test.columns[name], values)
@@ -282,9 +291,9 @@ def test_retrieval_query_by_query(
     ]
     assert set(measured.columns["cluster"]) == {0, 1, 2, 3}
     np.testing.assert_allclose(measured.columns["norm"], np.linalg.norm(z, axis=1), rtol=1e-5)
-    assert retrieval(model, NOWHERE, items=few, ks=(1, 3), num_samples=7).columns["map@r"][
-        0
-    ] == pytest.approx(
+    assert retrieval(model, NOWHERE, Retrieval(items=few, ks=(1, 3), num_samples=7)).columns[
+        "map@r"
+    ][0] == pytest.approx(
         brute_metrics(-np.linalg.norm(z[:, None] - z, axis=2), labels, 0, ())["map@r"], abs=1e-6
     )  # embeddings that are points are their own expectation
 
@@ -299,9 +308,11 @@ def test_expected_metrics_are_the_mean_over_draws(
     recipe, out = trained("open_vmf")
     model = measure.load_model(out, recipe)
     assert isinstance(model.loss, VMF)
-    measured = partial(
-        retrieval, model, NOWHERE, disjoint=False
-    )  # of classes that it can tell apart, so that the width of the draws matters
+
+    def measured(**settings: Any) -> per_item.PerItem:
+        """Of classes that it can tell apart, so that the width of the draws matters."""
+        return retrieval(model, NOWHERE, Retrieval(disjoint=False, **settings))
+
     few = partial(some, labels={"0": 8, "1": 8})
     items = few(NOWHERE)
     z, labels = (
@@ -356,11 +367,13 @@ def test_what_cannot_be_measured_is_said(
     recipe, out = trained("open")
     model = measure.load_model(out, recipe)
     with pytest.raises(ValueError, match=r"2 classes are both trained and tested on .'4', '5'."):
-        retrieval(model, NOWHERE, items=partial(some, labels={"4": 2, "5": 2, "6": 2}))
+        retrieval(model, NOWHERE, Retrieval(items=partial(some, labels={"4": 2, "5": 2, "6": 2})))
     assert (
         len(
             retrieval(
-                model, NOWHERE, items=partial(some, labels={"4": 2, "5": 2}), disjoint=False
+                model,
+                NOWHERE,
+                Retrieval(items=partial(some, labels={"4": 2, "5": 2}), disjoint=False),
             ).ids
         )
         == 4
@@ -368,47 +381,53 @@ def test_what_cannot_be_measured_is_said(
     with pytest.raises(
         ValueError, match=r"unknown similarity 'cosin'; did you mean 'cosine'. allowed: cosine, dot"
     ):
-        retrieval(model, NOWHERE, items=unlisted, similarity="cosin")
+        retrieval(model, NOWHERE, Retrieval(items=unlisted, similarity="cosin"))
     with pytest.raises(
         ValueError, match=r"similarity is 'euclidean', but draws are unit vectors .* leave it out"
     ):
         retrieval(
             model._replace(loss=VMF(8, 6)),
             NOWHERE,
-            items=unlisted,
-            num_samples=2,
-            similarity="euclidean",
+            Retrieval(items=unlisted, num_samples=2, similarity="euclidean"),
         )
     with pytest.raises(
         ValueError, match="3 of 5 items have labels that the model was not trained on"
     ):
-        classification(model, NOWHERE, items=partial(some, labels={"4": 2, "7": 3}))
+        classification(model, NOWHERE, Classification(items=partial(some, labels={"4": 2, "7": 3})))
     with pytest.raises(ValueError, match="Triplet has no class vectors to predict by"):
         classification(
-            model._replace(loss=Triplet(8, 6)), NOWHERE, items=partial(some, labels={"4": 2})
+            model._replace(loss=Triplet(8, 6)),
+            NOWHERE,
+            Classification(items=partial(some, labels={"4": 2})),
         )
     broken = [Item("a", tmp_path / "a.png", "6"), *some(NOWHERE, labels={"6": 2})]
     with pytest.raises(
         ValueError, match=r"1 of 3 test items cannot be read .'a'.: .*no line of 64 levels"
     ):
-        retrieval(model, NOWHERE, items=lambda _: broken)
+        retrieval(model, NOWHERE, Retrieval(items=lambda _: broken))
     with pytest.raises(
         ValueError,
         match=r"metric 'ece' needs the column 'confidence', but measured are recall@1, "
         r".*calibrate_on",
     ):
         metrics_of(
-            replace(recipe, metrics={"ece": partial(per_item.calibration_error)}),
+            replace(
+                recipe, measure=replace(recipe.measure, metrics={"ece": per_item.calibration_error})
+            ),  # type: ignore[type-var]
             run_test(recipe, out, NOWHERE),
         )
-    trials = replace(CLOSED, test=None, validation=None, metrics={}, schedule=Schedule(steps=1))
+    trials = replace(CLOSED, measure=None, schedule=Schedule(steps=1))
     fit(trials, data=NOWHERE, out=tmp_path / "run")
     with pytest.raises(ValueError, match="keeps no class vectors"):
         measure.load_model(tmp_path / "run", CLOSED)
     with pytest.raises(ValueError, match="loss: weights do not fit: 3 missing"):
         measure.load_model(out, replace(recipe, loss=partial(VMF)))
-    with pytest.raises(ValueError, match="leave trials out, shard_proxies false"):
-        fit(replace(CLOSED, shard_proxies=True), data=NOWHERE, out=tmp_path / "sharded")
+    with pytest.raises(ValueError, match="spread_classes"):
+        fit(
+            replace(CLOSED, parallel=replace(CLOSED.parallel, spread_classes=True)),
+            data=NOWHERE,
+            out=tmp_path / "sharded",
+        )
     assert not (tmp_path / "sharded").exists()
 
 
@@ -421,7 +440,7 @@ def test_the_loss_is_left_as_it_was(trained: Callable[[str], tuple[Recipe, Path]
     model.embedder.train()
     model.loss.train()
     before = {name: one.clone() for name, one in model.loss.state_dict().items()}
-    classification(model, NOWHERE, items=partial(some, labels={"4": 4}))
+    classification(model, NOWHERE, Classification(items=partial(some, labels={"4": 4})))
     assert model.embedder.training
     assert model.loss.training
     assert all(torch.equal(one, before[name]) for name, one in model.loss.state_dict().items())
@@ -438,8 +457,8 @@ def test_the_best_epoch_on_validation_is_kept(
         assert all("auroc" not in line for line in looks)  # only what is watched
         best = max(looks, key=lambda line: line["accuracy"])
         assert load_embedder(out).step == best["step"]
-        assert recipe.validation is not None
-        held_out = recipe.validation(measure.load_model(out, recipe), NOWHERE)
+        settings, _ = measure.settings_of(recipe)
+        held_out = measure.measure_items(measure.load_model(out, recipe), NOWHERE, settings)
         assert metrics_of(recipe, held_out, only="accuracy") == {"accuracy": best["accuracy"]}
 
 
@@ -500,6 +519,6 @@ def test_tuning_sees_the_validation_items_alone(tmp_path: Path) -> None:
     assert [one["score"] for one in tuned.trials] == pytest.approx(scores, abs=1e-12)
     assert tuned.score == max(scores)
     assert len(per_item.read(tmp_path / "standard" / "seed-0" / measure.TEST).ids) == 450
-    with pytest.raises(ValueError, match="a test but no validation to tune on"):
-        on_validation_classes(replace(short, validation=None))
+    with pytest.raises(ValueError, match="no validation"):
+        on_validation_classes(replace(short, measure=replace(short.measure, validation=None)))  # type: ignore[type-var]
     assert isinstance(measure.load_model(tmp_path / "standard" / "seed-0", short).loss, nn.Module)

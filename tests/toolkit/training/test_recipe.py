@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import json
@@ -24,7 +25,18 @@ from toolkit.losses.simple import SimPLE
 from toolkit.losses.sphereface import SphereFaceR
 from toolkit.models.parts import describe
 from toolkit.training.memory import Memory
-from toolkit.training.recipe import Recipe, check, load, override
+from toolkit.training.moved import MOVED
+from toolkit.training.recipe import (
+    Classification,
+    Compute,
+    Parallel,
+    Recipe,
+    Retrieval,
+    Verification,
+    check,
+    load,
+    override,
+)
 from toolkit.training.schedules import cosine, multistep
 
 BASE = Recipe(
@@ -35,8 +47,10 @@ BASE = Recipe(
     items=partial(folders.items, split="train"),
     read=audio.read,
     augment=partial(train_view, seconds=(1.0, 1.0)),
-    trials=partial(folders.trials, split="test"),
-    metrics={"eer": eer, "min_dcf(.01)": partial(min_dcf, p_target=0.01)},
+    measure=Verification(
+        trials=partial(folders.trials, split="test"),
+        metrics={"eer": eer, "min_dcf(.01)": partial(min_dcf, p_target=0.01)},
+    ),
 )
 
 
@@ -58,7 +72,7 @@ def test_overrides_are_typed() -> None:
     assert changed.loss.keywords == {"margin": 0.3, "scale": 32.0, "wrap": "easy"}  # type: ignore[attr-defined]
     assert changed.sampling.batch_size == 8
     assert changed.augment.keywords["seconds"] == (1.5, 2.0)  # type: ignore[union-attr]
-    assert changed.cache is True
+    assert changed.compute.cache is True
     assert changed.items.keywords["split"] == "all"  # type: ignore[attr-defined]
     assert BASE.optim.lr == 0.1
     sphere = override(replace(BASE, loss=partial(SphereFaceR)), ["loss.version=1"])
@@ -70,7 +84,7 @@ def test_overrides_are_typed() -> None:
 @pytest.mark.parametrize(
     ("assignment", "says"),
     [
-        ("optm.lr=1", "the recipe has no field 'optm'; did you mean 'optim'"),
+        ("optm.lr=1", "Recipe has no field 'optm'; did you mean 'optim'"),
         ("optim.rate=1", "Optim has no field 'rate'"),
         ("optim.lr=fast", "expected a number"),
         ("schedule.steps=1.5", "expected a whole number"),
@@ -87,6 +101,63 @@ def test_overrides_are_typed() -> None:
 def test_wrong_overrides_get_a_sentence(assignment: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         override(BASE, [assignment])
+
+
+def test_the_names_of_version_0_1_still_set_their_fields() -> None:
+    old = ["workers=4", "precision=float32", "trials.test_share=0.5", "shard_proxies=true"]
+    changed = override(BASE, [*old, "proxy_rate=0.1", "sync_batch_norm=false"])
+    assert changed.compute == Compute(workers=4, precision="float32")
+    assert changed.parallel == Parallel(sync_batch_norm=False, spread_classes=True, class_rate=0.1)
+    assert isinstance(changed.measure, Verification)
+    assert changed.measure.trials.keywords["test_share"] == 0.5  # type: ignore[attr-defined]
+    assert override(BASE, ["trials=none"]).measure is None
+    tested = replace(BASE, measure=Retrieval(items=BASE.items, validation=Retrieval(BASE.items)))
+    changed = override(tested, ["test.ks=1,5", "validation.items.split=test"])
+    assert isinstance(changed.measure, Retrieval)
+    assert changed.measure.ks == (1, 5)
+    assert changed.measure.validation is not None
+    assert changed.measure.validation.items.keywords["split"] == "test"  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="Retrieval has no field 'trials'"):
+        override(tested, ["trials=none"])
+    fields = {one.name for one in dataclasses.fields(Recipe)}
+    assert not fields & set(MOVED)
+    assert {new.partition(".")[0] for new in MOVED.values()} <= fields
+
+
+@pytest.mark.parametrize(
+    ("flat", "place"),
+    [
+        ("workers=4", r"compute\.workers; write compute=Compute\(workers=\.\.\.\)"),
+        ("proxy_rate=0.1", r"parallel\.class_rate"),
+        ("trials=None, metrics={}", r"2 fields .*measure\.trials"),
+    ],
+)
+def test_a_recipe_file_of_version_0_1_is_refused_with_the_new_place(
+    flat: str, place: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "old.py"
+    file.write_text(
+        "from toolkit.training.recipe import Recipe\n"
+        f"RECIPES = {{'a': Recipe(modality='x', items=list, {flat})}}\n"
+    )
+    with pytest.raises(ValueError, match=place):
+        load(str(file))
+    with pytest.raises(ValueError, match="compute"):
+        replace(BASE, workers=2)  # type: ignore[call-arg]
+
+
+def test_a_measure_and_its_validation_are_of_one_kind() -> None:
+    outer = Retrieval(items=BASE.items)
+    other: Any = Classification(items=BASE.items)
+    for validation in (
+        other,
+        replace(outer, metrics={"eer": eer}),
+        replace(outer, validation=outer),
+    ):
+        with pytest.raises(ValueError, match="validation"):
+            check(replace(BASE, measure=replace(outer, validation=validation)))
+    with pytest.raises(ValueError, match="measure"):
+        check(replace(BASE, measure=eer))  # type: ignore[arg-type]
 
 
 def test_a_misspelt_argument_is_found_before_anything_runs() -> None:
@@ -155,7 +226,7 @@ def test_what_cannot_be_stored_is_refused_with_the_reason() -> None:
         "toolkit.training.recipe.json.dumps",
         "modalities.speaker.audio.read",
         "toolkit.nothing.Here",
-        "toolkit.training.recipe._parse",
+        "toolkit.training.assign._parse",
         "x",
     ],
 )

@@ -24,7 +24,7 @@ from modalities.speaker import folders
 from toolkit.data.batch import Item
 from toolkit.models import checkpoint
 from toolkit.training import recipe as recipes
-from toolkit.training.recipe import Recipe, Schedule
+from toolkit.training.recipe import Compute, Recipe, Schedule
 from toolkit.training.run import Plateau, Run, latest
 from toolkit.training.schedules import constant, multistep
 from toolkit.training.train import fit
@@ -92,7 +92,7 @@ def test_a_run_that_raised_resumes_bit_for_bit(
             raise RuntimeError("power cut")
         return default_step(run, batch, recipe)
 
-    changed = recipe(variant, workers=workers)
+    changed = recipe(variant, compute=Compute(threads=1, workers=workers))
     with pytest.raises(RuntimeError, match="power cut"):
         fit(changed, data=voices, out=tmp_path / "run", step=until_7)
     fit(changed, data=voices, out=tmp_path / "run", resume=True)

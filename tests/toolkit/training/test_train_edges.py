@@ -33,8 +33,15 @@ from toolkit.training import recipe as recipes
 from toolkit.training import run
 from toolkit.training.build import build
 from toolkit.training.log import Log, read_log
-from toolkit.training.measure import classification, retrieval
-from toolkit.training.recipe import Optim, Recipe, Schedule
+from toolkit.training.recipe import (
+    Classification,
+    Compute,
+    Optim,
+    Recipe,
+    Retrieval,
+    Schedule,
+    Verification,
+)
 from toolkit.training.run import Plateau, Run
 from toolkit.training.train import evaluate, fit, step
 
@@ -55,28 +62,30 @@ def test_missing_files_of_the_test_are_said_before_the_first_step(tmp_path: Path
         loss=partial(Softmax),
         items=part,
         read=digits.read,
-        test=partial(classification, items=partial(digits.items, split="test")),
+        measure=Classification(items=partial(digits.items, split="test")),
     )
     for name in ("items", "calibrate_on"):
-        test = partial(lacking.test, **{name: partial(mnist.items, split="test")})  # type: ignore[arg-type]
+        absent = {name: partial(mnist.items, split="test")}
+        test = replace(lacking.measure, **absent)  # type: ignore[type-var]
         with pytest.raises((ValueError, FileNotFoundError), match="train and t10k"):
-            fit(replace(lacking, test=test), data=tmp_path, out=tmp_path / "run")
+            fit(replace(lacking, measure=test), data=tmp_path, out=tmp_path / "run")
         assert not (tmp_path / "run").exists()
     unknown = partial(digits.items, split="train", protocol="open")
     for test, says in (
-        (partial(retrieval, items=part), "10 classes are both trained and tested on"),
+        (Retrieval(items=part), "10 classes are both trained and tested on"),
+        (Retrieval(items=part, similarity="cosin", disjoint=False), "unknown similarity 'cosin'"),
         (
-            partial(retrieval, items=part, similarity="cosin", disjoint=False),
-            "unknown similarity 'cosin'",
-        ),
-        (
-            partial(classification, items=partial(digits.items, split="test")),
+            Classification(items=partial(digits.items, split="test")),
             "items have labels that the model was not trained on",
         ),
     ):
         with pytest.raises(ValueError, match=says):
             fit(
-                replace(lacking, test=test, items=unknown if test.func is classification else part),
+                replace(
+                    lacking,
+                    measure=test,
+                    items=unknown if isinstance(test, Classification) else part,
+                ),
                 data=tmp_path,
                 out=tmp_path / "run",
             )
@@ -116,16 +125,16 @@ def test_settings_that_would_fail_late_are_refused_early(
     monkeypatch.setattr(folders, "blind", blind, raising=False)
     monkeypatch.setattr(blind, "__module__", folders.__name__)  # a recipe's parts are of modalities
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"trials": blind}, "the trials have no labels"),
+        ({"measure": Verification(blind, {})}, "the trials have no labels"),
         (
             {"sampling": replace(recipe().sampling, batch_size=1, items_per_class=1)},
-            "gives each of 1 processes 1 items of a batch, and accumulate=1 needs 2",
+            "accumulate=1 needs 2",
         ),
         ({"optim": Optim(name="AdamW")}, "optim.name is 'AdamW'; choose one of sgd, adam, adamw"),  # type: ignore[arg-type]
-        ({"precision": "fp16"}, "precision is 'fp16'; choose one of auto, float32"),
+        ({"compute": Compute(precision="fp16")}, "precision is 'fp16'"),  # type: ignore[arg-type]
         (
-            {"accumulate": 6},
-            "gives each of 1 processes 8 items of a batch, and accumulate=6 needs 12",
+            {"compute": Compute(accumulate=6)},
+            "accumulate=6 needs 12",
         ),
     ]
     for changes, says in cases:

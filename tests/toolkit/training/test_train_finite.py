@@ -34,7 +34,7 @@ from toolkit.training import recipe as recipes
 from toolkit.training import run
 from toolkit.training.finite import all_finite, not_finite
 from toolkit.training.log import read_log
-from toolkit.training.recipe import Recipe, Schedule
+from toolkit.training.recipe import Compute, Recipe, Schedule
 from toolkit.training.run import Run
 from toolkit.training.train import fit, step
 
@@ -49,8 +49,7 @@ def recipe(variant: str = "arcface", steps: int = 6, **changes: Any) -> Recipe:
         made,
         **{
             "schedule": Schedule(steps=steps, save_every=2),
-            "trials": None,
-            "metrics": {},
+            "measure": None,
             **changes,
         },
     )
@@ -222,7 +221,7 @@ def test_a_run_that_has_ended_holds_no_memory(voices: Path, tmp_path: Path) -> N
 
 def test_steps_that_overflow_in_float16_are_left_out(voices: Path, tmp_path: Path) -> None:
     fit(
-        recipe(precision="float16"),
+        recipe(compute=Compute(precision="float16")),
         data=voices,
         out=tmp_path / "run",
         step=overflowing(range(2, 4)),
@@ -248,7 +247,7 @@ def test_float16_that_never_fits_stops_a_run(voices: Path, tmp_path: Path) -> No
 
     with pytest.raises(Diverged, match="float16"):
         fit(
-            recipe(precision="float16", steps=40),
+            recipe(compute=Compute(precision="float16"), steps=40),
             data=voices,
             out=tmp_path / "run",
             step=after_many,

@@ -25,8 +25,7 @@ from toolkit.training import loading, run
 from toolkit.training import recipe as recipes
 from toolkit.training.loading import check_held_out
 from toolkit.training.log import read_log
-from toolkit.training.measure import classification
-from toolkit.training.recipe import Recipe, Schedule
+from toolkit.training.recipe import Classification, Compute, Recipe, Schedule
 from toolkit.training.run import Run
 from toolkit.training.train import fit, step
 
@@ -61,7 +60,7 @@ def test_trial_items_are_read_before_the_first_step(
     item = trial_item(data)
     item.path.write_bytes(b"no audio")
     with pytest.raises(ValueError, match=rf"1 of 8 held-out items cannot be read \('{item.id}'\)"):
-        fit(recipe(workers=workers), data=data, out=tmp_path / "run", step=never)
+        fit(recipe(compute=Compute(workers=workers)), data=data, out=tmp_path / "run", step=never)
     assert not (tmp_path / "run").exists()
 
 
@@ -69,10 +68,9 @@ def test_trial_items_are_read_before_the_first_step(
 def test_validation_and_test_are_read_before_the_first_step(where: str, tmp_path: Path) -> None:
     digits.write(tmp_path / "data")
     part = partial(digits.items, files=True, validation_share=0.01)
-    tested = {
-        name: partial(classification, items=partial(part, split=name))
-        for name in ("validation", "test")
-    }
+    validation, test = (
+        Classification(items=partial(part, split=name)) for name in ("validation", "test")
+    )
     made = Recipe(
         modality="image",
         frontend=partial(PixelScale),
@@ -82,7 +80,7 @@ def test_validation_and_test_are_read_before_the_first_step(where: str, tmp_path
         read=images.read,
         sampling=Sampling(batch_size=8),
         schedule=Schedule(steps=1),
-        **tested,  # type: ignore[arg-type]
+        measure=replace(test, validation=validation),
     )
     spoilt = part(tmp_path / "data", split=where)[1]  # type: ignore[arg-type]
     spoilt.path.write_bytes(spoilt.path.read_bytes()[:40])

@@ -150,7 +150,7 @@ def alone(variants: list[str], voices: Path, tmp_path_factory: pytest.TempPathFa
         for name in variants:
             fit(ranks.VARIANTS[name], data=voices, out=out / name)
             fit(
-                replace(ranks.VARIANTS[name], trials=None),
+                replace(ranks.VARIANTS[name], measure=None),
                 data=voices,
                 out=out / f"{name}-nudged",
                 step=nudged,

@@ -24,10 +24,10 @@ from modalities.speaker.audio import speed_copies
 from toolkit.console import Interrupted
 from toolkit.data.batch import Item
 from toolkit.models.parts import describe
-from toolkit.training import compare, measure
+from toolkit.training import compare
 from toolkit.training import recipe as recipes
 from toolkit.training import tune as tuning
-from toolkit.training.recipe import Recipe
+from toolkit.training.recipe import Classification, Recipe, Retrieval
 from toolkit.training.tune import (
     Choice,
     Range,
@@ -172,29 +172,29 @@ def test_retrieval_of_unseen_classes_is_tuned_on_held_out_ones() -> None:
     )
     outer = tiny(
         items=train,
-        test=partial(measure.retrieval, items=test, ks=(1, 3), clusters=True),
-        trials=None,
-        metrics={"nmi": per_item.mutual_information},
+        measure=Retrieval(
+            items=test, ks=(1, 3), clusters=True, metrics={"nmi": per_item.mutual_information}
+        ),
     )
     inner = on_validation_classes(outer)
-    assert isinstance(inner.test, partial)
-    assert inner.test.func is measure.retrieval
-    assert {key: value for key, value in inner.test.keywords.items() if key != "items"} == {
-        "ks": (1, 3),
-        "clusters": True,
-    }
-    fitted, retrieved = inner.items(Path()), inner.test.keywords["items"](Path())
+    assert isinstance(inner.measure, Retrieval)
+    assert isinstance(outer.measure, Retrieval)
+    assert replace(inner.measure, items=test) == outer.measure
+    fitted, retrieved = inner.items(Path()), inner.measure.items(Path())
     assert sorted([*fitted, *retrieved]) == sorted(made(12))
     assert {one.label for one in fitted}.isdisjoint(one.label for one in retrieved)
     assert retrieved == held_out_items(Path(), items=train)
-    assert replace(inner, items=outer.items, test=outer.test) == outer
-    watched = replace(outer, validation=partial(measure.retrieval, items=test))
+    assert replace(inner, items=outer.items, measure=outer.measure) == outer
+    validation = Retrieval(items=train)
+    watched = replace(outer, measure=replace(outer.measure, validation=validation))
+    # its own validation, where there is one
     assert on_validation_classes(watched) == replace(
-        watched, test=watched.validation
-    )  # its own validation, where there is one
-    for other in (partial(measure.classification, items=test), measure.classification):
-        with pytest.raises(ValueError, match="a test but no validation to tune on"):
-            on_validation_classes(replace(outer, test=other))
+        watched,
+        measure=replace(validation, metrics=outer.metrics, validation=validation),
+    )
+    for other in (Classification(items=test), None):
+        with pytest.raises(ValueError, match="no validation"):
+            on_validation_classes(replace(outer, measure=other))
 
 
 def bowl(recipe: Recipe, folder: Path) -> float:

@@ -1,0 +1,103 @@
+"""Settings given as text: `FIELD=VALUE` on dataclasses and parts, typed by their annotations."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+import types
+import typing
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, Literal
+
+
+def assign(owner: Any, path: list[str], text: str, name: str) -> Any:
+    head, rest = path[0], path[1:]
+    if isinstance(owner, partial) or inspect.isclass(owner) or inspect.isfunction(owner):
+        func, known = (
+            (owner.func, dict(owner.keywords)) if isinstance(owner, partial) else (owner, {})
+        )
+        parameters = {
+            key: one
+            for key, one in inspect.signature(func).parameters.items()
+            if one.kind is one.KEYWORD_ONLY or one.default is not one.empty
+        }
+        if head not in parameters:
+            raise ValueError(
+                f"override {name}: {func.__name__} has no setting "
+                f"{head!r}{suggest(head, parameters)}; it has {', '.join(parameters) or 'none'}"
+            )
+        if rest:
+            return partial(
+                func,
+                **{
+                    **known,
+                    head: assign(known.get(head, parameters[head].default), rest, text, name),
+                },
+            )
+        target = inspect.unwrap(func.__init__ if inspect.isclass(func) else func)
+        return partial(
+            func,
+            **{**known, head: _parse(text, typing.get_type_hints(target).get(head, Any), name)},
+        )
+    if dataclasses.is_dataclass(owner) and not isinstance(owner, type):
+        fields = {one.name for one in dataclasses.fields(owner)}
+        if head not in fields:
+            raise ValueError(
+                f"override {name}: {type(owner).__name__} has no field "
+                f"{head!r}{suggest(head, fields)}; it has {', '.join(sorted(fields))}"
+            )
+        current = getattr(owner, head)
+        hint = typing.get_type_hints(type(owner))[head]
+        return dataclasses.replace(
+            owner, **{head: assign(current, rest, text, name) if rest else _parse(text, hint, name)}
+        )
+    raise ValueError(f"override {name}: {'.'.join(path)!r} cannot be set inside {owner!r}")
+
+
+def _parse(text: str, hint: Any, name: str) -> Any:
+    """Text to the annotated type: bool, int, float, str, Literal, a tuple of these, Optional."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if text.lower() == "none" and type(None) in args:
+            return None
+        return _parse(text, next(one for one in args if one is not type(None)), name)
+    if origin is Literal:
+        known = {str(one): one for one in args}
+        if text not in known:
+            raise ValueError(f"override {name}={text!r}: must be one of {', '.join(known)}")
+        return known[text]
+    if origin is tuple:
+        kinds = [one for one in args if one is not Ellipsis]
+        values = [one for one in text.strip("()[]").split(",") if one.strip()]
+        if Ellipsis not in args and len(values) != len(kinds):
+            raise ValueError(
+                f"override {name}={text!r}: expected {len(kinds)} values separated by commas"
+            )
+        return tuple(
+            _parse(one.strip(), kinds[min(i, len(kinds) - 1)], name) for i, one in enumerate(values)
+        )
+    if hint is bool:
+        if text.lower() not in ("true", "false"):
+            raise ValueError(f"override {name}={text!r}: expected true or false")
+        return text.lower() == "true"
+    if hint in (int, float):
+        try:
+            return hint(text)
+        except ValueError:
+            raise ValueError(
+                f"override {name}={text!r}: expected "
+                f"{'a whole number' if hint is int else 'a number'}"
+            ) from None
+    if hint is str:
+        return text
+    raise ValueError(
+        f"override {name}={text!r}: this field is no number, text, true/false or list of them; "
+        "change it in the recipe file"
+    )
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
