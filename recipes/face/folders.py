@@ -29,8 +29,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from _shared import FEW_TRIALS, simple
+
 from eval.formats.trials import write_trials
-from eval.verification import eer, tar_at_far
 from likeness.failures import one_sentence
 from modalities.face import align, folders, images
 from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW, geometric_view
@@ -40,9 +41,7 @@ from toolkit.data.batch import write_items
 from toolkit.data.pixels import INSIGHTFACE
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
-from toolkit.losses.simple import SimPLE
 from toolkit.printing import say
-from toolkit.training.memory import Memory
 from toolkit.training.recipe import Optim, Recipe, Schedule, Verification
 from toolkit.training.schedules import multistep
 
@@ -54,7 +53,7 @@ SMALL = Recipe(
     items=partial(folders.items, split="train", test_share=0.2),
     measure=Verification(
         trials=partial(folders.trials, split="test", test_share=0.2),
-        metrics={"eer": eer, "tar_at_far(.01)": partial(tar_at_far, far=0.01)},
+        metrics=FEW_TRIALS,
     ),
     read=partial(images.read, size=(64, 64), fit="resize"),
     augment=partial(
@@ -89,11 +88,8 @@ RECIPES = {
     "sfnet20": SFNET20,
     "iresnet50": replace(SFNET20, backbone=partial(IResNet, dim=512, depth=50)),
     "simple": replace(
-        SFNET20,
-        loss=partial(SimPLE, r=3.0, alpha=0.001, b_theta=0.3, weight=500.0, features="polarlike"),
+        simple(SFNET20),
         augment=partial(ADAFACE_VIEW),
-        sampling=Sampling(batch_size=512, items_per_class=4),
-        memory=Memory(2**19, 0.999),
         optim=replace(SFNET20.optim, grad_clip=100.0),
     ),
 }

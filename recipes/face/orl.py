@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from _shared import FEW_TRIALS
 from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
@@ -31,7 +32,7 @@ from eval.formats import embeddings
 from eval.retrieval import query_metrics
 from eval.similarity import score_trials
 from eval.types import Embeddings, Scores
-from eval.verification import eer, tar_at_far
+from eval.verification import eer
 from likeness.failures import one_sentence
 from likeness.models.run import load_model
 from modalities.face import images, orl
@@ -61,7 +62,7 @@ ARCFACE = Recipe(
     items=partial(orl.items, split="train", fold=0),
     measure=Verification(
         trials=partial(orl.trials, split="test", fold=0),
-        metrics={"eer": eer, "tar_at_far(.01)": partial(tar_at_far, far=0.01)},
+        metrics=FEW_TRIALS,
     ),
     read=partial(images.read, size=(64, 64), fit="resize"),
     augment=partial(

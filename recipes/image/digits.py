@@ -17,7 +17,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from eval import per_item
+from _shared import CALIBRATION, means
+
 from modalities.image import digits
 from modalities.image.transforms import warp_view
 from toolkit.backbones.small import SmallCNN
@@ -41,12 +42,7 @@ BASE = Recipe(
         items=partial(digits.items, split="test"),
         calibrate_on=_VALIDATION,
         validation=Classification(items=_VALIDATION, calibrate_on=_VALIDATION),
-        metrics={
-            "accuracy": partial(per_item.mean, column="correct"),
-            "ece": per_item.calibration_error,
-            "ece_scaled": partial(per_item.calibration_error, confidence="scaled_confidence"),
-            "auroc": per_item.norm_auroc,
-        },
+        metrics=CALIBRATION,
     ),
     read=partial(digits.read, edge=SIZE),
     augment=partial(warp_view, degrees=12.0, scale=(0.85, 1.15), shear=0.15, shift=0.08),
@@ -71,10 +67,7 @@ RECIPES = {
         items=partial(digits.items, split="train", protocol="open"),
         measure=Retrieval(
             items=partial(digits.items, split="test", protocol="open"),
-            metrics={
-                "recall@1": partial(per_item.mean, column="recall@1"),
-                "map@r": partial(per_item.mean, column="map@r"),
-            },
+            metrics=means("recall@1", "map@r"),
         ),
         sampling=Sampling(batch_size=96, items_per_class=16),
     ),

@@ -25,7 +25,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from eval import per_item
+from _shared import means
+
 from likeness.failures import one_sentence
 from modalities.image import folders, images
 from modalities.image.transforms import crop_view
@@ -46,10 +47,7 @@ SMALL = Recipe(
     items=partial(folders.items, split="train"),
     measure=Retrieval(
         items=partial(folders.items, split="test"),
-        metrics={
-            "recall@1": partial(per_item.mean, column="recall@1"),
-            "map@r": partial(per_item.mean, column="map@r"),
-        },
+        metrics=means("recall@1", "map@r"),
     ),
     read=partial(images.read, size=(64, 64)),
     augment=partial(crop_view, size=64, scale=(0.5, 1.0), brightness=0.2, contrast=0.2),

@@ -26,7 +26,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from eval import per_item
+from _shared import means
+
 from modalities.image import omniglot
 from modalities.image.transforms import warp_view
 from toolkit.backbones.sfnet import SFNet
@@ -53,11 +54,7 @@ ARCFACE = Recipe(
     measure=Retrieval(
         items=partial(omniglot.items, split="test"),
         ks=(1, 5),
-        metrics={
-            "recall@1": partial(per_item.mean, column="recall@1"),
-            "map@r": partial(per_item.mean, column="map@r"),
-            "r_precision": partial(per_item.mean, column="r_precision"),
-        },
+        metrics=means("recall@1", "map@r", "r_precision"),
     ),
     read=partial(omniglot.read, edge=SIZE),
     augment=partial(warp_view, degrees=15.0, scale=(0.85, 1.15), shear=0.2, shift=0.08),
