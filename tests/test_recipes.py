@@ -4,11 +4,11 @@ voices or faces for a few steps.
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import runpy
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -32,16 +32,11 @@ from toolkit.training.train import fit
 ROOT = Path(__file__).parents[1]
 
 
-def module(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"recipe_{path.parent.name}_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
+def module(path: Path) -> SimpleNamespace:
+    return SimpleNamespace(**recipes.read(str(path)))
 
 
-FILES = sorted((ROOT / "recipes").rglob("*.py"))
+FILES = sorted(path for path in (ROOT / "recipes").rglob("*.py") if path.name != "_shared.py")
 # Many and large, in tests/test_recipes_face.py and tests/test_recipes_image.py.
 FIELD = [ROOT / "recipes" / "face" / f"{name}.py" for name in ("vggface2", "ms1mv2", "webface")]
 FIELD += sorted((ROOT / "recipes" / "image").glob("*.py"))
@@ -79,7 +74,7 @@ def miniature(path: Path, folder: Path) -> bool:
     if not tests.exists() or "def miniature(" not in tests.read_text(encoding="utf-8"):
         return False
     folder.mkdir()
-    module(tests).miniature(folder)
+    runpy.run_path(str(tests))["miniature"](folder)
     return True
 
 

@@ -6,7 +6,7 @@ DATA_SET.LOSS.
 
     likeness train image/vmf:mnist.vmf --data DATA --out runs/mnist-vmf
     likeness compare image/vmf:mnist --seeds 3 --data DATA --out runs/mnist
-    likeness compare image/vmf:cub200 --allow-different test --seeds 5
+    likeness compare image/vmf:cub200 --allow-different measure.similarity --seeds 5
         backbone.weights=resnet50-0676ba61.pth --data DATA --out runs/cub200
 
 What DATA holds, and how long a run takes (an estimate but for mnist, since nothing else was run):
