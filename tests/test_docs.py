@@ -205,7 +205,8 @@ def problem(arguments: list[str], folder: Path) -> str:
     if file:
         try:
             path = located(file) if not file.startswith("recipes/") else str(ROOT / file)
-            for one in (str(given.get("variants") or variant)).split(","):
+            chosen = str(given.get("variants") or "").split(",")
+            for one in (".".join(part for part in (variant, name) if part) for name in chosen):
                 loaded, _ = recipes.load(path + (f":{one}" if one else ""))
                 recipes.override(loaded, list(given.get("overrides") or []))
         except (ValueError, OSError) as error:
