@@ -222,8 +222,8 @@ def joined(recipe: Recipe, data: Path, out: Path) -> tuple[PerItem, list[PerItem
         z = model.embed(recipe.measure.items(data))
         rows.append(z / np.maximum(np.linalg.norm(z, axis=1, keepdims=True), 1e-12))
     labels = alone[0].columns["label"].astype(np.int64)
-    found = query_metrics(np.concatenate(rows, axis=1), labels, similarity="cosine")
-    return replace(alone[0], columns={name: found[name] for name in COLUMNS}), alone
+    metrics = query_metrics(np.concatenate(rows, axis=1), labels, similarity="cosine")
+    return replace(alone[0], columns={name: metrics[name] for name in COLUMNS}), alone
 
 
 def row(name: str, recipe: Recipe, data: Path, out: Path) -> str:
@@ -235,25 +235,24 @@ def row(name: str, recipe: Recipe, data: Path, out: Path) -> str:
     cells = [name]
     for column, metric in recipe.metrics.items():
         ends = bounds(drawn[column], 0.95, Drawn(measured.num_groups, measured.over)).ends
-        cells.append(
-            f"{100 * metric(measured.columns):.2f} "
-            + ("no interval" if ends is None else f"[{100 * ends[0]:.2f}, {100 * ends[1]:.2f}]")
-        )
-    cells += [
-        f"{100 * np.mean([metric(one.columns) for one in alone]):.2f}"
-        for metric in recipe.metrics.values()
-    ]
+        interval = "no interval"
+        if ends is not None:
+            interval = f"[{100 * ends[0]:.2f}, {100 * ends[1]:.2f}]"
+        cells.append(f"{100 * metric(measured.columns):.2f} {interval}")
+    for metric in recipe.metrics.values():
+        cells.append(f"{100 * np.mean([metric(fold.columns) for fold in alone]):.2f}")
     return "| " + " | ".join(cells) + " |"
 
 
 def main() -> None:
+    """Print Table 7 by the folds' joined embeddings, and by the folds' mean."""
     parser = argument_parser(__doc__)
-    parser.add_argument("--variants", default=",".join(METHODS))
+    parser.add_argument("--variants", default=",".join(METHODS), help="losses, separated by commas")
     parser.add_argument(
         "--weights", required=True, help="BN-Inception's public ImageNet checkpoint"
     )
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True, help="folder that holds CUB_200_2011/")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the runs")
     parser.add_argument(
         "--set",
         nargs="*",
@@ -261,19 +260,12 @@ def main() -> None:
         metavar="FIELD=VALUE",
         help="overrides, as of likeness train",
     )
-    given = parser.parse_args()
-    say(
-        "| loss | "
-        + " | ".join(
-            [*(f"{one}, joined" for one in COLUMNS), *(f"{one}, folds' mean" for one in COLUMNS)]
-        )
-        + " |\n"
-        + "|---" * 7
-        + "|"
-    )
-    for name in given.variants.split(","):
-        recipe = override(METHODS[name], [f"backbone.weights={given.weights}", *given.set])
-        say(row(name, recipe, given.data, given.out / name))
+    options = parser.parse_args()
+    columns = [f"{name}, {kind}" for kind in ("joined", "folds' mean") for name in COLUMNS]
+    say(f"| loss | {' | '.join(columns)} |\n{'|---' * (1 + len(columns))}|")
+    for name in options.variants.split(","):
+        recipe = override(METHODS[name], [f"backbone.weights={options.weights}", *options.set])
+        say(row(name, recipe, options.data, options.out / name))
 
 
 if __name__ == "__main__":
