@@ -109,12 +109,15 @@ def test_recipes_are_found_copied_and_trained_by_name(likeness: Path, tmp_path: 
     synthetic.write_voices(
         tmp_path / "voices", num_speakers=10, num_utterances=2, seconds=(0.5, 0.6)
     )
-    shell(likeness, "recipes", "--copy", "speaker/folders", "mine.py", cwd=tmp_path)
-    quick = ("schedule.steps=1", "schedule.eval_every=0", "sampling.batch_size=4", "workers=0")
+    quick = ("schedule.steps=1", "schedule.eval_every=0", "sampling.batch_size=4")
     tiny = ("backbone.channels=16", "backbone.attention_channels=8", "backbone.se_channels=8")
-    for recipe, out in (("speaker/folders:ecapa", "named"), ("mine.py:ecapa", "copied")):
-        more = (*quick, *tiny, "--data", "voices", "--out", out)
-        shell(likeness, "train", recipe, *more, cwd=tmp_path)
+    more = (*quick, *tiny, "compute.workers=0", "--data", "voices", "--out", "named")
+    shell(likeness, "train", "speaker/folders:ecapa", *more, cwd=tmp_path)
+    shell(likeness, "recipes", "--copy", "image/digits", "mine.py", cwd=tmp_path)
+    assert (tmp_path / "_shared.py").is_file()
+    copied = ("sampling.items_per_class=2", "--out", "copied")
+    shell(likeness, "train", "mine.py:vmf", *quick, *copied, cwd=tmp_path)
+    for out in ("named", "copied"):
         assert (tmp_path / out / "last.safetensors").is_file()
     error = shell(likeness, "train", "speaker/folder", "--out", "none", cwd=tmp_path, code=2)
     assert "'speaker/folders'" in error
