@@ -57,8 +57,8 @@ DATA ?= ../shared/data
 results: $(READY)
 	$(BIN)/python benchmarks/an4.py --data $(DATA) --out runs/an4-results
 	$(BIN)/python recipes/face/orl.py --data $(DATA) --out runs/orl-results --variants estimated,arcface,simple
-	$(BIN)/likeness compare recipes/image/mnist.py --seeds 3 --data $(DATA) --out runs/mnist-results
-	$(BIN)/likeness compare recipes/image/omniglot.py --seeds 3 --data $(DATA) --out runs/omniglot-results
+	$(BIN)/likeness compare image/vmf:mnist --seeds 3 --data $(DATA) --out runs/mnist-results
+	$(BIN)/likeness compare image/omniglot --seeds 3 --data $(DATA) --out runs/omniglot-results
 
 # Half an hour of one core: the ratios of docs/performance.md, against peers (pytorch-metric-learning is installed for it) and bare limits.
 bench: $(READY)

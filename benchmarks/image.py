@@ -11,8 +11,8 @@ them; the peer is albumentations' own pipeline of the same steps on uint8 (H, W,
 it, plus the conversion to float32 (C, H, W) (torchvision does not install here). Limit: what cannot
 be left out: OpenCV's resize of a crop, NumPy's copy of a padded crop, OpenCV's warp. Files: JPEG of
 500 x 375 decoded, shorter edge to 256, centre crop of 224; limit: Pillow's decoding alone.
-MNIST: recipes/image/mnist.py without its evaluations, on its first batches: steps of fit() after
-the first epoch, when all images are in memory, against the same network, loss and optimiser on one
+MNIST: image/vmf:mnist without its evaluations, on its first batches: steps of fit() after the
+first epoch, when all images are in memory, against the same network, loss and optimiser on one
 tensor of all images from which batches are picked: one such step between any two of fit()'s. The
 first epoch, which reads the files, is a column of its own. The limit of fit()/bare is 1.15.
 Retrieval: what `test` does with 5,924 embeddings of 512 dims in 100 classes: all metrics of each
@@ -25,7 +25,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import runpy
 import sys
 import tempfile
 import time
@@ -50,7 +49,7 @@ from modalities.image.transforms import REVISITING, VMF_CIFAR10, VMF_CUB, warp_v
 from toolkit.data.batch import Batch, Item
 from toolkit.data.images import to_floats
 from toolkit.training.build import build
-from toolkit.training.recipe import Recipe
+from toolkit.training.recipe import Recipe, of_group, read
 from toolkit.training.run import Run
 from toolkit.training.train import fit, step
 
@@ -293,9 +292,8 @@ def mnist_rows(data: Path, steps: int) -> None:
         "\n| MNIST recipe, ms a step of 130 images | fit() | first epoch, from files | bare "
         "network | fit()/bare |\n|---|---|---|---|---|"
     )
-    found = runpy.run_path(str(Path(__file__).parents[1] / "recipes" / "image" / "mnist.py"))[
-        "RECIPES"
-    ]
+    file = Path(__file__).parents[1] / "recipes" / "image" / "vmf.py"
+    found = of_group(read(str(file))["RECIPES"], "mnist")
     every = mnist.items(data, split="train")
     items = every[: 130 * steps]
     inputs = torch.from_numpy(np.stack([images.read(one) for one in items]))

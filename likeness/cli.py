@@ -16,7 +16,7 @@ from typing import Annotated, cast
 
 import typer
 
-from likeness.commands import on_files, on_models
+from likeness.commands import on_files, on_models, recipes
 from likeness.failures import one_sentence
 from toolkit.printing import help_columns, say
 
@@ -69,21 +69,13 @@ def demo(
     ),
 ) -> None:
     """Train, embed, score and report on synthetic voices, synthetic faces and real digits, in
-    minutes on two cores. Runs recipes/*/demo.py of the clone.
+    minutes on two cores.
     """
     import runpy
 
-    scripts = {
-        script.parent.name: script
-        for script in sorted((Path(__file__).resolve().parents[1] / "recipes").glob("*/demo.py"))
-    }
-    if only not in ("", *scripts) or not scripts:
-        raise ValueError(
-            f"--only {only!r} has no demo; there is: {', '.join(scripts)}"
-            if scripts
-            else "no recipes/*/demo.py beside the toolkit: run the demo from a clone (pip install "
-            "-e .)"
-        )
+    scripts = {script.parent.name: script for script in sorted(recipes.folder().glob("*/demo.py"))}
+    if only not in ("", *scripts):
+        raise ValueError(f"--only {only!r} has no demo; there is: {', '.join(scripts)}")
     chosen = {only: out} if only else {name: out / name for name in scripts}
     told = (
         "the demo was stopped, and does not go on where it was; start it again with another --out"
@@ -119,12 +111,17 @@ def demo(
 
 
 @app.command(
-    epilog="Example: likeness train recipes/speaker/an4.py:arcface optim.lr=0.05 --data data --out "
-    "runs/an4"
+    epilog="Example: likeness train speaker/an4:arcface optim.lr=0.05 --data data --out runs/an4"
 )
 def train(
     context: typer.Context,
-    recipe: Annotated[str, typer.Argument(help="RECIPE.py or RECIPE.py:VARIANT.")],
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            help="A recipe's name, as `likeness recipes` lists them, or RECIPE.py; :VARIANT after "
+            "it names one of its variants."
+        ),
+    ],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="FIELD=VALUE", help="Dotted typed fields of the recipe."),
@@ -144,11 +141,11 @@ def train(
     Many processes: torchrun --nproc-per-node N -m likeness train ...
     """
     from toolkit.parallel import distributed
-    from toolkit.training import recipe as recipes
+    from toolkit.training.recipe import load, override
     from toolkit.training.train import fit
 
-    loaded, variant = recipes.load(recipe)
-    chosen = recipes.override(loaded, overrides or [])
+    loaded, variant = load(recipes.located(recipe))
+    chosen = override(loaded, overrides or [])
     try:
         with _stoppable():
             model = fit(chosen, data=data, out=out, resume=resume, loggers=log or [])
@@ -180,12 +177,15 @@ def train(
 
 
 @app.command(
-    epilog="Example: likeness compare recipes/speaker/an4.py --variants arcface,simple --seeds 3 "
-    "--data data --out runs/an4-compare"
+    epilog="Example: likeness compare speaker/an4 --variants arcface,simple --seeds 3 --data data "
+    "--out runs/an4-compare"
 )
 def compare(
     context: typer.Context,
-    recipe: Annotated[str, typer.Argument(help="RECIPE.py.")],
+    recipe: Annotated[
+        str,
+        typer.Argument(help="A recipe's name, as `likeness recipes` lists them, or RECIPE.py."),
+    ],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="FIELD=VALUE", help="Dotted typed fields of every variant."),
@@ -233,7 +233,9 @@ def compare(
     from toolkit.training.variants import load_variants
 
     chosen, ranges = load_variants(
-        recipe, [one.strip() for one in variants.split(",") if one.strip()], overrides or []
+        recipes.located(recipe),
+        [one.strip() for one in variants.split(",") if one.strip()],
+        overrides or [],
     )
     with _stoppable():
         result = comparing.compare(
@@ -298,6 +300,7 @@ def _stoppable(told: str = "") -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
+app.add_typer(recipes.app)
 app.add_typer(on_models.app)
 app.add_typer(on_files.app)
 

@@ -28,6 +28,7 @@ import typer
 from torch import nn
 
 from likeness.cli import app, main
+from likeness.commands.recipes import located, names
 from modalities import synthetic, synthetic_faces, synthetic_glyphs
 from toolkit.training import recipe as recipes
 
@@ -105,12 +106,12 @@ def ran(
     synthetic_glyphs.write_glyphs(
         folder / "images", num_alphabets=2, num_characters=4, num_drawers=3, size=64
     )
-    for kind, names in (("voices", NAMES), ("faces", NAMES), ("images", ("circle", "cross"))):
+    for kind, subjects in (("voices", NAMES), ("faces", NAMES), ("images", ("circle", "cross"))):
         for number, subject in enumerate(sorted((folder / kind).iterdir())):
             for i, file in enumerate(sorted(subject.iterdir())):
                 file.rename(file.with_name(f"{i + 1}{file.suffix}"))
             subject.rename(
-                subject.with_name(names[number] if number < len(names) else f"class{number}")
+                subject.with_name(subjects[number] if number < len(subjects) else f"class{number}")
             )
     (folder / "groups.txt").write_text(
         "".join(f"{name} {'fm'[i % 2]}\n" for i, name in enumerate(NAMES)), encoding="utf-8"
@@ -186,6 +187,7 @@ def problem(arguments: list[str], folder: Path) -> str:
         name = re.sub(r"^lancedb:(.*)$", r"\1.lance", one)
         if (
             not one.startswith("-")
+            and one not in names()  # of a recipe, not of a file
             and not any(mark in name for mark in ":=")
             and not (folder / name).exists()
         ):
@@ -201,10 +203,12 @@ def problem(arguments: list[str], folder: Path) -> str:
         except Exception as error:  # of typer's own click or of click
             return getattr(error, "format_message", error.__str__)() or repr(error)
     file, _, variant = str(given.get("recipe", "")).partition(":")
-    if file.startswith("recipes/"):
+    if file:
         try:
-            for one in (str(given.get("variants") or variant)).split(","):
-                loaded, _ = recipes.load(str(ROOT / file) + (f":{one}" if one else ""))
+            path = located(file) if not file.startswith("recipes/") else str(ROOT / file)
+            chosen = str(given.get("variants") or "").split(",")
+            for one in (".".join(part for part in (variant, name) if part) for name in chosen):
+                loaded, _ = recipes.load(path + (f":{one}" if one else ""))
                 recipes.override(loaded, list(given.get("overrides") or []))
         except (ValueError, OSError) as error:
             return str(error)
@@ -254,7 +258,8 @@ def test_what_is_shown_names_what_exists(block: Block, line: str, tmp_path: Path
         ("train recipes/speaker/folders.py:nobody --out o", "nobody"),
         ("train recipes/speaker/folders.py loss.marginn=1 --out o", "marginn"),
         ("train recipes/speaker/absent.py --out o", "absent"),
-        ("compare recipes/speaker/folders.py --variants statistics,nobody --out o", "nobody"),
+        ("train speaker/absent --out o", "absent"),
+        ("compare speaker/folders --variants statistics,nobody --out o", "nobody"),
     ],
 )
 def test_wrong_commands_are_found(wrong: str, said: str, tmp_path: Path) -> None:

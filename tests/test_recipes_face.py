@@ -4,13 +4,12 @@ layout, and holds the settings of its paper or config.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -56,17 +55,8 @@ TINY += [
 ]
 
 
-def load(name: str) -> ModuleType:
-    path = Path(__file__).parents[1] / "recipes" / "face" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"recipe_face_{name}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-MODULES = {name: load(name) for name in NAMES}
+FOLDER = Path(__file__).parents[1] / "recipes" / "face"
+MODULES = {name: SimpleNamespace(**recipes.read(str(FOLDER / f"{name}.py"))) for name in NAMES}
 VARIANTS = [
     (name, one)
     for name in NAMES

@@ -4,14 +4,14 @@ measured on drawn images in its data set's own layout.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import inspect
 import json
 import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import cv2
@@ -58,16 +58,11 @@ SETS: dict[str, tuple[int, int, tuple[Protocol, ...]]] = {
 }
 
 
-def load(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"recipe_image_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-MODULES = {path.stem: load(path) for path in sorted(FOLDER.glob("*.py"))}
+MODULES = {
+    path.stem: SimpleNamespace(**recipes.read(str(path)))
+    for path in sorted(FOLDER.glob("*.py"))
+    if path.stem != "_shared"
+}
 BUILT: set[tuple[int, str]] = set()
 VARIANTS = [(name, variant) for name, module in MODULES.items() for variant in module.RECIPES]
 
@@ -87,27 +82,33 @@ def parts_of(recipe: Recipe) -> dict[str, dict[str, Any]]:
     return found
 
 
+def by_data_set(listed: Sequence[str]) -> list[list[str]]:
+    """The variants of each data set, where they are called DATA_SET.METHOD; otherwise all."""
+    groups: dict[str, list[str]] = {}
+    dotted = all("." in variant for variant in listed)
+    for variant in listed:
+        groups.setdefault(variant.partition(".")[0] if dotted else "", []).append(variant)
+    return list(groups.values())
+
+
 def to_train() -> list[Any]:
-    """One variant of each file (True); slow, of every kind of test each loss once.
+    """One variant of each data set of each file (True); slow, of every way of measuring each loss
+    once.
 
     The others are the same parts with other numbers.
     """
     chosen, seen = [], set()
     for name, module in MODULES.items():
-        first = "vmf" if "vmf" in module.RECIPES else next(iter(module.RECIPES))
-        for variant in dict.fromkeys([first, *module.RECIPES]):
-            parts = parts_of(module.RECIPES[variant])
-            kind = (parts.get("test", parts["loss"])["call"], parts["loss"]["call"])
-            if variant == first or kind not in seen:
-                chosen.append(
-                    pytest.param(
-                        name,
-                        variant,
-                        variant == first,
-                        marks=[] if variant == first else [pytest.mark.slow],
-                    )
-                )
-            seen.add(kind)
+        for variants in by_data_set(list(module.RECIPES)):
+            vmf = [variant for variant in variants if variant.rpartition(".")[2] == "vmf"]
+            first = [*vmf, *variants][0]
+            for variant in dict.fromkeys([first, *variants]):
+                recipe = module.RECIPES[variant]
+                kind = (type(recipe.measure), parts_of(recipe)["loss"]["call"])
+                if variant == first or kind not in seen:
+                    marks = [] if variant == first else [pytest.mark.slow]
+                    chosen.append(pytest.param(name, variant, variant == first, marks=marks))
+                seen.add(kind)
     return chosen
 
 

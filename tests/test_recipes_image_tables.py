@@ -4,12 +4,11 @@ and Table 7's four folds are joined as it says.
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -29,20 +28,21 @@ from toolkit.training.recipe import Recipe, Retrieval
 from toolkit.training.train import fit
 from toolkit.training.tune import Search, on_validation_classes
 
+FOLDER = Path(__file__).parents[1] / "recipes" / "image"
+SIMPLE = SimpleNamespace(**recipes.read(str(FOLDER / "simple.py")))
+NIVMF = SimpleNamespace(**recipes.read(str(FOLDER / "nivmf.py")))
+NAMES = ("cub200", "cars196", "sop")
+LISTED: dict[str, dict[str, Recipe]] = {
+    name: recipes.of_group(NIVMF.RECIPES, name) for name in NAMES
+}
+EVERY = pytest.mark.parametrize("name", NAMES)
+WITH_FIGURES = pytest.mark.parametrize("name", NAMES[:2])
 
-def load(name: str) -> ModuleType:
-    path = Path(__file__).parents[1] / "recipes" / "image" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"recipe_image_{name}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
-
-SIMPLE, CUB, CARS, SOP = (
-    load(name) for name in ("cub200_simple", "cub200_nivmf", "cars196_nivmf", "sop_nivmf")
-)
+def rows_of(head: str, *names: str) -> dict[str, list[str]]:
+    """The cells of the tables' rows that begin with one of these names."""
+    found = re.findall(rf"^    ({'|'.join(names)})  +(.*)$", head, flags=re.MULTILINE)
+    return {name: re.split(r"   +", cells.strip()) for name, cells in found}
 
 
 def test_table_7_is_quoted_and_has_a_variant_for_each_row(shared: Path) -> None:
@@ -52,10 +52,11 @@ def test_table_7_is_quoted_and_has_a_variant_for_each_row(shared: Path) -> None:
         tuple(map(float, one))
         for one in re.findall(r"(\d\d\.\d\d)\s+(\d\d\.\d\d)\s+(\d\d\.\d\d)", text)
     }
-    quoted = re.findall(r"(\w+) (\d\d\.\d\d) / (\d\d\.\d\d) / (\d\d\.\d\d)", SIMPLE.__doc__ or "")
+    quoted = rows_of(SIMPLE.__doc__, *SIMPLE.METHODS)
     assert len(printed) == 15
-    assert {tuple(map(float, one[1:])) for one in quoted} == printed
-    assert sorted([*(one[0] for one in quoted), "simple_ours"]) == sorted(SIMPLE.RECIPES)
+    assert {tuple(map(float, row)) for row in quoted.values()} == printed
+    assert {*quoted, "simple_ours"} == set(SIMPLE.METHODS)
+    assert list(SIMPLE.RECIPES) == [f"cub200.{name}" for name in SIMPLE.METHODS]
 
 
 def test_simple_has_the_settings_that_sec_5_1_fixes(shared: Path) -> None:
@@ -66,7 +67,7 @@ def test_simple_has_the_settings_that_sec_5_1_fixes(shared: Path) -> None:
         text,
     )
     assert fixed is not None
-    simple, ours = SIMPLE.RECIPES["simple"], SIMPLE.RECIPES["simple_ours"]
+    simple, ours = SIMPLE.METHODS["simple"], SIMPLE.METHODS["simple_ours"]
     assert (
         [simple.loss.keywords[one] for one in ("r", "alpha", "b_theta")]
         == [float(one) for one in fixed.groups()]
@@ -75,38 +76,38 @@ def test_simple_has_the_settings_that_sec_5_1_fixes(shared: Path) -> None:
     assert simple.memory is not None
     assert (ours.loss.keywords["r"], ours.loss.keywords["alpha"], ours.memory) == (1, 0.1, None)
     assert replace(simple, loss=ours.loss, memory=None) == ours
-    assert all(one.memory is None for name, one in SIMPLE.RECIPES.items() if name != "simple")
+    assert all(one.memory is None for name, one in SIMPLE.METHODS.items() if name != "simple")
 
 
-@pytest.mark.parametrize("module", [CUB, CARS, SOP])
-def test_every_row_with_a_nivmf_has_the_paper_s_normaliser_by_name(module: ModuleType) -> None:
+@EVERY
+def test_every_row_with_a_nivmf_has_the_paper_s_normaliser_by_name(name: str) -> None:
+    listed = LISTED[name]
+
     def first(recipe: Recipe) -> ProbabilisticNCA | None:
         loss = recipe.loss(8, 3)
         made = loss.first if isinstance(loss, Joint) else loss
         return made if isinstance(made, ProbabilisticNCA) and "nivmf" in made.distance else None
 
     rows = {
-        name
-        for name in module.RECIPES
-        if "=" not in name
-        and not name.endswith(("_heuristic", "_released", "_euclidean", "_diversity"))
+        variant
+        for variant in listed
+        if "=" not in variant
+        and not variant.endswith(("_heuristic", "_released", "_euclidean", "_diversity"))
     }
-    with_nivmf = {name for name in rows if first(module.RECIPES[name]) is not None}
+    with_nivmf = {variant for variant in rows if first(listed[variant]) is not None}
     assert with_nivmf >= {"el_nivmf", "panc_el_nivmf", "r_128", "r_512", "r_ibn_512"}
-    for name in with_nivmf:
-        heuristic, exact = first(module.RECIPES[f"{name}_heuristic"]), first(module.RECIPES[name])
+    for variant in with_nivmf:
+        heuristic, exact = first(listed[f"{variant}_heuristic"]), first(listed[variant])
         assert heuristic is not None
         assert exact is not None
         assert (heuristic.normalizer, exact.normalizer) == ("paper", "exact")
-        assert (
-            replace(module.RECIPES[f"{name}_heuristic"], loss=module.RECIPES[name].loss)
-            == module.RECIPES[name]
-        )
-    assert sum(name.endswith("_heuristic") for name in module.RECIPES) == len(with_nivmf)
+        plain = replace(listed[f"{variant}_heuristic"], loss=listed[variant].loss)
+        assert plain == listed[variant]
+    assert sum(variant.endswith("_heuristic") for variant in listed) == len(with_nivmf)
 
 
-@pytest.mark.parametrize(("module", "column"), [(CUB, 0), (CARS, 1)])
-def test_table_4_is_quoted(module: ModuleType, column: int, shared: Path) -> None:
+@pytest.mark.parametrize(("name", "column"), [("cub200", 0), ("cars196", 1)])
+def test_table_4_is_quoted(name: str, column: int, shared: Path) -> None:
     text = (shared / "papers" / "nivmf.txt").read_text(encoding="utf-8")
     text = text[text.index("Table 4: R@1") : text.index("## K Qualitative")]
     numbers = [float(one) for one in re.findall(r"(\d\d\.\d\d) ?\\pm", text)]
@@ -116,52 +117,45 @@ def test_table_4_is_quoted(module: ModuleType, column: int, shared: Path) -> Non
         numbers[2 * column + 1],
         *numbers[4 + column :: 2],
     ]  # our copy sets the first two rows beside each other
-    head = " ".join((module.__doc__ or "").split())
-    quoted = re.findall(
-        r"(\w+) (\d\d\.\d\d)", head[head.index("NAME_euclidean), R@1") : head.index("Figure 9")]
-    )
-    assert [float(number) for _, number in quoted] == printed
-    assert [f"{name}_euclidean" for name, _ in quoted] == [
-        "l2_euclidean",
-        "cos_euclidean",
-        *(one for one in module.TABLE_4 if one[:2] not in ("l2", "co")),
-    ]
+    variants = [variant for variant in LISTED[name] if variant.endswith("_euclidean")]
+    quoted = rows_of(NIVMF.__doc__, *variants)
+    assert [float(cells[column].split()[0]) for cells in quoted.values()] == printed
+    assert sorted(quoted) == sorted(variants)
+    assert list(quoted)[2:] == [one for one in variants if one[:2] not in ("l2", "co")]
 
 
 @pytest.mark.parametrize(
-    ("module", "variant", "epochs", "rates"),
+    ("name", "variant", "epochs", "rates"),
     [  # example_runs.sh: --n_epochs, --tau and --gamma; epochs of whole batches of 64
-        (CUB, "r_128", 250, {0: 1, 24: 1, 25: 0.3, 49: 0.3, 50: 0.09, 249: 0.09}),
-        (CUB, "r_512", 250, {30: 1, 31: 0.1, 249: 0.1}),
-        (CARS, "r_128", 300, {59: 1, 60: 0.1, 79: 0.1, 80: 0.01}),
-        (CARS, "r_512", 300, {104: 1, 105: 0.2, 169: 0.2, 170: 0.04}),
+        ("cub200", "r_128", 250, {0: 1, 24: 1, 25: 0.3, 49: 0.3, 50: 0.09, 249: 0.09}),
+        ("cub200", "r_512", 250, {30: 1, 31: 0.1, 249: 0.1}),
+        ("cars196", "r_128", 300, {59: 1, 60: 0.1, 79: 0.1, 80: 0.01}),
+        ("cars196", "r_512", 300, {104: 1, 105: 0.2, 169: 0.2, 170: 0.04}),
     ],
 )
 def test_rates_drop_where_the_release_drops_them(
-    module: ModuleType, variant: str, epochs: int, rates: dict[int, float]
+    name: str, variant: str, epochs: int, rates: dict[int, float]
 ) -> None:
-    schedule = module.RECIPES[variant].schedule
-    per_epoch = module.NUM_IMAGES // 64
+    schedule = LISTED[name][variant].schedule
+    per_epoch = NIVMF.DATA_SETS[name].num_images // 64
     assert schedule.steps == epochs * per_epoch
     for epoch, rate in rates.items():
         assert schedule.decay(epoch * per_epoch / schedule.steps) == pytest.approx(rate)
 
 
 @pytest.mark.parametrize(
-    ("module", "variant", "released"),
+    ("name", "variant", "released"),
     # example_runs.sh: rates of proxies and concentrations, the concentration, the factor on the
     # last layer, the weight of ProxyAnchor
     [
-        (CUB, "r_128", (5_000, 20_000, 6, 30, 3)),
-        (CUB, "r_512", (5_000, 20_000, 18, 50, 5)),
-        (CARS, "r_128", (7_500, 7_500, 9, 12, 0.3)),
-        (CARS, "r_512", (5_000, 20_000, 22, 10, 0.1)),
+        ("cub200", "r_128", (5_000, 20_000, 6, 30, 3)),
+        ("cub200", "r_512", (5_000, 20_000, 18, 50, 5)),
+        ("cars196", "r_128", (7_500, 7_500, 9, 12, 0.3)),
+        ("cars196", "r_512", (5_000, 20_000, 22, 10, 0.1)),
     ],
 )
-def test_settings_are_the_release_s(
-    module: ModuleType, variant: str, released: tuple[float, ...]
-) -> None:
-    recipe = module.RECIPES[variant]
+def test_settings_are_the_release_s(name: str, variant: str, released: tuple[float, ...]) -> None:
+    recipe = LISTED[name][variant]
     joint = recipe.loss.keywords
     first = joint["first"](8, 3)
     assert isinstance(first, ProbabilisticNCA)
@@ -182,61 +176,60 @@ def test_settings_are_the_release_s(
     ) == released
 
 
-@pytest.mark.parametrize("module", [CUB, CARS])
+@WITH_FIGURES
 def test_figure_5_has_the_rates_of_512_dimensions_and_multiplies_where_the_release_does(
-    module: ModuleType,
+    name: str,
 ) -> None:
     """architectures/resnet50.py looks for 'proxyvmf' in the loss's name; cos, l2 and nivMF are
     proxynca_cos, proxynca_l2, proxynca_nivmf there.
     """
-    factor = module.RECIPES["r_512"].backbone.keywords["head_scale"]
+    listed = LISTED[name]
+    factor = listed["r_512"].backbone.keywords["head_scale"]
     assert factor > 1
-    for name, recipe in module.FIGURE_5.items():
-        assert recipe.optim == module.RECIPES["r_512"].optim
+    for distance in NIVMF.DISTANCES:
+        recipe = listed[distance]
+        assert recipe.optim == listed["r_512"].optim
         assert recipe.backbone.keywords["head_scale"] == (
-            1 if name in ("cos", "l2", "nivmf") else factor
+            1 if distance in ("cos", "l2", "nivmf") else factor
         )
         assert recipe.backbone.keywords["dim"] == 512
-        euclidean = module.RECIPES[f"{name}_euclidean"]
+        euclidean = listed[f"{distance}_euclidean"]
         assert replace(euclidean, similarity=recipe.similarity) == recipe
         assert euclidean.similarity == "euclidean"
 
 
-@pytest.mark.parametrize(("module", "epochs"), [(CUB, 50), (CARS, 150)])
-def test_figure_5_is_searched_as_supp_i_has_it(
-    module: ModuleType, epochs: int, shared: Path
-) -> None:
+@pytest.mark.parametrize(("name", "epochs"), [("cub200", 50), ("cars196", 150)])
+def test_figure_5_is_searched_as_supp_i_has_it(name: str, epochs: int, shared: Path) -> None:
     text = (shared / "papers" / "nivmf.txt").read_text(encoding="utf-8")
     text = text[text.index("## I Experimental Details Ablation") : text.index("## J ")]
     assert "3 times with random seeds" in text
     assert "median of the maximum" in text
     values = [re.findall(r"[\d/]+", one) for one in re.findall(r"\\in \\\{(.*?)\\\}", text)]
     assert [len(one) for one in values] == [3, 3]
-    for name in module.FIGURE_5:
-        search = module.RANGES[name]
+    for distance in NIVMF.DISTANCES:
+        search = NIVMF.RANGES[f"{name}.{distance}"]
         assert isinstance(search, Search)
         assert (search.seeds, search.looks) == (3, epochs)
         assert [one.values for one in search.values()] == [
             (1.0, 1 / 32, 1 / 256),
             (10.0, 50.0, 200.0),
         ]  # type: ignore[union-attr]
-        assert module.FIGURE_5[name].schedule.steps % epochs == 0
-    assert f"{epochs} on {'CARS' if module is CARS else 'CUB'}" in text.replace(
+        assert LISTED[name][distance].schedule.steps % epochs == 0
+    assert f"{epochs} on {'CARS' if name == 'cars196' else 'CUB'}" in text.replace(
         "150 epochs on", "150 on"
     )
 
 
-@pytest.mark.parametrize("module", [CUB, CARS, SOP, SIMPLE])
-def test_batch_norm_trains_its_weights_but_not_its_statistics(module: ModuleType) -> None:
+@pytest.mark.parametrize("file", [NIVMF, SIMPLE], ids=["nivmf", "simple"])
+def test_batch_norm_trains_its_weights_but_not_its_statistics(file: SimpleNamespace) -> None:
     """Both codebases call eval() on batch norm and leave requires_grad alone."""
-    assert {recipe.backbone.keywords["batch_norm"] for recipe in module.RECIPES.values()} == {
-        "fixed"
-    }
+    kept = {recipe.backbone.keywords["batch_norm"] for recipe in file.RECIPES.values()}
+    assert kept == {"fixed"}
 
 
-@pytest.mark.parametrize("module", [CUB, CARS, SOP])
-def test_margin_has_a_boundary_for_each_class(module: ModuleType) -> None:
-    assert module.RECIPES["margin"].loss(8, 5).beta.tolist() == pytest.approx(5 * [1.2])
+@EVERY
+def test_margin_has_a_boundary_for_each_class(name: str) -> None:
+    assert LISTED[name]["margin"].loss(8, 5).beta.tolist() == pytest.approx(5 * [1.2])
 
 
 def test_class_vectors_turn_at_their_releases_rates() -> None:
@@ -256,12 +249,12 @@ def test_class_vectors_turn_at_their_releases_rates() -> None:
         "softtriple": 5.37e-5,
     }
     for name, size in sizes.items():
-        recipe = SIMPLE.RECIPES[name]
+        recipe = SIMPLE.METHODS[name]
         ours = recipe.loss(128, 75).proxies.detach().std().item()
         assert recipe.optim.proxy_lr_scale / ours == pytest.approx(
             rates[name] / 1e-6 / size, rel=0.03
         )
-    panc = SOP.RECIPES["panc"]
+    panc = LISTED["sop"]["panc"]
     assert panc.optim.proxy_lr_scale / panc.loss(
         128, 11_318
     ).proxies.detach().std().item() == pytest.approx(2_000 / 0.125, rel=0.01)
@@ -271,7 +264,7 @@ def test_softtriple_has_the_regulariser_of_its_codebase() -> None:
     """There it is .3754 times the mean distance of a class's pairs of centres: what our tau adds to
     the loss.
     """
-    part = SIMPLE.RECIPES["softtriple"].loss
+    part = SIMPLE.METHODS["softtriple"].loss
     torch.manual_seed(0)
     loss = part(16, 3).double()
     centres = torch.nn.functional.normalize(torch.cat([loss.proxies[None], loss.centres]), dim=2)
@@ -288,46 +281,49 @@ def test_softtriple_has_the_regulariser_of_its_codebase() -> None:
     )
 
 
-@pytest.mark.parametrize(("module", "column"), [(CARS, 0), (CUB, 1)])
-def test_table_5_is_quoted(module: ModuleType, column: int, shared: Path) -> None:
+def test_table_5_is_quoted(shared: Path) -> None:
     text = (shared / "papers" / "nivmf.txt").read_text(encoding="utf-8")
     text = text[text.index("Dataset\tMetric\t$d_{\\cos}") : text.index("Table 5: Metrics on how")]
-    numbers = re.findall(
-        r"\+(\d+)\\?%", text
-    )  # Cars: to EL-vMF (clusters, features), to EL-nivMF; then CUB
+    # Cars: to EL-vMF (clusters, features), to EL-nivMF; then CUB
+    numbers = re.findall(r"\+(\d+)\\?%", text)
     assert len(numbers) == 8
-    quoted = re.search(
-        r"el_vmf \+(\d+) % / \+(\d+) %, elk_nivmf \+(\d+) % / \+(\d+) %", module.__doc__ or ""
-    )
-    assert quoted is not None
-    assert list(quoted.groups()) == numbers[4 * column : 4 * column + 4]
+    quoted = rows_of(NIVMF.__doc__, "el_vmf_diversity", "elk_nivmf_diversity")
+    for column, start in ((0, 4), (1, 0)):  # cub200, cars196
+        found = [re.findall(r"\d+", cells[column]) for cells in quoted.values()]
+        assert [*found[0], *found[1]] == numbers[start : start + 4]
 
 
 def test_what_is_compared_differs_in_method_alone() -> None:
     """Variants of one table share data, batches, budget and views, so that `likeness compare` takes
     them.
     """
-    for module in (CUB, CARS, SOP):
-        for table in ("TABLE_1", "TABLE_2", "FIGURE_4", "FIGURE_5", "TABLE_5"):
-            listed = list(getattr(module, table, {}).values())
-            for name in ("items", "test", "read", "train_read", "augment", "sampling", "metrics"):
-                described = [
-                    describe({"one": getattr(one, name)} if name != "sampling" else one.sampling)
-                    for one in listed
-                ]
-                assert all(one == described[0] for one in described), (table, name)
+    for name, data in NIVMF.DATA_SETS.items():
+        figure_5 = NIVMF.figure_5(data)
+        diversity = [one for key, one in LISTED[name].items() if key.endswith("_diversity")]
+        for table in (
+            NIVMF.table_1(data).values(),
+            NIVMF.table_2(data).values(),
+            NIVMF.figure_4(data).values(),
+            figure_5.values(),
+            diversity,
+        ):
+            listed = list(table)
+            for field in ("items", "measure", "read", "train_read", "augment", "sampling"):
+                described = [describe(getattr(one, field), field) for one in listed]
+                assert all(one == described[0] for one in described), (name, field)
             assert len({one.schedule.steps for one in listed}) <= 1
 
 
 def test_the_heads_name_every_variant() -> None:
-    for module in (CUB, CARS, SOP, SIMPLE):
-        head = module.__doc__ or ""
+    for head, listed in (
+        (SIMPLE.__doc__, list(SIMPLE.METHODS)),
+        *((NIVMF.__doc__, list(variants)) for variants in LISTED.values()),
+    ):
         stems = {
             one: re.sub(r"=.*|_(euclidean|diversity|released|heuristic)$", "", one)
-            for one in module.RECIPES
+            for one in listed
         }
-        unnamed = [one for one, stem in stems.items() if stem not in head]
-        assert unnamed == []
+        assert [one for one, stem in stems.items() if stem not in head] == []
 
 
 @pytest.fixture(scope="module")
@@ -373,10 +369,10 @@ def test_figure_5_is_tuned_on_held_out_classes(birds: Path, tmp_path: Path) -> N
     """
     pytest.importorskip("optuna")
     chosen = {
-        name: replace(recipes.override(CUB.RECIPES[name], SHRUNK), backbone=TINY)
+        name: replace(recipes.override(LISTED["cub200"][name], SHRUNK), backbone=TINY)
         for name in ("elk_nivmf",)
     }
-    ranges = {name: CUB.RANGES[name] for name in chosen}
+    ranges = {name: NIVMF.RANGES[f"cub200.{name}"] for name in chosen}
     result = compare.compare(
         chosen, num_seeds=1, data=birds, out=tmp_path, tuning=compare.Tuning(ranges, 1), say=str
     )
@@ -408,7 +404,7 @@ def test_figure_5_is_tuned_on_held_out_classes(birds: Path, tmp_path: Path) -> N
 
 
 def test_diversity_is_that_of_the_training_images(birds: Path, tmp_path: Path) -> None:
-    recipe = replace(recipes.override(CUB.RECIPES["el_vmf_diversity"], SHRUNK), backbone=TINY)
+    recipe = replace(recipes.override(LISTED["cub200"]["el_vmf_diversity"], SHRUNK), backbone=TINY)
     fit(recipe, data=birds, out=tmp_path)
     measured = measure.run_test(recipe, tmp_path, birds)
     assert measured.ids == tuple(one.id for one in recipe.items(birds))
@@ -443,7 +439,7 @@ def test_four_folds_are_joined(birds: Path, tmp_path: Path) -> None:
         "train_read.short_edge=36",
         "augment.flip_prob=0",
     ]
-    tiny = recipes.override(SIMPLE.RECIPES["contrastive"], settings)
+    tiny = recipes.override(SIMPLE.METHODS["contrastive"], settings)
     tiny = replace(
         tiny, backbone=partial(ImageResNet, dim=8, depth=18, blocks=(1, 1, 1, 1), width=8)
     )

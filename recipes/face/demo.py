@@ -1,12 +1,11 @@
-"""The demo: a verifier for faces that it never saw, trained in under a minute on one core.
-
-Everything is synthetic (modalities/synthetic_faces.py).
+"""The demo: a verifier for drawn faces that it never saw, in under a minute.
 
     likeness demo --only face --out demo
 
-60 drawn subjects to train, 20 others to test, 10 images each; pose, expression, light and
-background change from image to image. A small SFNet trained with ArcFace on 48 x 48 pixels is set
-against the cosine of the same pixels. The lines printed at the end redo each step by hand.
+Everything is synthetic (modalities/synthetic_faces.py) and runs on one core. 60 drawn subjects
+train, 20 others test, 10 images each; pose, expression, light and background change from image to
+image. A small SFNet trained with ArcFace on 48 x 48 pixels is set against the cosine of the same
+pixels. The lines printed at the end redo each step by hand.
 """
 
 from __future__ import annotations
@@ -83,6 +82,6 @@ def main(out: Path, *, page: bool = True) -> demo.Made:
         baseline=("pixels", baseline),
         out=out,
         page=page,
-        own_data="train recipes/face/folders.py --data DATA --out runs/mine      "
+        own_data="train face/folders --data DATA --out runs/mine      "
         "DATA/SUBJECT/*.jpg, aligned or with faces in their centre",
     )

@@ -1,12 +1,16 @@
-"""A verifier from anyone's own faces: DATA/SUBJECT/**/*.jpg (png, webp, ...), two or more images a
-subject, four or more subjects.
+"""A verifier from anyone's own faces, DATA/SUBJECT/**/*.jpg.
 
-    likeness train recipes/face/folders.py --data DATA --out runs/mine
+Images may be png, webp and others as well. Four subjects or more with two images or more each are
+needed.
+
+    likeness train face/folders --data DATA --out runs/mine
         a small SFNet on 64 x 64 pixels: minutes on a CPU, dozens of subjects
-    likeness train recipes/face/folders.py:sfnet20 --data ALIGNED --out runs/mine
+    likeness train face/folders:sfnet20 --data ALIGNED --out runs/mine
         SFNet-20 on a GPU, thousands of subjects (iresnet50, simple likewise)
     python recipes/face/folders.py --align SCRFD.onnx DATA ALIGNED
         112 x 112 crops from photographs, with a detector that you have
+    python recipes/face/folders.py DATA OUT
+        the trial list and the item list for `score` and `embed`
 
 small takes any image in which the face fills most of the picture and sits in its centre, and
 resizes it; the proportions change with it. The others take aligned crops of 112 x 112 only (the
@@ -14,12 +18,10 @@ five landmarks of InsightFace, modalities/face/align.py) and refuse the rest. A 
 subjects is held out and never trained on; trials among them are drawn with a seed (at most 20,000)
 and give the EER in the log. DATA may also be tar shards, a .rec file, or a list DATA.txt of one
 SUBJECT/image.jpg a line, below the list's folder (OpenSphere's).
-Write the trial list and the item list for `embed` and `score` with:
-    python recipes/face/folders.py DATA OUT
-Expected numbers: none; they depend on the data. For comparison: ORL (20 subjects) in
-docs/results.md.
-simple: SimPLE paper Eq 8 with the settings of its SFNet-20, sampling and bank as in OpenSphere's
-release, 4 images of 128 subjects a step.
+
+No numbers are expected; they depend on the data. For comparison: ORL (20 subjects) in
+docs/results.md. simple: SimPLE paper Eq 8 with the settings of its SFNet-20, sampling and bank as
+in OpenSphere's release, 4 images of 128 subjects a step.
 """
 
 import sys
@@ -27,8 +29,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from _shared import FEW_TRIALS, simple
+
 from eval.formats.trials import write_trials
-from eval.verification import eer, tar_at_far
 from likeness.failures import one_sentence
 from modalities.face import align, folders, images
 from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW, geometric_view
@@ -38,9 +41,7 @@ from toolkit.data.batch import write_items
 from toolkit.data.pixels import INSIGHTFACE
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
-from toolkit.losses.simple import SimPLE
 from toolkit.printing import say
-from toolkit.training.memory import Memory
 from toolkit.training.recipe import Optim, Recipe, Schedule, Verification
 from toolkit.training.schedules import multistep
 
@@ -52,7 +53,7 @@ SMALL = Recipe(
     items=partial(folders.items, split="train", test_share=0.2),
     measure=Verification(
         trials=partial(folders.trials, split="test", test_share=0.2),
-        metrics={"eer": eer, "tar_at_far(.01)": partial(tar_at_far, far=0.01)},
+        metrics=FEW_TRIALS,
     ),
     read=partial(images.read, size=(64, 64), fit="resize"),
     augment=partial(
@@ -87,11 +88,8 @@ RECIPES = {
     "sfnet20": SFNET20,
     "iresnet50": replace(SFNET20, backbone=partial(IResNet, dim=512, depth=50)),
     "simple": replace(
-        SFNET20,
-        loss=partial(SimPLE, r=3.0, alpha=0.001, b_theta=0.3, weight=500.0, features="polarlike"),
+        simple(SFNET20),
         augment=partial(ADAFACE_VIEW),
-        sampling=Sampling(batch_size=512, items_per_class=4),
-        memory=Memory(2**19, 0.999),
         optim=replace(SFNET20.optim, grad_clip=100.0),
     ),
 }

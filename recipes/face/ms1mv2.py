@@ -1,91 +1,109 @@
-"""MS1MV2: settings B (SFNet-64, b_*) and C (IResNet-100, c_*) of the SimPLE paper (Wen et al.
-2023), Tables 4 and 5, its ablation of r, alpha and b_theta.
+"""MS1MV2: settings B and C of the SimPLE paper, Tables 4 and 5, and its ablation.
 
-    likeness train recipes/face/ms1mv2.py:c_simple --data DATA --out runs/c_simple
-    likeness train recipes/face/ms1mv2.py:b_r3_a0.002_theta0.3 --data DATA --out runs/ablation
-        a row of Tables 2 (b_theta .3) and 9
-    likeness train recipes/face/ms1mv2.py:c_scf_arcface init=runs/c_arcface
-        --data DATA --out runs/c_scf_arcface
+Wen et al., "Pairwise Similarity Learning is SimPLE", ICCV 2023. Variants b_* are its setting B
+(SFNet-64), c_* its setting C (IResNet-100); insightface_r100 is InsightFace's own.
+
+    likeness train face/ms1mv2:c_simple --data DATA --out runs/c_simple
+    likeness train face/ms1mv2:c_scf_arcface init=runs/c_arcface --data DATA --out runs/c_scf
         after c_arcface
-DATA: InsightFace's faces_emore, unpacked: train.rec and train.idx, 5,822,653 images of 85,742
-subjects, and the .bin sets. Watched on LFW, AgeDB-30, CALFW and CPLFW together while it trains,
-from DATA/lfw.bin, agedb_30.bin, calfw.bin, cplfw.bin, or from a folder of that name with its list
-of pairs; with others by measure.trials.sets=lfw,cfp_fp, without any by measure=none schedule.watch=
-. The best on them is the model: report IJB instead. Many GPUs: torchrun --nproc-per-node N -m
-likeness train ...; batch sizes are those of all processes together.
+    likeness train face/ms1mv2:b_r3_a0.002_theta0.3 --data DATA --out runs/ablation
+        a row of Tables 2 (b_theta .3) and 9
 
-Nothing here has been trained by us: docs/results.md has what was measured. Published, %, IJB-C
-TAR@FAR 1e-6 / 1e-5 / 1e-4; top 1 / TPIR@FPIR 1e-2 / 1e-1 (the closed-set rule of
+DATA is InsightFace's faces_emore, unpacked: train.rec and train.idx, 5,822,653 images of 85,742
+subjects, and the .bin sets. The model is watched on LFW, AgeDB-30, CALFW and CPLFW together while
+it trains, from DATA/lfw.bin, agedb_30.bin, calfw.bin, cplfw.bin, or from a folder of that name with
+its list of pairs. measure.trials.sets=lfw,cfp_fp watches others; measure=none schedule.watch=
+watches none. The best on them is the model: report IJB instead. Many GPUs: torchrun
+--nproc-per-node N -m likeness train ...; batch sizes are those of all processes together.
+
+Nothing here has been trained by us: docs/results.md has what was measured. Published, %: IJB-C
+TAR@FAR 1e-6, 1e-5 and 1e-4; identification top 1, TPIR@FPIR 1e-2 and 1e-1 (the closed-set rule of
 eval.protocols.ijb). Table 4, SFNet-64:
-    b_normface 70.17 / 85.88 / 92.69; 93.70 / 77.97 / 89.81
-        b_sphereface 83.57 / 92.79 / 95.82; 96.07 / 87.74 / 94.47
-    b_cosface 78.01 / 92.29 / 95.87; 95.91 / 84.59 / 94.53
-        b_arcface 84.47 / 93.25 / 96.25; 96.12 / 88.80 / 95.08
-    b_circle 81.18 / 91.59 / 95.83; 95.77 / 84.56 / 94.15
-        b_curricularface 83.35 / 92.95 / 96.11; 96.04 / 87.88 / 94.76
-    b_sphereface2 84.60 / 92.37 / 95.74; 95.81 / 88.87 / 94.52
-        b_simple 88.49 / 93.48 / 95.91; 96.36 / 91.88 / 94.76
+
+                        1e-6    1e-5    1e-4     top 1   1e-2    1e-1
+    b_normface          70.17   85.88   92.69    93.70   77.97   89.81
+    b_sphereface        83.57   92.79   95.82    96.07   87.74   94.47
+    b_cosface           78.01   92.29   95.87    95.91   84.59   94.53
+    b_arcface           84.47   93.25   96.25    96.12   88.80   95.08
+    b_circle            81.18   91.59   95.83    95.77   84.56   94.15
+    b_curricularface    83.35   92.95   96.11    96.04   87.88   94.76
+    b_sphereface2       84.60   92.37   95.74    95.81   88.87   94.52
+    b_simple            88.49   93.48   95.91    96.36   91.88   94.76
+
 Table 5, IResNet-100 (the others' numbers are those of released models or their papers, not of one
 common recipe):
-    c_sphereface 87.86 / 94.36 / 96.25; 96.45 / 91.68 / 95.36
-        c_cosface 85.29 / 94.33 / 96.62; 96.53 / 90.69 / 95.61
-    c_arcface 86.00 / 94.49 / 96.39; 96.47 / 91.91 / 95.51
-        c_curricularface - / - / 96.15; c_broadface 85.96 / 94.59 / 96.38
-    c_scf_arcface - / 94.04 / 96.09
-        c_sphereface2 87.63 / 94.49 / 96.42; 96.41 / 92.08 / 95.47
-    c_magface 90.24 / 94.08 / 95.97; 96.02 / 91.95 / 95.06 (MagFace+)
-        c_adaface 89.74 / 94.87 / 96.89; 96.75 / 92.12 / 96.20
-    c_simple 90.30 / 94.34 / 96.27; 96.81 / 92.88 / 95.49; LFW 99.78, AgeDB 98.28, CALFW 96.25,
-        CPLFW 94.00, CFP-FP 98.77 (Table 6)
-    insightface_r100 - / 94.27 / 96.37 (arcface_torch, README)
-ABLATION below holds EER, %, of Tables 2 and 9 on the four sets together (12,000 + 12,000 pairs);
-its text gives 3.23 to alpha .001, its table to .002, and 4.81 to the cosine as score "with optimal
-hyperparameters", which it does not print (b_simple_cosine).
-Hours: insightface_r100 some 10 on eight V100 (5.8 million x 20 at its 3,200 images a second,
-insightface issue 1430); others not published.
+
+                        1e-6    1e-5    1e-4     top 1   1e-2    1e-1
+    c_sphereface        87.86   94.36   96.25    96.45   91.68   95.36
+    c_cosface           85.29   94.33   96.62    96.53   90.69   95.61
+    c_arcface           86.00   94.49   96.39    96.47   91.91   95.51
+    c_curricularface    -       -       96.15
+    c_broadface         85.96   94.59   96.38
+    c_scf_arcface       -       94.04   96.09
+    c_sphereface2       87.63   94.49   96.42    96.41   92.08   95.47
+    c_magface           90.24   94.08   95.97    96.02   91.95   95.06  (MagFace+)
+    c_adaface           89.74   94.87   96.89    96.75   92.12   96.20
+    c_simple            90.30   94.34   96.27    96.81   92.88   95.49
+    insightface_r100    -       94.27   96.37  (arcface_torch, README)
+
+Table 6 has for c_simple LFW 99.78, AgeDB 98.28, CALFW 96.25, CPLFW 94.00 and CFP-FP 98.77.
+
+ABLATION below holds EER, %, of Tables 2 and 9 on the four sets together (12,000 + 12,000 pairs).
+The paper's text gives 3.23 to alpha .001, its table to .002; it gives 4.81 to the cosine as score
+"with optimal hyperparameters", which it does not print (b_simple_cosine). Hours: insightface_r100
+some 10 on eight V100 (5.8 million x 20 at its 3,200 images a second, insightface issue 1430); those
+of the others are not published.
 
 Printed: r 3, alpha .001, b_theta .3; crops, low resolution and colours with probability .2, flips
 with .5. The paper says so of all losses, and all of Tables 4 and 5 have it here. Its release, and
-the models of Table 5 but AdaFace's, have flips only: NAME_released. As released (OpenSphere,
-config/train/ms1m_*.yml): batch 512; 240,000 steps of SGD .1, a tenth of it after 80,000, 140,000
-and 200,000 (SFNet-64: 100,000, 180,000, 220,000); momentum .9, weight decay 5e-4, clipped at 100;
-SFNet-64 with batch norm; SphereFace-R 32 and 1.7, CosFace 64 and .4, ArcFace 64 and .5, SphereFace2
-.8, 64, .5, 3, lw 50, margins detached; SimPLE's two means, loss x 500, polar-like features, b from
--10 at a tenth of the rate, bank of 524,288 keys, eta .999 and 128 subjects x 4 images the paper
-does not print; polar-like features take one output more, 513, so that all embeddings have 512
-dimensions. c_simple_released: its file's r, 2 in place of 3.
-    c_adaface: its augmentation, 26 epochs, a tenth after 12, 20 and 24, weight decay 1e-4 (AdaFace
-        README_TRAIN.md). insightface_r100: configs/ms1mv2_r100.py, 128 x 8 images, 20 epochs, (1 -
-        x)^2 (PolyScheduler), clipped at 5, the last batch norm's weight fixed.
-NOT printed or released, and ours: the losses of setting B but SphereFace-R have the constants of
-setting C; NormFace 30; Circle .25 and 256; CurricularFace, BroadFace and MagFace with their papers'
-constants on the schedule above; SimPLE (cosine) with scale 30 and raw features (a cosine does not
-see the polar-like magnitude), all else as SimPLE; SCF trains the whole network from an ArcFace run
-for 20,000 steps at .001, where its release trains a head for the concentration; subjects are drawn
-equally often (released: by the root of their sizes, those with fewer than 8 images left out);
-biases and norms take no weight decay.
+the models of Table 5 but AdaFace's, have flips only: NAME_released.
+
+As released (OpenSphere, config/train/ms1m_*.yml):
+- Batches of 512; 240,000 steps of SGD .1, a tenth of it after 80,000, 140,000 and 200,000
+  (SFNet-64: 100,000, 180,000, 220,000); momentum .9, weight decay 5e-4, clipped at 100; SFNet-64
+  with batch norm.
+- SphereFace-R 32 and 1.7, CosFace 64 and .4, ArcFace 64 and .5, SphereFace2 .8, 64, .5, 3, lw 50;
+  margins detached.
+- What the paper does not print of SimPLE: two means, loss x 500, polar-like features, b from -10 at
+  a tenth of the rate, a bank of 524,288 keys, eta .999, 128 subjects x 4 images. Polar-like
+  features take one output more, 513, so that all embeddings have 512 dimensions. c_simple_released
+  has r 2, as its file.
+- c_adaface: its augmentation, 26 epochs, a tenth after 12, 20 and 24, weight decay 1e-4 (AdaFace
+  README_TRAIN.md).
+- insightface_r100: configs/ms1mv2_r100.py, 128 x 8 images, 20 epochs, (1 - x)^2 (PolyScheduler),
+  clipped at 5, the last batch norm's weight fixed.
+
+NOT printed or released, and ours:
+- The losses of setting B but SphereFace-R have the constants of setting C. NormFace has scale 30,
+  Circle .25 and 256. CurricularFace, BroadFace and MagFace have their papers' constants on the
+  schedule above.
+- SimPLE (cosine) has scale 30 and raw features (a cosine does not see the polar-like magnitude),
+  all else as SimPLE.
+- SCF trains the whole network from an ArcFace run for 20,000 steps at .001, where its release
+  trains a head for the concentration.
+- Subjects are drawn equally often (released: by the root of their sizes, those with fewer than 8
+  images left out). Biases and norms take no weight decay.
 """
+
+from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
 
-from eval.verification import eer, tar_at_far
-from modalities.face import folders, images, validation
-from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW
+from _shared import aligned, by_cosine, released, simple, with_512
+
+from modalities.face.augment import FLIP_VIEW
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.sfnet import SFNet
-from toolkit.data.pixels import INSIGHTFACE
 from toolkit.data.sampling import Sampling
 from toolkit.losses.adaptive import AdaFace, CircleSoftmax, CurricularFace, MagFace
 from toolkit.losses.broadface import BroadFace
 from toolkit.losses.margin import ArcFace, CosFace
-from toolkit.losses.simple import SimPLE
 from toolkit.losses.softmax import NormFace
 from toolkit.losses.sphereface import SphereFace2, SphereFaceR
 from toolkit.losses.vmf import SCF
 from toolkit.models.parts import Part
-from toolkit.training.memory import Memory
-from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
+from toolkit.training.recipe import Recipe, Schedule
 from toolkit.training.schedules import multistep, polynomial
 
 LOSSES: dict[str, Part] = {
@@ -123,23 +141,10 @@ ABLATION = {
     },
 }
 
-ARCFACE = Recipe(
-    modality="face",
-    frontend=INSIGHTFACE,
+ARCFACE = aligned(
     backbone=partial(IResNet, dim=512, depth=100, opensphere=True),
     loss=LOSSES["arcface"],
-    items=partial(folders.items, split="all"),
-    measure=Verification(
-        trials=partial(validation.trials),
-        metrics={
-            "eer": eer,
-            **{f"tar_at_far({far})": partial(tar_at_far, far=far) for far in (1e-4, 1e-3, 1e-2)},
-        },
-    ),
-    read=partial(images.read, size=(112, 112)),
-    augment=partial(ADAFACE_VIEW),
-    sampling=Sampling(batch_size=512),
-    optim=Optim(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4, grad_clip=100.0),
+    grad_clip=100.0,
     schedule=Schedule(
         steps=240_000,
         decay=partial(multistep, at=(1 / 3, 7 / 12, 5 / 6)),
@@ -147,87 +152,84 @@ ARCFACE = Recipe(
         save_every=2_000,
         watch="eer",
     ),
-    compute=Compute(channels_last=True, workers=8),
 )
-# polar-like features have a dimension less than what they are made of: the embeddings have 512, as
-# those of the other losses
-SIMPLE = replace(
-    ARCFACE,
-    backbone=partial(ARCFACE.backbone, dim=513),
-    loss=partial(SimPLE, r=3.0, alpha=0.001, b_theta=0.3, weight=500.0, features="polarlike"),
-    sampling=Sampling(batch_size=512, items_per_class=4),
-    memory=Memory(2**19, 0.999),
-)
+SIMPLE = with_512(simple(ARCFACE))
 
 
 def setting_b(recipe: Recipe) -> Recipe:
     """The same with SFNet-64 and its schedule."""
-    schedule = replace(recipe.schedule, decay=partial(multistep, at=(5 / 12, 3 / 4, 11 / 12)))
-    dim = recipe.backbone.keywords["dim"]  # type: ignore[attr-defined]
+    assert isinstance(recipe.backbone, partial)
     return replace(
-        recipe, backbone=partial(SFNet, dim=dim, depth=64, batch_norm=True), schedule=schedule
+        recipe,
+        backbone=partial(SFNet, dim=recipe.backbone.keywords["dim"], depth=64, batch_norm=True),
+        schedule=replace(recipe.schedule, decay=partial(multistep, at=(5 / 12, 3 / 4, 11 / 12))),
     )
 
 
-RECIPES = {
-    "c_simple": SIMPLE,
-    "c_simple_released": replace(SIMPLE, loss=partial(SIMPLE.loss, r=2.0)),
-    **{f"c_{name}": replace(ARCFACE, loss=loss) for name, loss in LOSSES.items()},
-    "c_broadface": replace(
-        ARCFACE, loss=partial(BroadFace, margin=0.5, scale=64.0, queue_size=32_768)
-    ),
-    "c_scf_arcface": replace(
-        ARCFACE,
-        loss=partial(SCF, r=64.0),
-        optim=replace(ARCFACE.optim, lr=0.001),
-        schedule=replace(
-            ARCFACE.schedule, steps=20_000, decay=partial(multistep, at=(1 / 2,)), eval_every=2_000
-        ),
-        init="runs/c_arcface",
-    ),
-    "c_magface": replace(ARCFACE, loss=partial(MagFace, wrap="easy")),
-    "c_adaface": replace(
-        ARCFACE,
-        loss=partial(AdaFace, margin=0.4, h=0.333, scale=64.0),
-        optim=replace(ARCFACE.optim, weight_decay=1e-4),
-        schedule=replace(
-            ARCFACE.schedule,
-            steps=26 * 11_372,
-            decay=partial(multistep, at=(12 / 26, 20 / 26, 24 / 26)),
-        ),
-    ),
-    "insightface_r100": replace(
-        ARCFACE,
-        backbone=partial(IResNet, dim=512, depth=100),
-        augment=partial(FLIP_VIEW),
-        sampling=Sampling(batch_size=1024),
-        optim=replace(ARCFACE.optim, grad_clip=5.0),
-        schedule=replace(ARCFACE.schedule, steps=20 * 5_686, decay=partial(polynomial, power=2.0)),
-    ),
-    "b_simple": setting_b(SIMPLE),
-    "b_simple_cosine": setting_b(
-        replace(
-            SIMPLE,
-            backbone=ARCFACE.backbone,
-            loss=partial(SIMPLE.loss, product="cosine", scale=30.0, features="raw"),
-        )
-    ),
-    **{f"b_{name}": setting_b(replace(ARCFACE, loss=loss)) for name, loss in LOSSES.items()},
-    "b_normface": setting_b(replace(ARCFACE, loss=partial(NormFace, scale=30.0))),
-    "b_circle": setting_b(replace(ARCFACE, loss=partial(CircleSoftmax, margin=0.25, scale=256.0))),
-    **{
+def ablation() -> dict[str, Recipe]:
+    """A recipe for each number of ABLATION."""
+    return {
         f"b_r{r:g}_a{alpha:g}_theta{b_theta:g}": setting_b(
             replace(SIMPLE, loss=partial(SIMPLE.loss, r=r, alpha=alpha, b_theta=b_theta))
         )
         for b_theta, rows in ABLATION.items()
         for r, alphas in rows.items()
         for alpha in alphas
-    },
+    }
+
+
+SCF_ARCFACE = replace(
+    ARCFACE,
+    loss=partial(SCF, r=64.0),
+    optim=replace(ARCFACE.optim, lr=0.001),
+    schedule=replace(
+        ARCFACE.schedule, steps=20_000, decay=partial(multistep, at=(1 / 2,)), eval_every=2_000
+    ),
+    init="runs/c_arcface",
+)
+ADAFACE = replace(
+    ARCFACE,
+    loss=partial(AdaFace, margin=0.4, h=0.333, scale=64.0),
+    optim=replace(ARCFACE.optim, weight_decay=1e-4),
+    schedule=replace(
+        ARCFACE.schedule,
+        steps=26 * 11_372,
+        decay=partial(multistep, at=(12 / 26, 20 / 26, 24 / 26)),
+    ),
+)
+INSIGHTFACE = replace(
+    ARCFACE,
+    backbone=partial(IResNet, dim=512, depth=100),
+    augment=partial(FLIP_VIEW),
+    sampling=Sampling(batch_size=1024),
+    optim=replace(ARCFACE.optim, grad_clip=5.0),
+    schedule=replace(ARCFACE.schedule, steps=20 * 5_686, decay=partial(polynomial, power=2.0)),
+)
+# The losses that were released with flips only. SimPLE's and AdaFace's were released with the
+# augmentation that all have here.
+TABLE_5 = {
+    **{f"c_{name}": replace(ARCFACE, loss=loss) for name, loss in LOSSES.items()},
+    "c_broadface": replace(
+        ARCFACE, loss=partial(BroadFace, margin=0.5, scale=64.0, queue_size=32_768)
+    ),
+    "c_scf_arcface": SCF_ARCFACE,
+    "c_magface": replace(ARCFACE, loss=partial(MagFace, wrap="easy")),
 }
-# With flips only. SimPLE and AdaFace were released with the augmentation that all have above;
-# c_simple_released is above
-RECIPES |= {
-    f"{name}_released": replace(one, augment=partial(FLIP_VIEW))
-    for name, one in RECIPES.items()
-    if not any(part in name for part in ("simple", "theta", "adaface", "insightface"))
+TABLE_4 = {
+    **{f"b_{name}": setting_b(replace(ARCFACE, loss=loss)) for name, loss in LOSSES.items()},
+    "b_normface": setting_b(replace(ARCFACE, loss=partial(NormFace, scale=30.0))),
+    "b_circle": setting_b(replace(ARCFACE, loss=partial(CircleSoftmax, margin=0.25, scale=256.0))),
+}
+
+RECIPES = {
+    "c_simple": SIMPLE,
+    "c_simple_released": replace(SIMPLE, loss=partial(SIMPLE.loss, r=2.0)),
+    **TABLE_5,
+    "c_adaface": ADAFACE,
+    "insightface_r100": INSIGHTFACE,
+    "b_simple": setting_b(SIMPLE),
+    "b_simple_cosine": setting_b(by_cosine(SIMPLE)),
+    **TABLE_4,
+    **ablation(),
+    **released({**TABLE_5, **TABLE_4}),
 }

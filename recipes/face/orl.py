@@ -1,8 +1,6 @@
-"""Face verification on ORL (AT&T): 20 subjects, 10 grey images each, five folds of disjoint
-subjects.
+"""ORL (AT&T) faces: 20 subjects, 10 grey images each, five folds over subjects.
 
-    likeness train recipes/face/orl.py:arcface items.fold=0 measure.trials.fold=0
-        --data DATA --out runs/orl-0
+    likeness train face/orl:arcface items.fold=0 measure.trials.fold=0 --data DATA --out runs/orl-0
         DATA holds orl/
     python recipes/face/orl.py --data DATA --out runs/orl
         all folds, seeds, baselines: the table
@@ -12,11 +10,11 @@ subjects.
         --variants deep_arcface,deep_simple --init runs/demo-face/run
 
 Expected numbers, with intervals and their command: docs/results.md. One fold takes seconds of one
-core. Sixteen subjects to train are too few for deep networks (deep_*), which cannot be told from
-raw pixels. Histograms of oriented gradients, whitened by what varies within the trained subjects
-(Déniz et al. 2011, Hatch et al. 2006), make a quarter of the errors of pixels, with a trained layer
-or without (estimated). Deng et al. 2019 (arcface), SimPLE paper Eq 8 with alpha near the share of
-positive pairs of so few classes (simple).
+core. The subjects of the folds are disjoint. Sixteen subjects to train are too few for deep
+networks (deep_*), which cannot be told from raw pixels. Histograms of oriented gradients, whitened
+by what varies within the trained subjects (Déniz et al. 2011, Hatch et al. 2006), make a quarter of
+the errors of pixels, with a trained layer or without (estimated). Losses: Deng et al. 2019
+(arcface), SimPLE paper Eq 8 with alpha near the share of positive pairs of so few classes (simple).
 """
 
 from dataclasses import replace
@@ -24,6 +22,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from _shared import FEW_TRIALS
 from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
@@ -33,7 +32,7 @@ from eval.formats import embeddings
 from eval.retrieval import query_metrics
 from eval.similarity import score_trials
 from eval.types import Embeddings, Scores
-from eval.verification import eer, tar_at_far
+from eval.verification import eer
 from likeness.failures import one_sentence
 from likeness.models.run import load_model
 from modalities.face import images, orl
@@ -63,7 +62,7 @@ ARCFACE = Recipe(
     items=partial(orl.items, split="train", fold=0),
     measure=Verification(
         trials=partial(orl.trials, split="test", fold=0),
-        metrics={"eer": eer, "tar_at_far(.01)": partial(tar_at_far, far=0.01)},
+        metrics=FEW_TRIALS,
     ),
     read=partial(images.read, size=(64, 64), fit="resize"),
     augment=partial(

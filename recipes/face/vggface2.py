@@ -1,94 +1,128 @@
-"""VGGFace2 with SFNet-20: setting A of the SimPLE paper (Wen et al. 2023), every loss of its Table
-3, and Table 10 (the generalised product with proxies).
+"""VGGFace2 with SFNet-20: setting A of the SimPLE paper, Tables 3 and 10.
 
-    likeness train recipes/face/vggface2.py:simple --data DATA --out runs/simple
-    likeness compare recipes/face/vggface2.py --variants simple,sphereface2,arcface
-        --data DATA --out runs/a
-    likeness train recipes/face/vggface2.py:cosface_star_m0.1 loss.b_theta=0.5
-        --data DATA --out runs/star
+Wen et al., "Pairwise Similarity Learning is SimPLE", ICCV 2023: every loss of Table 3, and Table
+10, the generalised product with proxies.
+
+    likeness train face/vggface2:simple --data DATA --out runs/simple
+    likeness compare face/vggface2 --variants simple,sphereface2,arcface --data DATA --out runs/a
+    likeness train face/vggface2:cosface_star_m0.1 loss.b_theta=0.5 --data DATA --out runs/star
         the rest of Table 10
-DATA: aligned crops of 112 x 112 (`python recipes/face/folders.py --align`),
-DATA/n000002/0001_01.jpg, 8,631 subjects and 3.14 million images of VGGFace2's training part; or
-DATA/train.rec with train.idx.
-Watched on LFW, AgeDB-30, CALFW and CPLFW together while it trains, from DATA/lfw.bin, agedb_30.bin,
-calfw.bin, cplfw.bin, or from a folder of that name with its list of pairs; with others by
-measure.trials.sets=lfw,cfp_fp, without any by measure=none schedule.watch= . The best on them is
-the model: report IJB instead. Many GPUs: torchrun --nproc-per-node N -m likeness train ...; batch
-sizes are those of all processes together.
 
-Nothing here has been trained by us: docs/results.md has what was measured. Published, hours not.
-Table 3, %, IJB-C TAR@FAR 1e-6 / 1e-5 / 1e-4; top 1 / TPIR@FPIR 1e-2 / 1e-1 (the closed-set rule of
-eval.protocols.ijb):
-    normface 65.64 / 76.31 / 86.15; 92.09 / 70.60 / 81.43
-        sphereface 73.79 / 83.02 / 90.37; 94.19 / 78.18 / 86.90
-    cosface 70.43 / 80.21 / 88.75; 93.09 / 75.36 / 84.90
-        arcface 74.32 / 82.49 / 90.17; 93.79 / 78.22 / 86.71
-    circle 69.69 / 80.66 / 89.67; 92.96 / 75.41 / 85.63
-        curricularface 35.54 / 76.49 / 91.10; 93.73 / 54.13 / 85.77
-    sphereface2 75.38 / 83.38 / 90.82; 93.24 / 80.03 / 87.54
-        simple 82.34 / 88.62 / 92.92; 94.51 / 85.66 / 90.84
-    simple_cosine 51.72 / 69.49 / 84.40; 92.22 / 62.10 / 77.92
-Table 10, EER % / TPR@FAR 1e-4 / 1e-3 / 1e-2 on LFW, AgeDB-30, CALFW and CPLFW together: ce 6.13 /
-37.39 / 58.05 / 84.78; simple 4.61 / 68.92 / 78.97 / 90.10; simple_cosine 5.15 / 61.60 / 73.04 /
-87.42;
-    ce_star_b0.0 6.12 / 19.12 / 38.23 / 77.82, b0.1 6.08 / 15.48 / 37.95 / 80.70, b0.2 5.99 / 24.11
-    / 52.16 / 82.88, b0.3 6.10 / 21.02 / 52.77 / 84.27, b0.4 6.40 / 31.58 / 52.03 / 84.30, b0.5 7.00
-    / 38.78 / 63.12 / 83.08, b0.6 7.47 / 35.78 / 60.34 / 82.07, b0.7 8.05 / 40.47 / 55.13 / 80.58,
-    b0.8 8.91 / 40.33 / 54.98 / 77.36, b0.9 9.83 / 34.63 / 54.72 / 75.23; cosface_star_m0.1 and
-    _m0.2: not converged, for every b_theta from 0 to .9
+DATA holds aligned crops of 112 x 112 (`python recipes/face/folders.py --align`),
+DATA/n000002/0001_01.jpg: 8,631 subjects and 3.14 million images of VGGFace2's training part; or
+DATA/train.rec with train.idx. The model is watched on LFW, AgeDB-30, CALFW and CPLFW together while
+it trains, from DATA/lfw.bin, agedb_30.bin, calfw.bin, cplfw.bin, or from a folder of that name with
+its list of pairs. measure.trials.sets=lfw,cfp_fp watches others; measure=none schedule.watch=
+watches none. The best on them is the model: report IJB instead. Many GPUs: torchrun
+--nproc-per-node N -m likeness train ...; batch sizes are those of all processes together.
+
+Nothing here has been trained by us: docs/results.md has what was measured. Hours are not published.
+Table 3, %: IJB-C TAR@FAR 1e-6, 1e-5 and 1e-4; identification top 1, TPIR@FPIR 1e-2 and 1e-1 (the
+closed-set rule of eval.protocols.ijb).
+
+                      1e-6    1e-5    1e-4     top 1   1e-2    1e-1
+    normface          65.64   76.31   86.15    92.09   70.60   81.43
+    sphereface        73.79   83.02   90.37    94.19   78.18   86.90
+    cosface           70.43   80.21   88.75    93.09   75.36   84.90
+    arcface           74.32   82.49   90.17    93.79   78.22   86.71
+    circle            69.69   80.66   89.67    92.96   75.41   85.63
+    curricularface    35.54   76.49   91.10    93.73   54.13   85.77
+    sphereface2       75.38   83.38   90.82    93.24   80.03   87.54
+    simple            82.34   88.62   92.92    94.51   85.66   90.84
+    simple_cosine     51.72   69.49   84.40    92.22   62.10   77.92
+
+Table 10, %: EER, and TPR@FAR 1e-4, 1e-3 and 1e-2, on LFW, AgeDB-30, CALFW and CPLFW together.
+
+                      EER     1e-4    1e-3    1e-2
+    ce                6.13   37.39   58.05   84.78
+    ce_star_b0.0      6.12   19.12   38.23   77.82
+    ce_star_b0.1      6.08   15.48   37.95   80.70
+    ce_star_b0.2      5.99   24.11   52.16   82.88
+    ce_star_b0.3      6.10   21.02   52.77   84.27
+    ce_star_b0.4      6.40   31.58   52.03   84.30
+    ce_star_b0.5      7.00   38.78   63.12   83.08
+    ce_star_b0.6      7.47   35.78   60.34   82.07
+    ce_star_b0.7      8.05   40.47   55.13   80.58
+    ce_star_b0.8      8.91   40.33   54.98   77.36
+    ce_star_b0.9      9.83   34.63   54.72   75.23
+    simple            4.61   68.92   78.97   90.10
+    simple_cosine     5.15   61.60   73.04   87.42
+
+cosface_star_m0.1 and cosface_star_m0.2 did not converge there, for every b_theta from 0 to .9.
 
 Printed: SFNet-20; crops, low resolution and colours with probability .2, flips with .5; r 3, alpha
 .001, b_theta .3 (Sec. 5.1). The paper says so of all losses, and all have it here. Its release
-gives the losses of Table 3 other than SimPLE flips only: NAME_released. As released, since the
-paper does not say (OpenSphere, config/train/sec31/vggface2_sfnet20_*.yml): the first form of SFNet,
-without batch norm; batch 512; SGD .1, a tenth of it at 40,000 and 60,000 of 80,000 steps; momentum
-.9, weight decay 5e-4, clipped at 10; scale 30; margins 1.5 (SphereFace-R), .35, .5; SphereFace2-C
-alpha .7, r 30, m .3, t 3, lw 10; margins detached. SimPLE as in ms1m_iresnet100_simple.yml (setting
-A has no file) where code and print differ: two means, b from -10 at a tenth of the rate, loss x
-500, polar-like features, a bank of 524,288 keys with eta .999, 128 subjects x 4 images, clipped at
-100. Polar-like features take one output more, 513, so that all embeddings have 512 dimensions. NOT
-printed or released, and ours: scale 30 of NormFace; Circle .25 and 256, CurricularFace .5 and 64
-(their papers'); CE and CE* without bias, CosFace* on the settings of CE; SimPLE (cosine) has scale
-30 and raw features (a cosine does not see the polar-like magnitude), all else as SimPLE; subjects
-are drawn equally often (released: by the root of their sizes, those with fewer than 8 images left
-out); biases and norms take no weight decay.
+gives the losses of Table 3 other than SimPLE flips only: NAME_released.
+
+As released, since the paper does not say (OpenSphere, config/train/sec31/vggface2_sfnet20_*.yml):
+- The first form of SFNet, without batch norm; batches of 512; SGD .1, a tenth of it at 40,000 and
+  60,000 of 80,000 steps; momentum .9, weight decay 5e-4, clipped at 10.
+- Scale 30; margins 1.5 (SphereFace-R), .35, .5; SphereFace2-C alpha .7, r 30, m .3, t 3, lw 10;
+  margins detached.
+- SimPLE as in ms1m_iresnet100_simple.yml (setting A has no file) where code and print differ: two
+  means, b from -10 at a tenth of the rate, loss x 500, polar-like features, a bank of 524,288 keys
+  with eta .999, 128 subjects x 4 images, clipped at 100. Polar-like features take one output more,
+  513, so that all embeddings have 512 dimensions.
+
+NOT printed or released, and ours:
+- Scale 30 of NormFace; Circle .25 and 256, CurricularFace .5 and 64 (their papers'); CE and CE*
+  without bias, CosFace* on the settings of CE.
+- SimPLE (cosine) has scale 30 and raw features (a cosine does not see the polar-like magnitude),
+  all else as SimPLE.
+- Subjects are drawn equally often (released: by the root of their sizes, those with fewer than 8
+  images left out). Biases and norms take no weight decay.
 """
+
+from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
 
-from eval.verification import eer, tar_at_far
-from modalities.face import folders, images, validation
-from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW
+from _shared import aligned, by_cosine, released, simple, with_512
+
 from toolkit.backbones.sfnet import SFNet
-from toolkit.data.pixels import INSIGHTFACE
-from toolkit.data.sampling import Sampling
 from toolkit.losses.adaptive import CircleSoftmax, CurricularFace
 from toolkit.losses.margin import ArcFace, CosFace
-from toolkit.losses.simple import SimPLE
 from toolkit.losses.softmax import NormFace, Softmax
 from toolkit.losses.sphereface import SphereFace2, SphereFaceR
-from toolkit.training.memory import Memory
-from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
+from toolkit.models.parts import Part
+from toolkit.training.recipe import Schedule
 from toolkit.training.schedules import multistep
 
-ARCFACE = Recipe(
-    modality="face",
-    frontend=INSIGHTFACE,
-    backbone=partial(SFNet, dim=512, depth=20, deprecated=True),
-    loss=partial(ArcFace, margin=0.5, scale=30.0, grad="detached"),
-    items=partial(folders.items, split="all"),
-    measure=Verification(
-        trials=partial(validation.trials),
-        metrics={
-            "eer": eer,
-            **{f"tar_at_far({far})": partial(tar_at_far, far=far) for far in (1e-4, 1e-3, 1e-2)},
-        },
+TABLE_3: dict[str, Part] = {
+    "normface": partial(NormFace, scale=30.0),
+    "sphereface": partial(SphereFaceR, version=1, margin=1.5, scale=30.0),
+    "cosface": partial(CosFace, margin=0.35, scale=30.0),
+    "arcface": partial(ArcFace, margin=0.5, scale=30.0, grad="detached"),
+    "circle": partial(CircleSoftmax, margin=0.25, scale=256.0),
+    "curricularface": partial(CurricularFace, margin=0.5, scale=64.0, debias=False),
+    "sphereface2": partial(
+        SphereFace2,
+        kind="C",
+        alpha=0.7,
+        scale=30.0,
+        margin=0.3,
+        t=3.0,
+        weight=10 / 30,
+        grad="detached",
     ),
-    read=partial(images.read, size=(112, 112)),
-    augment=partial(ADAFACE_VIEW),
-    sampling=Sampling(batch_size=512),
-    optim=Optim(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4, grad_clip=10.0),
+}
+TABLE_10: dict[str, Part] = {
+    "ce": partial(Softmax),
+    **{
+        f"ce_star_b{b / 10}": partial(Softmax, product="generalised", b_theta=b / 10)
+        for b in range(10)
+    },
+    **{
+        f"cosface_star_m{m}": partial(CosFace, product="generalised", b_theta=0.3, margin=m)
+        for m in (0.1, 0.2)
+    },
+}
+
+ARCFACE = aligned(
+    backbone=partial(SFNet, dim=512, depth=20, deprecated=True),
+    loss=TABLE_3["arcface"],
+    grad_clip=10.0,
     schedule=Schedule(
         steps=80_000,
         decay=partial(multistep, at=(1 / 2, 3 / 4)),
@@ -96,67 +130,14 @@ ARCFACE = Recipe(
         save_every=1_000,
         watch="eer",
     ),
-    compute=Compute(channels_last=True, workers=8),
 )
-
-# polar-like features have a dimension less than what they are made of: the embeddings have 512, as
-# those of the other losses
-SIMPLE = replace(
-    ARCFACE,
-    backbone=partial(ARCFACE.backbone, dim=513),
-    loss=partial(SimPLE, r=3.0, alpha=0.001, b_theta=0.3, weight=500.0, features="polarlike"),
-    sampling=Sampling(batch_size=512, items_per_class=4),
-    memory=Memory(2**19, 0.999),
-    optim=replace(ARCFACE.optim, grad_clip=100.0),
-)
-
-BY_PROXIES = {
-    "normface": replace(ARCFACE, loss=partial(NormFace, scale=30.0)),
-    "sphereface": replace(ARCFACE, loss=partial(SphereFaceR, version=1, margin=1.5, scale=30.0)),
-    "cosface": replace(ARCFACE, loss=partial(CosFace, margin=0.35, scale=30.0)),
-    "arcface": ARCFACE,
-    "circle": replace(ARCFACE, loss=partial(CircleSoftmax, margin=0.25, scale=256.0)),
-    "curricularface": replace(
-        ARCFACE, loss=partial(CurricularFace, margin=0.5, scale=64.0, debias=False)
-    ),
-    "sphereface2": replace(
-        ARCFACE,
-        loss=partial(
-            SphereFace2,
-            kind="C",
-            alpha=0.7,
-            scale=30.0,
-            margin=0.3,
-            t=3.0,
-            weight=10 / 30,
-            grad="detached",
-        ),
-    ),
-}
+SIMPLE = replace(with_512(simple(ARCFACE)), optim=replace(ARCFACE.optim, grad_clip=100.0))
+BY_PROXIES = {name: replace(ARCFACE, loss=loss) for name, loss in TABLE_3.items()}
 
 RECIPES = {
     "simple": SIMPLE,
-    "simple_cosine": replace(
-        SIMPLE,
-        backbone=ARCFACE.backbone,
-        loss=partial(SIMPLE.loss, product="cosine", scale=30.0, features="raw"),
-    ),
+    "simple_cosine": by_cosine(SIMPLE),
     **BY_PROXIES,
-    **{
-        f"{name}_released": replace(one, augment=partial(FLIP_VIEW))
-        for name, one in BY_PROXIES.items()
-    },
-    "ce": replace(ARCFACE, loss=partial(Softmax)),
-    **{
-        f"ce_star_b{b / 10}": replace(
-            ARCFACE, loss=partial(Softmax, product="generalised", b_theta=b / 10)
-        )
-        for b in range(10)
-    },
-    **{
-        f"cosface_star_m{m}": replace(
-            ARCFACE, loss=partial(CosFace, product="generalised", b_theta=0.3, margin=m)
-        )
-        for m in (0.1, 0.2)
-    },
+    **released(BY_PROXIES),
+    **{name: replace(ARCFACE, loss=loss) for name, loss in TABLE_10.items()},
 }

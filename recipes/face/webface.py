@@ -1,62 +1,68 @@
-"""WebFace4M, 12M, 42M (WebFace260M, Zhu et al. 2021) and Glint360K (An et al. 2021) with CosFace
-and Partial FC (An et al. 2022): InsightFace's arcface_torch.
+"""WebFace4M, 12M and 42M and Glint360K: InsightFace's CosFace with Partial FC.
 
-    likeness train recipes/face/webface.py:webface4m_r100 --data DATA --out runs/wf4m
+WebFace260M (Zhu et al. 2021), Glint360K (An et al. 2021), Partial FC (An et al. 2022), as
+InsightFace's arcface_torch trains them.
+
+    likeness train face/webface:webface4m_r100 --data DATA --out runs/wf4m
         one GPU
-    torchrun --nproc-per-node 8 -m likeness train recipes/face/webface.py:webface42m_r100_pfc02
+    torchrun --nproc-per-node 8 -m likeness train face/webface:webface42m_r100_pfc02
         --data DATA --out runs/wf42m
-DATA: one of the sets as InsightFace packs it: train.rec and train.idx, and the .bin sets; or tar
-shards with sampling.open_shards=64.
-Watched on LFW, CFP-FP and AgeDB-30 together while it trains, from DATA/lfw.bin, cfp_fp.bin,
-agedb_30.bin, or from a folder of that name with its list; with others by measure.trials.sets=lfw,
-without any by measure=none schedule.watch= . The best checkpoint on them is the model: report IJB
-instead. The classes lie in parts on the processes (parallel.spread_classes) whatever their number;
-parallel.class_rate is the share of them that a step draws. Batch sizes are those of all processes
-together. On GPUs without bfloat16, many processes need compute.precision=float32.
+
+DATA is one of the sets as InsightFace packs it: train.rec and train.idx, and the .bin sets; or tar
+shards with sampling.open_shards=64. The model is watched on LFW, CFP-FP and AgeDB-30 together while
+it trains, from DATA/lfw.bin, cfp_fp.bin, agedb_30.bin, or from a folder of that name with its list.
+measure.trials.sets=lfw watches others; measure=none schedule.watch= watches none. The best
+checkpoint on them is the model: report IJB instead. The classes are spread over the processes
+whatever their number, and each step draws a share of them (_pfc02: .2). Batch sizes are those of
+all processes together. On GPUs without bfloat16, many processes need compute.precision=float32.
 
 Nothing here has been trained by us: docs/results.md has what was measured. Published in
-arcface_torch/README.md, and hours: %: MFR-ALL; IJB-C TAR@FAR 1e-4 / 1e-5
-    webface4m_r100
-        89.87; 97.19 / 95.48    7 h     webface12m_r100         94.69; 97.59 / 95.97    22 h
-    webface12m_r100_pfc02
-        94.75; 97.60 / 95.90   22 h     webface12m_r100_pfc03    94.71; 97.64 / 96.01   22 h
-    webface42m_r100_pfc02
-        96.27; 97.70 / 96.31   74 h     webface42m_r100_pfc02_4k   96.69; 97.85 / 96.63    45 h on
-        16 GPUs
-    webface42m_r50_pfc02_4k
-        93.83; 97.53 / 96.16   40 h     webface42m_vit_b_pfc03  97.16; 97.91 / 97.05    not
-        published (on 64 GPUs 34 h)
-    glint360k_r50
-        86.34; 97.16 / 95.81   20 h     glint360k_r100          89.52; 97.55 / 96.38    30 h
-    glint360k_r100_pfc01
-        no number in that README; ours to compare with
-    IJB-C is N1D1F1 (eval.protocols.ijb). Hours are computed, images x epochs / images a second, on
-    8 GPUs unless stated: r100 3,200 (insightface issue 1430), r50 4,700 (its speed table, V100),
-    WebFace42M with 4,096 images 5,900 (r50) and 5,200 (r100), ViT-B 13,800 (README).
+arcface_torch/README.md, %: MFR-ALL, IJB-C TAR@FAR 1e-4 and 1e-5; and hours.
+
+                               MFR     1e-4    1e-5    hours
+    webface4m_r100            89.87   97.19   95.48     7
+    webface12m_r100           94.69   97.59   95.97    22
+    webface12m_r100_pfc02     94.75   97.60   95.90    22
+    webface12m_r100_pfc03     94.71   97.64   96.01    22
+    webface42m_r100_pfc02     96.27   97.70   96.31    74
+    webface42m_r100_pfc02_4k  96.69   97.85   96.63    45 on 16 GPUs
+    webface42m_r50_pfc02_4k   93.83   97.53   96.16    40
+    webface42m_vit_b_pfc03    97.16   97.91   97.05    not published (on 64 GPUs 34)
+    glint360k_r50             86.34   97.16   95.81    20
+    glint360k_r100            89.52   97.55   96.38    30
+    glint360k_r100_pfc01      no number in that README; ours to compare with
+
+IJB-C is N1D1F1 (eval.protocols.ijb). Hours are computed, images x epochs / images a second, on 8
+GPUs unless stated: r100 3,200 (insightface issue 1430), r50 4,700 (its speed table, V100),
+WebFace42M with 4,096 images 5,900 (r50) and 5,200 (r100), ViT-B 13,800 (README).
 
 As released (configs/wf*.py, glint360k_*.py, base.py; train_v2.py): CosFace 64 and .4; flips; SGD .1
 for 8 x 128 images (.3 for 16 x 256, .4 for 8 x 512), momentum .9, weight decay 5e-4 (Glint360K
 1e-4), 20 epochs, (1 - x)^2 after a linear warm-up of 0, 1 and 2 epochs (PolyScheduler, of the
 configs' time; today's PolynomialLRWarmup has power 1: schedule.decay.power=1), clipped at 5. ViT-B:
 AdamW .001, weight decay .1, 40 epochs, warm-up of 4, batches of 8 x 256 x 12.
-Differences: the clipping counts the class vectors too; biases and norms take no weight decay; class
-vectors start at Xavier's scale, not .01; bfloat16, where the release has float16. In ViT-B a step
-is one of the optimiser's, with one loss and one draw of classes over its 24,576 images, where the
-release draws anew for each of the 12 parts.
+
+Differences:
+- The clipping counts the class vectors too. Biases and norms take no weight decay. Class vectors
+  start at Xavier's scale, not .01. bfloat16 is used where the release has float16.
+- In ViT-B a step is one of the optimiser's, with one loss and one draw of classes over its 24,576
+  images, where the release draws anew for each of the 12 parts.
 """
+
+from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
 
-from eval.verification import eer, tar_at_far
-from modalities.face import folders, images, validation
+from _shared import aligned
+
+from modalities.face import validation
 from modalities.face.augment import FLIP_VIEW
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.vit import FaceViT
-from toolkit.data.pixels import INSIGHTFACE
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import CosFace
-from toolkit.training.recipe import Compute, Optim, Parallel, Recipe, Schedule, Verification
+from toolkit.training.recipe import Optim, Parallel, Recipe, Schedule
 from toolkit.training.schedules import polynomial
 
 NUM_IMAGES = {
@@ -83,33 +89,26 @@ def schedule(
     )
 
 
-WEBFACE4M = Recipe(
-    modality="face",
-    frontend=INSIGHTFACE,
+def sampled(recipe: Recipe, rate: float) -> Recipe:
+    """The same with Partial FC: each step draws a share of the classes."""
+    return replace(recipe, parallel=replace(recipe.parallel, class_rate=rate))
+
+
+BASE = aligned(
     backbone=partial(IResNet, dim=512, depth=100),
     loss=partial(CosFace, margin=0.4, scale=64.0),
-    items=partial(folders.items, split="all"),
-    measure=Verification(
-        trials=partial(validation.trials, sets=("lfw", "cfp_fp", "agedb_30")),
-        metrics={
-            "eer": eer,
-            **{f"tar_at_far({far})": partial(tar_at_far, far=far) for far in (1e-4, 1e-3, 1e-2)},
-        },
-    ),
-    read=partial(images.read, size=(112, 112)),
+    grad_clip=5.0,
+    schedule=schedule("webface4m", 1024),
+    trials=partial(validation.trials, sets=("lfw", "cfp_fp", "agedb_30")),
+)
+WEBFACE4M = replace(
+    BASE,
     augment=partial(FLIP_VIEW),
     sampling=Sampling(batch_size=1024),
-    optim=Optim(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4, grad_clip=5.0),
-    schedule=schedule("webface4m", 1024),
-    compute=Compute(channels_last=True, workers=8),
     parallel=Parallel(spread_classes=True),
 )
 WEBFACE12M = replace(WEBFACE4M, schedule=schedule("webface12m", 1024))
-WEBFACE42M = replace(
-    WEBFACE4M,
-    schedule=schedule("webface42m", 1024),
-    parallel=replace(WEBFACE4M.parallel, class_rate=0.2),
-)
+WEBFACE42M = sampled(replace(WEBFACE4M, schedule=schedule("webface42m", 1024)), 0.2)
 GLINT360K = replace(
     WEBFACE4M,
     schedule=schedule("glint360k", 1024),
@@ -119,12 +118,8 @@ GLINT360K = replace(
 RECIPES = {
     "webface4m_r100": WEBFACE4M,
     "webface12m_r100": WEBFACE12M,
-    "webface12m_r100_pfc02": replace(
-        WEBFACE12M, parallel=replace(WEBFACE12M.parallel, class_rate=0.2)
-    ),
-    "webface12m_r100_pfc03": replace(
-        WEBFACE12M, parallel=replace(WEBFACE12M.parallel, class_rate=0.3)
-    ),
+    "webface12m_r100_pfc02": sampled(WEBFACE12M, 0.2),
+    "webface12m_r100_pfc03": sampled(WEBFACE12M, 0.3),
     "webface42m_r100_pfc02": WEBFACE42M,
     "webface42m_r100_pfc02_4k": replace(
         WEBFACE42M,
@@ -150,7 +145,5 @@ RECIPES = {
     ),
     "glint360k_r50": replace(GLINT360K, backbone=partial(IResNet, dim=512, depth=50)),
     "glint360k_r100": GLINT360K,
-    "glint360k_r100_pfc01": replace(
-        GLINT360K, parallel=replace(GLINT360K.parallel, class_rate=0.1)
-    ),
+    "glint360k_r100_pfc01": sampled(GLINT360K, 0.1),
 }

@@ -1,12 +1,11 @@
-"""The demo: are two images of the same digit? Real and offline: scikit-learn's 1,797 handwritten
-digits of 8 x 8.
+"""The demo: are two images of the same digit? A small network, in a minute.
 
     likeness demo --only image --out demo
 
-Three quarters of the images train, the others test: the classes are known, the images are not. A
-small convolutional network trained with ArcFace is set against the cosine of the pixels. The lines
-printed at the end redo each step by hand. For classes that were never trained on, see
-digits.py:open.
+Real and offline: scikit-learn's 1,797 handwritten digits of 8 x 8. Three quarters of the images
+train, the others test: the classes are known, the images are not. A small convolutional network
+trained with ArcFace is set against the cosine of the pixels. The lines printed at the end redo each
+step by hand. For classes that were never trained on, see image/digits:open.
 """
 
 from __future__ import annotations
@@ -71,5 +70,5 @@ def main(out: Path, *, page: bool = True) -> demo.Made:
         baseline=("pixels", baseline),
         out=out,
         page=page,
-        own_data="train recipes/image/folders.py --data DATA --out runs/mine      DATA/CLASS/*.jpg",
+        own_data="train image/folders --data DATA --out runs/mine      DATA/CLASS/*.jpg",
     )

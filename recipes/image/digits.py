@@ -1,14 +1,14 @@
-"""scikit-learn's handwritten digits, 1,797 images of 8 x 8: real, offline and quick.
+"""scikit-learn's 1,797 handwritten digits of 8 x 8: real, offline and quick.
 
 Closed set (who of ten?) and open set (unseen digits 6 to 9).
 
-    likeness train recipes/image/digits.py:vmf --out runs/digits
-    likeness compare recipes/image/digits.py --variants standard,cosine,vmf --seeds 3 --out
-    runs/digits-compare likeness train recipes/image/digits.py:open --out runs/digits-open
+    likeness train image/digits:vmf --out runs/digits
+    likeness compare image/digits --variants standard,cosine,vmf --seeds 3 --out runs/digits-compare
+    likeness train image/digits:open --out runs/digits-open
 
-Seconds a run on one CPU core. Closed: a quarter of each class tests, accuracy, calibration and the
-AUROC of the norm as in recipes/image/mnist.py; 15 % of the rest validate and fit the temperature.
-Open: 0 to 5 train, retrieval among 6 to 9. A table to try things on, no benchmark, hence not in
+Seconds a run on one CPU core. Closed: a quarter of each class tests; accuracy, calibration and the
+AUROC of the norm as in image/vmf; 15 % of the rest validate and fit the temperature. Open: 0 to 5
+train, retrieval among 6 to 9. It is a table to try things on and no benchmark, hence not in
 docs/results.md: 450 test images tell apart accuracies two points apart.
 """
 
@@ -17,7 +17,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from eval import per_item
+from _shared import CALIBRATION, means
+
 from modalities.image import digits
 from modalities.image.transforms import warp_view
 from toolkit.backbones.small import SmallCNN
@@ -41,12 +42,7 @@ BASE = Recipe(
         items=partial(digits.items, split="test"),
         calibrate_on=_VALIDATION,
         validation=Classification(items=_VALIDATION, calibrate_on=_VALIDATION),
-        metrics={
-            "accuracy": partial(per_item.mean, column="correct"),
-            "ece": per_item.calibration_error,
-            "ece_scaled": partial(per_item.calibration_error, confidence="scaled_confidence"),
-            "auroc": per_item.norm_auroc,
-        },
+        metrics=CALIBRATION,
     ),
     read=partial(digits.read, edge=SIZE),
     augment=partial(warp_view, degrees=12.0, scale=(0.85, 1.15), shear=0.15, shift=0.08),
@@ -71,10 +67,7 @@ RECIPES = {
         items=partial(digits.items, split="train", protocol="open"),
         measure=Retrieval(
             items=partial(digits.items, split="test", protocol="open"),
-            metrics={
-                "recall@1": partial(per_item.mean, column="recall@1"),
-                "map@r": partial(per_item.mean, column="map@r"),
-            },
+            metrics=means("recall@1", "map@r"),
         ),
         sampling=Sampling(batch_size=96, items_per_class=16),
     ),

@@ -1,15 +1,17 @@
-"""Anyone's own images: from DATA/CLASS/**/*.jpg (png, webp, ...), two or more images a class, to a
-retrieval model for classes that it never saw.
+"""A retrieval model from anyone's own images, DATA/CLASS/**/*.jpg.
 
-    likeness train recipes/image/folders.py --data DATA --out runs/mine
-    likeness train recipes/image/folders.py:resnet50 backbone.weights=resnet50.pth
-        --data DATA --out runs/mine
+Images may be png, webp and others as well, two or more a class. The model is for classes that it
+never saw.
+
+    likeness train image/folders --data DATA --out runs/mine
+    likeness train image/folders:resnet50 backbone.weights=resnet50.pth --data DATA --out runs/mine
         from a local ImageNet file
+    python recipes/image/folders.py DATA OUT
+        the item list of the held-out classes for `embed` and `retrieve`
 
 A fifth of the classes, at least 2, are held out and retrieved from among themselves. A batch is 16
 of the other classes: with fewer than 20 classes in all add sampling.batch_size=N, 4 times the
-number of training classes or less. Write the item list of the held-out classes for `embed` and
-`retrieve` with: python recipes/image/folders.py DATA OUT
+number of training classes or less.
 
 `small` learns from nothing, on a CPU in minutes, and is a beginning for a few thousand plain images
 (signs, glyphs, parts); for photographs take resnet50 with ImageNet weights and a GPU. No number of
@@ -23,7 +25,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from eval import per_item
+from _shared import means
+
 from likeness.failures import one_sentence
 from modalities.image import folders, images
 from modalities.image.transforms import crop_view
@@ -44,10 +47,7 @@ SMALL = Recipe(
     items=partial(folders.items, split="train"),
     measure=Retrieval(
         items=partial(folders.items, split="test"),
-        metrics={
-            "recall@1": partial(per_item.mean, column="recall@1"),
-            "map@r": partial(per_item.mean, column="map@r"),
-        },
+        metrics=means("recall@1", "map@r"),
     ),
     read=partial(images.read, size=(64, 64)),
     augment=partial(crop_view, size=64, scale=(0.5, 1.0), brightness=0.2, contrast=0.2),

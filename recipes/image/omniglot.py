@@ -1,9 +1,10 @@
-"""Omniglot, zero-shot over alphabets: characters of 20 alphabets to train (633 classes x 20
-drawers), those of ten unseen ones to retrieve (331 classes).
+"""Omniglot: retrieval of characters of ten alphabets that nobody trained on.
 
-    likeness train recipes/image/omniglot.py:arcface --data ../shared/data --out runs/omniglot
-    likeness compare recipes/image/omniglot.py --seeds 3 --data ../shared/data --out
-    runs/omniglot-compare
+Characters of 20 alphabets train (633 classes x 20 drawers), those of ten unseen ones are retrieved
+(331 classes).
+
+    likeness train image/omniglot:arcface --data DATA --out runs/omniglot
+    likeness compare image/omniglot --seeds 3 --data DATA --out runs/omniglot-compare
 
 DATA holds omniglot/ (images_background of Lake et al., Science 2015, as its folders or packed). 40
 seconds a run on one CPU core. Every image of the ten last alphabets is a query against all others
@@ -25,7 +26,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from eval import per_item
+from _shared import means
+
 from modalities.image import omniglot
 from modalities.image.transforms import warp_view
 from toolkit.backbones.sfnet import SFNet
@@ -52,11 +54,7 @@ ARCFACE = Recipe(
     measure=Retrieval(
         items=partial(omniglot.items, split="test"),
         ks=(1, 5),
-        metrics={
-            "recall@1": partial(per_item.mean, column="recall@1"),
-            "map@r": partial(per_item.mean, column="map@r"),
-            "r_precision": partial(per_item.mean, column="r_precision"),
-        },
+        metrics=means("recall@1", "map@r", "r_precision"),
     ),
     read=partial(omniglot.read, edge=SIZE),
     augment=partial(warp_view, degrees=15.0, scale=(0.85, 1.15), shear=0.2, shift=0.08),

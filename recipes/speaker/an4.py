@@ -1,21 +1,23 @@
-"""Speaker verification on CMU AN4: 54 speakers, one session each, five folds of disjoint speakers.
+"""CMU AN4: 54 speakers, one session each, five folds over speakers.
 
-    likeness train recipes/speaker/an4.py:arcface items.fold=0 measure.trials.fold=0
+    likeness train speaker/an4:arcface items.fold=0 measure.trials.fold=0
         --data DATA --out runs/an4-0
-        DATA holds an4/
-    make results DATA=...
-        all folds, seeds and baselines
-    likeness compare recipes/speaker/an4.py --variants arcface,cosface,simple --tune 6
+        one fold; DATA holds an4/
+    likeness compare speaker/an4 --variants arcface,cosface,simple --tune 6
         --data DATA --out runs/an4-compare
         one fold, three seeds
+    make results DATA=...
+        all folds, seeds and baselines
 
 Expected numbers, with intervals and their commands: docs/results.md. One run takes minutes on one
-core. One session per speaker makes the long-term spectrum a cue, so that mean normalisation costs
-much here (variant arcface_cmn): never quote AN4 for robustness to the channel. With 43 speakers to
-train, deep networks overfit (variant ecapa_arcface); order statistics of the filterbank do not. vMF
-paper Eq 1 and 8 (softmax, vmf), Deng et al. 2019 (arcface), Wang et al. 2018 (cosface), Wang et al.
-2019 (multi_similarity), nivMF paper (el_nivmf), SimPLE paper Eq 8 with alpha near the share of
-positive pairs of so few classes (simple).
+core. The speakers of the folds are disjoint. One session per speaker makes the long-term spectrum a
+cue, so that mean normalisation costs much here (variant arcface_cmn): never quote AN4 for
+robustness to the channel. With 43 speakers to train, deep networks overfit (variant ecapa_arcface);
+order statistics of the filterbank do not.
+
+Losses: vMF paper Eq 1 and 8 (softmax, vmf), Deng et al. 2019 (arcface), Wang et al. 2018 (cosface),
+Wang et al. 2019 (multi_similarity), nivMF paper (el_nivmf), SimPLE paper Eq 8 with alpha near the
+share of positive pairs of so few classes (simple).
 """
 
 from dataclasses import replace

@@ -1,12 +1,11 @@
-"""The demo: a verifier for voices that it never heard, trained in half a minute on one core.
-
-Everything is synthetic (modalities/synthetic.py).
+"""The demo: a verifier for synthetic voices that it never heard, in half a minute.
 
     likeness demo --only speaker --out demo
 
-40 synthetic speakers to train, 20 others to test; even and odd utterances come from two sessions,
-whose channels differ. Order statistics of the log filterbank trained with ArcFace are set against
-the cosine of its mean and standard deviation. The lines printed at the end redo each step by hand.
+Everything is synthetic (modalities/synthetic.py) and runs on one core. 40 speakers train, 20 others
+test; even and odd utterances come from two sessions, whose channels differ. Order statistics of the
+log filterbank trained with ArcFace are set against the cosine of its mean and standard deviation.
+The lines printed at the end redo each step by hand.
 """
 
 from __future__ import annotations
@@ -81,6 +80,5 @@ def main(out: Path, *, page: bool = True) -> demo.Made:
         baseline=("filterbank", baseline),
         out=out,
         page=page,
-        own_data="train recipes/speaker/folders.py --data DATA --out runs/mine      "
-        "DATA/SPEAKER/*.wav",
+        own_data="train speaker/folders --data DATA --out runs/mine      DATA/SPEAKER/*.wav",
     )

@@ -1,17 +1,18 @@
-"""A verifier from anyone's own recordings: DATA/SPEAKER/**/*.wav (flac, mp3, ogg), two or more
-files a speaker, four or more speakers.
+"""A verifier from anyone's own recordings, DATA/SPEAKER/**/*.wav.
 
-    likeness train recipes/speaker/folders.py --data DATA --out runs/mine
+Recordings may be flac, mp3 and ogg as well. Four speakers or more with two files or more each are
+needed.
+
+    likeness train speaker/folders --data DATA --out runs/mine
         order statistics: minutes on a CPU, dozens of speakers
-    likeness train recipes/speaker/folders.py:resnet34 --data DATA --out runs/mine
-        ResNet-34 on a GPU, hundreds of speakers and more
+    likeness train speaker/folders:resnet34 --data DATA --out runs/mine
+        ResNet-34 on a GPU, hundreds of speakers and more (ecapa likewise)
+    python recipes/speaker/folders.py DATA OUT
+        the trial list and the item list for `score` and `embed`
 
 A fifth of the speakers is held out and never trained on; trials among them are drawn with a seed
-(at most 20,000) and give the EER in the log.
-Write the trial list and the item list for `embed` and `score` with:
-    python recipes/speaker/folders.py DATA OUT
-Expected numbers: none; they depend on the data. For comparison: AN4 (54 speakers) in
-docs/results.md.
+(at most 20,000) and give the EER in the log. No numbers are expected; they depend on the data. For
+comparison: AN4 (54 speakers) in docs/results.md.
 """
 
 import sys

@@ -2,18 +2,17 @@
 
 A complete experiment in minutes on one core, and no more than that.
 
-    likeness train recipes/speaker/fsdd.py items.fold=3 measure.trials.fold=3 --data DATA
-        --out runs/fsdd-3
-        DATA holds fsdd/; one fold of 15
+    likeness train speaker/fsdd items.fold=3 measure.trials.fold=3 --data DATA --out runs/fsdd-3
+        one fold of 15; DATA holds fsdd/
     python recipes/speaker/fsdd.py DATA OUT
         all folds, every variant and the baselines, a table
 
 Fold k holds out the k-th pair of speakers and trains on the four others
-(modalities/speaker/fsdd.py). What can be learnt from four voices: which directions of the long-term
-spectrum vary from word to word; not what tells people apart. So expect little over the LDA of two
-statistics, expect folds to differ by tens of points, and compare methods elsewhere. One session and
-microphone per speaker: the channel is a cue (hence no mean normalisation). Measured numbers:
-docs/results.md, where they are; a cosine of MFCC means has 27 % EER on all six speakers.
+(modalities/speaker/fsdd.py). What can be learnt from four voices is which directions of the
+long-term spectrum vary from word to word, not what tells people apart. So expect little over the
+LDA of two statistics, expect folds to differ by tens of points, and compare methods elsewhere. One
+session and microphone per speaker make the channel a cue (hence no mean normalisation). Measured
+numbers: docs/results.md. A cosine of MFCC means has 27 % EER on all six speakers.
 """
 
 import sys

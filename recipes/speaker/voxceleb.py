@@ -1,50 +1,67 @@
-"""VoxCeleb: the SimPLE paper's Table 8 and WeSpeaker's recipes; train on VoxCeleb2 dev (5,994
-speakers, 1,092,009 utterances), test on VoxCeleb1-O.
+"""VoxCeleb: Table 8 of the SimPLE paper, and WeSpeaker's recipes.
+
+They train on VoxCeleb2 dev (5,994 speakers, 1,092,009 utterances) and test on VoxCeleb1-O.
 
     likeness prepare voxceleb1 --data DATA
-        and voxceleb2, musan, rirs_noises: what to fetch, or fetches it, and counts
-    likeness train recipes/speaker/voxceleb.py:simple --data DATA --out runs/simple
-    likeness train recipes/speaker/voxceleb.py:wespeaker_resnet34 augment.corrupt.musan=DATA/musan
+        and voxceleb2, musan, rirs_noises: says what to fetch, or fetches it, and counts
+    likeness train speaker/voxceleb:simple --data DATA --out runs/simple
+    likeness train speaker/voxceleb:wespeaker_resnet34 augment.corrupt.musan=DATA/musan
         augment.corrupt.rirs=DATA/RIRS_NOISES/simulated_rirs --data DATA
         --out runs/wespeaker_resnet34
-        (augment.corrupt=none trains without noise)
-    likeness train recipes/speaker/voxceleb.py:wespeaker_resnet34_lm (the same folders)
-        init=runs/wespeaker_resnet34 --data DATA --out runs/resnet34_lm
+        augment.corrupt=none trains without noise
+    likeness train speaker/voxceleb:wespeaker_resnet34_lm init=runs/wespeaker_resnet34
+        --data DATA --out runs/resnet34_lm
+        with the same folders of noise
     python recipes/speaker/voxceleb.py DATA OUT E_cleaned
         items and trials for `embed` and `score`; O, E, H, O_cleaned, E_cleaned, H_cleaned
+
 Tests during training are on VoxCeleb1-O cleaned; on -E and -H with
 measure.trials.protocol=E_cleaned, for which DATA must hold VoxCeleb1's dev AND test audio. Many
 GPUs: torchrun --nproc-per-node N -m likeness train ...; batch sizes are those of all processes
 together.
 
 Nothing here has been trained by us: docs/results.md has what was measured. Published, EER % on
-VoxCeleb1-O / E / H: softmax 2.11 / 2.05 / 3.76, a_softmax 2.11 / 2.11 / 3.47, am_softmax 2.17 /
-2.16 / 3.49, aam_softmax 2.22 / 2.21 / 3.55, simple 1.85 / 1.80 / 3.23
-        (Wen et al. 2023, Table 8, which does not say whether its lists are the cleaned ones; hours
-        not published)
-    wespeaker_resnet34 .867 / 1.049 / 1.959, with _lm .797 / .937 / 1.695; wespeaker_ecapa512 1.069
-    / 1.209 / 2.310; wespeaker_ecapa1024 .856 / 1.072 / 2.059 (WeSpeaker
-    examples/voxceleb/v2/README.md, cleaned, cosine after subtracting the mean of VoxCeleb2 dev:
-    `score --subtract-mean`); _lm and AS-norm (`score --cohort`, top 300): resnet34 .723 / .867 /
-    1.532, ecapa512 .782 / 1.005 / 1.824, ecapa1024 .728 / .929 / 1.721
-    Hours: ResNet34 3 to 4 days on two 2080 Ti (WeSpeaker issue 93: 30 to 40 minutes an epoch);
-        others not published.
+VoxCeleb1-O, E and H. Wen et al. 2023, Table 8, which does not say whether its lists are the cleaned
+ones:
 
-Table 8 as printed: ResNet-34, crops of 3 to 8 s, batch 512, SGD from .1, a tenth of it after
+                      O       E       H
+    softmax          2.11    2.05    3.76
+    a_softmax        2.11    2.11    3.47
+    am_softmax       2.17    2.16    3.49
+    aam_softmax      2.22    2.21    3.55
+    simple           1.85    1.80    3.23
+
+WeSpeaker examples/voxceleb/v2/README.md, cleaned, cosine after subtracting the mean of VoxCeleb2
+dev (`score --subtract-mean`); in the last columns with AS-norm (`score --cohort`, top 300):
+
+                              O       E       H        O      E      H, AS-norm
+    wespeaker_resnet34        .867   1.049   1.959
+    wespeaker_resnet34_lm     .797    .937   1.695     .723   .867   1.532
+    wespeaker_ecapa512       1.069   1.209   2.310
+    wespeaker_ecapa512_lm                              .782  1.005   1.824
+    wespeaker_ecapa1024       .856   1.072   2.059
+    wespeaker_ecapa1024_lm                             .728   .929   1.721
+
+Hours: ResNet34 3 to 4 days on two 2080 Ti (WeSpeaker issue 93: 30 to 40 minutes an epoch); those of
+the others are not published.
+
+Table 8 as printed: ResNet-34, crops of 3 to 8 s, batches of 512, SGD from .1, a tenth of it after
 30,000, 50,000 and 60,000 of 70,000 steps; r 3, alpha .001 and b_theta .3 (Sec. 5.1). NOT printed,
 and ours: features (80 mel, mean-normalised), dimension 256, momentum .9, weight decay 5e-4, margins
 and scales of the baselines (the field's), the bank (16,384 keys, eta .999), b's start. The draws
 are a shuffled pass.
 
-WeSpeaker's, conf/resnet.yaml and ecapa_tdnn.yaml: two GPUs x 128 = 256 a step, rate .1 x 256 / 64 =
-.4 -> 2e-4 (its bin/train.py scales .1 -> 5e-5 so). An epoch: 1,092,009 / 256 = 4,265 steps; 150
-epochs = 639,750; warm-up of 6 = 25,590; the margin grows from 0 to .2 from the start of epoch 20 to
-that of epoch 40, after 19 and 39 epochs = 81,035 and 166,335 (utils/schedulers.py MarginScheduler).
-conf/*_lm.yaml: two GPUs x 64 = 128, rate 1e-4 x 128 / 64 = 2e-4 -> 5e-5; an epoch 8,531 steps, 5
-epochs = 42,655, warm-up of 1 = 8,531; 6 s, margin .5.
-    Differences: no average of the last 10 checkpoints; biases and norms take no weight
-    decay; in _lm each speaker keeps one sped-up utterance a speed, so that the 17,982 class vectors
-    of the first stage go on (theirs stay unused).
+WeSpeaker's, conf/resnet.yaml and ecapa_tdnn.yaml:
+- Two GPUs x 128 = 256 a step, rate .1 x 256 / 64 = .4 -> 2e-4 (its bin/train.py scales .1 -> 5e-5
+  so). An epoch is 1,092,009 / 256 = 4,265 steps; 150 epochs = 639,750; warm-up of 6 = 25,590.
+- The margin grows from 0 to .2 from the start of epoch 20 to that of epoch 40, after 19 and 39
+  epochs = 81,035 and 166,335 (utils/schedulers.py MarginScheduler).
+- conf/*_lm.yaml: two GPUs x 64 = 128, rate 1e-4 x 128 / 64 = 2e-4 -> 5e-5; an epoch is 8,531 steps,
+  5 epochs = 42,655, warm-up of 1 = 8,531; 6 s, margin .5.
+
+Differences: no average of the last 10 checkpoints; biases and norms take no weight decay; in _lm
+each speaker keeps one sped-up utterance a speed, so that the 17,982 class vectors of the first
+stage go on (theirs stay unused).
 """
 
 import sys

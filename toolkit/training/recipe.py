@@ -8,12 +8,14 @@ import dataclasses
 import importlib
 import importlib.util
 import inspect
+import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from toolkit.data.sampling import Sampling
 from toolkit.losses.common import unknown_settings
@@ -22,6 +24,8 @@ from toolkit.training.assign import assign, suggest
 from toolkit.training.memory import Memory
 from toolkit.training.moved import place, refuse_flat, regrouped
 from toolkit.training.schedules import cosine
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -238,7 +242,8 @@ def read(file: str) -> dict[str, Any]:
     assert module_spec is not None
     assert module_spec.loader is not None
     module = importlib.util.module_from_spec(module_spec)
-    module_spec.loader.exec_module(module)
+    with _shared_by(path):
+        module_spec.loader.exec_module(module)
     recipes = getattr(module, "RECIPES", None)
     if not isinstance(recipes, dict) or not recipes:
         raise ValueError(
@@ -248,12 +253,40 @@ def read(file: str) -> dict[str, Any]:
     return vars(module)
 
 
+@contextmanager
+def _shared_by(path: Path) -> Iterator[None]:
+    """Within the block `from _shared import ...` means the _shared.py beside `path`.
+
+    Each folder of recipes may have one. It is not put on sys.path, where other files of the folder
+    would hide modules of the same name.
+    """
+    shared = path.with_name("_shared.py")
+    if "from _shared import" not in path.read_text(encoding="utf-8") or not shared.is_file():
+        yield
+        return
+    spec = importlib.util.spec_from_file_location("_shared", shared)
+    assert spec is not None
+    assert spec.loader is not None
+    before = sys.modules.get("_shared")
+    module = sys.modules["_shared"] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        yield
+    finally:
+        del sys.modules["_shared"]
+        if before is not None:
+            sys.modules["_shared"] = before
+
+
 def choose(file: str, recipes: Mapping[str, Recipe], variant: str) -> tuple[Recipe, str]:
     """(recipe, variant) among a file's RECIPES, the first where variant is "".
 
+    Where variants are called GROUP.NAME, GROUP alone is the first of its own.
     ValueError for an unknown one, and as check().
     """
     variant = variant or next(iter(recipes))
+    if variant not in recipes and (group := of_group(recipes, variant)):
+        variant = f"{variant}.{next(iter(group))}"
     if variant not in recipes:
         raise ValueError(
             f"{file} has no variant {variant!r}{suggest(variant, recipes)}; it has "
@@ -262,6 +295,16 @@ def choose(file: str, recipes: Mapping[str, Recipe], variant: str) -> tuple[Reci
     recipe = recipes[variant]
     check(recipe)
     return recipe, variant
+
+
+def of_group(named: Mapping[str, T], group: str) -> dict[str, T]:
+    """What is called GROUP.NAME, by NAME.
+
+    >>> of_group({"mnist.vmf": 1, "mnist.cosine": 2, "sop.vmf": 3}, "mnist")
+    {'vmf': 1, 'cosine': 2}
+    """
+    start = f"{group}."
+    return {name.removeprefix(start): one for name, one in named.items() if name.startswith(start)}
 
 
 def check(recipe: Recipe) -> None:

@@ -65,26 +65,48 @@ class Data:
 def load_variants(
     file: str, names: Sequence[str] = (), overrides: Sequence[str] = ()
 ) -> tuple[dict[str, Recipe], dict[str, Ranges]]:
-    """The variants of RECIPE.py (all, or those named) with the overrides applied, and its RANGES.
+    """Read the variants of a recipe file, and what may be searched for them.
+
+    Args:
+        file: RECIPE.py, or RECIPE.py:GROUP for one group of a file whose variants are called
+            GROUP.NAME; these are then known by their NAME alone.
+        names: The variants that are wanted; none stands for all.
+        overrides: `field=value` texts, which are applied to every variant.
+
+    Returns:
+        The recipes by name, and the file's RANGES.
 
     Raises:
-        ValueError: As toolkit.training.recipe.load and override say.
+        ValueError: As toolkit.training.recipe.load and override say; and for a file of several
+            groups of which none is named.
     """
+    group = ""
     if ":" in file and not Path(file).is_file():
-        raise ValueError(
-            f"recipe {file!r}: compare takes RECIPE.py alone; name variants with --variants "
-            f"{file.rpartition(':')[2]}"
-        )
+        file, _, group = file.partition(":")
     defined = recipes.read(file)
     if any(text.partition("=")[0].strip() == "seed" for text in overrides):
         raise ValueError(
             "override seed: compare runs the seeds 0 to N - 1; say how many with --seeds N"
         )
+    listed, ranges = defined["RECIPES"], defined.get("RANGES", {})
+    groups = list(dict.fromkeys(name.partition(".")[0] for name in listed))
+    if group:
+        listed, ranges = recipes.of_group(listed, group), recipes.of_group(ranges, group)
+        if not listed:
+            raise ValueError(
+                f"recipe {file}:{group}: compare takes RECIPE.py alone; name variants with "
+                f"--variants {group}"
+            )
+    elif not names and len(groups) > 1 and all("." in name for name in listed):
+        raise ValueError(
+            f"{file} has variants of {len(groups)} data sets, which cannot be compared; name one, "
+            f"as in {file}:{groups[0]}, of {', '.join(groups)}"
+        )
     chosen = {
-        name: recipes.override(recipes.choose(file, defined["RECIPES"], name)[0], list(overrides))
-        for name in dict.fromkeys(names or defined["RECIPES"])
+        name: recipes.override(recipes.choose(file, listed, name)[0], list(overrides))
+        for name in dict.fromkeys(names or listed)
     }
-    return chosen, dict(defined.get("RANGES", {}))
+    return chosen, dict(ranges)
 
 
 def write_json(path: Path, value: Any) -> None:

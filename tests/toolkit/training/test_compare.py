@@ -455,7 +455,7 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["{file}:arcface"], "name variants with --variants arcface"),
+        (["{file}:arcface"], "--variants arcface"),
         (["{file}", "--variants", "arcfac"], "did you mean 'arcface'"),
         (
             ["{file}", "--reference", "magface", "--variants", "arcface"],
@@ -731,3 +731,24 @@ def test_subjects_come_from_the_labels(voices: Path) -> None:
         found.trial_list
         != subjects_behind(trials, {item.id: item.label for item in items}).trial_list
     )
+
+
+def test_a_group_of_variants_is_compared_by_their_own_names(file: Path, tmp_path: Path) -> None:
+    grouped = tmp_path / "grouped.py"
+    grouped.write_text(
+        file.read_text()
+        + "\nRECIPES = {f'{data}.{name}': one for data in 'ab' for name, one in RECIPES.items()}"
+        + "\nRANGES = {'a.arcface': {}, 'b.simple': {}}\n"
+    )
+    of_one, ranges = compare.load_variants(f"{grouped}:a")
+    assert {*of_one} == {*variants(file, overrides=[])}
+    assert {*ranges} == {"arcface"}
+    assert {*compare.load_variants(f"{grouped}:b", ["simple"])[0]} == {"simple"}
+    assert {*compare.load_variants(str(grouped), ["a.simple", "b.simple"])[0]} == {
+        "a.simple",
+        "b.simple",
+    }
+    with pytest.raises(ValueError, match="2 data sets"):
+        compare.load_variants(str(grouped))
+    with pytest.raises(ValueError, match="no variant 'none'"):
+        compare.load_variants(f"{grouped}:a", ["none"])

@@ -1,0 +1,92 @@
+"""What the recipes of this folder share: aligned crops of 112 x 112 as the field trains on them,
+SimPLE's part of a recipe, and the flips that releases have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+from eval.verification import eer, tar_at_far
+from modalities.face import folders, images, validation
+from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW
+from toolkit.data.pixels import INSIGHTFACE
+from toolkit.data.sampling import Sampling
+from toolkit.losses.simple import SimPLE
+from toolkit.models.parts import Part
+from toolkit.training.memory import Memory
+from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
+
+# On a few hundred trials; the field reports lower rates of false accepts, on more of them.
+FEW_TRIALS: dict[str, Part] = {"eer": eer, "tar_at_far(.01)": partial(tar_at_far, far=0.01)}
+
+
+WATCHED = partial(validation.trials)  # on LFW, AgeDB-30, CALFW and CPLFW together
+
+
+def aligned(
+    *,
+    backbone: Part,
+    loss: Part,
+    grad_clip: float,
+    schedule: Schedule,
+    trials: Part = WATCHED,
+) -> Recipe:
+    """A recipe on all subjects of DATA, watched on trials while it trains."""
+    fars = (1e-4, 1e-3, 1e-2)
+    return Recipe(
+        modality="face",
+        frontend=INSIGHTFACE,
+        backbone=backbone,
+        loss=loss,
+        items=partial(folders.items, split="all"),
+        read=partial(images.read, size=(112, 112)),
+        augment=partial(ADAFACE_VIEW),
+        sampling=Sampling(batch_size=512),
+        optim=Optim(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4, grad_clip=grad_clip),
+        schedule=schedule,
+        compute=Compute(channels_last=True, workers=8),
+        measure=Verification(
+            trials=trials,
+            metrics={
+                "eer": eer,
+                **{f"tar_at_far({far})": partial(tar_at_far, far=far) for far in fars},
+            },
+        ),
+    )
+
+
+def simple(recipe: Recipe) -> Recipe:
+    """The same with SimPLE as OpenSphere's release has it: its loss, pairs and bank."""
+    loss = partial(SimPLE, r=3.0, alpha=0.001, b_theta=0.3, weight=500.0, features="polarlike")
+    return replace(
+        recipe,
+        loss=loss,
+        sampling=Sampling(batch_size=512, items_per_class=4),
+        memory=Memory(2**19, 0.999),
+    )
+
+
+def with_512(recipe: Recipe) -> Recipe:
+    """The same with an output more. Polar-like features have a dimension less than what they are
+    made of, so that the embeddings have 512, as those of the other losses.
+    """
+    return replace(recipe, backbone=partial(recipe.backbone, dim=513))
+
+
+def by_cosine(simple: Recipe) -> Recipe:
+    """SimPLE with a cosine as its score, on raw features of 512 dimensions."""
+    return replace(
+        simple,
+        backbone=partial(simple.backbone, dim=512),
+        loss=partial(simple.loss, product="cosine", scale=30.0, features="raw"),
+    )
+
+
+def released(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
+    """NAME_released: the same with flips only."""
+    return {
+        f"{name}_released": replace(recipe, augment=partial(FLIP_VIEW))
+        for name, recipe in recipes.items()
+    }

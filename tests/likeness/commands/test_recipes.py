@@ -1,0 +1,147 @@
+"""`likeness recipes` lists, shows and copies what comes with likeness; a name stands for its file,
+and a file that exists for itself.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from likeness.cli import main
+from likeness.commands import recipes
+from toolkit.models.parts import describe
+from toolkit.training import recipe
+
+ROOT = Path(__file__).parents[3]
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    return int(ended.value.code or 0)
+
+
+def test_every_recipe_is_listed_with_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("recipes") == 0
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    files = {path for path in (ROOT / "recipes").glob("*/*.py") if path.name[0] != "_"}
+    assert len(files) >= 17
+    assert {ROOT / "recipes" / f"{name}.py" for name, _ in lines} == files
+    assert all(text.endswith(".") for _, text in lines)
+    assert all(len(" ".join(line)) <= 100 for line in lines)
+
+
+def test_a_name_shows_the_head(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("recipes", "speaker/an4") == 0
+    assert "likeness train speaker/an4" in capsys.readouterr().out
+
+
+def test_a_name_stands_for_its_file() -> None:
+    folders = str(ROOT / "recipes" / "speaker" / "folders.py")
+    assert recipes.located("speaker/folders:ecapa") == f"{folders}:ecapa"
+    assert recipes.located("speaker/folders") == folders
+
+
+def test_a_file_that_exists_is_taken_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "speaker" / "folders").mkdir(parents=True)
+    assert Path(recipes.located("speaker/folders")).is_absolute()  # a folder is no recipe
+    (tmp_path / "speaker" / "folders").rmdir()
+    for name in ("speaker/folders", "speaker/mine.py"):
+        (tmp_path / name).touch()
+        assert recipes.located(f"{name}:ecapa") == f"{name}:ecapa"
+    assert recipes.located("absent.py:ecapa") == "absent.py:ecapa"  # train says that it is absent
+
+
+@pytest.mark.parametrize("command", [("train",), ("compare",)])
+def test_a_name_that_is_none_is_refused(
+    command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*command, "speaker/an5", "--out", str(tmp_path / "out")) == 2
+    assert "'speaker/an4'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_a_copy_trains_the_same(name: str, tmp_path: Path) -> None:
+    written = recipes.copy(name, tmp_path / "mine.py")
+    assert sorted(tmp_path.iterdir()) == sorted(written)
+    ours, theirs = (
+        recipe.read(str(path))["RECIPES"]
+        for path in (ROOT / "recipes" / f"{name}.py", tmp_path / "mine.py")
+    )
+    assert {key: json.dumps(describe(one)) for key, one in ours.items()} == {
+        key: json.dumps(describe(one)) for key, one in theirs.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("speaker/an4", "there.py"),
+        ("speaker/an4", "mine.txt"),
+        ("speaker/an4", "_shared.py"),
+        ("speaker/none", "mine.py"),
+        ("image/vmf", "other/mine.py"),
+    ],
+)
+def test_what_cannot_be_copied_is_left_alone(
+    name: str, path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "there.py").write_text("mine")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "_shared.py").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    assert run("recipes", "--copy", name, str(tmp_path / path)) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (tmp_path / "there.py").read_text() == "mine"
+
+
+def test_copy_says_how_to_train_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("recipes", "--copy", "speaker/an4", str(tmp_path / "mine.py")) == 0
+    assert f"likeness train {tmp_path / 'mine.py'}" in capsys.readouterr().out
+
+
+def test_each_folder_has_its_own_shared_part(tmp_path: Path) -> None:
+    for folder, text in (("a", "first"), ("b", "second")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "_shared.py").write_text(f"NAME = {text!r}\n")
+        (tmp_path / folder / "random.py").write_text("raise SystemError\n")  # hides nothing
+        (tmp_path / folder / "one.py").write_text(
+            "import random\nfrom _shared import NAME\nRECIPES = {NAME: random.random()}\n"
+        )
+    for folder, text in (("a", "first"), ("b", "second"), ("a", "first")):
+        assert list(recipe.read(str(tmp_path / folder / "one.py"))["RECIPES"]) == [text]
+
+
+def test_names_of_version_01_stand_for_what_they_became() -> None:
+    image = ROOT / "recipes" / "image"
+    for old, new in (
+        ("recipes/image/cub200.py:arcface", "vmf.py:cub200.arcface"),
+        ("/a/clone/recipes/image/mnist.py:vmf", "vmf.py:mnist.vmf"),
+        ("image/sop_nivmf", "nivmf.py:sop"),
+        ("image/cub200_simple:simple", "simple.py:cub200.simple"),
+    ):
+        assert recipes.located(old) == f"{image}/{new}"
+    for name, group in recipes.MOVED.values():
+        listed = recipe.read(str(recipes.folder() / f"{name}.py"))["RECIPES"]
+        assert recipe.of_group(listed, group), group
+
+
+@pytest.mark.parametrize(
+    ("old", "variant"),
+    [
+        ("recipes/image/cub200.py", "cub200.standard"),
+        ("recipes/image/sop_nivmf.py", "sop.panc_el_nivmf"),
+        ("recipes/image/cub200_simple.py", "cub200.simple"),
+        ("image/vmf:cifar10", "cifar10.standard"),
+        ("image/vmf", "mnist.standard"),
+    ],
+)
+def test_a_data_set_alone_is_its_first_variant(old: str, variant: str) -> None:
+    assert recipe.load(recipes.located(old))[1] == variant

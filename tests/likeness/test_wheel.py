@@ -1,0 +1,129 @@
+"""Likeness without a clone: the wheel is built from the source distribution, installed beside the
+dependencies of this environment in a fresh one, and used from an empty folder.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from modalities import synthetic
+
+ROOT = Path(__file__).parents[2]
+SOURCES = (
+    "eval",
+    "toolkit",
+    "modalities",
+    "likeness",
+    "recipes",
+    "pyproject.toml",
+    "setup.py",
+    "MANIFEST.in",
+    "README.md",
+    "LICENSE",
+)
+pytestmark = pytest.mark.slow  # half a minute
+
+
+def shell(*words: str | Path, cwd: Path, code: int = 0) -> str:
+    """Run a program that knows nothing of the clone."""
+    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    environment["OMP_NUM_THREADS"] = "1"
+    ended = subprocess.run(
+        [str(word) for word in words], cwd=cwd, env=environment, capture_output=True, text=True
+    )
+    assert ended.returncode == code, ended.stdout + ended.stderr
+    return ended.stdout if code == 0 else ended.stderr
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a source distribution of the clone, without building anything in the clone."""
+    pytest.importorskip("setuptools")
+    pytest.importorskip("pip")
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    source.mkdir()
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            shutil.copytree(
+                ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__")
+            )
+        else:
+            shutil.copyfile(ROOT / name, source / name)
+    build = f"import setuptools.build_meta as b; print(b.build_sdist({str(folder)!r}))"
+    shell(sys.executable, "-c", build, cwd=source)
+    (packed,) = folder.glob("*.tar.gz")
+    with tarfile.open(packed) as archive:
+        assert any(name.endswith("/recipes/speaker/an4.py") for name in archive.getnames())
+    pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index")
+    shell(*pip, "--no-build-isolation", "--wheel-dir", folder, packed, cwd=folder)
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def likeness(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The command of a fresh environment that has the wheel and this one's dependencies."""
+    folder = tmp_path_factory.mktemp("fresh") / "venv"
+    shell(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder.parent)
+    python = folder / "bin" / "python"
+    place = shell(
+        python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder
+    )
+    # A .pth file that names a folder does not read that folder's own .pth files: the editable
+    # installation of the clone stays unseen.
+    Path(place.strip(), "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet")
+    shell(*pip, "--no-deps", "--no-index", wheel, cwd=folder)
+    where = shell(python, "-c", "import likeness; print(likeness.__file__)", cwd=folder)
+    assert Path(where.strip()).is_relative_to(folder)
+    return folder / "bin" / "likeness"
+
+
+def test_the_wheel_holds_recipes_and_types_and_nothing_else_of_the_clone(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    packed = {name.removeprefix("likeness/") for name in names if name.startswith("likeness/rec")}
+    sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "recipes").glob("*/*.py")}
+    assert packed == sources
+    tops = ("eval", "likeness", "modalities", "toolkit")
+    assert {name.partition("/")[0] for name in names} == set(tops)
+    assert {f"{top}/py.typed" for top in tops} <= names
+    assert "likeness/service/page.html" in names
+
+
+def test_recipes_are_found_copied_and_trained_by_name(likeness: Path, tmp_path: Path) -> None:
+    listed = shell(likeness, "recipes", cwd=tmp_path)
+    assert listed.count("\n") >= 17
+    assert "speaker/folders" in listed
+    synthetic.write_voices(
+        tmp_path / "voices", num_speakers=10, num_utterances=2, seconds=(0.5, 0.6)
+    )
+    quick = ("schedule.steps=1", "schedule.eval_every=0", "sampling.batch_size=4")
+    tiny = ("backbone.channels=16", "backbone.attention_channels=8", "backbone.se_channels=8")
+    more = (*quick, *tiny, "compute.workers=0", "--data", "voices", "--out", "named")
+    shell(likeness, "train", "speaker/folders:ecapa", *more, cwd=tmp_path)
+    shell(likeness, "recipes", "--copy", "image/digits", "mine.py", cwd=tmp_path)
+    assert (tmp_path / "_shared.py").is_file()
+    copied = ("sampling.items_per_class=2", "--out", "copied")
+    shell(likeness, "train", "mine.py:vmf", *quick, *copied, cwd=tmp_path)
+    for out in ("named", "copied"):
+        assert (tmp_path / out / "last.safetensors").is_file()
+    error = shell(likeness, "train", "speaker/folder", "--out", "none", cwd=tmp_path, code=2)
+    assert "'speaker/folders'" in error
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_demo_runs(likeness: Path, tmp_path: Path) -> None:
+    shell(likeness, "demo", "--only", "image", "--out", "demo", cwd=tmp_path)
+    assert (tmp_path / "demo" / "report" / "index.html").is_file()

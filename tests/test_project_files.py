@@ -1,0 +1,78 @@
+"""What a project has beside its code agrees with the code: versions, workflow, hooks, changes."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+TEMPLATES = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+PAGES = [ROOT / name for name in ("CHANGELOG.md", "CITATION.cff", "SECURITY.md", "CONTRIBUTING.md")]
+
+
+def parsed(*parts: str) -> Any:
+    return yaml.safe_load(ROOT.joinpath(*parts).read_text(encoding="utf-8"))
+
+
+def test_the_workflow_runs_what_ci_runs_on_every_supported_python() -> None:
+    job = parsed(".github", "workflows", "check.yml")["jobs"]["check"]
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+    versions = job["strategy"]["matrix"]["python"]
+    assert f">={versions[0]}" == PROJECT["requires-python"]
+    stated = [
+        one.rpartition(" ")[2]
+        for one in PROJECT["classifiers"]
+        if re.search(r"Python :: 3\.\d+$", one)
+    ]
+    assert versions == stated
+
+
+def test_every_hook_is_local_and_runs_a_tool_of_the_project() -> None:
+    (repository,) = parsed(".pre-commit-config.yaml")["repos"]
+    assert repository["repo"] == "local"
+    commands = [hook["entry"].removeprefix(".venv/bin/").split() for hook in repository["hooks"]]
+    assert [words[:2] for words in commands] == [["ruff", "check"], ["ruff", "format"]]
+    assert any(one.startswith("ruff") for one in PROJECT["optional-dependencies"]["dev"])
+
+
+def test_the_citation_is_of_this_version() -> None:
+    cited = parsed("CITATION.cff")
+    assert str(cited["version"]) == PROJECT["version"]
+    assert cited["license"] == PROJECT["license"]
+    assert {"cff-version", "message", "title", "authors"} <= set(cited)
+
+
+def test_changes_name_this_version_below_what_comes_next() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    titles = re.findall(r"^## (.+)$", text, flags=re.MULTILINE)
+    assert titles[0] == "Unreleased"
+    assert titles[1].startswith(PROJECT["version"])
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
+def test_templates_are_forms(path: Path) -> None:
+    form = parsed(".github", "ISSUE_TEMPLATE", path.name)
+    if path.stem == "config":
+        assert form == {"blank_issues_enabled": True}
+        return
+    assert {"name", "description", "body"} <= set(form)
+    ids = [field["id"] for field in form["body"]]
+    assert len(set(ids)) == len(ids) >= 2
+
+
+@pytest.mark.parametrize("path", [*TEMPLATES, *PAGES], ids=lambda path: path.name)
+def test_no_address_is_invented(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert not re.findall(r"[\w.]+@[\w-]+\.\w+", text)
+    assert set(re.findall(r"https?://([\w.-]+)", text)) <= {"semver.org"}
+
+
+@pytest.mark.parametrize("package", ["eval", "likeness", "modalities", "toolkit"])
+def test_every_package_is_typed(package: str) -> None:
+    assert (ROOT / package / "py.typed").read_text() == ""
