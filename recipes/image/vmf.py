@@ -13,7 +13,7 @@ What DATA holds, and how long a run takes (an estimate but for mnist, since noth
 
     mnist          mnist/: the four IDX files, plain or .gz        8 to 26 minutes of one CPU core
     fashion_mnist  fashion_mnist/: the same                        15 minutes of one CPU core
-    cifar10        cifar-10-batches-bin/, or its .tar.gz          1 to 2 hours of an A100
+    cifar10        cifar-10-batches-bin/, or its .tar.gz           1 to 2 hours of an A100
     cifar100       cifar-100-binary/, or its .tar.gz               1 to 2 hours of an A100
     cars196        car_ims/ and cars_annos.mat                     1 to 2 hours of an A100
     cub200         CUB_200_2011/                                   1 to 2 hours of an A100
