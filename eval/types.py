@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from os import PathLike
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 from unicodedata import normalize
@@ -142,45 +140,6 @@ class Embeddings:
 
     def __len__(self) -> int:
         return len(self.ids)
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the embeddings to a file, whole or not at all.
-
-        Args:
-            path: where to write. The ending chooses the format: .npz, .ark (with .scp), .parquet,
-                .h5, or .lance for a LanceDB table.
-
-        Raises:
-            ValueError: another ending, or ids that the format cannot hold.
-            ImportError: names the extra to install.
-
-        >>> import tempfile
-        >>> from eval.formats.embeddings import read
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     Embeddings(("a",), np.ones((1, 2))).save(f"{folder}/one.npz")
-        ...     read(f"{folder}/one.npz").matrix.tolist()
-        [[1.0, 1.0]]
-        """
-        from eval.formats.embeddings import write
-
-        write(Path(path), self)
-
-    def to_frame(self) -> Any:
-        """Give a pandas DataFrame of N rows, with `id`, `norm` and the columns 0 to D - 1.
-
-        Raises:
-            ImportError: pandas is not installed.
-        """
-        try:
-            import pandas
-        except ImportError:
-            raise ImportError(
-                "to_frame() needs pandas, which is not installed: pip install pandas"
-            ) from None
-        frame = pandas.DataFrame(self.matrix)
-        frame.insert(0, "norm", self.norms)
-        frame.insert(0, "id", list(self.ids))
-        return frame
 
     @cached_property
     def _row(self) -> dict[str, int]:

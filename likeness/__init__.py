@@ -21,17 +21,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eval.calibration import Calibration
-    from eval.formats.embeddings import read as read_embeddings
     from eval.formats.provenance import likeness_version
     from eval.formats.trials import read_trials
     from eval.protocols.identification import IdentificationSettings
     from eval.protocols.retrieval import RetrievalSettings
     from eval.protocols.verification import VerificationSettings
     from eval.scoring import Scoring
-    from eval.types import Embeddings, Scores, Trials
+    from eval.types import Scores, Trials
     from likeness import backbones, losses, metrics
+    from likeness.embeddings import Embeddings, read_embeddings
     from likeness.evaluation import Evaluation, evaluate, identify, retrieve, score
-    from likeness.model import Model, load
+    from likeness.model import Model, load, train
     from likeness.verify import Verification
     from toolkit.data.batch import Item
     from toolkit.gallery.open import open_gallery
@@ -63,12 +63,13 @@ __all__ = [
     "read_trials",
     "retrieve",
     "score",
+    "train",
 ]
 
-# The module of each name, and the name there after a colon where it is another one.
+# The module in which each name stands.
 _HOMES = {
     "Calibration": "eval.calibration",
-    "Embeddings": "eval.types",
+    "Embeddings": "likeness.embeddings",
     "Evaluation": "likeness.evaluation",
     "IdentificationSettings": "eval.protocols.identification",
     "Item": "toolkit.data.batch",
@@ -83,10 +84,11 @@ _HOMES = {
     "identify": "likeness.evaluation",
     "load": "likeness.model",
     "open_gallery": "toolkit.gallery.open",
-    "read_embeddings": "eval.formats.embeddings:read",
+    "read_embeddings": "likeness.embeddings",
     "read_trials": "eval.formats.trials",
     "retrieve": "likeness.evaluation",
     "score": "likeness.evaluation",
+    "train": "likeness.model",
 }
 _MODULES = ("backbones", "losses", "metrics")
 
@@ -100,8 +102,7 @@ def __getattr__(name: str) -> Any:
     elif name in _MODULES:
         return importlib.import_module(f"likeness.{name}")
     elif name in _HOMES:
-        module, _, other = _HOMES[name].partition(":")
-        value = getattr(importlib.import_module(module), other or name)
+        value = getattr(importlib.import_module(_HOMES[name]), name)
     else:
         raise AttributeError(f"likeness has no {name!r}; it has {', '.join(__all__)}")
     globals()[name] = value

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from eval.calibration import Calibration, load_calibration
-from eval.types import Embeddings, name_first
+from eval.types import name_first
+from likeness.embeddings import Embeddings
 
 if TYPE_CHECKING:
     from likeness.verify import Verification
     from toolkit.models.checkpoint import Loaded
     from toolkit.models.export import Parity
+    from toolkit.training.recipe import Recipe
 
 
 class Model:
@@ -252,3 +254,44 @@ def load(
     loaded = loading.with_detector(loading.load(name, frontend=frontend), finder)
     loaded.embedder.to(device or pick_device())
     return Model(loaded, calibration)
+
+
+def train(
+    recipe: str | Path | Recipe,
+    data: str | Path,
+    out: str | Path,
+    *,
+    settings: Sequence[str] = (),
+    resume: bool = False,
+) -> Model:
+    """Train a recipe and give its model.
+
+    Args:
+        recipe: a recipe's name, as `likeness recipes` lists them, `RECIPE.py`, either with
+            `:VARIANT`, or a Recipe.
+        data: the folder of the data set.
+        out: the folder of the run, with checkpoints and a log.
+        settings: changes of the recipe as on the command line, such as "optim.lr=0.05".
+        resume: whether to go on from the last checkpoint in `out`.
+
+    Returns:
+        The trained model: the best where a metric is watched, otherwise the last.
+
+    Raises:
+        ValueError: anything wrong with recipe, settings, data or folder, before the first step.
+
+    Example:
+        >>> import likeness
+        >>> few = ["schedule.steps=2", "schedule.warmup_steps=0", "schedule.eval_every=0"]
+        >>> few += ["sampling.batch_size=4", "compute.threads=1"]
+        >>> likeness.train("speaker/folders", "voices", "runs/mine", settings=few).modality
+        'speaker'
+    """
+    from likeness.commands.recipes import located
+    from toolkit.training.recipe import Recipe, override
+    from toolkit.training.recipe import load as load_recipe
+    from toolkit.training.train import fit
+
+    loaded = recipe if isinstance(recipe, Recipe) else load_recipe(located(str(recipe)))[0]
+    fit(override(loaded, list(settings)), data=Path(data), out=Path(out), resume=resume)
+    return load(out)

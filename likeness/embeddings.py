@@ -1,0 +1,81 @@
+"""Embeddings as the front door gives them: they can be saved and become a table."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from eval import types
+from eval.formats.embeddings import read, write
+
+
+class Embeddings(types.Embeddings):
+    """Raw embeddings of N items: the norm carries quality and is kept.
+
+    Attributes:
+        ids: N distinct names.
+        matrix: (N, D) float32, finite.
+        meta: texts that travel with a file: the model's digest, its modality and similarity.
+
+    Raises:
+        ValueError: a wrong shape, repeated ids, or rows that are not finite.
+
+    Example:
+        >>> embeddings = Embeddings(("ann", "bob"), [[3, 4], [0, 2]])
+        >>> len(embeddings), embeddings.norms.tolist()
+        (2, [5.0, 2.0])
+    """
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the embeddings to a file, whole or not at all.
+
+        Args:
+            path: where to write. The ending chooses the format: .npz, .ark (with .scp), .parquet,
+                .h5, or .lance for a LanceDB table.
+
+        Raises:
+            ValueError: another ending, or ids that the format cannot hold.
+            ImportError: names the extra to install.
+
+        Example:
+            >>> Embeddings(("ann",), [[3, 4]]).save("ann.npz")
+            >>> read_embeddings("ann.npz").matrix.tolist()
+            [[3.0, 4.0]]
+        """
+        write(Path(path), self)
+
+    def to_frame(self) -> Any:
+        """Give a pandas DataFrame of N rows, with `id`, `norm` and the columns 0 to D - 1.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise ImportError(
+                "to_frame() needs pandas, which is not installed: pip install pandas"
+            ) from None
+        frame = pandas.DataFrame(self.matrix)
+        frame.insert(0, "norm", self.norms)
+        frame.insert(0, "id", list(self.ids))
+        return frame
+
+
+def read_embeddings(path: str | PathLike[str]) -> Embeddings:
+    """Read embeddings from a file.
+
+    Args:
+        path: an .npz, .ark, .scp, .parquet or .h5 file, or a LanceDB table.
+
+    Returns:
+        The embeddings. The float32 numbers of a file come back bit for bit.
+
+    Raises:
+        FileNotFoundError: the file does not exist.
+        ValueError: the file is of another kind, or damaged.
+        ImportError: names the extra to install.
+    """
+    stored = read(Path(path))
+    return Embeddings(stored.ids, stored.matrix, stored.meta)
