@@ -40,13 +40,22 @@ def evaluate_files(
     num_resamples: int = 0,
     json_file: Path | None = None,
 ) -> str:
-    """1:1 of the pack ROOT from face features, by each preset (name -> switches): the table as
-    text, a column for each file and preset.
+    """1:1 of an IJB pack from features of its faces.
 
-    features: files of `likeness embed --ijb`, or any embeddings whose ids are the faces' names.
-    num_resamples: draws of the interval over subjects, which templates have by the 1:N lists.
-    json_file: results in the schema of docs/protocols.md. Errors: those of eval.protocols.ijb and
-    eval.protocols.ijb_files.
+    Args:
+        features: Files of `likeness embed --ijb`, or any embeddings whose ids are the names of the
+            faces.
+        root: The folder of the pack.
+        presets: Name -> switches. The table has a column for each file and preset.
+        fars: False-accept rates, one TAR for each.
+        num_resamples: Draws of the interval over subjects, whom the 1:N lists name.
+        json_file: Results in the schema of docs/protocols.md.
+
+    Returns:
+        The table as text.
+
+    Raises:
+        ValueError, KeyError: As in `eval.protocols.ijb` and `eval.protocols.ijb_files`.
     """
     files = meta_files(root)
     results: list[Result] = []
@@ -86,9 +95,17 @@ def identify_files(
     settings: IdentificationSettings | None = None,
     json_file: Path | None = None,
 ) -> str:
-    """1:N of the pack ROOT from face features: a table for each preset (name -> switches).
+    """1:N of an IJB pack from features of its faces: a table for each preset.
 
-    As `evaluate_files`; ValueError: no gallery lists.
+    Args:
+        features: As in `evaluate_files`; so are `root`, `presets` and `json_file`.
+        settings: What is measured; similarity and protocol are those of the switches.
+
+    Returns:
+        The tables as text.
+
+    Raises:
+        ValueError: The pack has no gallery lists; and as `evaluate_files`.
     """
     files = meta_files(root)
     if not files.galleries:

@@ -107,7 +107,7 @@ def test_every_command_can_be_pasted(
         "--embeddings",
         str(made.embeddings[1]),
     ]
-    assert shlex.split(asked["command"]) == [
+    assert shlex.split(asked["page"].command) == [
         "likeness",
         "evaluate",
         *files,
