@@ -71,7 +71,7 @@ from modalities.speaker import audio, birdsong
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.statistics import OrderStatistics
 from toolkit.losses.margin import ArcFace
-from toolkit.training.recipe import Recipe
+from toolkit.training.recipe import Recipe, Verification
 
 RECIPES = {
     "arcface": Recipe(
@@ -80,9 +80,10 @@ RECIPES = {
         backbone=partial(OrderStatistics, dim=16),
         loss=partial(ArcFace, margin=0.2, scale=16.0),
         items=partial(birdsong.items, split="train"),
-        trials=partial(birdsong.trials, split="test"),
         read=audio.read,
-        metrics={"eer": eer},
+        measure=Verification(
+            trials=partial(birdsong.trials, split="test"), metrics={"eer": eer}
+        ),
     )
 }
 '''

@@ -72,13 +72,14 @@ def parts_of(recipe: Recipe) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
 
     def look(value: Any, name: str) -> None:
-        if isinstance(value, dict) and set(value) == {"call", "args"}:
-            found[name] = value
-            for key, one in value["args"].items():
-                look(one, f"{name}.{key}")
+        if isinstance(value, dict):
+            if set(value) == {"call", "args"}:
+                found[name] = value
+                value = value["args"]
+            for key, one in value.items():
+                look(one, f"{name}.{key}" if name else key)
 
-    for name, value in describe(recipe).items():
-        look(value, name)
+    look(describe(recipe), "")
     return found
 
 
