@@ -108,9 +108,8 @@ class Hyperbolic(nn.Module):
         c = self.c
         h = project(exp_map(z, c), c)
         if self.riemannian:
-            h = _ScaleGrad.apply(
-                h, (1 - c * h.detach().square().sum(dim=1, keepdim=True)).square() / 4
-            )  # type: ignore[no-untyped-call]
+            factor = (1 - c * h.detach().square().sum(dim=1, keepdim=True)).square() / 4
+            h = _ScaleGrad.apply(h, factor)  # type: ignore[no-untyped-call]
         p = exp_map(self.proxies.to(z.dtype), c)
         p = p if self.epsilon else project(p, c)
         normals = self.normals.to(z.dtype)

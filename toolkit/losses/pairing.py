@@ -130,7 +130,8 @@ class _Distance(torch.autograd.Function):
         weight = 2.0 * grad if ctx.squared else torch.where(distance > 0, grad / distance, 0.0)
         close = weight[row, column]
         weight[row, column] = 0.0
-        grad_a = grad_b = None
+        grad_a: Tensor | None = None
+        grad_b: Tensor | None = None
         if ctx.needs_input_grad[0]:
             grad_a = torch.addmm(weight.sum(1)[:, None] * a, weight, b, alpha=-1.0)
         if ctx.needs_input_grad[1]:  # it is as large as a bank

@@ -206,7 +206,9 @@ class VMF(nn.Module):
         """
         nu, w = z * self.alpha.to(z.dtype), self.proxies.to(z.dtype)
         beta = self.tau.to(z.dtype).exp()
-        draws = self._draws(nu) if samples is None else self._given(samples.to(z.dtype))
+        draws: tuple[Tensor, Tensor, Tensor] = (
+            self._draws(nu) if samples is None else self._given(samples.to(z.dtype))
+        )
         if is_sharded():  # not blockwise: (S, B, c) is made
             logits = bound_logits(*draws, w, beta, self.dim, self.method)
             bound, own_w = class_logsumexp(logits.flatten(0, 1)).mean(), class_rows(w, y)
