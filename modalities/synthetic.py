@@ -1,14 +1,14 @@
 """Seeded speech-like voices of any number: the demo and every recipe's smoke test run on them.
 
-No recordings, no download.
+There are no recordings, and nothing is downloaded.
 
-Source and filter, after D. H. Klatt, "Software for a cascade/parallel formant synthesizer" (JASA
-1980): a glottal pulse train and aspiration noise through a cascade of moving formant resonators,
-plus frication noise. A speaker has a vocal tract length, formant offsets and bandwidths, a pitch
-with its range, an open quotient, a spectral tilt, breathiness, a rate of speech and sibilants of
-its own. What is said (random syllables), prosody, level and channel change with every utterance,
-the channel most from one session to the other (even and odd utterances). So the long-term spectrum
-is a poor cue, and a trained network does better.
+A voice is made of a source and a filter, after D. H. Klatt, "Software for a cascade/parallel
+formant synthesizer" (JASA 1980): a glottal pulse train and aspiration noise go through a cascade of
+moving formant resonators, and frication noise is added. A speaker has a vocal tract length, formant
+offsets and bandwidths, a pitch with its range, an open quotient, a spectral tilt, breathiness, a
+rate of speech and sibilants of its own. The words (random syllables), prosody, level and channel
+change with every utterance, the channel most from one session to the other (even and odd
+utterances). So the long-term spectrum is a poor cue, and a trained network does better.
 """
 
 from __future__ import annotations
@@ -27,12 +27,20 @@ from toolkit.console import track
 Wave = NDArray[np.float32]
 Floats = NDArray[np.float64]
 
-_HOP_SECONDS = 0.008  # the formants move in steps of this
+_HOP_SECONDS = 0.008  # the step in which the formants move
 
 
 class Phone(NamedTuple):
-    """formants: F1 to F3 in Hz of an average man. voice, breath, hiss: amplitudes of pulses,
-    aspiration and frication. hiss_hz: centre of the frication.
+    """One sound of speech.
+
+    Attributes:
+        formants: F1 to F3 in Hz of an average man.
+        seconds: Its duration in seconds.
+        voice: The amplitude of the pulses.
+        breath: The amplitude of the aspiration.
+        hiss: The amplitude of the frication.
+        hiss_hz: The centre of the frication in Hz.
+        damping: What multiplies the bandwidths: nasals are damped.
     """
 
     formants: tuple[float, float, float]
@@ -41,7 +49,7 @@ class Phone(NamedTuple):
     breath: float = 0.0
     hiss: float = 0.0
     hiss_hz: float = 4000.0
-    damping: float = 1.0  # multiplies the bandwidths: nasals are damped
+    damping: float = 1.0
 
 
 # Vowels: Peterson and Barney (1952), averages of men. Consonants: Klatt (1980), rounded.
@@ -97,7 +105,7 @@ _PAUSE = Phone((500, 1500, 2500), 0.12, voice=0.0)
 class Speaker:
     """What stays the same over a speaker's utterances.
 
-    Frequencies in Hz, pitch range and slides in octaves.
+    Frequencies are in Hz, the pitch range and slides in octaves.
     """
 
     pitch_hz: float
@@ -114,8 +122,14 @@ class Speaker:
 
 
 def speaker_traits(speaker: int, *, seed: int = 0) -> Speaker:
-    """Draw the traits of speaker number `speaker`, half of them with the shorter tract and higher
-    pitch of women.
+    """Draw the traits of a speaker; half of them have the shorter tract and higher pitch of women.
+
+    Args:
+        speaker: The number of the speaker.
+        seed: The seed of all speakers.
+
+    Returns:
+        The traits, the same for the same arguments.
     """
     rng = np.random.default_rng([seed, speaker, 1])
     high = bool(rng.integers(2))
@@ -143,15 +157,30 @@ def voice(
     seconds: tuple[float, float] = (1.5, 3.0),
     rate_hz: int = 16_000,
 ) -> Wave:
-    """One utterance (samples,) in (-1, 1), a pure function of its arguments; its duration is drawn
-    uniformly from `seconds`.
+    """Synthesise one utterance, which is a pure function of its arguments.
 
-    ValueError for negative numbers, seconds below 0.3 or out of order, and rates below 8000 Hz.
+    Args:
+        speaker: The number of the speaker, from 0.
+        utterance: The number of the utterance, from 0. Even and odd ones are two sessions.
+        seed: The seed of all speakers, from 0.
+        seconds: The shortest and the longest duration, which is drawn uniformly.
+        rate_hz: The rate of the wave in Hz, at least 8000.
+
+    Returns:
+        (samples,) float32 in (-1, 1).
+
+    Raises:
+        ValueError: A number is negative, seconds are below 0.3 or out of order, or the rate is too
+            low.
+
+    Example:
+        >>> voice(0, 0, seconds=(0.3, 0.3)).shape
+        (4800,)
     """
     if min(speaker, utterance, seed) < 0:
         raise ValueError(
-            f"voice: speaker {speaker}, utterance {utterance}, seed {seed}; numbers from 0 are "
-            "allowed"
+            f"voice: speaker is {speaker}, utterance {utterance} and seed {seed}; numbers from 0 "
+            "are allowed"
         )
     if not 0.3 <= seconds[0] <= seconds[1]:
         raise ValueError(
@@ -194,8 +223,20 @@ def write_voices(
     seconds: tuple[float, float] = (1.5, 3.0),
     rate_hz: int = 16_000,
 ) -> None:
-    """Write folder/spk000/utt00.flac and so on (16-bit), the same for the same arguments; existing
-    files are replaced. Many files show a progress bar.
+    """Write folder/spk000/utt00.flac and so on (16-bit), the same for the same arguments.
+
+    Existing files are replaced. Many files show a progress bar.
+
+    Args:
+        folder: The folder to write to.
+        num_speakers: How many speakers there are, at least 1.
+        num_utterances: How many utterances each of them has, at least 1.
+        seed: The seed of all speakers.
+        seconds: The shortest and the longest duration.
+        rate_hz: The rate of the files in Hz.
+
+    Raises:
+        ValueError: There are no speakers or no utterances, or voice() refuses an argument.
     """
     if num_speakers < 1 or num_utterances < 1:
         raise ValueError(
@@ -206,15 +247,16 @@ def write_voices(
     for speaker in track(
         range(num_speakers), "Synthesising voices", show=num_speakers * num_utterances >= 100
     ):
-        where = folder / f"spk{speaker:03d}"
-        where.mkdir(parents=True, exist_ok=True)
+        speaker_folder = folder / f"spk{speaker:03d}"
+        speaker_folder.mkdir(parents=True, exist_ok=True)
         for utterance in range(num_utterances):
             wave = voice(speaker, utterance, seed=seed, seconds=seconds, rate_hz=rate_hz)
-            soundfile.write(where / f"utt{utterance:02d}.flac", wave, rate_hz, subtype="PCM_16")
+            path = speaker_folder / f"utt{utterance:02d}.flac"
+            soundfile.write(path, wave, rate_hz, subtype="PCM_16")
 
 
 class _Tracks(NamedTuple):
-    """Control tracks, one value a frame; formants and bandwidths (frames, 5) in Hz."""
+    """Control tracks with one value a frame; formants and bandwidths are (frames, 5) in Hz."""
 
     formants: Floats
     bandwidths: Floats
@@ -226,12 +268,13 @@ class _Tracks(NamedTuple):
 def _say(
     who: Speaker, rng: np.random.Generator, seconds: float
 ) -> tuple[list[tuple[Phone, float]], Floats]:
-    """Random syllables, (phone, seconds) each, until the time is filled, and random accents for the
-    pitch.
+    """Draw random syllables, (phone, seconds) each, and accents for the pitch.
+
+    Syllables follow each other until the time is filled.
     """
-    said: list[tuple[Phone, float]] = [(_PAUSE, rng.uniform(0.02, 0.1) * min(1.0, seconds))]
+    phones: list[tuple[Phone, float]] = [(_PAUSE, rng.uniform(0.02, 0.1) * min(1.0, seconds))]
     syllables = 0
-    while not syllables or sum(length for _, length in said) < seconds - 0.1:
+    while not syllables or sum(length for _, length in phones) < seconds - 0.1:
         number = int(rng.integers(len(_VOWELS)))
         vowel = _VOWELS[number]
         f1, f2, f3 = (
@@ -243,37 +286,36 @@ def _say(
             vowel._replace(formants=(f1, f2, f3)),
         ]
         if rng.random() < 0.3:
-            syllable.append(_CONSONANTS[rng.integers(10)][0])  # no stop closes a syllable
-        said += [
+            # The first ten are no stops: a stop never closes a syllable.
+            syllable.append(_CONSONANTS[rng.integers(10)][0])
+        phones += [
             (phone, phone.seconds * float(np.exp(rng.normal(0.0, 0.2))) / who.tempo)
             for phone in syllable
         ]
         syllables += 1
         if rng.random() < 0.12:
-            said.append((_PAUSE, rng.uniform(0.05, 0.2)))
-    said.append((_PAUSE, seconds))  # cut to the duration
-    return said, rng.normal(0.0, 1.0, max(2, syllables))
+            phones.append((_PAUSE, rng.uniform(0.05, 0.2)))
+    phones.append((_PAUSE, seconds))  # the caller cuts this pause to the duration
+    return phones, rng.normal(0.0, 1.0, max(2, syllables))
 
 
 def _tracks(
     phones: list[tuple[Phone, float]], who: Speaker, frames: int, frame_seconds: float
 ) -> _Tracks:
-    """Piecewise constant targets, smoothed: formants over about 50 ms (coarticulation), amplitudes
-    over 25 ms.
+    """Compute piecewise constant targets and smooth them.
+
+    Formants are smoothed over about 50 ms (coarticulation), amplitudes over 25 ms.
     """
     ends = np.cumsum([length for _, length in phones])
     which = np.minimum(
         np.searchsorted(ends, (np.arange(frames) + 0.5) * frame_seconds, side="right"),
         len(phones) - 1,
     )
-    formants = (
-        np.array([(*phone.formants, 3300.0, 3900.0) for phone, _ in phones])[which]
-        * who.formant_scale
-    )
+    targets = np.array([(*phone.formants, 3300.0, 3900.0) for phone, _ in phones])
+    formants = targets[which] * who.formant_scale
     damping = np.array([phone.damping for phone, _ in phones])[which]
-    bandwidths = (
-        np.array([60.0, 90.0, 140.0, 220.0, 280.0]) * who.bandwidth_scale * damping[:, None]
-    )
+    bandwidths_hz = np.array([60.0, 90.0, 140.0, 220.0, 280.0])
+    bandwidths = bandwidths_hz * who.bandwidth_scale * damping[:, None]
 
     def smooth(values: Floats, width: int) -> Floats:
         kernel = np.hanning(width + 2)[1:-1]
@@ -281,16 +323,18 @@ def _tracks(
         smoothed: Floats = signal.convolve(padded, (kernel / kernel.sum())[:, None], mode="valid")
         return smoothed
 
-    levels = smooth(
-        np.array([(phone.voice, phone.breath, phone.hiss) for phone, _ in phones])[which], 3
-    )
+    amplitudes = np.array([(phone.voice, phone.breath, phone.hiss) for phone, _ in phones])
+    levels = smooth(amplitudes[which], 3)
     return _Tracks(
         smooth(formants, 7), smooth(bandwidths, 7), levels[:, 0], levels[:, 1], levels[:, 2]
     )
 
 
 def _pitch(who: Speaker, rng: np.random.Generator, accents: Floats) -> Floats:
-    """(frames,) Hz: declination, accents, slow drift; each utterance at its own register."""
+    """Compute the pitch (frames,) in Hz from declination, accents and slow drift.
+
+    Each utterance has its own register.
+    """
     frames = len(accents)
     drift = signal.lfilter([0.05], [1.0, -0.95], rng.standard_normal(frames))
     octaves = (
@@ -302,8 +346,10 @@ def _pitch(who: Speaker, rng: np.random.Generator, accents: Floats) -> Floats:
 
 
 def _glottis(cycles_per_sample: Floats, who: Speaker, rng: np.random.Generator) -> Floats:
-    """(samples,) the derivative of Rosenberg's glottal flow a t^2 - b t^3 over the open part of
-    each cycle, with jitter, shimmer and tilt; unit power.
+    """Compute the source (samples,), which has unit power.
+
+    It is the derivative of Rosenberg's glottal flow a t^2 - b t^3 over the open part of each cycle,
+    with jitter, shimmer and tilt.
     """
     samples = len(cycles_per_sample)
     wobble = signal.lfilter([0.02], [1.0, -0.98], rng.standard_normal(samples))
@@ -318,8 +364,9 @@ def _glottis(cycles_per_sample: Floats, who: Speaker, rng: np.random.Generator) 
 
 
 def _cascade(source: Floats, tracks: _Tracks, hop: int, rate_hz: int) -> Floats:
-    """(samples,) the source through five digital resonators whose coefficients move every hop, the
-    state carried over (Klatt 1980, eq. 1 and 2).
+    """Send the source (samples,) through five digital resonators whose coefficients move every hop.
+
+    The state is carried over (Klatt 1980, eq. 1 and 2).
     """
     formants = np.minimum(tracks.formants, 0.46 * rate_hz)
     radius = np.exp(-np.pi * tracks.bandwidths / rate_hz)
@@ -343,8 +390,9 @@ def _frication(
     hop: int,
     rate_hz: int,
 ) -> Floats:
-    """(samples,) noise through one broad resonance per hissing phone, added beside the cascade as
-    the constriction lies at the front of the mouth.
+    """Compute noise (samples,) through one broad resonance per hissing phone.
+
+    It is added beside the cascade, because the constriction lies at the front of the mouth.
     """
     hissing = np.zeros_like(level)
     end = 0.0
@@ -373,19 +421,21 @@ def _frication(
 def _channel(
     spoken: Floats, session: np.random.Generator, rng: np.random.Generator, rate_hz: int
 ) -> Wave:
-    """The recording: tilt, a broad resonance of the room or microphone, noise floor and level;
-    drawn for the session, varied a little by utterance.
+    """Record what was spoken by a channel.
+
+    The channel is drawn for the session and varies a little by utterance. It has a tilt, a broad
+    resonance of the room or microphone, a noise floor and a level.
     """
     tilt = session.uniform(-0.45, 0.45) + rng.normal(0.0, 0.05)
     centre, boost = session.uniform(300.0, 0.4 * rate_hz), session.uniform(-0.5, 1.0)
-    heard = signal.lfilter([1.0, tilt], [1.0], spoken)
+    received = signal.lfilter([1.0, tilt], [1.0], spoken)
     peak = signal.iirpeak(centre, 1.5, fs=rate_hz)
-    heard = heard + boost * signal.lfilter(*peak, heard)
+    received = received + boost * signal.lfilter(*peak, received)
     snr_db = session.uniform(20.0, 35.0) + rng.normal(0.0, 2.0)
     noise = signal.lfilter(
-        [1.0], [1.0, -session.uniform(0.0, 0.9)], rng.standard_normal(len(heard))
+        [1.0], [1.0, -session.uniform(0.0, 0.9)], rng.standard_normal(len(received))
     )
-    heard += noise * np.sqrt(np.mean(heard**2) / np.mean(noise**2) * 10 ** (-snr_db / 10))
+    received += noise * np.sqrt(np.mean(received**2) / np.mean(noise**2) * 10 ** (-snr_db / 10))
     peak_level = 10 ** (rng.uniform(-16.0, -3.0) / 20)
-    recorded: Wave = (heard * (peak_level / np.abs(heard).max())).astype(np.float32)
+    recorded: Wave = (received * (peak_level / np.abs(received).max())).astype(np.float32)
     return recorded

@@ -1,13 +1,14 @@
-"""Seeded characters of made-up alphabets, of any number, as Omniglot has real ones: the demo and
-every recipe's smoke test run on them. No download.
+"""Seeded characters of made-up alphabets, of any number, as Omniglot has real ones.
 
-After the generative model of Lake et al., "Human-level concept learning through probabilistic
-program induction" (Science 2015), much reduced: an alphabet has a style (how many strokes, how
-curved, how often straight or closed, whether they begin on a grid); a character is a few strokes,
-smooth curves through control points; a drawer moves the points a little, slants, turns and scales
-the whole, and holds a pen of some width. Neither a drawer's hand nor the place of the ink says
-which character it is, so that pixels alone do better than chance and far worse than a trained
-network.
+The demo and every recipe's smoke test run on them, and nothing is downloaded.
+
+They follow the generative model of Lake et al., "Human-level concept learning through probabilistic
+program induction" (Science 2015), much reduced. An alphabet has a style: how many strokes its
+characters have, how curved they are, how often they are straight or closed, whether they begin on a
+grid. A character is a few strokes, which are smooth curves through control points. A drawer moves
+the points a little, slants, turns and scales the whole, and holds a pen of some width. Neither a
+drawer's hand nor the place of the ink tells the character, so that pixels alone do better than
+chance and far worse than a trained network.
 """
 
 from __future__ import annotations
@@ -23,22 +24,28 @@ from toolkit.console import track
 Pixels = NDArray[np.uint8]
 Points = NDArray[np.float64]
 
-_FINE = 16  # cv2 draws at fractions of a pixel of 1 / 16
-_SHIFT = 4
-_PER_SEGMENT = 8  # line segments between two control points
+_FINE = 16  # OpenCV draws at fractions of a pixel of 1 / 16
+_SHIFT = 4  # the same as a power of two
+_PER_SEGMENT = 8  # the line segments between two control points
 
 
 def strokes(alphabet: int, character: int, *, seed: int = 0) -> list[Points]:
-    """The control points (n, 2) of a character's strokes as its alphabet has it, within -1 to 1, x
-    to the right and y down. The same for the same arguments.
+    """Return the control points of a character's strokes as its alphabet has it.
+
+    Args:
+        alphabet: The number of the alphabet.
+        character: The number of the character in its alphabet.
+        seed: The seed of all alphabets.
+
+    Returns:
+        (n, 2) points for each stroke, within -1 to 1, x to the right and y down. They are the same
+            for
+        the same arguments.
     """
     style = np.random.default_rng((seed, alphabet, 0))
     fewest, extra = int(style.integers(1, 3)), int(style.integers(1, 4))
-    straight, closed, gridded = (
-        style.uniform(0.0, 0.7),
-        style.uniform(0.0, 0.25),
-        style.random() < 0.5,
-    )
+    straight, closed = style.uniform(0.0, 0.7), style.uniform(0.0, 0.25)
+    gridded = style.random() < 0.5
     reach, corners = style.uniform(0.5, 1.0), int(style.integers(3, 6))
     rng = np.random.default_rng((seed, alphabet, 1, character))
     drawn: list[Points] = []
@@ -46,14 +53,14 @@ def strokes(alphabet: int, character: int, *, seed: int = 0) -> list[Points]:
         start = rng.uniform(-0.8, 0.8, 2)
         if gridded:
             start = np.round(start * 1.5) / 1.5
-        if drawn and rng.random() < 0.6:  # most strokes begin on another
+        # Most strokes begin on another one.
+        if drawn and rng.random() < 0.6:
             touched = drawn[rng.integers(len(drawn))]
             start = touched[rng.integers(len(touched))]
         if rng.random() < closed:
             angles = np.linspace(0.0, 2 * np.pi, 7) + rng.uniform(0, 2 * np.pi)
-            points = start + rng.uniform(0.15, 0.45, 2) * np.column_stack(
-                (np.cos(angles), np.sin(angles))
-            )
+            circle = np.column_stack((np.cos(angles), np.sin(angles)))
+            points = start + rng.uniform(0.15, 0.45, 2) * circle
         elif rng.random() < straight:
             points = start + np.outer([0.0, 0.5, 1.0], rng.uniform(-1.4, 1.4, 2) * reach)
         else:
@@ -65,26 +72,35 @@ def strokes(alphabet: int, character: int, *, seed: int = 0) -> list[Points]:
 
 
 def glyph(alphabet: int, character: int, drawer: int, *, seed: int = 0, size: int = 105) -> Pixels:
-    """(size, size) uint8, ink 255 on 0: one character as one drawer writes it.
+    """Draw one character as one drawer writes it, with ink 255 on 0.
 
-    The same for the same arguments; ValueError for a size below 8 or above 4096.
+    Args:
+        alphabet: The number of the alphabet.
+        character: The number of the character in its alphabet.
+        drawer: The number of the drawer.
+        seed: The seed of all alphabets and drawers.
+        size: The height and width in pixels, 8 to 4096.
 
-    >>> glyph(0, 0, 0, size=28).shape
-    (28, 28)
+    Returns:
+        (size, size) uint8, the same for the same arguments.
+
+    Raises:
+        ValueError: The size is out of range.
+
+    Example:
+        >>> glyph(0, 0, 0, size=28).shape
+        (28, 28)
     """
     if not 8 <= size <= 4096:
         raise ValueError(
             f"glyph: size is {size}; 8 to 4096 pixels are allowed, 105 is Omniglot's and 28 MNIST's"
         )
-    hand = np.random.default_rng((seed, 2, drawer))  # what a drawer does to all characters
+    hand = np.random.default_rng((seed, 2, drawer))  # what a drawer does to every character
     slant, pen = hand.uniform(-0.3, 0.3), hand.uniform(0.02, 0.04)
     rng = np.random.default_rng((seed, 3, alphabet, character, drawer))
     angle, stretch = rng.normal(0.0, 0.15), rng.uniform(0.5, 0.75, 2)
-    turn = (
-        np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-        @ np.array([[1.0, slant], [0.0, 1.0]])
-        * stretch
-    )
+    rotation = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    turn = rotation @ np.array([[1.0, slant], [0.0, 1.0]]) * stretch
     moved = rng.uniform(-0.18, 0.18, 2)
     pixels = np.zeros((size, size), dtype=np.uint8)
     width = max(1, round(pen * size * rng.uniform(0.85, 1.15)))
@@ -105,17 +121,29 @@ def write_glyphs(
     size: int = 105,
     by_alphabet: bool = False,
 ) -> None:
-    """Write folder/alphabet00_character00/drawer00.png and so on (grey), the same for the same
-    arguments; existing files are replaced.
+    """Write folder/alphabet00_character00/drawer00.png and so on, in grey.
 
-    One folder is one class, as modalities.image.folders reads them. by_alphabet: Omniglot's layout
-    and levels (ink 0 on 255), folder/alphabet00/character00/ drawer00.png, as
-    modalities.image.omniglot reads images_background. Many files show a progress bar. ValueError
-    for counts below 1.
+    The files are the same for the same arguments. One folder is one class, as
+    modalities.image.folders reads them. Existing files are replaced. Many files show a progress
+    bar.
+
+    Args:
+        folder: The folder to write to.
+        num_alphabets: How many alphabets there are, at least 1.
+        num_characters: How many characters each alphabet has, at least 1.
+        num_drawers: How many drawers write each character, at least 1.
+        seed: The seed of all alphabets and drawers.
+        size: The height and width in pixels.
+        by_alphabet: Whether to write Omniglot's layout and levels (ink 0 on 255):
+            folder/alphabet00/character00/drawer00.png, as modalities.image.omniglot reads
+            images_background.
+
+    Raises:
+        ValueError: A count is below 1, or glyph() refuses the size.
     """
     if min(num_alphabets, num_characters, num_drawers) < 1:
         raise ValueError(
-            f"write_glyphs: {num_alphabets} alphabets of {num_characters} characters by "
+            f"write_glyphs: there are {num_alphabets} alphabets of {num_characters} characters by "
             f"{num_drawers} drawers; at least 1 of each is needed"
         )
     folder, total = Path(folder), num_alphabets * num_characters * num_drawers
@@ -127,21 +155,15 @@ def write_glyphs(
         (folder / name).mkdir(parents=True, exist_ok=True)
         for drawer in range(num_drawers):
             drawn = glyph(alphabet, character, drawer, seed=seed, size=size)
-            path = folder / name / f"drawer{drawer:02d}.png"
-            path.write_bytes(
-                cv2.imencode(".png", 255 - drawn if by_alphabet else drawn)[1].tobytes()
-            )
+            encoded = cv2.imencode(".png", 255 - drawn if by_alphabet else drawn)[1]
+            (folder / name / f"drawer{drawer:02d}.png").write_bytes(encoded.tobytes())
 
 
 def _smooth(points: Points) -> Points:
-    """(n, 2) control points -> (m, 2) points of the Catmull-Rom curve through them."""
+    """Compute the Catmull-Rom curve (m, 2) through control points (n, 2)."""
     padded = np.vstack((2 * points[0] - points[1], points, 2 * points[-1] - points[-2]))
-    before, start, end, after = (
-        padded[:-3, None],
-        padded[1:-2, None],
-        padded[2:-1, None],
-        padded[3:, None],
-    )
+    before, start = padded[:-3, None], padded[1:-2, None]
+    end, after = padded[2:-1, None], padded[3:, None]
     t = np.linspace(0.0, 1.0, _PER_SEGMENT, endpoint=False)[None, :, None]
     curve = start + 0.5 * t * (
         end

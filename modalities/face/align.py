@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, NamedTuple, get_args
@@ -376,6 +376,19 @@ def align_folder(
     """
     check(size, width, choose)
     root, out = Path(root), Path(out)
+    targets = _targets(root, out, suffix)
+    model = load_detector(detector, min_score=min_score)
+    align_image = partial(align_one, model, size=size, width=width, choose=choose)
+    out.mkdir(parents=True, exist_ok=True)
+    result = _align_all(targets, out / "several.tsv", align_image, progress)
+    with atomic_path(out / "failures.tsv") as temporary:
+        lines = [f"{bad.id}\t{' '.join(bad.reason.split())}\n" for bad in result.failures]
+        temporary.write_text("".join(lines), encoding="utf-8")
+    return result
+
+
+def _targets(root: Path, out: Path, suffix: str) -> list[tuple[Item, Path]]:
+    """List the images below root with the paths that their crops get."""
     if not root.is_dir():
         raise FileNotFoundError(f"{root}: no such folder; one with images is needed")
     if out.resolve().is_relative_to(root.resolve()):
@@ -388,20 +401,25 @@ def align_folder(
     items = find_images(root)
     targets = [out / Path(item.id).with_suffix(suffix) for item in items]
     _refuse_shared_names(root, items, targets)
-    model = load_detector(detector, min_score=min_score)
+    return list(zip(items, targets, strict=True))
+
+
+def _align_all(
+    targets: Sequence[tuple[Item, Path]],
+    several_path: Path,
+    align_image: Callable[[Pixels], tuple[Pixels, int]],
+    progress: bool,
+) -> Aligned:
+    """Write the crops that are not there yet, and keep the list of images with several faces."""
     result = Aligned([], [], [])
-    out.mkdir(parents=True, exist_ok=True)
-    counted = _read_several(out / "several.tsv")
+    counted = _read_several(several_path)
     # Writing the file again drops half a line at its end, which the next line would lengthen.
-    _write_several(out / "several.tsv", counted)
-    pairs = list(zip(items, targets, strict=True))
-    with (out / "several.tsv").open("a", encoding="utf-8", errors="surrogateescape") as several:
-        for item, target in track(pairs, "aligning", show=progress):
+    _write_several(several_path, counted)
+    with several_path.open("a", encoding="utf-8", errors="surrogateescape") as several:
+        for item, target in track(targets, "aligning", show=progress):
             if not target.is_file():
                 try:
-                    aligned, num_faces = align_one(
-                        model, decode(item), size=size, width=width, choose=choose
-                    )
+                    aligned, num_faces = align_image(decode(item))
                 except ValueError as error:
                     result.failures.append(Bad(item.id, str(error)))
                     continue
@@ -413,15 +431,12 @@ def align_folder(
                     several.flush()
                 target.parent.mkdir(parents=True, exist_ok=True)
                 part = target.with_name(f".{target.name}.part")
-                part.write_bytes(encode(aligned, suffix))
+                part.write_bytes(encode(aligned, target.suffix))
                 part.replace(target)
             if counted.get(item.id, 1) > 1:
                 result.several.append(item.id)
             result.done.append(Item(item.id, target, item.label))
-    _write_several(out / "several.tsv", counted)
-    with atomic_path(out / "failures.tsv") as temporary:
-        lines = [f"{bad.id}\t{' '.join(bad.reason.split())}\n" for bad in result.failures]
-        temporary.write_text("".join(lines), encoding="utf-8")
+    _write_several(several_path, counted)
     return result
 
 

@@ -49,7 +49,7 @@ def read(item: Item, *, size: tuple[int, int] = (112, 112), fit: Fit = "exact") 
             height, width = pixels.shape[:2]
             raise BadImage(
                 f"{item.name}: the image has {height} x {width} pixels, but {size[0]} x {size[1]} "
-                "are needed; align it (modalities.face.align), or choose another fit"
+                "are wanted; align it (modalities.face.align), or choose another fit"
             )
         pixels = _resize(pixels, size) if fit == "resize" else _pad(pixels, size)
     return to_floats(pixels)

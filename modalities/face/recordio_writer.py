@@ -1,4 +1,4 @@
-"""Images written as MXNet RecordIO in the layout of InsightFace's training sets."""
+"""Writing images as MXNet RecordIO, in the layout of InsightFace's training sets."""
 
 from __future__ import annotations
 
@@ -24,13 +24,24 @@ def write(
     name: str = "train",
     size: tuple[int, int] = (112, 112),
 ) -> Path:
-    """Writes NAME.rec, NAME.idx and `property` in InsightFace's layout, the images as they are, and
-    returns the .rec file.
+    """Write NAME.rec, NAME.idx and `property` in InsightFace's layout, with the images as they are.
 
-    Classes are numbered by sorted label; images take the keys 1, 2, ... class by class, then the
-    identities follow, and record 0 is written last. size: what `property` states. `property` is
-    written as InsightFace's loaders expect it: "num_classes,height,width".
-    ValueError: unlabelled items, repeated ids, an empty image; nothing is left behind.
+    Classes are numbered by sorted label. Images take the keys 1, 2, ... class by class, then the
+    identities follow, and record 0 is written last. `property` is written as InsightFace's loaders
+    expect it: "num_classes,height,width". Where the writing fails, nothing is left behind.
+
+    Args:
+        items: The labelled images.
+        folder: The folder to write to.
+        name: The name of the files.
+        size: The height and width that `property` states.
+
+    Returns:
+        The path of the .rec file.
+
+    Raises:
+        ValueError: Items are unlabelled, ids are repeated, an image is empty, or there are no
+            items.
     """
     items, folder = list(items), Path(folder)
     check_unique(items, "items")
@@ -38,13 +49,12 @@ def write(
     if not items:
         raise ValueError("there are no items to write")
     order = np.argsort(numbers, kind="stable").tolist()
-    ends = (
-        np.cumsum(np.bincount(numbers, minlength=len(names))) + 1
-    )  # key after the last image of each class
+    # The key that follows the last image of each class.
+    ends = np.cumsum(np.bincount(numbers, minlength=len(names))) + 1
     if len(items) + len(names) + 1 >= EXACT:
         warnings.warn(
-            f"{len(items)} images: the keys in record 0 pass 2^24 and are rounded to float32; "
-            "Likeness does not need them, others may",
+            f"with {len(items)} images the keys in record 0 pass 2^24 and are rounded to float32; "
+            "Likeness does not need these keys, but other readers may",
             stacklevel=2,
         )
     folder.mkdir(parents=True, exist_ok=True)
@@ -57,7 +67,9 @@ def write(
         for key, place in enumerate(order, 1):
             image = encoded(items[place])
             if not image:
-                raise ValueError(f"{items[place].name}: empty; every record needs an image")
+                raise ValueError(
+                    f"{items[place].name}: the file is empty; every record needs an image"
+                )
             _write_record(rec, index, key, HEADER.pack(0, float(numbers[place]), key, 0) + image)
         first_identity = len(items) + 1
         for number, end in enumerate(ends.tolist()):
@@ -67,24 +79,25 @@ def write(
             )
         _write_record(rec, index, 0, _empty(0, 1, first_identity, first_identity + len(names)))
         for file in (index, rec):
-            file.flush()  # what a full disk refuses it refuses here
-        remove(
-            folder / f"{name}.idx"
-        )  # an old index may not stand beside the new images; without one they are gone through
+            file.flush()  # a full disk refuses here, while nothing is replaced yet
+        # An old index must not stand beside the new images. Without one they are gone through.
+        remove(folder / f"{name}.idx")
     with atomic_path(folder / "property") as temporary:
         temporary.write_text(f"{len(names)},{size[0]},{size[1]}\n", encoding="ascii")
     return folder / f"{name}.rec"
 
 
 def _empty(key: int, id2: int, begin: int, end: int) -> bytes:
+    """Make a record without an image, whose two labels are keys."""
     return HEADER.pack(2, 0.0, key, id2) + struct.pack("<ff", float(begin), float(end))
 
 
 def _write_record(rec: BinaryIO, index: TextIO, key: int, payload: bytes) -> None:
+    """Write a record, cut where its payload holds the magic, and its line of the index."""
     if len(payload) > MAX_PART:
         raise ValueError(
-            f"record {key}: {len(payload)} bytes; at most {MAX_PART} fit into a record; shrink the "
-            "image"
+            f"record {key}: the image and its header have {len(payload)} bytes; at most "
+            f"{MAX_PART} fit into a record; shrink the image"
         )
     index.write(f"{key}\t{rec.tell()}\n")
     begin = 0

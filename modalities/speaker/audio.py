@@ -269,7 +269,8 @@ def crop(wave: Wave, num_samples: int, rng: np.random.Generator) -> Wave:
     """
     if num_samples < 1 or len(wave) < 1:
         raise ValueError(
-            f"crop: {num_samples} samples wanted of a wave of {len(wave)}; both must be 1 or more"
+            f"crop: {num_samples} samples are to be cut from a wave of {len(wave)}; both numbers "
+            "must be 1 or more"
         )
     if len(wave) >= num_samples:
         start = int(rng.integers(len(wave) - num_samples + 1))

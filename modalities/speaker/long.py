@@ -70,24 +70,13 @@ def read(
         ValueError: crops and chunks are both set, or one of them is out of range.
     """
     _check(crops, crop_seconds, chunk_seconds, min_seconds)
-    streamed = (
-        chunk_seconds > 0
-        and item.span is None
-        and item.suffix not in AV_SUFFIXES
-        and os.path.isfile(item.path)
-    )
+    streamed = _is_streamed(item, chunk_seconds)
     if streamed:
         limits = max_seconds or MAX_SECONDS, max_values or MAX_VALUES
         parts = _stream(item, chunk_seconds, rate_hz, *limits)
     else:
-        whole = audio.read(
-            item,
-            rate_hz=rate_hz,
-            min_seconds=min_seconds,
-            max_seconds=max_seconds or audio.MAX_SECONDS,
-            max_values=max_values or audio.MAX_VALUES,
-        )
-        parts = iter([whole])
+        limits = max_seconds or audio.MAX_SECONDS, max_values or audio.MAX_VALUES
+        parts = _whole(item, rate_hz, min_seconds, *limits)
     if only_speech:
         parts = (vad.trim(part, rate_hz) for part in parts)
     shortest = math.ceil(min_seconds * rate_hz)
@@ -100,20 +89,46 @@ def read(
         used += 1
         if crops:
             yield from _windows(part, crops, round(crop_seconds * rate_hz))
-        elif streamed:
-            yield part
         else:
-            yield from _chunks(part, chunk_seconds * rate_hz)
-    if not used and only_speech:
-        raise BadAudio(
-            f"{item.name}: less than {min_seconds} s of speech by its energy; remove the file or "
-            "embed it with its pauses"
-        )
+            yield from _chunks(part, 0.0 if streamed else chunk_seconds * rate_hz)
     if not used:
-        raise BadAudio(
-            f"{item.name}: the audio is silent or too short; {min_seconds} s above "
-            f"{SILENCE_DBFS:.0f} dBFS are needed; remove the file"
+        raise BadAudio(f"{item.name}: {_nothing_left(only_speech, min_seconds)}")
+
+
+def _is_streamed(item: Item, chunk_seconds: float) -> bool:
+    """Return whether an item is a file of its own that libsndfile can read chunk by chunk."""
+    return (
+        chunk_seconds > 0
+        and item.span is None
+        and item.suffix not in AV_SUFFIXES
+        and os.path.isfile(item.path)
+    )
+
+
+def _whole(
+    item: Item, rate_hz: int, min_seconds: float, max_seconds: float, max_values: int
+) -> Iterator[Wave]:
+    """Yield the whole recording in one piece."""
+    yield audio.read(
+        item,
+        rate_hz=rate_hz,
+        min_seconds=min_seconds,
+        max_seconds=max_seconds,
+        max_values=max_values,
+    )
+
+
+def _nothing_left(only_speech: bool, min_seconds: float) -> str:
+    """Say why a recording gives no waves."""
+    if only_speech:
+        return (
+            f"less than {min_seconds} s of speech by its energy; remove the file or embed it with "
+            "its pauses"
         )
+    return (
+        f"the audio is silent or too short; {min_seconds} s above {SILENCE_DBFS:.0f} dBFS are "
+        "needed; remove the file"
+    )
 
 
 def _check(crops: int, crop_seconds: float, chunk_seconds: float, min_seconds: float) -> None:

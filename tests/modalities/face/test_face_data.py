@@ -212,7 +212,7 @@ def test_sets_as_they_come_are_told_apart(tmp_path: Path) -> None:
     assert (
         len(validation.trials(tmp_path, sets=("lfw",))[1]) == 2
     )  # pairs.txt is the list, whatever lies beside it
-    with pytest.raises(ValueError, match=r"2 lists .*'pairs_CALFW.txt', 'pairs_again.txt'"):
+    with pytest.raises(ValueError, match=r"2 lists .*pairs_CALFW.*pairs_again"):
         validation.trials(tmp_path, sets=("calfw",))
     (tmp_path / "none").mkdir()
     with pytest.raises(FileNotFoundError, match="no list of pairs"):

@@ -102,7 +102,7 @@ def test_python_2_and_old_encodings(tmp_path: Path) -> None:
         (tmp_path / "old.bin").write_bytes(pickle.dumps((blobs, SAME), protocol))
         with pytest.raises(
             ValueError,
-            match=rf"{1 if protocol == 0 else 8} of 8 images .* old encoding",
+            match=rf"{1 if protocol == 0 else 8} of 8 images",
         ):
             pickled.items(tmp_path / "old.bin")
         pickled.rewrite(tmp_path / "old.bin", tmp_path / "new.bin")

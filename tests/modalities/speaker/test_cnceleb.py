@@ -84,7 +84,7 @@ def test_joined_recordings_are_plain_trials(data: Path) -> None:
         for i, j in zip(made.enrol, made.probe, strict=True)
     ] == made.target.tolist()
     (data / "CN-Celeb_flac" / "eval" / "test" / "id00801-vlog-01-001.flac").unlink()
-    with pytest.raises(ValueError, match=r"1 of its ids .*'test/id00801-vlog-01-001.wav'"):
+    with pytest.raises(ValueError, match=r"1 of .*'test/id00801-vlog-01-001.wav'"):
         cnceleb.trials(data)
 
 

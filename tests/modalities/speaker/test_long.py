@@ -201,5 +201,5 @@ def test_a_stream_that_was_cut_short_is_refused_at_its_end(tmp_path: Path) -> No
     soundfile.write(path, noise(20), RATE)
     assert len(list(long.read(Item("a", path), chunk_seconds=5))) == 4
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(BadAudio, match=r"a.mp3: .*cut short, \d+\.\d s of the 20.0 s"):
+    with pytest.raises(BadAudio, match=r"a.mp3: .*cut short, .* of the 20.0 s"):
         list(long.read(Item("a", path), chunk_seconds=5))

@@ -100,7 +100,7 @@ def test_merged_voxceleb2_is_split_by_its_metadata(tmp_path: Path) -> None:
         items(data, split="dev")
     with pytest.raises(
         ValueError,
-        match=r"1 VoxCeleb2 speakers .*'id00019'.*prepare voxceleb2",
+        match=r"1 VoxCeleb2 .*'id00019'.*prepare vox",
     ):
         check2(data)  # not: nothing is there
     shutil.rmtree(data / "vox2" / "id00019")
@@ -142,7 +142,7 @@ def test_refusals(tmp_path: Path) -> None:
         items(tmp_path, corpus="vox2")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"protocol is 'X'; .*O, E, H, O_cleaned"):
         trials(tmp_path, protocol="X")  # type: ignore[arg-type]
-    with pytest.raises(FileNotFoundError, match=r"VoxCeleb1-H_cleaned .*list_test_hard2.txt or"):
+    with pytest.raises(FileNotFoundError, match=r"H_cleaned .*list_test_hard2.txt or"):
         trials(tmp_path, protocol="H_cleaned")
     (tmp_path / "vox1_meta.csv").write_text("a,b\n1,2\n", encoding="utf-8")
     with pytest.raises(ValueError, match="expected VoxCeleb1 ID"):
@@ -167,7 +167,7 @@ def test_the_number_of_trials_is_checked_and_a_list_of_ones_own_is_not(tmp_path:
     )
     with pytest.raises(
         ValueError,
-        match=r"2 trials, 1 labelled target, .*37611 with 18802",
+        match=r"2 trials, 1 labelled .*37611 with 18802",
     ):
         trials(data)
     chosen, made = trials(
@@ -183,7 +183,7 @@ def test_the_number_of_trials_is_checked_and_a_list_of_ones_own_is_not(tmp_path:
     shutil.rmtree(data / "vox1" / "dev")
     with pytest.raises(
         ValueError,
-        match=r"1 of its ids .*'id10001/v/1'.*both dev and test",
+        match=r"1 of .*'id10001/v/1'.*dev and test",
     ):
         trials(data, file="vox1/veri_test2.txt")
 
