@@ -54,7 +54,8 @@ def bounded(path: Path, limit: int) -> bytes:
         while block := file.read(1 << 20):
             if content.write(block) and content.tell() > limit:
                 raise ValueError(
-                    f"{path}: over {limit} bytes; at most so many are read of a file of this kind"
+                    f"{path}: it has over {limit} bytes, but at most so many are read of a file of "
+                    "this kind"
                 )
     return content.getvalue()
 
@@ -66,8 +67,8 @@ def refuse_device(path: Path) -> None:
     """
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise ValueError(
-            f"{path} is a pipe, a device or a socket; only a file can be read at many places: save "
-            "it as one first"
+            f"{path} is a pipe, a device or a socket, but only a file can be read at any place; "
+            "save it as a file first"
         )
 
 
@@ -322,7 +323,7 @@ class _Lines:
             b"\r"
         ):
             raise ValueError(
-                f"{path}: not a text file: control characters before line "
+                f"{path}: not a text file, since there are control characters before line "
                 f"{above + self._ends.size + 1} (UTF-16 has them too: save as UTF-8)"
             )
         space = self._bytes <= 32
@@ -514,7 +515,7 @@ def _text_blocks(path: Path) -> Iterator[bytes]:
                 block = stream.read(_BLOCK)
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 raise ValueError(
-                    f"{path}: damaged or truncated gzip file ({error}); fetch it again"
+                    f"{path}: the gzip file is damaged or truncated ({error}); fetch it again"
                 ) from None
             if not block:
                 break
@@ -523,8 +524,8 @@ def _text_blocks(path: Path) -> Iterator[bytes]:
             total += len(block)
             if zipped and total > limit:
                 raise ValueError(
-                    f"{path}: expands to over {limit} bytes, {EXPANSION} times its size; unpack it "
-                    "yourself if you trust it"
+                    f"{path}: it expands to over {limit} bytes, {EXPANSION} times its size; "
+                    "unpack it yourself if you trust it"
                 )
             end = block.rfind(b"\n") + 1
             if end:

@@ -165,7 +165,7 @@ def check(labels: Index, sampling: Sampling, shards: Index | None = None) -> Non
             "have one (toolkit.data.shards): set open_shards to 0 for files"
         )
     if each and size % each:
-        raise ValueError(f"sampling: batch_size={size} is no multiple of items_per_class={each}")
+        raise ValueError(f"sampling: batch_size={size} is not a multiple of items_per_class={each}")
     if each and size // each > (classes := int(np.unique(labels).size)):
         raise ValueError(
             f"sampling: {size // each} classes a batch (batch_size {size} / items_per_class "

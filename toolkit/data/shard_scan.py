@@ -87,21 +87,21 @@ def scan(shard: Path) -> list[Item]:
         magic = file.read(2)
         if magic in _MAGIC:
             raise ValueError(
-                f"{shard}: compressed with {_MAGIC[magic]}; an item inside cannot be read without "
-                "all before it: unpack it to a plain .tar"
+                f"{shard}: it is compressed with {_MAGIC[magic]}, so that an item inside cannot "
+                "be read without all before it; unpack it to a plain .tar"
             )
         file.seek(0)
         try:
             contents = _read_headers(file, size)
         except (tarfile.TarError, ValueError, OSError, OverflowError, RecursionError) as error:
             raise ValueError(
-                f"{shard}: damaged or truncated, {str(error)[:200]}; {_REMEDY}"
+                f"{shard}: it is damaged or truncated ({str(error)[:200]}); {_REMEDY}"
             ) from None
         rest = size - file.tell()
         if not tarfile.BLOCKSIZE <= rest <= _MAX_TAIL or not _is_zero(file, rest):
             raise ValueError(
-                f"{shard}: truncated, damaged or joined, no end of archive at byte {size - rest} "
-                f"of {size}; {_REMEDY}"
+                f"{shard}: it is truncated, damaged or joined, since no archive ends at byte "
+                f"{size - rest} of {size}; {_REMEDY}"
             )
     if contents.refused:
         raise ValueError(

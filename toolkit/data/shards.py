@@ -143,7 +143,7 @@ def shard_numbers(items: Sequence[Item]) -> NDArray[np.int64]:
     outside = [item.id for item in items if item.span is None]
     if outside:
         raise ValueError(
-            f"{len(outside)} of {len(items)} items are files, in no tar shard "
+            f"{len(outside)} of {len(items)} items are files that are not in a tar shard "
             f"({name_first(outside)}); pack them, or set open_shards to 0"
         )
     numbers: dict[Path, int] = {}
@@ -287,7 +287,7 @@ def _label_members(items: Sequence[Item]) -> list[bytes]:
     ]
     if bad:
         raise ValueError(
-            f"{len(bad)} of {len(items)} items have an id or label that is no line of 1 to "
+            f"{len(bad)} of {len(items)} items have an id or label that is not a line of 1 to "
             f"{MAX_NAME} printable characters ({name_first(bad)})"
         )
     return [
@@ -310,8 +310,8 @@ def _pack(shard: Path, chosen: list[tuple[Item, int, bytes]], first: int) -> Non
                 content = source.read(size + 1)
             if len(content) != size:
                 raise ValueError(
-                    f"{item.name}: changed while it was packed, it had {size} bytes; run the "
-                    "packing again when nothing writes to it"
+                    f"{item.name}: it changed while it was packed and had {size} bytes before; "
+                    "run the packing again when nothing writes to it"
                 )
             packed.append(
                 Item(item.id, shard, item.label, (file.tell() + _BLOCK, size), item.suffix)
@@ -368,8 +368,8 @@ def _find(data: Path, pattern: str) -> list[Path]:
         compressed = sorted(path.name for kind in _COMPRESSED for path in data.glob(kind))
     if compressed:
         raise ValueError(
-            f"{data}: {len(compressed)} compressed shards ({name_first(compressed)}); an item "
-            "inside cannot be read without all before it: unpack them to .tar"
+            f"{data}: {len(compressed)} shards are compressed ({name_first(compressed)}), and an "
+            "item inside cannot be read without all before it; unpack them to .tar"
         )
     # A packing that was interrupted leaves a folder behind.
     begun = [
@@ -441,7 +441,7 @@ def _read_index(shard: Path) -> list[Item]:
     remedy = "fetch the shard again, or delete the index to have it made anew"
     if index.stat().st_size > _MAX_INDEX:
         raise ValueError(
-            f"{index}: over {_MAX_INDEX} bytes; this is no index of a shard: delete it"
+            f"{index}: it has over {_MAX_INDEX} bytes and is not the index of a shard: delete it"
         )
     try:
         header, *rows = json.loads(
@@ -450,7 +450,7 @@ def _read_index(shard: Path) -> list[Item]:
         stated = (header["likeness_index"], header["bytes"], header["items"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
-            f"{index}: no index of a shard ({type(error).__name__}); {remedy}"
+            f"{index}: not the index of a shard ({type(error).__name__}); {remedy}"
         ) from None
     if stated != (_FORMAT, size, len(rows)):
         raise ValueError(
@@ -461,7 +461,7 @@ def _read_index(shard: Path) -> list[Item]:
     wrong = [str(line) for line, row in enumerate(rows, 2) if not _is_entry(row, size)]
     if wrong:
         raise ValueError(
-            f"{index}: {len(wrong)} lines are no [id, label, suffix, offset, size] within the "
+            f"{index}: {len(wrong)} lines are not [id, label, suffix, offset, size] within the "
             f"shard (line {', '.join(wrong[:3])}); {remedy}"
         )
     return [
