@@ -256,13 +256,16 @@ class _Disk:
         self.readinto = raw.readinto  # type: ignore[attr-defined]
 
     def write(self, data: bytes) -> int:
+        """Writes data; HDF5 is always told that all of it was written."""
         self._try(lambda: self._raw.write(data))
         return len(data)
 
     def truncate(self, size: int) -> None:
+        """Changes the size of the file."""
         self._try(lambda: self._raw.truncate(size))
 
     def flush(self) -> None:
+        """Flushes the file."""
         self._try(self._raw.flush)
 
     def _try(self, call: Callable[[], object]) -> None:

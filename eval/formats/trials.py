@@ -208,6 +208,7 @@ def _read(path: str | Path, layouts: tuple[str, ...]) -> tuple[Table, list[str]]
     """The table, and the layouts (at least one) that all of its lines fit."""
 
     def fits(fields: Sequence[bytes]) -> bool:
+        """Whether the fields look like a line of one of the layouts."""
         return any(
             len(layout) == len(fields)
             and all(_is(role, field) for role, field in zip(layout, fields, strict=True))

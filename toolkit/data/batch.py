@@ -25,6 +25,8 @@ MAX_SPAN = 2**30  # bytes of one item in a shard: it is read into memory whole
 
 
 class _Fields(NamedTuple):
+    """The fields of an Item, which adds what NamedTuple cannot: NFC names and methods."""
+
     id: str
     path: Path
     label: str | None = None
@@ -68,6 +70,7 @@ class Item(_Fields):
 
     @classmethod
     def _make(cls, iterable: Iterable[Any]) -> Self:  # type: ignore[override]
+        """An item of the fields in this order."""
         return cls(*iterable)  # so that `_replace` keeps ids in NFC too
 
     @property

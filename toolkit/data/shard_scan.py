@@ -33,6 +33,7 @@ class _Headers(io.BufferedReader):
     """
 
     def read(self, size: int | None = -1, /) -> bytes:
+        """Reads at most _MAX_HEADER bytes. Raises tarfile.ReadError for more."""
         if size is None or not 0 <= size <= _MAX_HEADER:
             raise tarfile.ReadError(f"a header of {size} bytes; at most {_MAX_HEADER} are read")
         return super().read(size)

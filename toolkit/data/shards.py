@@ -24,7 +24,7 @@ import re
 import shutil
 import tarfile
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -187,14 +187,7 @@ def write(
             counted; or the folder contains other shards of that name.
     """
     items, folder = list(items), Path(folder)
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
-        raise ValueError(
-            f"name={name!r}: 1 to 64 letters, digits, - and _ are allowed, as in 'train'"
-        )
-    if shard_bytes < 1:
-        raise ValueError(
-            f"shard_bytes={shard_bytes}; at least 1 is needed, and some 100 MB are usual"
-        )
+    _check_arguments(name, shard_bytes)
     check_unique(items, "items")
     records, sizes = _label_members(items), _sizes(items)
     order = np.random.default_rng(seed).permutation(len(items)).tolist()
@@ -205,14 +198,7 @@ def write(
         for shard, numbers in zip(shards, plan, strict=True)
     }
     there = {path for path in folder.glob(f"{name}-*.tar") if path.is_file()}
-    others = sorted(
-        path.name for path in there if path not in contents or not _holds(path, contents[path])
-    )
-    if others:
-        raise ValueError(
-            f"{folder} holds {len(others)} other shards ({name_first(others)}); choose another "
-            "name or folder, or remove them"
-        )
+    _refuse_others(folder, there, contents)
     unfinished = folder / f".{name}.unfinished"
     unfinished.mkdir(parents=True, exist_ok=True)
     first = 0
@@ -230,10 +216,38 @@ def write(
     return shards
 
 
+def _refuse_others(
+    folder: Path,
+    there: Iterable[Path],
+    contents: Mapping[Path, Sequence[tuple[str, str | None, str, int]]],
+) -> None:
+    """Raises ValueError where some of the shards that are there are not those of `contents`."""
+    others = sorted(
+        path.name for path in there if path not in contents or not _holds(path, contents[path])
+    )
+    if others:
+        raise ValueError(
+            f"{folder} contains {len(others)} other shards ({name_first(others)}); choose another "
+            "name or folder, or remove them"
+        )
+
+
+def _check_arguments(name: str, shard_bytes: int) -> None:
+    """Raises ValueError for arguments of `write` that are not allowed."""
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
+        raise ValueError(
+            f"name={name!r}: 1 to 64 letters, digits, - and _ are allowed, as in 'train'"
+        )
+    if shard_bytes < 1:
+        raise ValueError(
+            f"shard_bytes={shard_bytes}; at least 1 is needed, and some 100 MB are usual"
+        )
+
+
 def _plan(
     order: Sequence[int], sizes: Sequence[int], records: Sequence[bytes], shard_bytes: int
 ) -> list[list[int]]:
-    """The numbers of the items of each shard, so that none is larger than shard_bytes."""
+    """The numbers of the items of each shard, of at most shard_bytes where the items allow it."""
     plan: list[list[int]] = []
     room = 0
     for number in order:

@@ -274,6 +274,7 @@ class ExactGallery:
         rows, buffer = self.rows, np.empty((len(asked), width), dtype=np.float32)
 
         def scores(begin: int, end: int) -> Floats32:
+            """The scores of the templates begin to end - 1."""
             if product:
                 out = buffer if end - begin == width else None
                 return np.matmul(asked, rows[begin:end].T, out=out)

@@ -143,16 +143,16 @@ def refuse_names(subjects: Sequence[str], rows: int) -> None:
         )
 
 
-def refuse_unknown(wanted: Mapping[str, Any] | Sequence[str], known: Mapping[str, int]) -> None:
+def refuse_unknown(subjects: Mapping[str, Any] | Sequence[str], known: Mapping[str, int]) -> None:
     """Raises KeyError for subjects that are not enrolled.
 
     Args:
-        wanted: The names that are asked for.
+        subjects: The names that are asked for.
         known: The names that are enrolled.
     """
-    absent = [name for name in wanted if name not in known]
+    absent = [name for name in subjects if name not in known]
     if absent:
         raise KeyError(
-            f"{len(absent)} of {len(wanted)} subjects are not enrolled ({name_first(absent)}); "
+            f"{len(absent)} of {len(subjects)} subjects are not enrolled ({name_first(absent)}); "
             "check the names"
         )
