@@ -165,7 +165,12 @@ def read(path: Path, limit: Callable[[int], int]) -> tuple[tuple[str, ...], Floa
 
 
 def meta_path(path: Path) -> Path:
-    """Returns where the meta of a .ark or .scp lies."""
+    """Returns where the meta of a .ark or .scp lies.
+
+    Example:
+        >>> meta_path(Path("voices/test.ark")).as_posix()
+        'voices/test.meta.json'
+    """
     return path.with_suffix(".meta.json")
 
 
@@ -386,7 +391,8 @@ def _vector(ark: IO[bytes], path: Path, name: str) -> Floats32:
             "double vector (FV, DV); "
             "pickles, audio and compressed matrices are refused; Kaldi's copy-vector converts them"
         )
-    is_matrix = kind[3:4] == b"M"  # then \4 rows \4 dim, else \4 dim
+    # A matrix has "\4 rows \4 dim" here, and a vector has "\4 dim".
+    is_matrix = kind[3:4] == b"M"
     size = 15 if is_matrix else 10
     if len(head) < size:
         raise ValueError(f"{path}: {name!r} at byte {begin} is truncated; write the file again")

@@ -24,6 +24,14 @@ def read_mapping(path: str | Path) -> dict[str, str]:
 
     Raises:
         ValueError: As for `read_trials`; also where an id has two subjects.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "utt2spk"
+        ...     _ = path.write_text("utterance1 ann")
+        ...     read_mapping(path)
+        {'utterance1': 'ann'}
     """
     table = read_table(path, lambda fields: len(fields) == 2 and all(fields), lambda fields: None)
     if len(table.columns) != 2:

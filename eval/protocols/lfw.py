@@ -183,16 +183,19 @@ def read_pairs(path: str | Path, *, suffix: str = "") -> tuple[Trials, Ints]:
     Raises:
         ValueError: The header is damaged, there are fewer or more lines than it says, or lines are
             of another kind, which are counted.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "pairs.txt"
+        ...     _ = path.write_text("1 1" + chr(10) + "Ann 1 2" + chr(10) + "Ann 1 Bob 4")
+        ...     trials, folds = read_pairs(path)
+        >>> trials.probe_ids[trials.probe[1]], trials.target.tolist(), folds.tolist()
+        ('Bob/Bob_0004', [True, False], [0, 0])
     """
     path = Path(path)
     lines = _pairs_lines(path)
-    header = lines[0].split() if lines else []
-    if len(header) not in (1, 2) or not all(field.isdecimal() and int(field) for field in header):
-        raise ValueError(
-            f"{path}: line 1 is {' '.join(header)!r}, but must say how many folds and pairs per "
-            "class there are, e.g. `10 300`"
-        )
-    num_folds, each = int(header[0]) if len(header) == 2 else 1, int(header[-1])
+    num_folds, each = _pairs_header(path, lines)
     if len(lines) - 1 != 2 * num_folds * each:
         raise ValueError(
             f"{path}: {len(lines) - 1} pairs, but the header announces {num_folds} folds of 2 x "
@@ -237,6 +240,17 @@ def _pairs_lines(path: Path) -> list[str]:
     while lines and not lines[-1].strip():
         lines.pop()
     return lines
+
+
+def _pairs_header(path: Path, lines: Sequence[str]) -> tuple[int, int]:
+    """The number of folds, and of pairs per class in each, that the first line states."""
+    header = lines[0].split() if lines else []
+    if len(header) not in (1, 2) or not all(field.isdecimal() and int(field) for field in header):
+        raise ValueError(
+            f"{path}: line 1 is {' '.join(header)!r}, but must say how many folds and pairs per "
+            "class there are, e.g. `10 300`"
+        )
+    return int(header[0]) if len(header) == 2 else 1, int(header[-1])
 
 
 def _check_thresholds(name: str, thresholds: str) -> None:

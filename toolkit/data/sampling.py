@@ -116,6 +116,13 @@ def draws(
 
     Raises:
         ValueError: As for `check`.
+
+    Example:
+        >>> labels = np.array([0, 0, 1, 1])
+        >>> steps = list(draws(labels, Sampling(batch_size=2), seed=0, start=0, stop=4))
+        >>> resumed = list(draws(labels, Sampling(batch_size=2), seed=0, start=3, stop=4))
+        >>> resumed == steps[3:]
+        True
     """
     check(labels, sampling, shards)
     per_epoch = max(1, labels.size // sampling.batch_size)
