@@ -522,7 +522,7 @@ def _text_blocks(path: Path) -> Iterator[bytes]:
                 block = stream.read(_BLOCK)
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 raise ValueError(
-                    f"{path}: the gzip file is damaged or truncated ({error}); fetch it again"
+                    f"{path}: this is a damaged or truncated gzip file ({error}); fetch it again"
                 ) from None
             if not block:
                 break

@@ -101,8 +101,8 @@ def scan(shard: Path) -> list[Item]:
         rest = size - file.tell()
         if not tarfile.BLOCKSIZE <= rest <= _MAX_TAIL or not _is_zero(file, rest):
             raise ValueError(
-                f"{shard}: it is truncated, damaged or joined, since no archive ends at byte "
-                f"{size - rest} of {size}; {_REMEDY}"
+                f"{shard}: it is truncated, damaged or joined, since there is no end of archive at "
+                f"byte {size - rest} of {size}; {_REMEDY}"
             )
     if contents.refused:
         raise ValueError(
