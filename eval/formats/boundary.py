@@ -259,7 +259,7 @@ def _ask_here(function: Callable[..., Answer], arguments: Sequence[Any], about: 
     except Exception as error:
         raise ValueError(
             f"{about}: it cannot be read ({type(error).__name__}: {str(error)[:200]}); it is "
-            "damaged, or of another kind"
+            "damaged or of another kind"
         ) from None
 
 

@@ -54,7 +54,8 @@ def bounded(path: Path, limit: int) -> bytes:
         while block := file.read(1 << 20):
             if content.write(block) and content.tell() > limit:
                 raise ValueError(
-                    f"{path}: over {limit} bytes; at most so many are read of a file of this kind"
+                    f"{path}: it has over {limit} bytes, but at most so many are read of a file of "
+                    "this kind"
                 )
     return content.getvalue()
 
@@ -66,8 +67,8 @@ def refuse_device(path: Path) -> None:
     """
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise ValueError(
-            f"{path} is a pipe, a device or a socket; only a file can be read at many places: save "
-            "it as one first"
+            f"{path} is a pipe, a device or a socket, but only a file can be read at any place; "
+            "save it as a file first"
         )
 
 
@@ -180,10 +181,7 @@ def read_table(
         fits: Whether the fields look like a line of the kind that is read.
         header: The layout (one letter for each column) if the fields of the first line are a
             header, else None.
-        fractions: Keeps columns of decimal fractions as numbers, for scores, which are mostly
-            distinct. With a header that is only its column "s". Where several columns are fractions
-            and no header says which is "s", all are kept as text, because ids may be fractions too;
-            the caller then has to decide.
+        fractions: Keeps columns of decimal fractions as numbers; see `_Columns`.
 
     Returns:
         The table.
@@ -199,47 +197,48 @@ def read_table(
     columns: _Columns | None = None
     lines: list[Ints] = []
     tally: dict[int, tuple[int, int]] = {}
-    above = 0  # the number of lines in the blocks before
-    for block in _text_blocks(path):
-        part = _Lines(block, above, path)
+    for block, part in _line_blocks(path):
         if not started and part.data.any():
             separator, layout = _separator(part.sample(block), fits, header)
             started = True
             if layout is not None:
                 part.data[np.flatnonzero(part.data)[0]] = False
         numbers, counts = part.numbers(), part.num_fields(separator)
-        above += part.data.size
         if not counts.size:
             continue
         _add_counts(tally, numbers, counts)
         if len(tally) > 1:
             continue  # the table is refused; the other lines are only counted for the message
-        width = int(counts[0])
-        if width > MAX_FIELDS:
+        if counts[0] > MAX_FIELDS:
             raise ValueError(
-                f"{path}: {width} fields in each line, but at most {MAX_FIELDS} are read; is this "
-                "the right file?"
+                f"{path}: {counts[0]} fields in each line, but at most {MAX_FIELDS} are read; is "
+                "this the right file?"
             )
         fields = part.fields(block, separator)
         if columns is None:
-            columns = _Columns(fields, width, layout, fractions)
+            columns = _Columns(fields, int(counts[0]), layout, fractions)
         columns.add(fields)
         lines.append(numbers)
-    if columns is None:
-        raise ValueError(
+    if columns is None or len(tally) > 1:
+        raise _no_table(path, tally)
+    return Table(path, layout, columns.joined(), np.concatenate(lines))
+
+
+def _no_table(path: Path, tally: dict[int, tuple[int, int]]) -> ValueError:
+    """The error for a file without lines, or whose lines differ in their number of fields."""
+    if not tally:
+        return ValueError(
             f"{path}: the file is empty or has only comments; expected one line for each trial or "
             "item"
         )
-    if len(tally) > 1:
-        commonest = sorted(tally.items(), key=lambda entry: -entry[1][0])[:5]
-        counted = "; ".join(
-            f"{num_lines} with {num_fields} (first: line {first})"
-            for num_fields, (num_lines, first) in commonest
-        )
-        raise ValueError(
-            f"{path}: lines differ in their number of fields: {counted}; correct the rarer ones"
-        )
-    return Table(path, layout, columns.joined(), np.concatenate(lines))
+    commonest = sorted(tally.items(), key=lambda entry: -entry[1][0])[:5]
+    counted = "; ".join(
+        f"{num_lines} with {num_fields} (first: line {first})"
+        for num_fields, (num_lines, first) in commonest
+    )
+    return ValueError(
+        f"{path}: lines differ in their number of fields: {counted}; correct the rarer ones"
+    )
 
 
 def _add_counts(
@@ -259,7 +258,11 @@ def _add_counts(
 class _Columns:
     """The columns of a table while its blocks are read.
 
-    Whether a column is kept as numbers or as text follows from the fields of the first block.
+    Whether a column is kept as numbers or as text follows from the fields of the first block. With
+    `fractions`, columns of decimal fractions are kept as numbers; these are scores, which are
+    mostly distinct. With a header that is only its column "s". Where several columns are fractions
+    and no header says which is "s", all are kept as text, because ids may be fractions too; the
+    caller then has to decide.
     """
 
     def __init__(
@@ -322,7 +325,7 @@ class _Lines:
             b"\r"
         ):
             raise ValueError(
-                f"{path}: not a text file: control characters before line "
+                f"{path}: not a text file, since there are control characters before line "
                 f"{above + self._ends.size + 1} (UTF-16 has them too: save as UTF-8)"
             )
         space = self._bytes <= 32
@@ -490,13 +493,18 @@ def text_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     Raises:
         ValueError: The file is binary, a line is too long, or it is not UTF-8.
     """
-    path = Path(path)
-    number = 0
+    for block, part in _line_blocks(Path(path)):
+        for number, row in zip(part.numbers().tolist(), np.flatnonzero(part.data), strict=True):
+            yield number, part.text(block, int(row))
+
+
+def _line_blocks(path: Path) -> Iterator[tuple[bytes, _Lines]]:
+    """The blocks of a file, and where the lines of each begin."""
+    above = 0  # the number of lines in the blocks before
     for block in _text_blocks(path):
-        lines = _Lines(block, number, path)
-        for row in np.flatnonzero(lines.data).tolist():
-            yield number + row + 1, lines.text(block, row)
-        number += lines.data.size
+        part = _Lines(block, above, path)
+        yield block, part
+        above += part.data.size
 
 
 def _text_blocks(path: Path) -> Iterator[bytes]:
@@ -514,7 +522,7 @@ def _text_blocks(path: Path) -> Iterator[bytes]:
                 block = stream.read(_BLOCK)
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 raise ValueError(
-                    f"{path}: damaged or truncated gzip file ({error}); fetch it again"
+                    f"{path}: this is a damaged or truncated gzip file ({error}); fetch it again"
                 ) from None
             if not block:
                 break
@@ -523,8 +531,8 @@ def _text_blocks(path: Path) -> Iterator[bytes]:
             total += len(block)
             if zipped and total > limit:
                 raise ValueError(
-                    f"{path}: expands to over {limit} bytes, {EXPANSION} times its size; unpack it "
-                    "yourself if you trust it"
+                    f"{path}: it expands to over {limit} bytes, {EXPANSION} times its size; "
+                    "unpack it yourself if you trust it"
                 )
             end = block.rfind(b"\n") + 1
             if end:

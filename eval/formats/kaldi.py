@@ -147,23 +147,30 @@ def read(path: Path, limit: Callable[[int], int]) -> tuple[tuple[str, ...], Floa
         size_in_memory += row.nbytes
         if size_in_memory > most:
             raise ValueError(
-                f"{path}: its embeddings take over {most} bytes, but at most that is read of "
-                f"archives of {size} bytes; damaged or hostile"
+                f"{path}: its embeddings take over {most} bytes, which is the most that is read "
+                f"of archives of {size} bytes; they are damaged or hostile"
             )
         if rows and row.size != rows[0].size:
             raise ValueError(
                 f"{path}: {name!r} has {row.size} dims, but {ids[0]!r} has {rows[0].size}; one "
-                "file holds embeddings of one model"
+                "file contains embeddings of one model"
             )
         ids.append(name)
         rows.append(row)
     if not rows:
-        raise ValueError(f"{path}: the file is empty")
+        raise ValueError(
+            f"{path}: the file is empty; expected an archive or an index with at least one vector"
+        )
     return tuple(ids), np.stack(rows), _meta_of(path, [*archives.values()])
 
 
 def meta_path(path: Path) -> Path:
-    """Returns where the meta of a .ark or .scp lies."""
+    """Returns where the meta of a .ark or .scp lies.
+
+    Example:
+        >>> meta_path(Path("voices/test.ark")).as_posix()
+        'voices/test.meta.json'
+    """
     return path.with_suffix(".meta.json")
 
 
@@ -287,7 +294,8 @@ def _ark_entries(path: Path) -> Iterator[tuple[str, Floats32, _Archive]]:
             name = _text(path, key.strip(b"\r\n"))  # the lines of a text archive end before an id
             if not blank or not name or re.search(r"\s", name):
                 raise ValueError(
-                    f"{path}: no id at byte {begin}; truncated, or not a Kaldi archive"
+                    f"{path}: there is no id at byte {begin}; the file is truncated, or not one "
+                    "of Kaldi"
                 )
             ark.seek(begin + len(key) + 1)
             yield name, _vector(ark, path, name), archive
@@ -381,9 +389,10 @@ def _vector(ark: IO[bytes], path: Path, name: str) -> Floats32:
         raise ValueError(
             f"{path}: {name!r} at byte {begin} begins with {head[:5]!r}; expected a float or "
             "double vector (FV, DV); "
-            "pickles, audio and compressed matrices are refused; Kaldi's copy-vector converts"
+            "pickles, audio and compressed matrices are refused; Kaldi's copy-vector converts them"
         )
-    is_matrix = kind[3:4] == b"M"  # then \4 rows \4 dim, else \4 dim
+    # A matrix has "\4 rows \4 dim" here, and a vector has "\4 dim".
+    is_matrix = kind[3:4] == b"M"
     size = 15 if is_matrix else 10
     if len(head) < size:
         raise ValueError(f"{path}: {name!r} at byte {begin} is truncated; write the file again")
@@ -411,5 +420,6 @@ def _text(path: Path, data: bytes) -> str:
         return data.decode()
     except UnicodeDecodeError:
         raise ValueError(
-            f"{path}: {data[:40]!r} is not an id in UTF-8; truncated, or not a Kaldi file"
+            f"{path}: {data[:40]!r} is not an id in UTF-8; the file is truncated, or not one of "
+            "Kaldi"
         ) from None

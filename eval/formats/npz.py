@@ -71,8 +71,8 @@ def opened(path: Path, limit: int, remedy: str = "write it again") -> Iterator[N
             with zipfile.ZipFile(handle) as archive:
                 if sum(info.file_size for info in archive.infolist()) > limit:
                     raise ValueError(
-                        f"{path}: expands to over {limit} bytes, more than a file of its size may; "
-                        "a damaged or hostile file"
+                        f"{path}: it expands to over {limit} bytes, more than a file of its size "
+                        "may; it is damaged or hostile"
                     )
                 headers = {
                     info.filename.removesuffix(".npy"): _header(archive, info, path, remedy)
@@ -84,13 +84,16 @@ def opened(path: Path, limit: int, remedy: str = "write it again") -> Iterator[N
             # A place before the beginning of the file (EINVAL) is what a damaged file states.
             if error.errno not in (None, errno.EINVAL):
                 raise
-            raise ValueError(f"{path}: damaged or truncated .npz ({error}); {remedy}") from None
+            raise ValueError(
+                f"{path}: the .npz is damaged or truncated ({error}); {remedy}"
+            ) from None
         except Exception as error:
             # The parsers of zipfile, zlib, lzma, tokenize and numpy raise exceptions of many kinds.
             if str(path) in str(error):
                 raise
             raise ValueError(
-                f"{path}: damaged or truncated .npz ({str(error)[:200] or type(error).__name__}); "
+                f"{path}: the .npz is damaged or truncated "
+                f"({str(error)[:200] or type(error).__name__}); "
                 f"{remedy}"
             ) from None
 
@@ -115,7 +118,7 @@ def _header(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, remedy:
             # The header is Python's text for a dictionary. numpy's reader of it raises whatever its
             # parser and tokenizer raise.
             raise ValueError(
-                f"{path}: {info.filename} is no numpy array ({str(error)[:200]}); {remedy}"
+                f"{path}: {info.filename} is not a numpy array ({str(error)[:200]}); {remedy}"
             ) from None
         if dtype.hasobject:
             raise ValueError(
@@ -126,7 +129,7 @@ def _header(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, remedy:
         # Any number of items of no bytes fits into any file, and becomes a list of that length.
         if min(shape, default=0) < 0 or not dtype.itemsize or size != present:
             raise ValueError(
-                f"{path}: {info.filename} declares {dtype} {shape}, but holds {present} bytes; "
-                "a damaged file"
+                f"{path}: {info.filename} declares {dtype} {shape}, but has {present} bytes; "
+                "the file is damaged"
             )
     return Header(dtype, shape)

@@ -24,6 +24,14 @@ def read_mapping(path: str | Path) -> dict[str, str]:
 
     Raises:
         ValueError: As for `read_trials`; also where an id has two subjects.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "utt2spk"
+        ...     _ = path.write_text("utterance1 ann")
+        ...     read_mapping(path)
+        {'utterance1': 'ann'}
     """
     table = read_table(path, lambda fields: len(fields) == 2 and all(fields), lambda fields: None)
     if len(table.columns) != 2:
@@ -78,25 +86,7 @@ def subjects_of(
         ((array([0, 1], dtype=int32), array([0], dtype=int32)), 'first path component of the ids')
     """
     if mapping is not None:
-        mapping = nfc_mapping(mapping)
-        missing = [
-            id for id in dict.fromkeys(trials.enrol_ids + trials.probe_ids) if id not in mapping
-        ]
-        if missing:
-            raise ValueError(
-                f"subjects: {len(missing)} ids have no subject ({name_first(missing)}); add them "
-                "to the mapping"
-            )
-        subjects = _numbered(
-            [mapping[id] for id in trials.enrol_ids], [mapping[id] for id in trials.probe_ids]
-        )
-        wrong = np.flatnonzero(_contradictions(trials, subjects))
-        if wrong.size:
-            raise ValueError(
-                f"subjects: {wrong.size} labels contradict the mapping (first: "
-                f"{pair_text(trials, int(wrong[0]))}); target means the same subject on both sides"
-            )
-        return subjects, "given mapping"
+        return _from_mapping(trials, nfc_mapping(mapping)), "given mapping"
     if trials.target is None:
         return None, "unknown: the list has no labels"
     if all("/" in id for id in trials.enrol_ids + trials.probe_ids):
@@ -106,18 +96,7 @@ def subjects_of(
         )
         if not _contradictions(trials, subjects).any():
             return subjects, "first path component of the ids"
-    # SciPy's sparse matrices are slow to import and are needed here only.
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    enrol, probe = _numbered(trials.enrol_ids, trials.probe_ids)
-    num_ids = len(set(trials.enrol_ids) | set(trials.probe_ids))
-    edges = (enrol[trials.enrol[trials.target]], probe[trials.probe[trials.target]])
-    _, group = connected_components(
-        coo_array((np.ones(len(edges[0]), dtype=np.bool_), edges), shape=(num_ids, num_ids)),
-        directed=False,
-    )
-    subjects = group[enrol].astype(np.int32), group[probe].astype(np.int32)
+    subjects = _connected_groups(trials, trials.target)
     if _contradictions(trials, subjects).any():
         return (
             None,
@@ -125,6 +104,43 @@ def subjects_of(
             "that target trials connect",
         )
     return subjects, "groups connected by target trials"
+
+
+def _from_mapping(trials: Trials, mapping: Mapping[str, str]) -> tuple[Ints, Ints]:
+    """The subject numbers by a mapping. Raises ValueError where it does not fit the trials."""
+    ids = dict.fromkeys(trials.enrol_ids + trials.probe_ids)
+    missing = [id for id in ids if id not in mapping]
+    if missing:
+        raise ValueError(
+            f"subjects: {len(missing)} ids have no subject ({name_first(missing)}); add them "
+            "to the mapping"
+        )
+    subjects = _numbered(
+        [mapping[id] for id in trials.enrol_ids], [mapping[id] for id in trials.probe_ids]
+    )
+    wrong = np.flatnonzero(_contradictions(trials, subjects))
+    if wrong.size:
+        raise ValueError(
+            f"subjects: {wrong.size} labels contradict the mapping (first: "
+            f"{pair_text(trials, int(wrong[0]))}); target means the same subject on both sides"
+        )
+    return subjects
+
+
+def _connected_groups(trials: Trials, target: Bools) -> tuple[Ints, Ints]:
+    """The numbers of the groups of ids that the target trials connect."""
+    # SciPy's sparse matrices are slow to import and are needed here only.
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    enrol, probe = _numbered(trials.enrol_ids, trials.probe_ids)
+    num_ids = len(set(trials.enrol_ids) | set(trials.probe_ids))
+    edges = (enrol[trials.enrol[target]], probe[trials.probe[target]])
+    _, group = connected_components(
+        coo_array((np.ones(len(edges[0]), dtype=np.bool_), edges), shape=(num_ids, num_ids)),
+        directed=False,
+    )
+    return group[enrol].astype(np.int32), group[probe].astype(np.int32)
 
 
 def _numbered(enrol: Sequence[str], probe: Sequence[str]) -> tuple[Ints, Ints]:

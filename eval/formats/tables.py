@@ -81,8 +81,8 @@ def _named(path: Path, kind: str) -> Iterator[None]:
         # pyarrow, h5py and lancedb raise some ten kinds for what is wrong with a file.
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise ValueError(
-            f"{path}: no {kind} that can be read ({reason}); damaged, truncated or of another "
-            "kind: write it again"
+            f"{path}: not a {kind} that can be read ({reason}); it is damaged, truncated or "
+            "of another kind: write it again"
         ) from None
 
 
@@ -95,7 +95,7 @@ def _refuse_size(size: int, limit: int) -> None:
     if size > limit:
         raise _Refused(
             f"its embeddings would take {size} bytes, but at most {limit} are read of a file of "
-            "its size; damaged or hostile"
+            "its size; it is damaged or hostile"
         )
 
 
@@ -256,13 +256,16 @@ class _Disk:
         self.readinto = raw.readinto  # type: ignore[attr-defined]
 
     def write(self, data: bytes) -> int:
+        """Writes data; HDF5 is always told that all of it was written."""
         self._try(lambda: self._raw.write(data))
         return len(data)
 
     def truncate(self, size: int) -> None:
+        """Changes the size of the file."""
         self._try(lambda: self._raw.truncate(size))
 
     def flush(self) -> None:
+        """Flushes the file."""
         self._try(self._raw.flush)
 
     def _try(self, call: Callable[[], object]) -> None:

@@ -158,7 +158,7 @@ def read_scores(path: str | Path, trials: Trials | None = None) -> tuple[Trials,
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
         raise ValueError(
-            f"{table.path}: {bad.size} of {values.size} scores are NaN, infinite or no numbers "
+            f"{table.path}: {bad.size} of {values.size} scores are NaN, infinite or not numbers "
             f"({at_lines(table.lines[bad])}); score these trials again"
         )
     scored = _trials(table, fitting[0])
@@ -208,6 +208,7 @@ def _read(path: str | Path, layouts: tuple[str, ...]) -> tuple[Table, list[str]]
     """The table, and the layouts (at least one) that all of its lines fit."""
 
     def fits(fields: Sequence[bytes]) -> bool:
+        """Whether the fields look like a line of one of the layouts."""
         return any(
             len(layout) == len(fields)
             and all(_is(role, field) for role, field in zip(layout, fields, strict=True))
@@ -241,8 +242,8 @@ def _read(path: str | Path, layouts: tuple[str, ...]) -> tuple[Table, list[str]]
             for layout, bad in misfits.items()
         )
         raise ValueError(
-            f"{path}: of {len(table.lines)} lines, {counts}; labels are 1 0, target nontarget, "
-            "tgt imp or true false, one kind throughout"
+            f"{path}: of {len(table.lines)} lines, {counts}; labels must be 1 0, "
+            "target nontarget, tgt imp or true false, of one kind throughout"
         )
     return table, fitting
 

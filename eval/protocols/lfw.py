@@ -86,11 +86,7 @@ def ten_fold_accuracy(
         >>> ten_fold_accuracy(scores, labels, folds=[0, 0, 1, 1, 2, 2])
         TenFold(mean=0.5, std=0.408248290463863, thresholds=array([0.7, 0.9, 0.8]))
     """
-    if thresholds not in get_args(Thresholds):
-        raise ValueError(
-            f"ten_fold_accuracy: unknown thresholds {thresholds!r}; choose one of "
-            f"{', '.join(get_args(Thresholds))}"
-        )
+    _check_thresholds("ten_fold_accuracy", thresholds)
     values, labels, fold = _checked(scores, same, folds)
     if thresholds == "grid":
         values = _negative_distances(values)
@@ -144,11 +140,7 @@ def val_at_far(
         >>> val_at_far(scores, labels, far=0.1, folds=[0, 0, 1, 1])
         ValAtFar(mean=0.5, std=0.5, far=0.0)
     """
-    if thresholds not in get_args(Thresholds):
-        raise ValueError(
-            f"val_at_far: unknown thresholds {thresholds!r}; choose one of "
-            f"{', '.join(get_args(Thresholds))}"
-        )
+    _check_thresholds("val_at_far", thresholds)
     if not 0 <= far <= 1:
         raise ValueError(f"far = {far}: a false accept rate lies between 0 and 1")
     values, labels, fold = _checked(scores, same, folds)
@@ -191,24 +183,19 @@ def read_pairs(path: str | Path, *, suffix: str = "") -> tuple[Trials, Ints]:
     Raises:
         ValueError: The header is damaged, there are fewer or more lines than it says, or lines are
             of another kind, which are counted.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "pairs.txt"
+        ...     _ = path.write_text("1 1" + chr(10) + "Ann 1 2" + chr(10) + "Ann 1 Bob 4")
+        ...     trials, folds = read_pairs(path)
+        >>> trials.probe_ids[trials.probe[1]], trials.target.tolist(), folds.tolist()
+        ('Bob/Bob_0004', [True, False], [0, 0])
     """
     path = Path(path)
-    try:
-        lines = nfc(bounded(path, _MAX_BYTES).decode()).splitlines()
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path}: {error.object[error.start : error.start + 40]!r} is not UTF-8 text; fetch "
-            "the file again, or convert it to UTF-8"
-        ) from None
-    while lines and not lines[-1].strip():
-        lines.pop()
-    header = lines[0].split() if lines else []
-    if len(header) not in (1, 2) or not all(id.isdecimal() and int(id) for id in header):
-        raise ValueError(
-            f"{path}: line 1 is {' '.join(header)!r}, but must say how many folds and pairs per "
-            "class there are, e.g. `10 300`"
-        )
-    num_folds, each = int(header[0]) if len(header) == 2 else 1, int(header[-1])
+    lines = _pairs_lines(path)
+    num_folds, each = _pairs_header(path, lines)
     if len(lines) - 1 != 2 * num_folds * each:
         raise ValueError(
             f"{path}: {len(lines) - 1} pairs, but the header announces {num_folds} folds of 2 x "
@@ -239,6 +226,40 @@ def read_pairs(path: str | Path, *, suffix: str = "") -> tuple[Trials, Ints]:
     index = np.array([[row[a], row[b]] for a, b in sides], dtype=np.int32)
     block = np.arange(len(sides), dtype=np.int32) // each
     return Trials(ids, ids, index[:, 0], index[:, 1], block % 2 == 0), (block // 2).astype(np.int32)
+
+
+def _pairs_lines(path: Path) -> list[str]:
+    """The lines of a pairs.txt in Unicode NFC, without blank ones at the end."""
+    try:
+        lines = nfc(bounded(path, _MAX_BYTES).decode()).splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}: {error.object[error.start : error.start + 40]!r} is not UTF-8 text; fetch "
+            "the file again, or convert it to UTF-8"
+        ) from None
+    while lines and not lines[-1].strip():
+        lines.pop()
+    return lines
+
+
+def _pairs_header(path: Path, lines: Sequence[str]) -> tuple[int, int]:
+    """The number of folds, and of pairs per class in each, that the first line states."""
+    header = lines[0].split() if lines else []
+    if len(header) not in (1, 2) or not all(field.isdecimal() and int(field) for field in header):
+        raise ValueError(
+            f"{path}: line 1 is {' '.join(header)!r}, but must say how many folds and pairs per "
+            "class there are, e.g. `10 300`"
+        )
+    return int(header[0]) if len(header) == 2 else 1, int(header[-1])
+
+
+def _check_thresholds(name: str, thresholds: str) -> None:
+    """Raises ValueError for thresholds that the function `name` does not know."""
+    if thresholds not in get_args(Thresholds):
+        raise ValueError(
+            f"{name}: unknown thresholds {thresholds!r}; choose one of "
+            f"{', '.join(get_args(Thresholds))}"
+        )
 
 
 def _checked(

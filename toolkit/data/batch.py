@@ -25,6 +25,8 @@ MAX_SPAN = 2**30  # bytes of one item in a shard: it is read into memory whole
 
 
 class _Fields(NamedTuple):
+    """The fields of an Item, which adds what NamedTuple cannot: NFC names and methods."""
+
     id: str
     path: Path
     label: str | None = None
@@ -68,6 +70,7 @@ class Item(_Fields):
 
     @classmethod
     def _make(cls, iterable: Iterable[Any]) -> Self:  # type: ignore[override]
+        """An item of the fields in this order."""
         return cls(*iterable)  # so that `_replace` keeps ids in NFC too
 
     @property
@@ -312,7 +315,9 @@ def read_items(path: Path, root: Path | None = None) -> list[Item]:
             "`path` or `id path [label]`"
         )
     if not items:
-        raise ValueError(f"{path}: no items; each line must be `path` or `id path [label]`")
+        raise ValueError(
+            f"{path}: the list has no items; each line must be `path` or `id path [label]`"
+        )
     check_unique(items, str(path))
     return items
 
@@ -345,10 +350,10 @@ def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> 
     ]
     if bad:
         raise ValueError(
-            f"{path}: {len(bad)} of {len(items)} items have names that a list cannot hold "
+            f"{path}: {len(bad)} of {len(items)} items have names that a list cannot contain "
             f"({name_first(bad)}): they begin with # or a quotation mark,"
-            " begin or end with a blank, hold tabs, line ends or bytes that are not UTF-8, or are "
-            "too long; rename their files"
+            " begin or end with a blank, contain tabs, line ends or bytes that are not UTF-8, or "
+            "are too long; rename their files"
         )
     with atomic_path(path) as temporary:
         temporary.write_text("".join(f"{id}\t{place}\n" for id, place in rows), encoding="utf-8")
@@ -412,7 +417,7 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         for number, line in enumerate(lines, 1):
             if not _is_text(line):
                 raise ValueError(
-                    f"{path}: line {number} is no text line of at most {_MAX_LINE} characters; is "
+                    f"{path}: line {number} is not text of at most {_MAX_LINE} characters; is "
                     "this a list of files?"
                 )
             if fields := _line_fields(line):

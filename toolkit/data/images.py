@@ -60,7 +60,8 @@ def file_bytes(item: Item) -> bytes:
         ) from error
     if len(content) > MAX_BYTES:
         raise BadImage(
-            f"{item.name}: over {MAX_BYTES} bytes; at most so many are read; shrink the image"
+            f"{item.name}: it has over {MAX_BYTES} bytes, but at most so many are read; "
+            "shrink the image"
         )
     return content
 
@@ -85,7 +86,7 @@ def check_size(content: bytes, name: str, max_pixels: int) -> None:
         return
     if width * height > max_pixels:
         raise BadImage(
-            f"{name}: {height} x {width} pixels; at most {max_pixels} in all are read here; shrink "
+            f"{name}: {height} x {width} pixels, but at most {max_pixels} in all are read; shrink "
             "the image"
         )
 
@@ -113,13 +114,14 @@ def decode_bytes(content: bytes, name: str) -> Pixels:
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
             if not 1 <= image.width * image.height <= MAX_PIXELS:
                 raise BadImage(
-                    f"{name}: {image.height} x {image.width} pixels; at most {MAX_PIXELS} in all "
-                    "are read; shrink the image"
+                    f"{name}: {image.height} x {image.width} pixels, but at most {MAX_PIXELS} "
+                    "in all are read; shrink the image"
                 )
             scans = content.count(b"\xff\xda") if image.format in ("JPEG", "MPO") else 0
             if scans > _MAX_SCANS:
                 raise BadImage(
-                    f"{name}: {scans} scans; a JPEG may have {_MAX_SCANS}; write the image again"
+                    f"{name}: it has {scans} scans, but a JPEG may have {_MAX_SCANS}; write the "
+                    "image again"
                 )
             image.load()
             # A damaged EXIF block says nothing about the pixels. OpenCV passes over it too.
@@ -130,7 +132,8 @@ def decode_bytes(content: bytes, name: str) -> Pixels:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise BadImage(
-            f"{name}: over {MAX_PIXELS} pixels; at most so many are read; shrink the image"
+            f"{name}: it has over {MAX_PIXELS} pixels, but at most so many are read; "
+            "shrink the image"
         ) from error
     except Exception as error:
         # Pillow's decoders raise OSError, SyntaxError, struct.error, EOFError, IndexError and more
@@ -139,7 +142,7 @@ def decode_bytes(content: bytes, name: str) -> Pixels:
         if isinstance(error, UnidentifiedImageError):
             reason = f"in none of the formats {', '.join(FORMATS)}"
         raise BadImage(
-            f"{name}: cannot be decoded, {reason}; fetch or write the file again, or remove it"
+            f"{name}: it cannot be decoded ({reason}); fetch or write the file again, or remove it"
         ) from error
 
 
@@ -193,7 +196,7 @@ def _to_rgb(image: Image.Image, name: str) -> Pixels:
     )
     if image.mode == "F" or wide:  # levels from 0 to 255 in 32 bits would become nearly black
         raise BadImage(
-            f"{name}: {'32-bit' if wide else 'floating-point'} pixels, whose range is not known; "
+            f"{name}: {'32-bit' if wide else 'floating-point'} pixels have no known range; "
             "convert it to 8 bits"
         )
     pixels = np.empty((image.height, image.width, 3), np.uint8)

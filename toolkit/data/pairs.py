@@ -41,6 +41,13 @@ def hold_out(
     Raises:
         ValueError: The split or the share is another one, there is a single label, or there are too
             few labels to hold some out.
+
+    Example:
+        >>> from pathlib import Path
+        >>> items = [Item(id, Path(id), id[0]) for id in ("a1", "a2", "b1", "c1", "d1")]
+        >>> split = {"test_share": 0.25, "seed": 0, "where": "DATA", "example": "DATA/A/1.wav"}
+        >>> len({item.label for item in hold_out(items, split="test", **split)})
+        2
     """
     if split not in ("train", "test", "all"):
         raise ValueError(f"split is {split!r}; allowed are 'train', 'test' and 'all'")

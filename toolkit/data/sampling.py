@@ -116,6 +116,13 @@ def draws(
 
     Raises:
         ValueError: As for `check`.
+
+    Example:
+        >>> labels = np.array([0, 0, 1, 1])
+        >>> steps = list(draws(labels, Sampling(batch_size=2), seed=0, start=0, stop=4))
+        >>> resumed = list(draws(labels, Sampling(batch_size=2), seed=0, start=3, stop=4))
+        >>> resumed == steps[3:]
+        True
     """
     check(labels, sampling, shards)
     per_epoch = max(1, labels.size // sampling.batch_size)
@@ -165,7 +172,7 @@ def check(labels: Index, sampling: Sampling, shards: Index | None = None) -> Non
             "have one (toolkit.data.shards): set open_shards to 0 for files"
         )
     if each and size % each:
-        raise ValueError(f"sampling: batch_size={size} is no multiple of items_per_class={each}")
+        raise ValueError(f"sampling: batch_size={size} is not a multiple of items_per_class={each}")
     if each and size // each > (classes := int(np.unique(labels).size)):
         raise ValueError(
             f"sampling: {size // each} classes a batch (batch_size {size} / items_per_class "

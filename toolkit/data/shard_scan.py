@@ -33,6 +33,7 @@ class _Headers(io.BufferedReader):
     """
 
     def read(self, size: int | None = -1, /) -> bytes:
+        """Reads at most _MAX_HEADER bytes. Raises tarfile.ReadError for more."""
         if size is None or not 0 <= size <= _MAX_HEADER:
             raise tarfile.ReadError(f"a header of {size} bytes; at most {_MAX_HEADER} are read")
         return super().read(size)
@@ -87,21 +88,21 @@ def scan(shard: Path) -> list[Item]:
         magic = file.read(2)
         if magic in _MAGIC:
             raise ValueError(
-                f"{shard}: compressed with {_MAGIC[magic]}; an item inside cannot be read without "
-                "all before it: unpack it to a plain .tar"
+                f"{shard}: it is compressed with {_MAGIC[magic]}, so that an item inside cannot "
+                "be read without all before it; unpack it to a plain .tar"
             )
         file.seek(0)
         try:
             contents = _read_headers(file, size)
         except (tarfile.TarError, ValueError, OSError, OverflowError, RecursionError) as error:
             raise ValueError(
-                f"{shard}: damaged or truncated, {str(error)[:200]}; {_REMEDY}"
+                f"{shard}: it is damaged or truncated ({str(error)[:200]}); {_REMEDY}"
             ) from None
         rest = size - file.tell()
         if not tarfile.BLOCKSIZE <= rest <= _MAX_TAIL or not _is_zero(file, rest):
             raise ValueError(
-                f"{shard}: truncated, damaged or joined, no end of archive at byte {size - rest} "
-                f"of {size}; {_REMEDY}"
+                f"{shard}: it is truncated, damaged or joined, since there is no end of archive at "
+                f"byte {size - rest} of {size}; {_REMEDY}"
             )
     if contents.refused:
         raise ValueError(

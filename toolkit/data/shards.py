@@ -24,7 +24,7 @@ import re
 import shutil
 import tarfile
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -143,7 +143,7 @@ def shard_numbers(items: Sequence[Item]) -> NDArray[np.int64]:
     outside = [item.id for item in items if item.span is None]
     if outside:
         raise ValueError(
-            f"{len(outside)} of {len(items)} items are files, in no tar shard "
+            f"{len(outside)} of {len(items)} items are files that are not in a tar shard "
             f"({name_first(outside)}); pack them, or set open_shards to 0"
         )
     numbers: dict[Path, int] = {}
@@ -187,14 +187,7 @@ def write(
             counted; or the folder contains other shards of that name.
     """
     items, folder = list(items), Path(folder)
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
-        raise ValueError(
-            f"name={name!r}: 1 to 64 letters, digits, - and _ are allowed, as in 'train'"
-        )
-    if shard_bytes < 1:
-        raise ValueError(
-            f"shard_bytes={shard_bytes}; at least 1 is needed, and some 100 MB are usual"
-        )
+    _check_arguments(name, shard_bytes)
     check_unique(items, "items")
     records, sizes = _label_members(items), _sizes(items)
     order = np.random.default_rng(seed).permutation(len(items)).tolist()
@@ -205,14 +198,7 @@ def write(
         for shard, numbers in zip(shards, plan, strict=True)
     }
     there = {path for path in folder.glob(f"{name}-*.tar") if path.is_file()}
-    others = sorted(
-        path.name for path in there if path not in contents or not _holds(path, contents[path])
-    )
-    if others:
-        raise ValueError(
-            f"{folder} holds {len(others)} other shards ({name_first(others)}); choose another "
-            "name or folder, or remove them"
-        )
+    _refuse_others(folder, there, contents)
     unfinished = folder / f".{name}.unfinished"
     unfinished.mkdir(parents=True, exist_ok=True)
     first = 0
@@ -230,10 +216,38 @@ def write(
     return shards
 
 
+def _refuse_others(
+    folder: Path,
+    there: Iterable[Path],
+    contents: Mapping[Path, Sequence[tuple[str, str | None, str, int]]],
+) -> None:
+    """Raises ValueError where some of the shards that are there are not those of `contents`."""
+    others = sorted(
+        path.name for path in there if path not in contents or not _holds(path, contents[path])
+    )
+    if others:
+        raise ValueError(
+            f"{folder} contains {len(others)} other shards ({name_first(others)}); choose another "
+            "name or folder, or remove them"
+        )
+
+
+def _check_arguments(name: str, shard_bytes: int) -> None:
+    """Raises ValueError for arguments of `write` that are not allowed."""
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
+        raise ValueError(
+            f"name={name!r}: 1 to 64 letters, digits, - and _ are allowed, as in 'train'"
+        )
+    if shard_bytes < 1:
+        raise ValueError(
+            f"shard_bytes={shard_bytes}; at least 1 is needed, and some 100 MB are usual"
+        )
+
+
 def _plan(
     order: Sequence[int], sizes: Sequence[int], records: Sequence[bytes], shard_bytes: int
 ) -> list[list[int]]:
-    """The numbers of the items of each shard, so that none is larger than shard_bytes."""
+    """The numbers of the items of each shard, of at most shard_bytes where the items allow it."""
     plan: list[list[int]] = []
     room = 0
     for number in order:
@@ -287,7 +301,7 @@ def _label_members(items: Sequence[Item]) -> list[bytes]:
     ]
     if bad:
         raise ValueError(
-            f"{len(bad)} of {len(items)} items have an id or label that is no line of 1 to "
+            f"{len(bad)} of {len(items)} items have an id or label that is not a line of 1 to "
             f"{MAX_NAME} printable characters ({name_first(bad)})"
         )
     return [
@@ -310,8 +324,8 @@ def _pack(shard: Path, chosen: list[tuple[Item, int, bytes]], first: int) -> Non
                 content = source.read(size + 1)
             if len(content) != size:
                 raise ValueError(
-                    f"{item.name}: changed while it was packed, it had {size} bytes; run the "
-                    "packing again when nothing writes to it"
+                    f"{item.name}: it changed while it was packed and had {size} bytes before; "
+                    "run the packing again when nothing writes to it"
                 )
             packed.append(
                 Item(item.id, shard, item.label, (file.tell() + _BLOCK, size), item.suffix)
@@ -368,8 +382,8 @@ def _find(data: Path, pattern: str) -> list[Path]:
         compressed = sorted(path.name for kind in _COMPRESSED for path in data.glob(kind))
     if compressed:
         raise ValueError(
-            f"{data}: {len(compressed)} compressed shards ({name_first(compressed)}); an item "
-            "inside cannot be read without all before it: unpack them to .tar"
+            f"{data}: {len(compressed)} shards are compressed ({name_first(compressed)}), and an "
+            "item inside cannot be read without all before it; unpack them to .tar"
         )
     # A packing that was interrupted leaves a folder behind.
     begun = [
@@ -441,7 +455,7 @@ def _read_index(shard: Path) -> list[Item]:
     remedy = "fetch the shard again, or delete the index to have it made anew"
     if index.stat().st_size > _MAX_INDEX:
         raise ValueError(
-            f"{index}: over {_MAX_INDEX} bytes; this is no index of a shard: delete it"
+            f"{index}: it has over {_MAX_INDEX} bytes and is not the index of a shard: delete it"
         )
     try:
         header, *rows = json.loads(
@@ -450,7 +464,7 @@ def _read_index(shard: Path) -> list[Item]:
         stated = (header["likeness_index"], header["bytes"], header["items"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
-            f"{index}: no index of a shard ({type(error).__name__}); {remedy}"
+            f"{index}: not the index of a shard ({type(error).__name__}); {remedy}"
         ) from None
     if stated != (_FORMAT, size, len(rows)):
         raise ValueError(
@@ -461,7 +475,7 @@ def _read_index(shard: Path) -> list[Item]:
     wrong = [str(line) for line, row in enumerate(rows, 2) if not _is_entry(row, size)]
     if wrong:
         raise ValueError(
-            f"{index}: {len(wrong)} lines are no [id, label, suffix, offset, size] within the "
+            f"{index}: {len(wrong)} lines are not [id, label, suffix, offset, size] within the "
             f"shard (line {', '.join(wrong[:3])}); {remedy}"
         )
     return [

@@ -107,7 +107,8 @@ class ExactGallery:
         self.row: dict[str, int] = {}
         self._counts: list[int] = []
         self._norms = np.zeros(0, dtype=np.float32)
-        self._held = np.zeros((0, 1), dtype=np.float32)  # with room to grow
+        # The templates, in an array with room to grow.
+        self._templates = np.zeros((0, 1), dtype=np.float32)
         try:
             blocks = list(self._store.blocks())
         except BaseException:
@@ -126,7 +127,7 @@ class ExactGallery:
         They have length 1 for the cosine and are raw otherwise. SimPLE's have their bias as column
         D + 1.
         """
-        return self._held[: len(self.names)]
+        return self._templates[: len(self.names)]
 
     @property
     def dim(self) -> int:
@@ -180,8 +181,8 @@ class ExactGallery:
             # The rows keep their order and move up within the array.
             for start in range(min(places, default=0), len(kept), 1 << 14):
                 part = kept[start : start + (1 << 14)]
-                self._held[start : start + len(part)] = self._held[part]
-            self._held[len(kept) : len(self.names)] = 0
+                self._templates[start : start + len(part)] = self._templates[part]
+            self._templates[len(kept) : len(self.names)] = 0
             self._norms = self._norms[kept]
             self.names = [self.names[i] for i in kept]
             self._counts = [self._counts[i] for i in kept]
@@ -274,6 +275,7 @@ class ExactGallery:
         rows, buffer = self.rows, np.empty((len(asked), width), dtype=np.float32)
 
         def scores(begin: int, end: int) -> Floats32:
+            """The scores of the templates begin to end - 1."""
             if product:
                 out = buffer if end - begin == width else None
                 return np.matmul(asked, rows[begin:end].T, out=out)
@@ -308,16 +310,16 @@ class ExactGallery:
         for name in subjects:
             counted[name] += 1
         made = as_searched(templates.matrix, self.b_theta, self.similarity)
-        if total > len(self._held) or made.shape[1] != self._held.shape[1]:
+        if total > len(self._templates) or made.shape[1] != self._templates.shape[1]:
             grown = np.zeros((max(total, 2 * len(self.names)), made.shape[1]), dtype=np.float32)
             if self.names:
                 grown[: len(self.names)] = self.rows
-            self._held = grown
+            self._templates = grown
         more = total - len(self.names)
         self.names += [""] * more
         self._counts += [0] * more
         self._norms = np.append(self._norms, np.zeros(more, dtype=np.float32))
-        self._held[places] = made
+        self._templates[places] = made
         self._norms[places] = templates.norms
         for place, name in zip(places, templates.ids, strict=True):
             self.names[place], self._counts[place] = name, counted[name]

@@ -106,7 +106,7 @@ class LanceGallery:
                 raise ValueError("columns or meta are missing")
         except (KeyError, ValueError, TypeError, AttributeError, OSError, RuntimeError) as error:
             raise ValueError(
-                f"{self._folder}: no gallery of Likeness ({str(error)[:120]}); choose another "
+                f"{self._folder}: not a gallery of Likeness ({str(error)[:120]}); choose another "
                 "folder"
             ) from None
         refuse_contradictions(self._folder, meta, agreed)

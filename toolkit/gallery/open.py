@@ -19,7 +19,9 @@ class Searchable(Protocol):
 
     def search(
         self, probes: Embeddings, k: int = 5, threshold: float | None = None
-    ) -> list[tuple[Match, ...]]: ...
+    ) -> list[tuple[Match, ...]]:
+        """Finds the k most similar subjects of every probe, best first."""
+        ...
 
 
 def recall(gallery: Searchable, exact: Searchable, probes: Embeddings, k: int = 10) -> float:

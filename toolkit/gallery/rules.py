@@ -130,7 +130,7 @@ def refuse_other(meta: Mapping[str, str], dim: int, embeddings: Embeddings, k: i
 def refuse_names(subjects: Sequence[str], rows: int) -> None:
     """Raises ValueError unless there is one usable name for each row."""
     if len(subjects) != rows:
-        raise ValueError(f"{len(subjects)} subjects for {rows} embeddings; one each is needed")
+        raise ValueError(f"{len(subjects)} subjects for {rows} embeddings; each needs one")
     bad = [
         name
         for name in dict.fromkeys(subjects)
@@ -138,21 +138,21 @@ def refuse_names(subjects: Sequence[str], rows: int) -> None:
     ]
     if bad:
         raise ValueError(
-            f"{len(bad)} subjects have unusable names ({name_first(name[:40] for name in bad)}); 1 "
-            f"to {MAX_SUBJECT} printable characters, no blanks at the ends"
+            f"{len(bad)} subjects have unusable names ({name_first(name[:40] for name in bad)}); "
+            f"a name has 1 to {MAX_SUBJECT} printable characters, and no blanks at its ends"
         )
 
 
-def refuse_unknown(wanted: Mapping[str, Any] | Sequence[str], known: Mapping[str, int]) -> None:
+def refuse_unknown(subjects: Mapping[str, Any] | Sequence[str], known: Mapping[str, int]) -> None:
     """Raises KeyError for subjects that are not enrolled.
 
     Args:
-        wanted: The names that are asked for.
+        subjects: The names that are asked for.
         known: The names that are enrolled.
     """
-    absent = [name for name in wanted if name not in known]
+    absent = [name for name in subjects if name not in known]
     if absent:
         raise KeyError(
-            f"{len(absent)} of {len(wanted)} subjects are not enrolled ({name_first(absent)}); "
+            f"{len(absent)} of {len(subjects)} subjects are not enrolled ({name_first(absent)}); "
             "check the names"
         )

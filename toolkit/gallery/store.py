@@ -116,8 +116,8 @@ def _refuse_foreign(path: Path) -> None:
             head = file.read(20)
         if head[:16] == b"SQLite format 3\0" and head[18:] != b"\1\1":
             raise ValueError(
-                f"{path} is a database with a write-ahead log, but no gallery of Likeness; choose "
-                "another folder"
+                f"{path} is a database with a write-ahead log, but not a gallery of Likeness; "
+                "choose another folder"
             )
 
 
@@ -143,8 +143,8 @@ class Enrolments:
         if folder:
             if meta is None and not (folder / FILE).is_file():
                 raise ValueError(
-                    f"{folder} holds no gallery ({FILE}); give the meta of the embeddings to make "
-                    "one"
+                    f"{folder} contains no gallery ({FILE}); give the meta of the embeddings to "
+                    "make one"
                 )
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             _refuse_foreign(folder / FILE)
@@ -214,7 +214,7 @@ class Enrolments:
         """Raises ValueError unless the file is a whole gallery. tables: names and statements."""
         if self._db.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
             raise ValueError(
-                f"{self.name} is a database, but no gallery of Likeness; choose another folder"
+                f"{self.name} is a database, but not a gallery of Likeness; choose another folder"
             )
         if dict(tables) != _SCHEMA or len(tables) != len(_SCHEMA):
             # A view in place of a table may run for ever. A trigger could bring back subjects that
@@ -231,7 +231,7 @@ class Enrolments:
         wrong = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if wrong != "ok":
             raise ValueError(
-                f"{self.name}: no gallery that can be read ({str(wrong)[:200]}); restore a "
+                f"{self.name}: not a gallery that can be read ({str(wrong)[:200]}); restore a "
                 "copy or choose another folder"
             )
 
@@ -358,12 +358,12 @@ class Enrolments:
         except sqlite3.OperationalError as error:
             if "decode to UTF-8" in str(error):
                 raise ValueError(
-                    f"{self.name}: its texts are no UTF-8; it is damaged: restore a copy or choose "
-                    "another folder"
+                    f"{self.name}: its texts are not UTF-8; it is damaged: restore a copy or "
+                    "choose another folder"
                 ) from None
             if "locked" in str(error):
                 raise ValueError(
-                    f"{self.name} is used by another process; one at a time may hold a gallery: "
+                    f"{self.name} is used by another process; a gallery belongs to one at a time: "
                     "stop it, or choose another folder"
                 ) from None
             raise OSError(
@@ -372,6 +372,6 @@ class Enrolments:
             ) from error
         except sqlite3.Error as error:
             raise ValueError(
-                f"{self.name}: no gallery that can be read ({error}); restore a copy or choose "
+                f"{self.name}: not a gallery that can be read ({error}); restore a copy or choose "
                 "another folder"
             ) from None

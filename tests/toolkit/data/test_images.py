@@ -113,7 +113,7 @@ def test_damaged_files_are_refused_with_the_reason(
         file_bytes(Item("m", tmp_path / "missing.jpg"))
     monkeypatch.setattr(images, "MAX_BYTES", 2**17)
     (tmp_path / "large.jpg").write_bytes(bytes(2**17 + 1))
-    with pytest.raises(BadImage, match=r"large.jpg: over 131072 bytes"):
+    with pytest.raises(BadImage, match="over 131072 bytes"):
         file_bytes(Item("l", tmp_path / "large.jpg"))
 
 

@@ -237,7 +237,7 @@ def test_epochs_and_seeds_differ() -> None:
 @pytest.mark.parametrize(
     ("sampling", "says"),
     [
-        (Sampling(10, 4), "no multiple"),
+        (Sampling(10, 4), "not a multiple"),
         (Sampling(12, 2), "6 classes a batch"),
         (Sampling(99), "only 20 items"),
         (Sampling(0), "at least 1"),

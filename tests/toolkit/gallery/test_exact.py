@@ -157,7 +157,7 @@ def test_strangers_and_other_models_are_refused(store: Callable[..., Any], tmp_p
     for name in ("", " ann", "a\nb", "x" * 257):
         with pytest.raises(ValueError, match="1 subjects have unusable names"):
             gallery.enrol(embeddings([[1, 0], [1, 0]]), ["ok", name])
-    with pytest.raises(ValueError, match="1 subjects for 2 embeddings"):
+    with pytest.raises(ValueError, match="1 subjects for 2"):
         gallery.enrol(probes, ["ann"])
     with pytest.raises(KeyError, match="not enrolled"):
         gallery.update(embeddings([[1, 0]]), ["eve"])
@@ -356,9 +356,9 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / FILE) as db:
         db.execute("CREATE TABLE mail (text)")
     db.close()
-    with pytest.raises(ValueError, match="no gallery of Likeness"):
+    with pytest.raises(ValueError, match="gallery of Likeness"):
         ExactGallery(tmp_path)
-    with pytest.raises(ValueError, match="holds no gallery"):
+    with pytest.raises(ValueError, match="no gallery"):
         ExactGallery(tmp_path / "nothing")
 
 

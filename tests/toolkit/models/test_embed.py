@@ -136,7 +136,7 @@ def test_lists_of_items(tmp_path: Path) -> None:
         ("", "no items"),
         ("a b c d\na b c d\n", "2 malformed lines"),
         ("a a\na b\n", r"1 repeated ids \('a'\)"),
-        ("a\0b", "no text line"),
+        ("a\0b", "not text"),
     ]:
         file.write_text(text)
         with pytest.raises(ValueError, match=says):
