@@ -169,10 +169,10 @@ class _DenseLayer(nn.Module):
 
 
 class _ContextMask(nn.Module):
-    """A convolution whose output is scaled by a function of the utterance's and the segment's
-    means.
+    """A convolution whose output is scaled by a function of the context.
 
-    Its input is (B, C, T), zero in padded frames.
+    The context is the mean of the utterance plus the mean of the segment. The input is (B, C, T),
+    zero in padded frames.
     """
 
     def __init__(self, channels: int, growth: int, dilation: int):

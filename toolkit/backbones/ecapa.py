@@ -141,8 +141,7 @@ class _Layer(nn.Module):
 
 
 class _Block(nn.Module):
-    """SE-Res2Block: 1x1 layer, Res2 convolutions, 1x1 layer, squeeze and excitation, plus the
-    input.
+    """SE-Res2Block: 1x1 layer, Res2 convolutions, 1x1 layer, squeeze and excitation, shortcut.
 
     `frames` is (B, 1, T) bool or None.
     """
