@@ -119,6 +119,8 @@ class _Head(nn.Module):
 
 
 class _HeadBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut; the stride is over the bands only."""
+
     def __init__(self, channels: int, stride: int):
         super().__init__()
         self.conv1 = nn.Conv2d(channels, channels, 3, stride=(stride, 1), padding=1, bias=False)
@@ -138,6 +140,8 @@ class _HeadBlock(nn.Module):
 
 
 class _Convolution(nn.Module):
+    """A convolution over time, batch norm and ReLU."""
+
     def __init__(self, channels_in: int, channels: int, size: int, stride: int):
         super().__init__()
         self.linear = nn.Conv1d(
@@ -199,6 +203,8 @@ class _ContextMask(nn.Module):
 
 
 class _Transit(nn.Module):
+    """Batch norm, ReLU and a 1x1 convolution between two dense blocks."""
+
     def __init__(self, channels_in: int, channels: int):
         super().__init__()
         self.nonlinear = _norm_relu(channels_in)
@@ -209,6 +215,8 @@ class _Transit(nn.Module):
 
 
 class _Dense(nn.Module):
+    """The linear layer to the embedding, and batch norm without weights."""
+
     def __init__(self, size: int, dim: int):
         super().__init__()
         self.linear = nn.Conv1d(size, dim, 1, bias=False)

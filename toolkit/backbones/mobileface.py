@@ -136,6 +136,8 @@ class _DepthWise(_Layers):
 
 
 class _Residual(nn.Module):
+    """Depth-wise blocks of stride 1, each with a shortcut."""
+
     def __init__(self, channels: int, hidden: int, count: int):
         super().__init__()
         self.layers = nn.ModuleList(

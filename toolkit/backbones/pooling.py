@@ -136,6 +136,8 @@ def _precise(x: Tensor) -> Tensor:
 
 
 class _Statistics(nn.Module):
+    """Mean, standard deviation, or both."""
+
     def __init__(self, name: str):
         super().__init__()
         self.name = name
@@ -148,6 +150,8 @@ class _Statistics(nn.Module):
 
 
 class _Attentive(nn.Module):
+    """Channel-wise attention, which may see the utterance's statistics."""
+
     def __init__(self, channels: int, global_context: bool, hidden: int = 128):
         super().__init__()
         self.global_context = global_context
@@ -167,6 +171,8 @@ class _Attentive(nn.Module):
 
 
 class _NormedAttentive(nn.Module):
+    """Channel-wise attention with ReLU and batch norm inside."""
+
     def __init__(self, channels: int, hidden: int = 128):
         super().__init__()
         self.attention = nn.Sequential(
@@ -181,6 +187,8 @@ class _NormedAttentive(nn.Module):
 
 
 class _MultiHead(nn.Module):
+    """Several heads, each of which attends to its part of the channels."""
+
     def __init__(self, channels: int, *, heads: int, channelwise: bool, hidden: int = 64):
         super().__init__()
         if channels % heads:
@@ -207,6 +215,8 @@ class _MultiHead(nn.Module):
 
 
 class _MultiQuery(nn.Module):
+    """Several multi-head attentions side by side."""
+
     def __init__(self, channels: int, *, queries: int, heads: int):
         super().__init__()
         self.n_query = nn.ModuleList(

@@ -147,6 +147,8 @@ class _Down(nn.Module):
 
 
 class _Block(nn.Module):
+    """Two 3x3 convolutions and a shortcut."""
+
     def __init__(self, channels: int, batch_norm: bool, deprecated: bool):
         super().__init__()
         self.deprecated = deprecated

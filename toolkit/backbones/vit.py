@@ -251,6 +251,8 @@ class _Patches(nn.Module):
 
 
 class _Attention(nn.Module):
+    """Multi-head self-attention of the tokens (B, N, width)."""
+
     def __init__(self, width: int, heads: int, qkv_bias: bool):
         super().__init__()
         if width % heads:
@@ -270,6 +272,8 @@ class _Attention(nn.Module):
 
 
 class _Mlp(nn.Module):
+    """Two linear layers, the hidden one four times as wide."""
+
     def __init__(self, width: int, active: nn.Module):
         super().__init__()
         self.fc1 = nn.Linear(width, 4 * width)
@@ -281,6 +285,8 @@ class _Mlp(nn.Module):
 
 
 class _LayerScale(nn.Module):
+    """A learned factor for each channel of a branch."""
+
     def __init__(self, width: int):
         super().__init__()
         self.gamma = nn.Parameter(torch.ones(width))  # dinov2/hub/backbones.py builds with 1.0
@@ -290,8 +296,9 @@ class _LayerScale(nn.Module):
 
 
 class _Block(nn.Module):
-    """Attention and two linear layers, each after a layer norm and with a shortcut around it that
-    training may take alone.
+    """Attention and two linear layers, each after a layer norm and with a shortcut around it.
+
+    Training may take the shortcut alone.
     """
 
     def __init__(

@@ -78,6 +78,8 @@ class XVector(nn.Module):
 
 
 class _Layer(nn.Module):
+    """A dilated convolution without padding, ReLU, and batch norm without weights."""
+
     def __init__(self, channels_in: int, channels: int, size: int, dilation: int):
         super().__init__()
         self.conv_1d = nn.Conv1d(channels_in, channels, size, dilation=dilation)

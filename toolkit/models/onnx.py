@@ -213,9 +213,11 @@ class Session:
         self.text: str | None = stated["text"]
 
     def get_inputs(self) -> list[Value]:
+        """Return the inputs of the graph."""
         return self._inputs
 
     def get_outputs(self) -> list[Value]:
+        """Return the outputs of the graph."""
         return self._outputs
 
     def run(
