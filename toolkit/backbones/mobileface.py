@@ -98,6 +98,8 @@ class _Layers(nn.Module):
 
 
 class _Conv(_Layers):
+    """Convolution without bias, batch norm and, if `active`, PReLU."""
+
     def __init__(
         self,
         channels_in: int,
@@ -109,19 +111,10 @@ class _Conv(_Layers):
         groups: int = 1,
         active: bool = True,
     ):
-        layers = [
-            nn.Conv2d(
-                channels_in,
-                channels,
-                size,
-                stride=stride,
-                padding=padding,
-                groups=groups,
-                bias=False,
-            ),
-            nn.BatchNorm2d(channels),
-        ]
-        super().__init__(*layers, *([nn.PReLU(channels)] if active else []))
+        sizes = (channels_in, channels, size, stride, padding)
+        convolution = nn.Conv2d(*sizes, groups=groups, bias=False)
+        norm = nn.BatchNorm2d(channels)
+        super().__init__(convolution, norm, *([nn.PReLU(channels)] if active else []))
 
 
 class _DepthWise(_Layers):
