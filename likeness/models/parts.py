@@ -45,23 +45,7 @@ def restore(
             f"{name}: a part must be described as {{'call': ..., 'args': ...}}, but is "
             f"{json.dumps(description)[:80]}"
         )
-    module_name, _, attribute = str(description["call"]).rpartition(".")
-    if module_name.partition(".")[0] not in HOMES[:2] or not all(
-        word.isidentifier() and not word.startswith("_") for word in module_name.split(".")
-    ):
-        raise ValueError(f"{name}: {description['call']!r} is not in toolkit or modalities")
-    try:
-        target = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError):
-        raise ValueError(
-            f"{name}: {description['call']!r} does not exist in this version of Likeness"
-        ) from None
-    if kind == "module" and not (inspect.isclass(target) and issubclass(target, nn.Module)):
-        raise ValueError(f"{name}: {description['call']!r} is no network module")
-    if kind == "read" and not (
-        inspect.isfunction(target) and attribute == "read" and module_name.startswith("modalities.")
-    ):
-        raise ValueError(f"{name}: {description['call']!r} is no modality's read function")
+    target = _target(description["call"], name, kind)
     arguments: dict[str, Any] = {
         key: restore(value, f"{name}.{key}", kind="module", untrusted=untrusted)
         if isinstance(value, dict) and "call" in value
@@ -77,12 +61,33 @@ def restore(
     part = partial(target, **arguments)
     unknown = set(arguments) - set(inspect.signature(target).parameters)
     if unknown:
+        attribute = str(description["call"]).rpartition(".")[2]
         raise ValueError(
             f"{name}: {attribute} does not accept {sorted(unknown)} in this version of Likeness"
         )
     if untrusted:
         check_arguments(target, arguments, name)
     return part
+
+
+def _target(call: Any, name: str, kind: Literal["module", "read"]) -> Any:
+    """Import the class or function that a description names; refuse any of another kind."""
+    module_name, _, attribute = str(call).rpartition(".")
+    if module_name.partition(".")[0] not in HOMES[:2] or not all(
+        word.isidentifier() and not word.startswith("_") for word in module_name.split(".")
+    ):
+        raise ValueError(f"{name}: {call!r} is not in toolkit or modalities")
+    try:
+        target = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError):
+        raise ValueError(f"{name}: {call!r} does not exist in this version of Likeness") from None
+    if kind == "module" and not (inspect.isclass(target) and issubclass(target, nn.Module)):
+        raise ValueError(f"{name}: {call!r} is no network module")
+    if kind == "read" and not (
+        inspect.isfunction(target) and attribute == "read" and module_name.startswith("modalities.")
+    ):
+        raise ValueError(f"{name}: {call!r} is no modality's read function")
+    return target
 
 
 def _tuples(value: Any) -> Any:

@@ -285,6 +285,8 @@ def _plain_yaml(path: Path) -> dict[str, Any]:
     import yaml
 
     class Plain(yaml.SafeLoader):  # type: ignore[misc]
+        """A loader of plain values that bounds the number of aliases."""
+
         aliases = 0
 
         def compose_node(self, parent: Any, index: Any) -> Any:
@@ -294,6 +296,7 @@ def _plain_yaml(path: Path) -> dict[str, Any]:
             return super().compose_node(parent, index)
 
     def tagged(loader: Any, suffix: str, node: Any) -> dict[str, Any]:
+        """Return a tagged value as a dict."""
         if isinstance(node, yaml.MappingNode):
             values = loader.construct_mapping(node, deep=True)
         else:

@@ -91,7 +91,7 @@ def items(
 def trials(
     data: str | Path, *, num_trials: int = 20_000, test_share: float = 0.25, seed: int = 0
 ) -> tuple[list[Item], Trials]:
-    """List the test images that write(data) wrote, and trials among them: is it the same digit?
+    """List the test images that write(data) wrote, and trials: do two show the same digit?
 
     Args:
         data: The folder that `write` wrote to.

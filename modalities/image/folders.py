@@ -74,6 +74,12 @@ def items(
                 "needed: add classes, change the shares, or use split='all'"
             )
         chosen = [item for item in every if item.label in parts[split]]
+    _warn_of_singles(chosen, data, split)
+    return chosen
+
+
+def _warn_of_singles(chosen: list[Item], data: str | Path, split: Split) -> None:
+    """Warn of classes with a single image; raise ValueError if all classes have a single one."""
     kept, counts = np.unique([str(item.label) for item in chosen], return_counts=True)
     single = [str(label) for label in kept[counts == 1]]
     if len(single) == len(kept):
@@ -85,9 +91,8 @@ def items(
         warnings.warn(
             f"{data}: {len(single)} of {len(kept)} classes of split {split!r} have a single image "
             f"({name_first(single)})",
-            stacklevel=2,
+            stacklevel=3,
         )
-    return chosen
 
 
 def trials(

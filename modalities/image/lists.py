@@ -194,12 +194,12 @@ def inside(path: str) -> bool:
 
 
 def check_whole(
-    found: Sequence[Item], root: Path, num_images: int, whole: bool, fetch: str
+    items: Sequence[Item], root: Path, num_images: int, whole: bool, fetch: str
 ) -> list[Item]:
     """Return the items whose files exist; if `whole`, all of them must.
 
     Args:
-        found: The listed items.
+        items: The listed items.
         root: The folder that errors name.
         num_images: The number of images of the whole data set.
         whole: Whether the data set must be complete.
@@ -209,22 +209,22 @@ def check_whole(
         ValueError: An id is repeated, none of the images is there, or, if `whole`, the list has
             another number of images than the data set, or files are missing.
     """
-    check_unique(found, str(root))
+    check_unique(items, str(root))
     # Path.is_file raises an error where a name is too long; os.path.isfile is then false.
-    there = [item for item in found if os.path.isfile(item.path)]
+    there = [item for item in items if os.path.isfile(item.path)]
     if not whole:
         if not there:
-            raise ValueError(f"{root}: none of the {len(found)} listed images is there; {fetch}")
+            raise ValueError(f"{root}: none of the {len(items)} listed images is there; {fetch}")
         return there
-    if len(found) != num_images:
+    if len(items) != num_images:
         raise ValueError(
-            f"{root}: {len(found)} images are listed, the data set has {num_images}; {fetch}"
+            f"{root}: {len(items)} images are listed, the data set has {num_images}; {fetch}"
         )
-    if len(there) < len(found):
+    if len(there) < len(items):
         known = set(there)
-        missing = [item.id for item in found if item not in known]
+        missing = [item.id for item in items if item not in known]
         raise ValueError(
-            f"{root}: {len(missing)} of {len(found)} images are missing "
+            f"{root}: {len(missing)} of {len(items)} images are missing "
             f"({name_first(missing)}); {fetch}"
         )
     return there

@@ -80,19 +80,7 @@ def items(
         )
     folders = (Path(data) / "omniglot", Path(data) / "omniglot-py")
     root = next((folder for folder in folders if folder.is_dir()), Path(data))
-    every = _background(root)
-    alphabets = sorted({_alphabet(item) for item in every})
-    if protocol == "official":
-        evaluation = _scan(root / "images_evaluation")
-        train, test = alphabets, sorted({_alphabet(item) for item in evaluation})
-        every = every + evaluation
-    else:
-        train, test = alphabets[:NUM_TRAIN_ALPHABETS], alphabets[NUM_TRAIN_ALPHABETS:]
-    if not test:
-        raise ValueError(
-            f"{root}: {len(alphabets)} background alphabets; more than {NUM_TRAIN_ALPHABETS} are "
-            f"needed; {FETCH}"
-        )
+    every, train, test = _divide(root, protocol)
     if not 0 <= validation_alphabets < len(train) or (
         split == "validation" and not validation_alphabets
     ):
@@ -109,6 +97,21 @@ def items(
     }[split]
     chosen = [item for item in every if _alphabet(item) in members]
     return turned(chosen, turns) if split == "train" else chosen
+
+
+def _divide(root: Path, protocol: str) -> tuple[list[Item], list[str], list[str]]:
+    """List all drawings, the alphabets that train, and the alphabets that test."""
+    every = _background(root)
+    alphabets = sorted({_alphabet(item) for item in every})
+    if protocol == "official":
+        evaluation = _scan(root / "images_evaluation")
+        return every + evaluation, alphabets, sorted({_alphabet(item) for item in evaluation})
+    if len(alphabets) <= NUM_TRAIN_ALPHABETS:
+        raise ValueError(
+            f"{root}: {len(alphabets)} background alphabets; more than {NUM_TRAIN_ALPHABETS} are "
+            f"needed; {FETCH}"
+        )
+    return every, alphabets[:NUM_TRAIN_ALPHABETS], alphabets[NUM_TRAIN_ALPHABETS:]
 
 
 def check(data: Path) -> list[Count]:

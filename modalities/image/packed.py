@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from eval.formats.files import refuse_device
 from eval.types import name_first
@@ -131,8 +132,7 @@ def verify(folder: Path, expected: Mapping[str, str], *, decompressed: bool = Fa
             continue
         with (gzip.open if decompressed and path.suffix == ".gz" else open)(path, "rb") as file:
             try:
-                md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False))  # type: ignore[arg-type, unused-ignore]
-                computed = md5.hexdigest()
+                computed = hashlib.file_digest(file, _new_md5).hexdigest()
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 computed = f"damaged: {error}"
         if computed != published:
@@ -147,6 +147,10 @@ def verify(folder: Path, expected: Mapping[str, str], *, decompressed: bool = Fa
             f"{folder}: {len(wrong)} of {len(expected)} files have a wrong MD5 sum "
             f"({name_first(wrong)}); fetch them again"
         )
+
+
+def _new_md5() -> Any:
+    return hashlib.md5(usedforsecurity=False)
 
 
 def locate(data: Path, names: tuple[str, ...], fetch: str) -> Path:

@@ -117,7 +117,8 @@ def shift_view(
     ):
         raise ValueError(
             f"shift_view: pad {pad}, occlude {occlude}, {len(fill)} fill values for an image of "
-            f"shape {image.shape}; smaller ones, and a value per channel"
+            f"shape {image.shape}; a pad and a square that fit the image, and one fill value or "
+            "one for each channel, are needed"
         )
     padded = np.pad(image, ((0, 0), (pad, pad), (pad, pad)), mode="reflect")
     top, left = map(int, rng.integers(2 * pad + 1, size=2))
@@ -160,8 +161,8 @@ def warp_view(
     """
     if not (0 < scale[0] <= scale[1]) or min(degrees, shear, shift) < 0 or shear >= 1:
         raise ValueError(
-            f"warp_view: degrees {degrees}, scale {scale}, shear {shear}, shift {shift}; none "
-            "below 0, scale above 0 and in order, shear below 1"
+            f"warp_view: degrees {degrees}, scale {scale}, shear {shear}, shift {shift}; none may "
+            "be below 0, scale must be above 0 and in order, and shear below 1"
         )
     import cv2
 

@@ -1,5 +1,6 @@
-"""BN-Inception under the names of its public ImageNet checkpoint: the backbone of most deep metric
-learning results before 2020.
+"""BN-Inception under the names of its public ImageNet checkpoint.
+
+It is the backbone of most deep metric learning results before 2020.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from toolkit.backbones.images import BatchNorm, check_images, hold_still, in_flo
 
 
 class _Sizes(NamedTuple):
-    """Channels of the four branches; single 0 is a block of stride 2, whose first branch is missing
-    and whose pooled branch is the bare maximum.
+    """Channels of the four branches of a block.
+
+    A block whose `single` is 0 has stride 2; its first branch is missing and its pooled branch is
+    the bare maximum.
     """
 
     single: int
@@ -42,19 +45,26 @@ _BLOCKS = {  # Ioffe and Szegedy 2015, Fig 5, as the public checkpoint has it
 
 
 class BNInception(nn.Module):
-    """Inception with batch norm (Ioffe and Szegedy 2015): (B, in_dim, H, W) images -> (B, dim) raw
-    embeddings. 10.27 M parameters below the linear layer.
+    """Inception with batch norm (Ioffe and Szegedy 2015), which gives raw embeddings (B, dim).
 
-    dim: size of a linear layer after the pooling; 0 leaves it out, so that dim is 1024. pooling:
-    average, max or the sum of both. batch_norm: "trained", "fixed" or "frozen", see
-    images.hold_still. head_scale: as ImageResNet's.
-    weights: a local file of the public ImageNet checkpoint (bn_inception-52deb4733.pth; the vectors
-    of shape (1, C) of its older form are taken too); its classifier is left out, `started_from`
-    says so. It wants BGR in 0..255 less (104, 117, 128); no file says so. Parameter names are those
-    of Cadene/pretrained-models.pytorch, models/bninception.py (its batch norms' momentum of 0.9 is
-    Caffe's, torch's 0.1: here 0.1).
-    H and W such that both halvings within the network meet even sizes: multiples of 32, and 227.
-    ValueError for others and for a file that does not fit.
+    It has 10.27 M parameters below the linear layer. Parameter names are those of
+    Cadene/pretrained-models.pytorch, models/bninception.py. The momentum of its batch norms is 0.9
+    by Caffe's definition and 0.1 by torch's; here it is 0.1. The published weights take BGR in
+    0..255 less (104, 117, 128), which no file states.
+
+    Args:
+        in_dim: The number of channels of the images (B, in_dim, H, W). H and W must be such that
+            both halvings within the network meet even sizes: multiples of 32, or 227.
+        dim: The size of a linear layer after the pooling; 0 leaves it out, so that dim is 1024.
+        pooling: "average", "max", or "both" for their sum.
+        batch_norm: "trained", "fixed" or "frozen", see images.hold_still.
+        head_scale: A factor on the linear layer's initial weights, see ImageResNet.
+        weights: A local file of the public ImageNet checkpoint (bn_inception-52deb4733.pth; the
+            vectors of shape (1, C) of its older form are taken too). Its classifier is left out,
+            and `started_from` says so.
+
+    Raises:
+        ValueError: The images have other sides, or the file does not fit.
     """
 
     pads_exactly = True  # images have no lengths
@@ -107,13 +117,13 @@ class BNInception(nn.Module):
         self.add_module(f"{name}_bn", nn.BatchNorm2d(channels))
 
     def train(self, mode: bool = True) -> BNInception:
-        """As nn.Module's, but held batch norms stay as they are."""
+        """Set the mode as nn.Module does, but leave batch norms that are held still as they are."""
         super().train(mode)
         hold_still(self, self.batch_norm)
         return self
 
     def forward(self, images: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """images (B, in_dim, H, W) -> (B, dim) raw embeddings; lengths is ignored."""
+        """Return the raw embeddings (B, dim) of images (B, in_dim, H, W); `lengths` is ignored."""
         check_images(images, "BNInception", self.in_dim)
         _check_halves(*images.shape[2:])
         x = F.max_pool2d(self._layer("conv1_7x7_s2", images), 3, stride=2, ceil_mode=True)
@@ -135,19 +145,18 @@ class BNInception(nn.Module):
         branches.append(self._layer(f"{name}_double_3x3_2", double))
         if not sizes.single:
             branches.append(F.max_pool2d(x, 3, stride=2, ceil_mode=True))
-        else:  # 5b alone has a maximum; means count the zeros around the image, as Caffe's do
-            around = (
-                F.max_pool2d(x, 3, stride=1, padding=1)
-                if largest
-                else F.avg_pool2d(x, 3, stride=1, padding=1)
-            )
-            branches.append(self._layer(f"{name}_pool_proj", around))
+        else:
+            # Block 5b alone has a maximum. Means count the zeros around the image, as Caffe's do.
+            pooled = (F.max_pool2d if largest else F.avg_pool2d)(x, 3, stride=1, padding=1)
+            branches.append(self._layer(f"{name}_pool_proj", pooled))
         return torch.cat(branches, dim=1)
 
 
 def _check_halves(height: int, width: int) -> None:
-    """Where a block has stride 2 its convolutions round odd sizes up and its pooling rounds them
-    down: the branches would not fit together.
+    """Raise ValueError for images whose sides are odd before a block of stride 2.
+
+    Its convolutions round odd sizes up and its pooling rounds them down, so that the branches would
+    not fit together.
     """
     for side in (height, width):
         size = -(-side // 2)  # after conv1; the poolings that follow give ceil((size - 3) / 2) + 1

@@ -1,5 +1,6 @@
-"""CAM++: a densely connected time-delay network whose layers are masked by what the utterance and
-its segments hold.
+"""CAM++: a densely connected time-delay network with context-aware masking.
+
+Its layers are masked by what the utterance and its segments hold.
 """
 
 from __future__ import annotations
@@ -12,18 +13,27 @@ from torch import Tensor, nn
 
 from toolkit.backbones.pooling import Pooling, flat, frame_mask, keep, pool
 
-_SEGMENT = 100  # frames (after the stride of 2: two seconds) that share a context
+_SEGMENT = 100  # frames that share a context: two seconds, after the stride of 2
 
 
 class CAMPPlus(nn.Module):
-    """CAM++ (Wang et al. 2023, arXiv 2303.00332): (B, T, in_dim) features -> (B, dim) raw
-    embeddings. 7.18 M parameters at 80 mel and dim 512.
+    """CAM++ (Wang et al. 2023, arXiv 2303.00332), which gives raw embeddings (B, dim).
 
-    A 2-D residual head that halves the bands three times, a convolution of stride 2 in time, three
-    densely connected blocks (`layers` in each), pooling, linear and batch norm without weights.
-    Parameter names are those of 3D-Speaker's models/campplus and of WeSpeaker's copy; 3D-Speaker's
-    pooling lacks TSTP's 1e-7 under the root. Padded frames are zeroed before every convolution over
-    time, so padding never changes an embedding.
+    A 2-D residual head that halves the bands three times is followed by a convolution of stride 2
+    in time, three densely connected blocks, pooling, a linear layer and batch norm without weights.
+    It has 7.18 M parameters at 80 mel and dim 512. Parameter names are those of 3D-Speaker's
+    models/campplus and of WeSpeaker's copy; 3D-Speaker's pooling lacks TSTP's 1e-7 under the root.
+    Padded frames are zeroed before every convolution over time, so padding never changes an
+    embedding.
+
+    Args:
+        in_dim: The number of bands of the features (B, T, in_dim).
+        dim: The size of the embeddings.
+        channels: The channels of the first convolution over time.
+        growth: The channels that each dense layer adds.
+        layers: The number of dense layers of each block.
+        head_channels: The channels of the 2-D head.
+        pooling: The pooling over time, see toolkit.backbones.pooling.pool.
     """
 
     pads_exactly = True
@@ -64,7 +74,7 @@ class CAMPPlus(nn.Module):
                     nn.init.zeros_(module.bias)
 
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """features (B, T, in_dim), lengths (B,) relative -> (B, dim) raw embeddings."""
+        """Return raw embeddings (B, dim) of features (B, T, in_dim) with relative lengths (B,)."""
         mask = None if lengths is None else frame_mask(lengths, features.shape[1])[:, None]
         x = self.xvector["tdnn"](self.head(features.transpose(1, 2), mask))
         mask = None if mask is None else mask[..., ::2]
@@ -85,8 +95,9 @@ def _norm_relu(channels: int) -> nn.Sequential:
 
 
 class _Head(nn.Module):
-    """The front-end convolution module: (B, F, T) -> (B, channels * F / 8, T), strides over the
-    bands only.
+    """The front-end convolution module: (B, F, T) -> (B, channels * F / 8, T).
+
+    It strides over the bands only.
     """
 
     def __init__(self, bands: int, channels: int):
@@ -108,6 +119,8 @@ class _Head(nn.Module):
 
 
 class _HeadBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut; the stride is over the bands only."""
+
     def __init__(self, channels: int, stride: int):
         super().__init__()
         self.conv1 = nn.Conv2d(channels, channels, 3, stride=(stride, 1), padding=1, bias=False)
@@ -127,6 +140,8 @@ class _HeadBlock(nn.Module):
 
 
 class _Convolution(nn.Module):
+    """A convolution over time, batch norm and ReLU."""
+
     def __init__(self, channels_in: int, channels: int, size: int, stride: int):
         super().__init__()
         self.linear = nn.Conv1d(
@@ -139,8 +154,9 @@ class _Convolution(nn.Module):
 
 
 class _DenseLayer(nn.Module):
-    """A bottleneck over everything before it, then the context-aware masked convolution, whose
-    output is appended to everything before it.
+    """A bottleneck over everything before it, then the context-aware masked convolution.
+
+    The output is appended to everything before it.
     """
 
     def __init__(self, channels_in: int, growth: int, dilation: int):
@@ -157,8 +173,10 @@ class _DenseLayer(nn.Module):
 
 
 class _ContextMask(nn.Module):
-    """A convolution whose output is scaled by a function of the utterance's mean plus the
-    segment's. x: (B, C, T), zero in padded frames.
+    """A convolution whose output is scaled by a function of the context.
+
+    The context is the mean of the utterance plus the mean of the segment. The input is (B, C, T),
+    zero in padded frames.
     """
 
     def __init__(self, channels: int, growth: int, dilation: int):
@@ -170,24 +188,23 @@ class _ContextMask(nn.Module):
         self.linear2 = nn.Conv1d(channels // 2, growth, 1)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        segments = F.avg_pool1d(
-            x, _SEGMENT, _SEGMENT, ceil_mode=True
-        )  # the last one is the mean of the frames that it has
+        # With ceil_mode, the last segment is the mean of the frames that it has.
+        segments = F.avg_pool1d(x, _SEGMENT, _SEGMENT, ceil_mode=True)
         if mask is None:
             context = x.mean(dim=2, keepdim=True) + segments
         else:
             share = F.avg_pool1d(mask.to(x.dtype), _SEGMENT, _SEGMENT, ceil_mode=True)
-            context = x.sum(dim=2, keepdim=True) / mask.sum(
-                dim=2, keepdim=True
-            ) + segments / share.clamp(min=0.5 / _SEGMENT)
-        scale = self.linear2(
-            torch.relu(self.linear1(context))
-        ).sigmoid()  # once per segment: its frames share it
+            mean = x.sum(dim=2, keepdim=True) / mask.sum(dim=2, keepdim=True)
+            context = mean + segments / share.clamp(min=0.5 / _SEGMENT)
+        # The scale is computed once for each segment, whose frames share it.
+        scale = self.linear2(torch.relu(self.linear1(context))).sigmoid()
         segment_of = torch.arange(x.shape[2], device=x.device) // _SEGMENT
         return torch.as_tensor(self.linear_local(x) * scale.index_select(2, segment_of))
 
 
 class _Transit(nn.Module):
+    """Batch norm, ReLU and a 1x1 convolution between two dense blocks."""
+
     def __init__(self, channels_in: int, channels: int):
         super().__init__()
         self.nonlinear = _norm_relu(channels_in)
@@ -198,6 +215,8 @@ class _Transit(nn.Module):
 
 
 class _Dense(nn.Module):
+    """The linear layer to the embedding, and batch norm without weights."""
+
     def __init__(self, size: int, dim: int):
         super().__init__()
         self.linear = nn.Conv1d(size, dim, 1, bias=False)

@@ -1,5 +1,6 @@
-"""The field's two ECAPA-TDNNs: SpeechBrain's behind the backbone signature, and WeSpeaker's, which
-pads with zeros and masks exactly.
+"""ECAPA-TDNN in two versions: SpeechBrain's, and WeSpeaker's.
+
+SpeechBrain's is put behind the backbone signature. WeSpeaker's pads with zeros and masks exactly.
 """
 
 from __future__ import annotations
@@ -11,13 +12,21 @@ from toolkit.backbones.pooling import Pooling, frame_mask, keep, pool
 
 
 class ECAPA(nn.Module):
-    """ECAPA-TDNN (Desplanques et al. 2020) as SpeechBrain has it: (B, T, in_dim) features -> (B,
-    dim) raw embeddings.
+    """ECAPA-TDNN (Desplanques et al. 2020) as SpeechBrain has it, which gives (B, dim) embeddings.
 
-    channels: width of the first four blocks (512 or 1024 in the field, 128 for small data); the
-    fifth has mfa_channels (default 3 x channels). SpeechBrain reflects the input at the edges of
-    every convolution, so a padded utterance would end differently from an unpadded one:
-    `pads_exactly` is False and embedding batches hold equal lengths only.
+    SpeechBrain reflects the input at the edges of every convolution, so a padded utterance would
+    end differently from an unpadded one. Therefore `pads_exactly` is False, and embedding batches
+    hold equal lengths only.
+
+    Args:
+        in_dim: The number of bands of the features (B, T, in_dim).
+        dim: The size of the raw embeddings.
+        channels: The width of the first four blocks: 512 or 1024 in the literature, 128 for small
+            data.
+        mfa_channels: The width of the fifth block; 0 is 3 x channels.
+        attention_channels: The hidden channels of the attentive pooling.
+        se_channels: The hidden channels of squeeze and excitation.
+        res2net_scale: The number of groups of channels of a Res2 convolution.
     """
 
     pads_exactly = False
@@ -51,22 +60,33 @@ class ECAPA(nn.Module):
         )
 
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """features (B, T, in_dim), lengths (B,) relative -> (B, dim)."""
+        """Return raw embeddings (B, dim) of features (B, T, in_dim) with relative lengths (B,)."""
         return torch.as_tensor(
             self.network(features, None if lengths is None else lengths.to(features.dtype))
         ).squeeze(1)
 
 
 class WeSpeakerECAPA(nn.Module):
-    """ECAPA-TDNN (Desplanques et al. 2020) as WeSpeaker's models/ecapa_tdnn.py has it: (B, T,
-    in_dim) features -> (B, dim) raw embeddings.
+    """ECAPA-TDNN as WeSpeaker's models/ecapa_tdnn.py has it, which gives raw embeddings (B, dim).
 
-    channels: 512 (c512) or 1024 (c1024); the layer under the pooling has 1536 (pooled) in both.
-    global_context: attention that sees the utterance's mean and deviation (the GLOB variants, those
-    of WeSpeaker's recipes: 6.19 and 14.66 M parameters at 80 mel). normalise: batch norm over the
-    embedding (emb_bn). Parameter names are WeSpeaker's. Padded frames are zeroed before every
-    convolution over time and left out of every mean: padding never changes an embedding. ValueError
-    for a res2net_scale that does not divide the channels.
+    Source: Desplanques et al. 2020. Parameter names are WeSpeaker's. Padded frames are zeroed
+    before every convolution over time and left out of every mean, so padding never changes an
+    embedding.
+
+    Args:
+        in_dim: The number of bands of the features (B, T, in_dim).
+        dim: The size of the embeddings.
+        channels: 512 (c512) or 1024 (c1024).
+        pooled: The width of the layer under the pooling, 1536 in both.
+        res2net_scale: The number of groups of channels of a Res2 convolution.
+        se_channels: The hidden channels of squeeze and excitation.
+        global_context: Whether the attention sees the utterance's mean and deviation (the GLOB
+            variants, which WeSpeaker's recipes use: 6.19 and 14.66 M parameters at 80 mel).
+        normalise: Whether batch norm follows the embedding (emb_bn).
+        pooling: The pooling over time, see toolkit.backbones.pooling.pool.
+
+    Raises:
+        ValueError: res2net_scale does not divide the channels.
     """
 
     pads_exactly = True
@@ -97,7 +117,7 @@ class WeSpeakerECAPA(nn.Module):
         self.bn2 = nn.BatchNorm1d(dim) if normalise else nn.Identity()
 
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """features (B, T, in_dim), lengths (B,) relative -> (B, dim) raw embeddings."""
+        """Return raw embeddings (B, dim) of features (B, T, in_dim) with relative lengths (B,)."""
         mask = None if lengths is None else frame_mask(lengths, features.shape[1])
         frames = None if mask is None else mask[:, None]
         x, outputs = self.layer1(keep(features.transpose(1, 2), frames)), []
@@ -109,7 +129,7 @@ class WeSpeakerECAPA(nn.Module):
 
 
 class _Layer(nn.Module):
-    """Convolution, ReLU, batch norm: in this order."""
+    """Convolution, ReLU and batch norm, in this order."""
 
     def __init__(self, channels_in: int, channels: int, size: int):
         super().__init__()
@@ -121,8 +141,9 @@ class _Layer(nn.Module):
 
 
 class _Block(nn.Module):
-    """SE-Res2Block: 1x1 layer, Res2 convolutions, 1x1 layer, squeeze and excitation, plus the
-    input. frames: (B, 1, T) bool or None.
+    """SE-Res2Block: 1x1 layer, Res2 convolutions, 1x1 layer, squeeze and excitation, shortcut.
+
+    `frames` is (B, 1, T) bool or None.
     """
 
     def __init__(self, channels: int, dilation: int, scale: int, se_channels: int):
@@ -141,8 +162,9 @@ class _Block(nn.Module):
 
 
 class _Res2(nn.Module):
-    """Each group of channels is convolved together with the output of the group before it; the last
-    group passes. x: zero in padded frames.
+    """Each group of channels is convolved together with the output of the group before it.
+
+    The last group passes unchanged. The input is zero in padded frames.
     """
 
     def __init__(self, channels: int, dilation: int, scale: int):

@@ -1,5 +1,6 @@
-"""ERes2Net and ERes2NetV2: residual networks whose blocks work on groups of channels one after
-another and whose stages are fused by attention.
+"""ERes2Net and ERes2NetV2: residual networks with groups of channels and fused stages.
+
+Their blocks work on groups of channels one after another, and attention fuses the stages.
 """
 
 from __future__ import annotations
@@ -12,15 +13,24 @@ from toolkit.backbones.resnet import shortcut
 
 
 class ERes2Net(nn.Module):
-    """ERes2Net (Chen et al. 2023, arXiv 2305.12838): (B, T, in_dim) features -> (B, dim) raw
-    embeddings. 6.61 M parameters at 80 mel.
+    """ERes2Net (Chen et al. 2023, arXiv 2305.12838), which gives raw embeddings (B, dim).
 
-    width: 32, or 64 for the large one (22.46 M). A block works on `scale` groups of base_width / 64
-    times its channels; stages three and four fuse a group with the next by attention instead of a
-    sum, and every stage's output is fused with that of the stages before. 3D-Speaker's "huge" has
-    width=64, base_width=24, scale=3, expansion=4. Parameter names are those of 3D-Speaker's
-    models/eres2net. Padded frames are zeroed before every 3x3 convolution: padding never changes an
-    embedding.
+    A block works on `scale` groups of base_width / 64 times its channels. Stages three and four
+    fuse a group with the next by attention instead of a sum, and every stage's output is fused with
+    that of the stages before. It has 6.61 M parameters at 80 mel. 3D-Speaker's "huge" has width=64,
+    base_width=24, scale=3, expansion=4. Parameter names are those of 3D-Speaker's models/eres2net.
+    Padded frames are zeroed before every 3x3 convolution, so padding never changes an embedding.
+
+    Args:
+        in_dim: The number of bands of the features (B, T, in_dim).
+        dim: The size of the embeddings.
+        width: The channels of the first stage: 32, or 64 for the large network (22.46 M
+            parameters).
+        blocks: The number of blocks of each stage.
+        base_width: The width of a group of channels, in 64ths of the block's channels.
+        scale: The number of groups.
+        expansion: How many times more channels leave a block than it works on.
+        pooling: The pooling over time, see toolkit.backbones.pooling.pool.
     """
 
     pads_exactly = True
@@ -47,28 +57,23 @@ class ERes2Net(nn.Module):
         self.layer1_downsample = _downsample(out[0])
         self.layer2_downsample = _downsample(out[1])
         self.layer3_downsample = _downsample(out[2])
-        self.fuse_mode12, self.fuse_mode123, self.fuse_mode1234 = (
-            _Fusion(out[1]),
-            _Fusion(out[2]),
-            _Fusion(out[3]),
-        )
+        self.fuse_mode12 = _Fusion(out[1])
+        self.fuse_mode123 = _Fusion(out[2])
+        self.fuse_mode1234 = _Fusion(out[3])
         self.pool, size = pool(pooling, out[3] * -(-in_dim // 8))
         self.seg_1 = nn.Linear(size, dim)
 
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """features (B, T, in_dim), lengths (B,) relative -> (B, dim) raw embeddings."""
+        """Return raw embeddings (B, dim) of features (B, T, in_dim) with relative lengths (B,)."""
         mask = None if lengths is None else frame_mask(lengths, features.shape[1])[:, None, None, :]
         x = keep(
             torch.relu(self.bn1(self.conv1(keep(features.transpose(1, 2)[:, None], mask)))), mask
         )
         x, mask = _run(self.layer1, x, mask)
         fused = x
-        later = (
+        for layer, downsample, fuse in (
             (self.layer2, self.layer1_downsample, self.fuse_mode12),
             (self.layer3, self.layer2_downsample, self.fuse_mode123),
-        )
-        for layer, downsample, fuse in (
-            *later,
             (self.layer4, self.layer3_downsample, self.fuse_mode1234),
         ):
             x, mask = _run(layer, x, mask)
@@ -79,10 +84,11 @@ class ERes2Net(nn.Module):
 
 
 class ERes2NetV2(nn.Module):
-    """ERes2NetV2 (Chen et al. 2024, arXiv 2406.02167): wider than ERes2Net, and only the last two
-    stages are fused. 17.86 M parameters at 80 mel.
+    """ERes2NetV2 (Chen et al. 2024, arXiv 2406.02167), which gives raw embeddings (B, dim).
 
-    base_width=24, scale=4, expansion=4 is 3D-Speaker's "w24s4ep4"; the rest as in ERes2Net.
+    It is wider than ERes2Net, and only the last two stages are fused. It has 17.86 M parameters at
+    80 mel. base_width=24, scale=4, expansion=4 is 3D-Speaker's "w24s4ep4"; the rest, and the
+    arguments, are as in ERes2Net.
     """
 
     pads_exactly = True
@@ -111,7 +117,7 @@ class ERes2NetV2(nn.Module):
         self.seg_1 = nn.Linear(size, dim)
 
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """features (B, T, in_dim), lengths (B,) relative -> (B, dim) raw embeddings."""
+        """Return raw embeddings (B, dim) of features (B, T, in_dim) with relative lengths (B,)."""
         mask = None if lengths is None else frame_mask(lengths, features.shape[1])[:, None, None, :]
         x = keep(
             torch.relu(self.bn1(self.conv1(keep(features.transpose(1, 2)[:, None], mask)))), mask
@@ -128,27 +134,22 @@ class ERes2NetV2(nn.Module):
 def _stages(
     width: int, blocks: tuple[int, int, int, int], base_width: int, scale: int, expansion: int
 ) -> list[nn.ModuleList]:
-    found, channels = [], width
+    """Build the four stages of blocks."""
+    stages, channels = [], width
     for stage, count in enumerate(blocks):
+        wide, attention = width * 2**stage, stage > 1
         rows: list[nn.Module] = []
         for i in range(count):
-            rows.append(
-                _Block(
-                    channels,
-                    width * 2**stage,
-                    2 if stage and i == 0 else 1,
-                    base_width,
-                    scale,
-                    expansion,
-                    attention=stage > 1,
-                )
-            )
-            channels = width * 2**stage * expansion
-        found.append(nn.ModuleList(rows))
-    return found
+            stride = 2 if stage and i == 0 else 1
+            sizes = (channels, wide, stride, base_width, scale, expansion)
+            rows.append(_Block(*sizes, attention=attention))
+            channels = wide * expansion
+        stages.append(nn.ModuleList(rows))
+    return stages
 
 
 def _run(layer: nn.ModuleList, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Apply the blocks of a stage, and the strides of the blocks to the mask."""
     for block in layer:
         x, mask = block(x, mask)
     return x, mask
@@ -159,13 +160,14 @@ def _downsample(channels: int) -> nn.Conv2d:
 
 
 def _clipped(x: Tensor) -> Tensor:
-    """Rectified and not above 20, as in both releases' blocks (their stem is a plain ReLU)."""
+    """Return max(0, min(x, 20)), as in both releases' blocks (their stem is a plain ReLU)."""
     return x.clamp(0.0, 20.0)
 
 
 class _Fusion(nn.Module):
-    """Attentional feature fusion: x (1 + a) + y (1 - a), a = tanh of two 1x1 convolutions over
-    both. Zero where both are.
+    """Attentional feature fusion: x (1 + a) + y (1 - a).
+
+    a is the tanh of two 1x1 convolutions over both. The result is zero where both are.
     """
 
     def __init__(self, channels: int):
@@ -185,8 +187,9 @@ class _Fusion(nn.Module):
 
 
 class _Block(nn.Module):
-    """1x1 convolution, 3x3 convolutions over groups of channels in turn (each sees its group and
-    the one before), 1x1 convolution, shortcut.
+    """1x1 convolution, 3x3 convolutions over groups of channels, 1x1 convolution, shortcut.
+
+    The groups take turns: each convolution sees its group and the output of the one before.
     """
 
     def __init__(

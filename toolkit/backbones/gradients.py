@@ -1,5 +1,6 @@
-"""A shallow network over histograms of oriented gradients: for data sets of a few dozen subjects,
-where deep networks overfit; trains in seconds on a CPU.
+"""A shallow network over histograms of oriented gradients, which trains in seconds on a CPU.
+
+It is for data sets of a few dozen subjects, where deep networks overfit.
 """
 
 from __future__ import annotations
@@ -15,43 +16,46 @@ from toolkit.backbones.images import check_images
 
 
 def oriented_gradients(grey: Tensor, *, cells: int, bins: int, sigma: float) -> Tensor:
-    """(B, H, W) grey -> (B, cells, cells, bins): histograms of the gradient's direction, in 0 to 2
-    pi from the x axis towards the y axis (downwards).
+    """Return histograms of the gradient's direction: (B, H, W) grey -> (B, cells, cells, bins).
 
-    Smoothing by a Gaussian of sigma pixels, centred differences, each pixel's magnitude shared
-    between the two nearest bins (circular) and the nearest cells, cells divided by the energy of
-    their 3 x 3 neighbourhood, square root. After Dalal and Triggs 2005, whose signed form (Sec.
-    6.3) it is; they do not smooth, and normalise each cell in four overlapping blocks in place of
-    one neighbourhood and a square root (Hellinger's kernel, Arandjelovic and Zisserman 2012). Edges
-    are repeated.
-    Adding to the grey levels of an image or multiplying them changes nothing; a constant image
-    gives zeros. It has no gradient where an image is flat.
+    Directions go from 0 to 2 pi, from the x axis towards the y axis (downwards). The image is
+    smoothed by a Gaussian of sigma pixels, and differences are centred. Each pixel's magnitude is
+    shared between the two nearest bins (circular) and the nearest cells. Cells are divided by the
+    energy of their 3 x 3 neighbourhood; then the square root is taken. Edges are repeated.
+
+    It follows Dalal and Triggs 2005, in their signed form (Sec. 6.3). They do not smooth; and they
+    normalise each cell in four overlapping blocks, in place of one neighbourhood and a square root
+    (Hellinger's kernel, Arandjelovic and Zisserman 2012).
+
+    Adding to the grey levels of an image or multiplying them changes nothing. A constant image
+    gives zeros. The function has no gradient where an image is flat.
+
+    Example:
+        >>> oriented_gradients(torch.rand(2, 64, 64), cells=6, bins=12, sigma=1.0).shape
+        torch.Size([2, 6, 6, 12])
     """
     x = _smooth(grey[:, None], sigma)
     around = pad(x, (1, 1, 1, 1), mode="replicate")
     dx = around[..., 1:-1, 2:] - around[..., 1:-1, :-2]
     dy = around[..., 2:, 1:-1] - around[..., :-2, 1:-1]
     magnitude = (dx.square() + dy.square()).sqrt()
-    place = (
-        torch.atan2(dy, dx) * (bins / (2 * math.pi)) - 0.5
-    )  # in bins; -0.5: bin k is centred at k + 1/2
-    apart = (place - torch.arange(bins, dtype=x.dtype, device=x.device)[:, None, None]).remainder(
-        bins
-    )
+    # The direction in bins; bin k is centred at k + 1/2.
+    place = torch.atan2(dy, dx) * (bins / (2 * math.pi)) - 0.5
+    bin_numbers = torch.arange(bins, dtype=x.dtype, device=x.device)[:, None, None]
+    apart = (place - bin_numbers).remainder(bins)
     share = (1 - torch.minimum(apart, bins - apart)).clamp(min=0)
     rows, columns = (_cell_weights(side, cells, like=x) for side in x.shape[2:])
-    found = torch.einsum("rh,bkhw,cw->bkrc", rows, magnitude * share, columns)
-    energy = avg_pool2d(
-        found.sum(dim=1, keepdim=True), 3, stride=1, padding=1, count_include_pad=False
-    )
-    floor = 1e-3 * energy.mean(
-        dim=(2, 3), keepdim=True
-    )  # of the image itself: flat cells of a face beside a dark ground are not blown up
-    return (found / (energy + floor).clamp(min=1e-12)).sqrt().permute(0, 2, 3, 1)
+    cell_bins = torch.einsum("rh,bkhw,cw->bkrc", rows, magnitude * share, columns)
+    total = cell_bins.sum(dim=1, keepdim=True)
+    energy = avg_pool2d(total, 3, stride=1, padding=1, count_include_pad=False)
+    # The floor depends on the image, so that flat cells, such as those of a dark ground beside a
+    # face, are not blown up.
+    floor = 1e-3 * energy.mean(dim=(2, 3), keepdim=True)
+    return (cell_bins / (energy + floor).clamp(min=1e-12)).sqrt().permute(0, 2, 3, 1)
 
 
 def _smooth(x: Tensor, sigma: float) -> Tensor:
-    """(B, 1, H, W) filtered by a Gaussian cut at 3 sigma; sigma 0 leaves it."""
+    """Filter (B, 1, H, W) by a Gaussian that is cut at 3 sigma; sigma 0 leaves it unchanged."""
     if sigma == 0:
         return x
     radius = math.ceil(3 * sigma)
@@ -65,8 +69,9 @@ def _smooth(x: Tensor, sigma: float) -> Tensor:
 
 
 def _cell_weights(side: int, cells: int, *, like: Tensor) -> Tensor:
-    """(cells, side): triangles about the cells' centres that reach to the next centre, each of sum
-    1.
+    """Return (cells, side): triangles about the cells' centres, each of sum 1.
+
+    They reach to the next centre.
     """
     pixel = torch.arange(side, dtype=like.dtype, device=like.device) + 0.5
     centre = (torch.arange(cells, dtype=like.dtype, device=like.device) + 0.5) * (side / cells)
@@ -75,38 +80,48 @@ def _cell_weights(side: int, cells: int, *, like: Tensor) -> Tensor:
 
 
 def within_class_whitening(x: Tensor, y: Tensor, shrinkage: float) -> Tensor:
-    """(N, S) float64 rows and their labels (N,) -> (S, S): its transpose times the shrunk
-    within-class covariance times it is the identity.
+    """Return the matrix (S, S) that whitens the within-class covariance.
 
-    Hatch et al. 2006 (WCCN); shrinkage: towards the diagonal of the covariance, 0 to 1, above 0
-    where N is not far above S.
+    Its transpose times the shrunk covariance times it is the identity (WCCN, Hatch et al. 2006).
+
+    Args:
+        x: (N, S) float64 rows.
+        y: (N,) their labels.
+        shrinkage: How far the covariance is moved towards its diagonal, 0 to 1; it has to be above
+            0 where N is not far above S.
     """
     y = torch.unique(y, return_inverse=True)[1]
     count = torch.bincount(y).to(x.dtype)
-    centres = (
-        torch.zeros(len(count), x.shape[1], dtype=x.dtype, device=x.device).index_add_(0, y, x)
-        / count[:, None]
-    )
-    within = x - centres[y]
+    sums = torch.zeros(len(count), x.shape[1], dtype=x.dtype, device=x.device).index_add_(0, y, x)
+    within = x - (sums / count[:, None])[y]
     covariance = within.T @ within / len(x)
     scale = covariance.diagonal().clamp(min=1e-12).sqrt()
-    correlation = (1 - shrinkage) * covariance / scale[:, None] / scale + shrinkage * torch.eye(
-        len(scale), dtype=x.dtype, device=x.device
-    )
+    identity = torch.eye(len(scale), dtype=x.dtype, device=x.device)
+    correlation = (1 - shrinkage) * covariance / scale[:, None] / scale + shrinkage * identity
     values, vectors = torch.linalg.eigh(correlation)
     return torch.as_tensor(vectors / values.clamp(min=1e-12).sqrt() / scale[:, None])
 
 
 class GradientHistograms(nn.Module):
-    """Histograms of oriented gradients, mean of the image's and its mirror image's -> within-class
-    whitening -> linear -> (B, dim).
+    """Histograms of oriented gradients, within-class whitening and a linear layer, to (B, dim).
 
-    Images (B, in_dim, image_size, image_size), of which the mean over channels is taken. Mean and
-    whitening are estimated once from the training data by `estimate`, then frozen and saved; the
-    linear layer, which starts as a rotation (dim >= `size`) or a projection, is trained. Embeddings
-    of an image and of its mirror image are equal. norm: root mean square of the norm at the start,
-    which losses on raw embeddings (SimPLE) depend on. Déniz et al. 2011 (histograms of oriented
-    gradients for faces); see oriented_gradients and within_class_whitening.
+    The histograms are the mean of those of the image and of its mirror image, so both have equal
+    embeddings. Mean and whitening are estimated once from the training data by `estimate`, then
+    frozen and saved. The linear layer is trained; it starts as a rotation (dim >= `size`) or a
+    projection. Source: Déniz et al. 2011 (histograms of oriented gradients for faces); see
+    oriented_gradients and within_class_whitening.
+
+    Args:
+        in_dim: The number of channels of the images (B, in_dim, image_size, image_size), whose mean
+            is taken.
+        dim: The size of the embeddings.
+        image_size: The edge of the images in pixels.
+        cells: The number of cells along an edge.
+        bins: The number of directions, even.
+        sigma: The standard deviation of the smoothing, in pixels.
+        shrinkage: See within_class_whitening.
+        norm: The root mean square of the norm at the start, on which losses on raw embeddings
+            (SimPLE) depend.
     """
 
     pads_exactly = True  # images have no lengths
@@ -139,15 +154,8 @@ class GradientHistograms(nn.Module):
                 f"bins={bins} even and at least 4, sigma={sigma} not below 0, "
                 f"shrinkage={shrinkage} from 0 to 1"
             )
-        (
-            self.in_dim,
-            self.dim,
-            self.image_size,
-            self.cells,
-            self.bins,
-            self.sigma,
-            self.shrinkage,
-        ) = in_dim, dim, image_size, cells, bins, sigma, shrinkage
+        self.in_dim, self.dim, self.image_size = in_dim, dim, image_size
+        self.cells, self.bins, self.sigma, self.shrinkage = cells, bins, sigma, shrinkage
         self.size = bins * cells * ((cells + 1) // 2)
         self.register_buffer("mean", torch.zeros(self.size))
         self.register_buffer("whitening", torch.eye(self.size))
@@ -156,22 +164,22 @@ class GradientHistograms(nn.Module):
         nn.init.orthogonal_(self.linear.weight)
 
     def histograms(self, images: Tensor) -> Tensor:
-        """(B, size): the mean of an image's histograms and its mirror image's, whose right half
-        says nothing new. No gradient reaches the images.
+        """Return (B, size): the mean of the histograms of an image and of its mirror image.
+
+        The right half of the mean is left out, since it says nothing new. No gradient reaches the
+        images.
         """
         grey = (images if images.dtype == torch.float64 else images.float()).mean(dim=1)
-        found = oriented_gradients(grey, cells=self.cells, bins=self.bins, sigma=self.sigma)
-        # left and right change places: the angle a becomes pi - a, bin k bin (bins / 2 - 1 - k)
-        turned = torch.tensor(
-            [(self.bins // 2 - 1 - k) % self.bins for k in range(self.bins)], device=found.device
-        )
-        both = (found + found.flip(2).index_select(3, turned)) / 2
+        own = oriented_gradients(grey, cells=self.cells, bins=self.bins, sigma=self.sigma)
+        # In the mirror image left and right change places. The angle a becomes pi - a there, and
+        # bin k becomes bin (bins / 2 - 1 - k).
+        bins = [(self.bins // 2 - 1 - k) % self.bins for k in range(self.bins)]
+        turned = torch.tensor(bins, device=own.device)
+        both = (own + own.flip(2).index_select(3, turned)) / 2
         return both[:, :, : (self.cells + 1) // 2].flatten(1).detach()
 
     def forward(self, images: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """images (B, in_dim, image_size, image_size) -> (B, dim) raw embeddings; lengths is
-        ignored.
-        """
+        """Return the raw embeddings (B, dim) of square images; `lengths` is ignored."""
         check_images(images, "GradientHistograms", self.in_dim, self.image_size)
         with torch.autocast(images.device.type, enabled=False):  # the whitening magnifies rounding
             return torch.as_tensor(
@@ -180,8 +188,9 @@ class GradientHistograms(nn.Module):
 
     @torch.no_grad()
     def estimate(self, batches: Iterable[tuple[Tensor, Tensor | None, Tensor]]) -> None:
-        """Mean and whitening from (images, lengths, labels) of the training data; whitened
-        histograms have unit mean square.
+        """Estimate mean and whitening from (images, lengths, labels) of the training data.
+
+        Whitened histograms have unit mean square.
         """
         rows, labels = zip(*((self.histograms(images), y) for images, _, y in batches), strict=True)
         x = torch.cat(rows).double()

@@ -1,4 +1,4 @@
-"""ResNets for images under torchvision's names, from ImageNet weights or from nothing."""
+"""ResNets for images under torchvision's names, from ImageNet weights or from random ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from toolkit.backbones.images import BatchNorm, check_images, hold_still, in_flo
 
 Stem = Literal["7x7", "3x3", "3x3 whole"]
 ImagePooling = Literal["average", "max", "both"]
-# depth -> (blocks of the four stages, bottleneck blocks): He et al. 2016, Table 1
+# Depth -> the number of blocks of the four stages, and whether these are bottlenecks
+# (He et al. 2016, Table 1).
 _DEPTHS: dict[int, tuple[tuple[int, int, int, int], bool]] = {
     18: ((2, 2, 2, 2), False),
     34: ((3, 4, 6, 3), False),
@@ -22,23 +23,32 @@ _DEPTHS: dict[int, tuple[tuple[int, int, int, int], bool]] = {
 
 
 class ImageResNet(nn.Module):
-    """ResNet (He et al. 2016, bottlenecks stride in the 3x3 convolution as torchvision's): (B,
-    in_dim, H, W) images -> (B, dim) raw embeddings.
+    """ResNet for images (He et al. 2016), which gives raw embeddings (B, dim).
 
-    dim: size of a linear layer after the pooling; 0 leaves it out, so that dim is 2048 (512 at
-    depths 18 and 34). depth: 18, 34, 50, 101 or 152; blocks: the four stages' numbers of blocks,
-    where they are not to be the depth's. width: channels of the first stage.
-    stem: "7x7" of stride 2 and max pooling (ImageNet); "3x3" of stride 1 and max pooling (CIFAR in
-    the vMF paper, D.1, as google-research/vmf_embeddings has it); "3x3 whole" of stride 1 without
-    max pooling (CIFAR in most other work). pooling: average, max, or the sum of both
-    (Revisiting-DML's "double").
-    batch_norm: "trained", "fixed" or "frozen", see images.hold_still. zero_init: the last batch
-    norm of a residual branch starts with weight zero (vmf_embeddings). head_scale: factor on the
-    linear layer's initial weights, for losses to which |z| is a concentration (nivMF's release: 10
-    to 50).
-    weights: a local file of torchvision's ImageNet weights to start from; its classifier is left
-    out, `started_from` says so. Parameter names are torchvision's (models/resnet.py); fc is the
-    linear layer to dim. ValueError for other words and a file that does not fit.
+    Bottlenecks stride in the 3x3 convolution, as torchvision's do. Parameter names are
+    torchvision's (models/resnet.py); fc is the linear layer to dim.
+
+    Args:
+        in_dim: The number of channels of the images (B, in_dim, H, W).
+        dim: The size of a linear layer after the pooling; 0 leaves it out, so that dim is 2048 (512
+            at depths 18 and 34).
+        depth: 18, 34, 50, 101 or 152.
+        blocks: The number of blocks of each stage, where they are not to be the depth's.
+        width: The channels of the first stage.
+        stem: "7x7" of stride 2 and max pooling (ImageNet); "3x3" of stride 1 and max pooling (CIFAR
+            in the vMF paper, D.1, as google-research/vmf_embeddings has it); "3x3 whole" of stride
+            1 without max pooling (CIFAR in most other work).
+        pooling: "average", "max", or "both" for their sum (Revisiting-DML's "double").
+        batch_norm: "trained", "fixed" or "frozen", see images.hold_still.
+        zero_init: Whether the last batch norm of a residual branch starts with weight zero
+            (vmf_embeddings).
+        head_scale: A factor on the linear layer's initial weights, for losses to which |z| is a
+            concentration (10 to 50 in nivMF's release).
+        weights: A local file of torchvision's ImageNet weights to start from. Its classifier is
+            left out, and `started_from` says so.
+
+    Raises:
+        ValueError: A word is not one of these, or the file does not fit.
     """
 
     pads_exactly = True  # images have no lengths
@@ -107,13 +117,13 @@ class ImageResNet(nn.Module):
         hold_still(self, batch_norm)
 
     def train(self, mode: bool = True) -> ImageResNet:
-        """As nn.Module's, but held batch norms stay as they are."""
+        """Set the mode as nn.Module does, but leave batch norms that are held still as they are."""
         super().train(mode)
         hold_still(self, self.batch_norm)
         return self
 
     def forward(self, images: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """images (B, in_dim, H, W) -> (B, dim) raw embeddings; lengths is ignored."""
+        """Return the raw embeddings (B, dim) of images (B, in_dim, H, W); `lengths` is ignored."""
         check_images(images, "ImageResNet", self.in_dim)
         x = self.maxpool(torch.relu(self.bn1(self.conv1(images))))
         return in_float32(
@@ -122,7 +132,7 @@ class ImageResNet(nn.Module):
 
 
 def pool(x: Tensor, pooling: ImagePooling) -> Tensor:
-    """(B, C, H, W) -> (B, C): mean over the image, maximum, or the sum of both."""
+    """Pool (B, C, H, W) to (B, C): the mean over the image, the maximum, or the sum of both."""
     if pooling == "average":
         return x.mean(dim=(2, 3))
     largest = x.amax(dim=(2, 3))
@@ -130,8 +140,9 @@ def pool(x: Tensor, pooling: ImagePooling) -> Tensor:
 
 
 class _Block(nn.Module):
-    """Two 3x3 convolutions, or 1x1, 3x3 and 1x1 of which the middle works on a quarter of the
-    channels, and a shortcut.
+    """Two 3x3 convolutions, or 1x1, 3x3 and 1x1, and a shortcut.
+
+    In the second form, the convolution in the middle works on a quarter of the channels.
     """
 
     def __init__(self, channels_in: int, channels: int, stride: int, bottleneck: bool):

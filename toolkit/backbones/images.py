@@ -1,5 +1,7 @@
-"""What the image networks share: the check of their input, the last layer in float32, batch norm
-that is held still, and a start from a local file.
+"""What the image networks share.
+
+That is the check of their input, the last layer in float32, batch norm that is held still, and a
+start from a local file.
 """
 
 from __future__ import annotations
@@ -15,8 +17,17 @@ BatchNorm = Literal["trained", "fixed", "frozen"]
 
 
 def check_images(x: Tensor, name: str, channels: int, size: int = 0, *, multiple: int = 1) -> None:
-    """ValueError unless x is (B, channels, H, W), of size x size where the network has a layer over
-    the whole image, else of multiples of `multiple`.
+    """Check the shape of a batch of images.
+
+    Args:
+        x: (B, channels, H, W).
+        name: What the error calls the network.
+        channels: The number of channels.
+        size: H and W, where the network has a layer over the whole image; 0 for any.
+        multiple: What H and W have to be multiples of.
+
+    Raises:
+        ValueError: The shape is another one.
     """
     if x.ndim != 4 or x.shape[1] != channels:
         raise ValueError(
@@ -37,8 +48,9 @@ def check_images(x: Tensor, name: str, channels: int, size: int = 0, *, multiple
 
 
 def in_float32(layer: nn.Module, x: Tensor) -> Tensor:
-    """The layer in float32 at least, also under autocast: what it gives is the embedding or near
-    it, whose norm is kept.
+    """Apply a layer in float32 at least, also under autocast.
+
+    What it gives is the embedding or near it, whose norm has to stay exact.
     """
     if not torch.amp.is_autocast_available(x.device.type):  # the meta device
         return torch.as_tensor(layer(x))
@@ -49,12 +61,18 @@ def in_float32(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 def hold_still(network: nn.Module, batch_norm: BatchNorm) -> None:
-    """Put the batch norms into the mode that `batch_norm` says; call it at the end of __init__ and
-    of train(), which would put them back.
+    """Put the batch norms into the mode that `batch_norm` names.
 
-    trained: as any. fixed: running statistics are used and stay what they are, weights and biases
-    are trained (Revisiting-DML's "frozen" networks and vmf_embeddings' set_bn_eval). frozen:
-    weights and biases stay too (vMF paper, D.1). ValueError for another word.
+    Call it at the end of __init__, and of train(), which would put them back.
+
+    Args:
+        network: The network.
+        batch_norm: "trained": as in any network. "fixed": running statistics are used and stay what
+            they are, while weights and biases are trained (Revisiting-DML's "frozen" networks and
+            vmf_embeddings' set_bn_eval). "frozen": weights and biases stay too (vMF paper, D.1).
+
+    Raises:
+        ValueError: The word is another one.
     """
     if batch_norm not in BatchNorm.__args__:  # type: ignore[attr-defined]
         raise ValueError(
@@ -70,8 +88,11 @@ def hold_still(network: nn.Module, batch_norm: BatchNorm) -> None:
 
 
 def start_from(network: nn.Module, path: str) -> str:
-    """Load a published file into a fresh network; says what came from where and which tensors were
-    left out. An empty path does nothing and says nothing.
+    """Load a published file into a fresh network.
+
+    Returns:
+        What came from where and which tensors were left out, as a text; "" for an empty path, which
+        loads nothing.
     """
     if not path:
         return ""

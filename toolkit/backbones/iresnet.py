@@ -1,5 +1,6 @@
-"""IResNet: the residual networks of face recognition (arcface_torch's r18 to r200), which SimPLE's
-setting C (depth 100) trains too.
+"""IResNet: the residual networks of face recognition, arcface_torch's r18 to r200.
+
+SimPLE's setting C (depth 100) trains them too.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from toolkit.backbones.images import check_images, in_float32
 
-# depth -> blocks of the four stages: arcface_torch/backbones/iresnet.py
+# Depth -> the number of blocks of the four stages (arcface_torch/backbones/iresnet.py).
 _DEPTHS: dict[int, tuple[int, int, int, int]] = {
     18: (2, 2, 2, 2),
     34: (3, 4, 6, 3),
@@ -20,16 +21,26 @@ _DEPTHS: dict[int, tuple[int, int, int, int]] = {
 
 
 class IResNet(nn.Module):
-    """Improved residual network for faces (Deng et al. 2019, arXiv 1801.07698): (B, in_dim,
-    image_size, image_size) aligned faces -> (B, dim) raw embeddings.
+    """Improved residual network for faces, which gives raw embeddings (B, dim).
 
-    A 3x3 stem of stride 1, four stages that halve the image, batch norm, a linear layer over the
-    whole image, batch norm. depth: 18, 34, 50, 100 or 200;
-    blocks: the four stages' numbers of blocks, where they are not to be the depth's. width:
-    channels of the stem. The last batch norm has weight 1 that is not trained (arcface_torch); with
-    opensphere=True it starts at 0.1 and is trained, which losses on raw embeddings need
-    (opensphere/module/backbone/iresnet.py). Parameter names are the same in both. ValueError for
-    another depth, blocks of another number and for images of another shape.
+    Source: Deng et al. 2019, arXiv 1801.07698. A 3x3 stem of stride 1 is followed by four stages
+    that halve the image, batch norm, a linear layer over the whole image, and batch norm. Parameter
+    names are the same in arcface_torch and OpenSphere.
+
+    Args:
+        in_dim: The number of channels of the aligned faces (B, in_dim, image_size, image_size).
+        dim: The size of the embeddings.
+        depth: 18, 34, 50, 100 or 200.
+        blocks: The number of blocks of each stage, where they are not to be the depth's.
+        width: The channels of the stem.
+        image_size: The edge of the images in pixels.
+        dropout: The share of values dropped before the linear layer.
+        opensphere: The weight of the last batch norm is 1 and not trained (False, arcface_torch),
+            or starts at 0.1 and is trained, which losses on raw embeddings need (True,
+            opensphere/module/backbone/iresnet.py).
+
+    Raises:
+        ValueError: The depth, the number of blocks or the shape of the images is another one.
     """
 
     pads_exactly = True  # images have no lengths
@@ -87,9 +98,7 @@ class IResNet(nn.Module):
                 nn.init.normal_(module.weight, std=0.1)
 
     def forward(self, images: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """images (B, in_dim, image_size, image_size) -> (B, dim) raw embeddings; lengths is
-        ignored.
-        """
+        """Return the raw embeddings (B, dim) of aligned faces; `lengths` is ignored."""
         check_images(images, "IResNet", self.in_dim, self.image_size)
         x = self.prelu(self.bn1(self.conv1(images)))
         x = self.bn2(self.layer4(self.layer3(self.layer2(self.layer1(x)))))
@@ -97,8 +106,9 @@ class IResNet(nn.Module):
 
 
 class _Block(nn.Module):
-    """Batch norm before the first convolution and after both, PReLU between them, and a bare
-    addition at the end.
+    """A residual block with batch norm before the first convolution and after both.
+
+    PReLU lies between the convolutions, and a bare addition at the end.
     """
 
     def __init__(self, channels_in: int, channels: int, stride: int):

@@ -9,14 +9,22 @@ from toolkit.backbones.images import check_images, in_float32
 
 
 class MobileFaceNet(nn.Module):
-    """MobileFaceNet (Chen et al. 2018, arXiv 1804.07573) as arcface_torch has it: (B, in_dim,
-    image_size, image_size) aligned faces -> (B, dim) raw embeddings.
+    """MobileFaceNet as arcface_torch has it, which gives raw embeddings (B, dim).
 
-    blocks: depth-wise blocks of the four stages; (1, 4, 6, 2) with scale 2 is mbf (2.06 M
-    parameters), (2, 8, 12, 4) with scale 4 is mbf_large (6.31 M). scale widens what blocks give,
-    not what they work on. The last convolution sees the whole image, channel by channel. From
-    conv_sep on in float32. Parameter names are those of arcface_torch/backbones/mobilefacenet.py.
-    ValueError for blocks of another number and images of another shape.
+    Source: Chen et al. 2018, arXiv 1804.07573. Parameter names are those of
+    arcface_torch/backbones/mobilefacenet.py. The last convolution sees the whole image, channel by
+    channel. The layers from conv_sep on work in float32.
+
+    Args:
+        in_dim: The number of channels of the aligned faces (B, in_dim, image_size, image_size).
+        dim: The size of the embeddings.
+        blocks: The number of depth-wise blocks of each stage. (1, 4, 6, 2) with scale 2 is mbf
+            (2.06 M parameters), (2, 8, 12, 4) with scale 4 is mbf_large (6.31 M).
+        scale: Widens what blocks give, not what they work on.
+        image_size: The edge of the images in pixels.
+
+    Raises:
+        ValueError: The number of blocks or the shape of the images is another one.
     """
 
     pads_exactly = True  # images have no lengths
@@ -40,7 +48,7 @@ class MobileFaceNet(nn.Module):
             )
         self.in_dim, self.dim, self.image_size = in_dim, dim, image_size
         narrow, wide = 64 * scale, 128 * scale
-        # a single first block is a plain depth-wise convolution, as in the paper
+        # A single first block is a plain depth-wise convolution, as in the paper.
         first = (
             _Conv(narrow, narrow, 3, padding=1, groups=64)
             if blocks[0] == 1
@@ -70,9 +78,7 @@ class MobileFaceNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """images (B, in_dim, image_size, image_size) -> (B, dim) raw embeddings; lengths is
-        ignored.
-        """
+        """Return the raw embeddings (B, dim) of aligned faces; `lengths` is ignored."""
         check_images(images, "MobileFaceNet", self.in_dim, self.image_size)
         x = images
         for layer in self.layers:
@@ -92,6 +98,8 @@ class _Layers(nn.Module):
 
 
 class _Conv(_Layers):
+    """Convolution without bias, batch norm and, if `active`, PReLU."""
+
     def __init__(
         self,
         channels_in: int,
@@ -103,19 +111,10 @@ class _Conv(_Layers):
         groups: int = 1,
         active: bool = True,
     ):
-        layers = [
-            nn.Conv2d(
-                channels_in,
-                channels,
-                size,
-                stride=stride,
-                padding=padding,
-                groups=groups,
-                bias=False,
-            ),
-            nn.BatchNorm2d(channels),
-        ]
-        super().__init__(*layers, *([nn.PReLU(channels)] if active else []))
+        sizes = (channels_in, channels, size, stride, padding)
+        convolution = nn.Conv2d(*sizes, groups=groups, bias=False)
+        norm = nn.BatchNorm2d(channels)
+        super().__init__(convolution, norm, *([nn.PReLU(channels)] if active else []))
 
 
 class _DepthWise(_Layers):
@@ -130,6 +129,8 @@ class _DepthWise(_Layers):
 
 
 class _Residual(nn.Module):
+    """Depth-wise blocks of stride 1, each with a shortcut."""
+
     def __init__(self, channels: int, hidden: int, count: int):
         super().__init__()
         self.layers = nn.ModuleList(

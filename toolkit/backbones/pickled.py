@@ -1,10 +1,10 @@
-"""The tensors in a file by torch.save, without torch.load: its native archive reader, and tensors
-that claim more than is there, never come into play.
+"""Read the tensors in a file by torch.save, without torch.load.
 
-The pickle inside is gone through by Python's own interpreter, with the opcodes of plain values and
-the few names that state dicts use, each a stand-in here: nothing is imported or called by name.
-What it says of a tensor (storage, offset, sizes, strides) is checked against the storage before a
-byte of it is taken.
+So torch's native archive reader, and tensors that claim more than is there, never come into play.
+The pickle inside is gone through by Python's own interpreter of pickles, with the opcodes of plain
+values and the few names that state dicts use. Each name is a stand-in here: nothing is imported or
+called by name. What the pickle states about a tensor (storage, offset, sizes, strides) is checked
+against the storage before a byte of it is taken.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from torch import Tensor
 
 MAX_PICKLE = 1 << 24  # bytes: 10,000 tensors take two million
 _MAX_NDIM = 16
-_FREE_SIZE = 1 << 16  # of a dimension of an empty tensor
-_SHARED = 4  # tied weights are one storage under two names or three
+_FREE_SIZE = 1 << 16  # the largest dimension of an empty tensor
+_SHARED = 4  # tied weights are one storage under two or three names
 _LEGACY_MAGIC, _LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 _STORAGES = {
     "FloatStorage": torch.float32,
@@ -37,17 +37,19 @@ _STORAGES = {
 
 
 class Refused(Exception):
-    """What a file of weights does not hold."""
+    """The file holds something that no file of weights does."""
 
 
 class _Storage(NamedTuple):
+    """A storage: its name in the file, the type and the number of its values."""
+
     key: str
     dtype: torch.dtype
     numel: int
 
 
 class Stored(NamedTuple):
-    """A tensor that was checked and not yet read."""
+    """A tensor that was checked and is not read yet."""
 
     storage: _Storage
     offset: int
@@ -60,20 +62,23 @@ class _Other:
 
 
 def open_pickled(path: Path) -> tuple[Any, Callable[[Mapping[str, Stored]], dict[str, Tensor]]]:
-    """What a file by torch.save holds, with Stored in place of tensors, and the function that reads
-    those of a mapping.
+    """Open a file by torch.save.
 
-    Refused, or an error of zipfile's or pickle's, for anything else than dictionaries, lists,
-    numbers, texts and plain tensors.
+    Returns:
+        What it holds, with Stored in place of tensors, and a function that reads the tensors of a
+        mapping of names to Stored.
+
+    Raises:
+        Refused: The file holds other than dictionaries, lists, numbers, texts and plain tensors.
+            Errors of zipfile and pickle pass through.
     """
     return _open_zip(path) if zipfile.is_zipfile(path) else _open_legacy(path)
 
 
 def _open_zip(path: Path) -> tuple[Any, Callable[[Mapping[str, Stored]], dict[str, Tensor]]]:
+    """Open the form of torch since 1.6: a zip archive of one pickle and the storages."""
     with zipfile.ZipFile(path) as archive:
-        names = [
-            one for one in archive.namelist() if one.endswith("/data.pkl") or one == "data.pkl"
-        ]
+        names = [name for name in archive.namelist() if f"/{name}".endswith("/data.pkl")]
         if len(names) != 1:
             raise Refused(f"it holds {len(names)} files data.pkl, and not one")
         home = names[0].removesuffix("data.pkl")
@@ -86,27 +91,29 @@ def _open_zip(path: Path) -> tuple[Any, Callable[[Mapping[str, Stored]], dict[st
         ):
             raise Refused("its numbers begin with their highest byte")
         reader = _Reader(io.BytesIO(archive.read(names[0])))
-        found = reader.load()
+        content = reader.load()
 
     def read(chosen: Mapping[str, Stored]) -> dict[str, Tensor]:
         with zipfile.ZipFile(path) as archive:
-            held: dict[str, Tensor] = {}
-            for one in _storages(chosen):
-                info = archive.getinfo(f"{home}data/{one.key}")
-                if info.file_size != one.numel * one.dtype.itemsize:
+            values: dict[str, Tensor] = {}
+            for storage in _storages(chosen):
+                info = archive.getinfo(f"{home}data/{storage.key}")
+                if info.file_size != storage.numel * storage.dtype.itemsize:
                     raise Refused(
-                        f"its storage {one.key[:20]} has {info.file_size} bytes for {one.numel} "
-                        "numbers"
+                        f"its storage {storage.key[:20]} has {info.file_size} bytes for "
+                        f"{storage.numel} numbers"
                     )
-                held[one.key] = _flat(archive.read(info), one)
-            return _views(chosen, held)
+                values[storage.key] = _flat(archive.read(info), storage)
+            return _views(chosen, values)
 
-    return found, read
+    return content, read
 
 
 def _open_legacy(path: Path) -> tuple[Any, Callable[[Mapping[str, Stored]], dict[str, Tensor]]]:
-    """The form of torch before 1.6: pickles one after the other, then each storage with its number
-    of values in front.
+    """Open the form of torch before 1.6.
+
+    Its pickles lie one after the other; then come the storages, each with its number of values in
+    front.
     """
     with path.open("rb") as file:
         head = io.BytesIO(file.read(MAX_PICKLE))
@@ -119,7 +126,7 @@ def _open_legacy(path: Path) -> tuple[Any, Callable[[Mapping[str, Stored]], dict
     ):
         raise Refused("it was not written by torch.save")
     reader = _Reader(head)
-    found, keys = reader.load(), _Reader(head).load()
+    content, keys = reader.load(), _Reader(head).load()
     if not isinstance(keys, list) or sorted(keys, key=str) != sorted(reader.storages, key=str):
         raise Refused("its list of storages is not that of its tensors")
     place, places = head.tell(), {}
@@ -130,28 +137,30 @@ def _open_legacy(path: Path) -> tuple[Any, Callable[[Mapping[str, Stored]], dict
         raise Refused(f"it ends before its {len(keys)} storages do")
 
     def read(chosen: Mapping[str, Stored]) -> dict[str, Tensor]:
-        held: dict[str, Tensor] = {}
+        values: dict[str, Tensor] = {}
         with path.open("rb") as file:
-            for one in _storages(chosen):
-                file.seek(places[one.key])
-                if int.from_bytes(file.read(8), "little") != one.numel:
+            for storage in _storages(chosen):
+                file.seek(places[storage.key])
+                if int.from_bytes(file.read(8), "little") != storage.numel:
                     raise Refused(
-                        f"its storage {one.key[:20]} is of another size than its tensors say"
+                        f"its storage {storage.key[:20]} is of another size than its tensors say"
                     )
-                held[one.key] = _flat(file.read(one.numel * one.dtype.itemsize), one)
-        return _views(chosen, held)
+                size = storage.numel * storage.dtype.itemsize
+                values[storage.key] = _flat(file.read(size), storage)
+        return _views(chosen, values)
 
-    return found, read
+    return content, read
 
 
 def _storages(chosen: Mapping[str, Stored]) -> list[_Storage]:
-    """The storages of these tensors, each once.
+    """Return the storages of these tensors, each once.
 
-    Refused where many tensors lie in one, which the network of them would hold one by one.
+    Raises:
+        Refused: Many tensors lie in one storage, and a network would take memory for each of them.
     """
-    different = {one.storage.key: one.storage for one in chosen.values()}
-    own = sum(one.numel * one.dtype.itemsize for one in different.values())
-    taken = sum(math.prod(one.size) * one.storage.dtype.itemsize for one in chosen.values())
+    different = {stored.storage.key: stored.storage for stored in chosen.values()}
+    own = sum(storage.numel * storage.dtype.itemsize for storage in different.values())
+    taken = sum(math.prod(x.size) * x.storage.dtype.itemsize for x in chosen.values())
     if taken > _SHARED * own + _FREE_SIZE:
         raise Refused(
             f"its {len(chosen)} tensors would take {taken} bytes, of which it holds {own}"
@@ -159,20 +168,20 @@ def _storages(chosen: Mapping[str, Stored]) -> list[_Storage]:
     return list(different.values())
 
 
-def _flat(held: bytes, storage: _Storage) -> Tensor:
-    if len(held) != storage.numel * storage.dtype.itemsize:
+def _flat(content: bytes, storage: _Storage) -> Tensor:
+    """Return the numbers of a storage as a vector."""
+    if len(content) != storage.numel * storage.dtype.itemsize:
         raise Refused(f"its storage {storage.key[:20]} is cut short")
-    return (
-        torch.frombuffer(bytearray(held), dtype=storage.dtype)
-        if held
-        else torch.zeros(0, dtype=storage.dtype)
-    )
+    if not content:  # which torch.frombuffer refuses
+        return torch.zeros(0, dtype=storage.dtype)
+    return torch.frombuffer(bytearray(content), dtype=storage.dtype)
 
 
-def _views(chosen: Mapping[str, Stored], held: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _views(chosen: Mapping[str, Stored], values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors as views of their storages."""
     return {
-        name: held[one.storage.key].as_strided(one.size, one.stride, one.offset)
-        for name, one in chosen.items()
+        name: values[stored.storage.key].as_strided(stored.size, stored.stride, stored.offset)
+        for name, stored in chosen.items()
     }
 
 
@@ -181,9 +190,9 @@ def _views(chosen: Mapping[str, Stored], held: Mapping[str, Tensor]) -> dict[str
 
 
 def _tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> Stored:
-    """torch._utils._rebuild_tensor_v2, checked.
+    """Stand in for torch._utils._rebuild_tensor_v2: check a tensor.
 
-    No tensor overlaps itself: one number repeated by a stride of 0 would be of any size.
+    No tensor may overlap itself: one number that a stride of 0 repeats would be of any size.
     """
     if (
         not isinstance(storage, _Storage)
@@ -193,15 +202,13 @@ def _tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> Store
     ):
         raise Refused("a tensor in it is described in another way than torch.save does")
     if len(size) > _MAX_NDIM or not all(
-        type(one) is int and 0 <= one < 2**62 for one in (offset, *size, *stride)
+        type(number) is int and 0 <= number < 2**62 for number in (offset, *size, *stride)
     ):
         raise Refused(f"a tensor in it has {len(size)} dimensions, or sizes that are none")
     numel = math.prod(size)
-    last = (
-        offset + sum((one - 1) * step for one, step in zip(size, stride, strict=True))
-        if numel
-        else offset - 1
-    )
+    last = offset - 1
+    if numel:
+        last = offset + sum((edge - 1) * step for edge, step in zip(size, stride, strict=True))
     if (
         last >= storage.numel
         or numel > storage.numel
@@ -214,27 +221,29 @@ def _tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> Store
 
 
 def _dictionary(*arguments: Any) -> dict[Any, Any]:
-    """collections.OrderedDict, whose pairs are lists of two."""
+    """Stand in for collections.OrderedDict, whose pairs are lists of two."""
     pairs = arguments[-1] if arguments else ()
     return {_key(key): value for key, value in pairs} if isinstance(pairs, list | tuple) else {}
 
 
 def _first(*arguments: Any) -> Any:
+    """Stand in for a function whose first argument is the tensor."""
     return arguments[0] if arguments and isinstance(arguments[0], Stored) else _Other()
 
 
 def _sizes(*arguments: Any) -> Any:
-    return (
-        tuple(arguments[0])
-        if len(arguments) == 1 and isinstance(arguments[0], list | tuple)
-        else _Other()
-    )
-
-
-def _other(*_: Any) -> _Other:
+    """Stand in for torch.Size."""
+    if len(arguments) == 1 and isinstance(arguments[0], list | tuple):
+        return tuple(arguments[0])
     return _Other()
 
 
+def _other(*_: Any) -> _Other:
+    """Stand in for what is no part of a state dict."""
+    return _Other()
+
+
+_TYPES = ["float32", "float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool"]
 _NAMES: dict[str, Any] = {
     "collections.OrderedDict": _dictionary,
     "collections.defaultdict": _dictionary,
@@ -247,23 +256,7 @@ _NAMES: dict[str, Any] = {
     "torch.Size": _sizes,
     "torch.device": _other,
     "_codecs.encode": _other,
-    **dict.fromkeys(
-        (
-            f"torch.{one}"
-            for one in (
-                "float32",
-                "float64",
-                "float16",
-                "bfloat16",
-                "int64",
-                "int32",
-                "int8",
-                "uint8",
-                "bool",
-            )
-        ),
-        _other,
-    ),
+    **dict.fromkeys((f"torch.{name}" for name in _TYPES), _other),
     **{f"torch.{name}": dtype for name, dtype in _STORAGES.items()},
 }
 _PLAIN = (
@@ -276,20 +269,27 @@ _PLAIN = (
 
 
 def _key(key: Any) -> Any:
-    """Texts and numbers only: what is made of tuples in tuples takes for ever to hash."""
+    """Return a key that is a text, a number or None; refuse others.
+
+    What is made of tuples in tuples takes for ever to hash.
+    """
     if not isinstance(key, str | int | float | None):
         raise Refused(f"a {type(key).__name__} is a key in it")
     return key
 
 
 class _Opcodes(dict[int, Any]):
+    """The opcodes that are followed; any other is refused."""
+
     def __missing__(self, opcode: int) -> Any:
         raise Refused(f"it uses the pickle opcode {bytes([opcode])!r}, which no state dict needs")
 
 
 class _Reader(pickle._Unpickler):
-    """Python's own interpreter of pickles, in Python: its memo is a dictionary, where that in C is
-    an array that a file can make huge.
+    """Python's own interpreter of pickles, in Python.
+
+    Its memo is a dictionary, where that of the interpreter in C is an array that a file can make
+    huge.
     """
 
     stack: list[Any]
@@ -320,10 +320,10 @@ class _Reader(pickle._Unpickler):
             or not 0 <= numel < 2**48
         ):
             raise Refused("a storage in it is of no known type")
-        made = _Storage(key, dtype, numel)
-        if self.storages.setdefault(key, made) != made:
+        storage = _Storage(key, dtype, numel)
+        if self.storages.setdefault(key, storage) != storage:
             raise Refused(f"its storage {key[:20]} is of two sizes or types")
-        return made
+        return storage
 
     def load_reduce(self) -> None:
         arguments, function = self.stack.pop(), self.stack[-1]
@@ -332,7 +332,7 @@ class _Reader(pickle._Unpickler):
         self.stack[-1] = function(*arguments)
 
     def load_build(self) -> None:
-        """Attributes of an OrderedDict: state_dict()'s versions of modules, which nobody needs."""
+        """Drop the attributes of an OrderedDict: versions of modules, which nobody needs."""
         self.stack.pop()
 
     def load_setitem(self) -> None:

@@ -1,5 +1,6 @@
-"""Pooling over time that counts valid frames only, and the masks that carry which frames are valid
-through a network.
+"""Pooling over time that counts valid frames only.
+
+The masks that carry through a network which frames are valid are here too.
 """
 
 from __future__ import annotations
@@ -15,40 +16,50 @@ Pooling = Literal["TAP", "TSDP", "TSTP", "ASTP", "ASP", "MHASTP", "MQMHASTP"]
 
 
 def frame_mask(lengths: Tensor, num_frames: int) -> Tensor:
-    """(B, T) bool, True for valid frames. lengths: (B,) relative 0..1 of num_frames."""
+    """Return (B, T) bool, which is True for valid frames.
+
+    Args:
+        lengths: (B,), relative to num_frames, 0 to 1.
+        num_frames: T.
+
+    Example:
+        >>> frame_mask(torch.tensor([1.0, 0.5]), 4).tolist()
+        [[True, True, True, True], [True, True, False, False]]
+    """
     valid = (lengths * num_frames).round().clamp(min=1)
     return torch.arange(num_frames, device=lengths.device)[None, :] < valid[:, None]
 
 
 def keep(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Zero the padded frames, so that the next convolution sees what it would see past the end of
-    an unpadded input. mask: bool, broadcasts to x.
+    """Zero the padded frames.
+
+    Then the next convolution sees what it would see past the end of an unpadded input. `mask` is
+    bool and broadcasts to x; None keeps all.
     """
     return x if mask is None else x.masked_fill(~mask, 0.0)
 
 
 def flat(x: Tensor) -> Tensor:
-    """(B, C, F, T) -> (B, C * F, T).
+    """Flatten (B, C, F, T) to (B, C * F, T).
 
-    Through (B, T, C, F): flattening dimensions before one of free size makes torch.export fix that
-    size.
+    It goes through (B, T, C, F): where dimensions before one of free size are flattened,
+    torch.export fixes that size.
     """
     return x.permute(0, 3, 1, 2).contiguous().flatten(2).transpose(1, 2)
 
 
 def statistics(x: Tensor, mask: Tensor | None = None) -> Tensor:
-    """(B, C, T) -> (B, 2C): mean and standard deviation over valid frames (TSTP in WeSpeaker:
-    unbiased variance + 1e-7), in float32 at least.
+    """Return mean and standard deviation over valid frames: (B, C, T) -> (B, 2C).
 
-    3D-Speaker adds 1e-8 in its ERes2Nets and nothing in CAM++: a deviation d differs by about
-    4.5e-8 / d or 5e-8 / d, and that of a constant channel by 2.2e-4 or 3.2e-4.
+    This is WeSpeaker's TSTP: the unbiased variance, plus 1e-7, in float32 at least. 3D-Speaker adds
+    1e-8 in its ERes2Nets and nothing in CAM++. So a deviation d differs by about 4.5e-8 / d or 5e-8
+    / d, and that of a constant channel by 2.2e-4 or 3.2e-4.
     """
     x = _precise(x)
     if mask is None:
         mean = x.mean(dim=-1)
-        num = x.new_ones(1, x.shape[-1]).sum(
-            dim=1, keepdim=True
-        )  # a tensor, so that torch.export keeps the number of frames free
+        # As a tensor, the number of frames stays free in torch.export.
+        num = x.new_ones(1, x.shape[-1]).sum(dim=1, keepdim=True)
         square = (x - mean[..., None]).square().sum(dim=-1)
     else:
         valid = mask[:, None, :].to(x.dtype)
@@ -59,33 +70,47 @@ def statistics(x: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def attend(x: Tensor, scores: Tensor, mask: Tensor | None, *, floor: float = 1e-7) -> Tensor:
-    """(B, C, T) and scores (B, C or 1, T) -> (B, 2C): mean and standard deviation weighted by the
-    softmax of the scores over valid frames.
+    """Return mean and standard deviation over valid frames, weighted by attention.
 
-    Okabe et al. 2018, Eq 5 and 6; the variance, not below floor, is taken around the mean: E[x^2] -
-    mean^2, as in the releases, loses float32's digits.
+    Source: Okabe et al. 2018, Eq 5 and 6. The variance is taken around the mean: E[x^2] - mean^2,
+    as in the releases, loses float32's digits.
+
+    Args:
+        x: (B, C, T).
+        scores: (B, C or 1, T); the weights are their softmax over valid frames.
+        mask: (B, T) bool, or None if all frames are valid.
+        floor: The smallest variance.
+
+    Returns:
+        (B, 2C).
     """
     x, scores = _precise(x), _precise(scores)
-    weight = (scores if mask is None else scores.masked_fill(~mask[:, None], -torch.inf)).softmax(
-        dim=-1
-    )
+    if mask is not None:
+        scores = scores.masked_fill(~mask[:, None], -torch.inf)
+    weight = scores.softmax(dim=-1)
     mean = (weight * x).sum(dim=-1)
     variance = (weight * (x - mean[..., None]).square()).sum(dim=-1)
     return torch.cat([mean, variance.clamp(min=floor).sqrt()], dim=1)
 
 
 def pool(name: Pooling, channels: int, *, global_context: bool = False) -> tuple[nn.Module, int]:
-    """The pooling of that name over (B, channels, T) and the size of what it gives; call it with
-    (x, mask or None). Names of parameters are WeSpeaker's.
+    """Return the pooling of this name over (B, channels, T), and the size of what it gives.
 
-    TAP: mean. TSDP: standard deviation. TSTP: both (Snyder et al. 2018). ASTP: both under
-    channel-wise attention (Desplanques et al. 2020), which sees the utterance's mean and deviation
-    too with global_context. ASP: the same with ReLU and batch norm inside (Okabe et al. 2018 as in
-    voxceleb_trainer). MHASTP: two heads, each one attention over half of the channels (India et al.
-    2019). MQMHASTP: two queries of eight heads with channel-wise attention (Zhao et al. 2022).
-    Sizes of the attention are the defaults of WeSpeaker's pooling_layers.py, which none of its
-    recipes changes. ValueError for another name, global_context without ASTP and channels that the
-    heads cannot share.
+    Call the module with (x, mask or None). Names of parameters are WeSpeaker's. The sizes of the
+    attention are the defaults of WeSpeaker's pooling_layers.py, which none of its recipes changes.
+
+    - TAP: the mean.
+    - TSDP: the standard deviation.
+    - TSTP: both (Snyder et al. 2018).
+    - ASTP: both under channel-wise attention (Desplanques et al. 2020); with `global_context` the
+      attention sees the utterance's mean and deviation too.
+    - ASP: the same with ReLU and batch norm inside (Okabe et al. 2018 as in voxceleb_trainer).
+    - MHASTP: two heads, each one attention over half of the channels (India et al. 2019).
+    - MQMHASTP: two queries of eight heads with channel-wise attention (Zhao et al. 2022).
+
+    Raises:
+        ValueError: The name is another one, global_context is set without ASTP, or the heads cannot
+            share the channels.
     """
     if global_context and name != "ASTP":
         raise ValueError(
@@ -106,26 +131,27 @@ def pool(name: Pooling, channels: int, *, global_context: bool = False) -> tuple
 
 
 def _precise(x: Tensor) -> Tensor:
+    """Return x in float32 at least."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 class _Statistics(nn.Module):
+    """Mean, standard deviation, or both."""
+
     def __init__(self, name: str):
         super().__init__()
         self.name = name
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         both, channels = statistics(x, mask), x.shape[1]
-        return (
-            both
-            if self.name == "TSTP"
-            else both[:, :channels]
-            if self.name == "TAP"
-            else both[:, channels:]
-        )
+        if self.name == "TSTP":
+            return both
+        return both[:, :channels] if self.name == "TAP" else both[:, channels:]
 
 
 class _Attentive(nn.Module):
+    """Channel-wise attention, which may see the utterance's statistics."""
+
     def __init__(self, channels: int, global_context: bool, hidden: int = 128):
         super().__init__()
         self.global_context = global_context
@@ -133,23 +159,20 @@ class _Attentive(nn.Module):
         self.linear2 = nn.Conv1d(hidden, channels, 1)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        # the utterance's statistics are the same in every frame: their part of linear1 is computed
-        # once, not for every frame
         if self.global_context:
-            own, context = (
-                self.linear1.weight[:, : x.shape[1]],
-                self.linear1.weight[:, x.shape[1] :, 0],
-            )
-            hidden = (
-                F.conv1d(x, own, self.linear1.bias)
-                + F.linear(statistics(x, mask).to(x.dtype), context)[..., None]
-            )
+            # The utterance's statistics are the same in every frame, so their part of linear1 is
+            # computed once and not for every frame.
+            weight, channels = self.linear1.weight, x.shape[1]
+            shared = F.linear(statistics(x, mask).to(x.dtype), weight[:, channels:, 0])
+            hidden = F.conv1d(x, weight[:, :channels], self.linear1.bias) + shared[..., None]
         else:
             hidden = self.linear1(x)
         return attend(x, self.linear2(hidden.tanh()), mask)
 
 
 class _NormedAttentive(nn.Module):
+    """Channel-wise attention with ReLU and batch norm inside."""
+
     def __init__(self, channels: int, hidden: int = 128):
         super().__init__()
         self.attention = nn.Sequential(
@@ -164,6 +187,8 @@ class _NormedAttentive(nn.Module):
 
 
 class _MultiHead(nn.Module):
+    """Several heads, each of which attends to its part of the channels."""
+
     def __init__(self, channels: int, *, heads: int, channelwise: bool, hidden: int = 64):
         super().__init__()
         if channels % heads:
@@ -185,16 +210,13 @@ class _MultiHead(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         parts = x.chunk(len(self.heads_att_trans), dim=1)
-        return torch.cat(
-            [
-                attend(part, head(part), mask)
-                for part, head in zip(parts, self.heads_att_trans, strict=True)
-            ],
-            dim=1,
-        )
+        pairs = zip(parts, self.heads_att_trans, strict=True)
+        return torch.cat([attend(part, head(part), mask) for part, head in pairs], dim=1)
 
 
 class _MultiQuery(nn.Module):
+    """Several multi-head attentions side by side."""
+
     def __init__(self, channels: int, *, queries: int, heads: int):
         super().__init__()
         self.n_query = nn.ModuleList(

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from toolkit.backbones.pooling import Pooling, flat, frame_mask, keep, pool
 
-# depth -> (blocks of the four stages, bottleneck blocks): He et al. 2016 Table 1 up to 152; 221 and
-# 293 are WeSpeaker's (models/resnet.py)
+# Depth -> the number of blocks of the four stages, and whether these are bottlenecks. Up to 152
+# they are those of He et al. 2016, Table 1; 221 and 293 are WeSpeaker's (models/resnet.py).
 _DEPTHS: dict[int, tuple[tuple[int, int, int, int], bool]] = {
     18: ((2, 2, 2, 2), False),
     34: ((3, 4, 6, 3), False),
@@ -21,16 +21,26 @@ _DEPTHS: dict[int, tuple[tuple[int, int, int, int], bool]] = {
 
 
 class ResNet(nn.Module):
-    """Residual network over (B, T, in_dim) features -> (B, dim): stem, four stages of blocks,
-    pooling over time, linear.
+    """Residual network over filterbanks, which gives raw embeddings (B, dim).
 
-    depth: 18 and 34 (two 3x3 convolutions a block), 50, 101, 152, 221 and 293 (bottlenecks, four
-    times as many channels). width: channels of the first stage (32 in the field). blocks: the four
-    stages' numbers of blocks, where they are not to be the depth's. lengths: (B,) relative 0..1;
-    padded frames are zeroed after every block, so padding never changes an embedding. No max
-    pooling and a 3x3 stem, unlike He et al. 2016; parameter names are those of WeSpeaker's
-    models/resnet.py. two_layers: the embedding is taken after a second layer over the utterance, as
-    3D-Speaker's ResNet34 does (two_emb_layer of both projects). ValueError for another depth.
+    A stem, four stages of blocks, pooling over time and a linear layer follow each other. Unlike He
+    et al. 2016 it has no max pooling and a 3x3 stem. Parameter names are those of WeSpeaker's
+    models/resnet.py. Padded frames are zeroed after every block, so padding never changes an
+    embedding.
+
+    Args:
+        in_dim: The number of bands of the features (B, T, in_dim).
+        dim: The size of the embeddings.
+        width: The channels of the first stage, mostly 32 in the literature.
+        depth: 18 and 34 have two 3x3 convolutions in a block; 50, 101, 152, 221 and 293 have
+            bottlenecks with four times as many channels.
+        blocks: The number of blocks of each stage, where they are not to be the depth's.
+        pooling: The pooling over time, see toolkit.backbones.pooling.pool.
+        two_layers: Whether the embedding is taken after a second layer over the utterance, as
+            3D-Speaker's ResNet34 does (two_emb_layer of both projects).
+
+    Raises:
+        ValueError: The depth is another one.
     """
 
     pads_exactly = True
@@ -72,7 +82,7 @@ class ResNet(nn.Module):
             self.seg_2 = nn.Linear(dim, dim)
 
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """features (B, T, in_dim), lengths (B,) relative -> (B, dim) raw embeddings."""
+        """Return raw embeddings (B, dim) of features (B, T, in_dim) with relative lengths (B,)."""
         mask = None if lengths is None else frame_mask(lengths, features.shape[1])[:, None, None, :]
         x = keep(features.transpose(1, 2)[:, None], mask)
         x = keep(torch.relu(self.bn1(self.conv1(x))), mask)
@@ -84,7 +94,7 @@ class ResNet(nn.Module):
 
 
 class ResNet34(ResNet):
-    """ResNet of depth 34 under the name that the first recipes and checkpoints hold."""
+    """ResNet of depth 34 under the name that the first recipes and checkpoints have for it."""
 
     def __init__(
         self,
@@ -102,8 +112,9 @@ class ResNet34(ResNet):
 
 
 def shortcut(channels_in: int, channels: int, stride: int) -> nn.Sequential:
-    """What a residual block adds to its output: its input, through a 1x1 convolution where the
-    shape changes.
+    """Return what a residual block applies to its input before adding it to its output.
+
+    It is a 1x1 convolution where the shape changes, otherwise nothing.
     """
     if stride == 1 and channels_in == channels:
         return nn.Sequential()
@@ -127,16 +138,16 @@ class _BasicBlock(nn.Module):
         self.shortcut = shortcut(channels_in, channels, stride)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        mask = (
-            None if mask is None else mask[..., :: self.stride]
-        )  # output frame t is centred on input frame t * stride
+        # Output frame t is centred on input frame t * stride.
+        mask = None if mask is None else mask[..., :: self.stride]
         y = keep(torch.relu(self.bn1(self.conv1(x))), mask)
         return keep(torch.relu(self.bn2(self.conv2(y)) + self.shortcut(x)), mask), mask
 
 
 class _Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions and a shortcut; four times as many channels leave as are worked
-    on.
+    """1x1, 3x3 and 1x1 convolutions and a shortcut.
+
+    Four times as many channels leave as are worked on.
     """
 
     expansion = 4
@@ -155,7 +166,7 @@ class _Bottleneck(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         y = keep(torch.relu(self.bn1(self.conv1(x))), mask)
         mask = None if mask is None else mask[..., :: self.stride]
-        y = torch.relu(
-            self.bn2(self.conv2(y))
-        )  # a 1x1 convolution follows, which sees no neighbours: padded frames may hold anything
+        # No mask is needed here: the 1x1 convolution that follows sees no neighbours, so padded
+        # frames may hold anything.
+        y = torch.relu(self.bn2(self.conv2(y)))
         return keep(torch.relu(self.bn3(self.conv3(y)) + self.shortcut(x)), mask), mask

@@ -1,5 +1,6 @@
-"""SFNet: the SphereFace networks of OpenSphere, which SimPLE's settings A (depth 20) and B (depth
-64) train.
+"""SFNet: the SphereFace networks of OpenSphere.
+
+SimPLE's settings A (depth 20) and B (depth 64) train them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from toolkit.backbones.images import check_images, in_float32
 
-# depth -> residual blocks of the four stages: Liu et al. 2017 (SphereFace), Table 2
+# Depth -> the number of residual blocks of the four stages: Liu et al. 2017 (SphereFace), Table 2.
 _DEPTHS: dict[int, tuple[int, int, int, int]] = {
     4: (0, 0, 0, 0),
     10: (0, 1, 2, 0),
@@ -20,21 +21,32 @@ _DEPTHS: dict[int, tuple[int, int, int, int]] = {
 
 
 class SFNet(nn.Module):
-    """SFNet (Liu et al. 2017) as OpenSphere has it: (B, in_dim, image_size, image_size) aligned
-    faces -> (B, dim) raw embeddings.
+    """SFNet (Liu et al. 2017) as OpenSphere has it, which gives raw embeddings (B, dim).
 
-    Four stages, each a 3x3 convolution of stride 2 and residual blocks of two 3x3 convolutions;
-    then a linear layer over the whole image. ReLU throughout (the paper has PReLU). depth: 4, 10,
-    20, 36 or 64; blocks: the four stages' numbers of blocks, where they are not to be the depth's.
-    width: channels of the first stage. batch_norm: after every convolution, and over the embedding
-    with weights that start at gain, so that norms start at about gain sqrt(dim), which losses on
-    raw embeddings (SimPLE, EL-nivMF) depend on. deprecated: the form of OpenSphere's first version,
-    which
-    the published tables were trained with: ReLU before the addition instead of after it,
-    convolutions of residual blocks drawn from N(0, 0.01). Parameter names are those of
-    opensphere/module/backbone/sfnet.py and of model/backbone/sfnet_deprecated.py. ValueError for
-    another depth or blocks of another number, for batch norm in the deprecated form (it has none)
-    and for images of another shape.
+    Each of the four stages is a 3x3 convolution of stride 2 and residual blocks of two 3x3
+    convolutions. A linear layer over the whole image follows. It has ReLU throughout, where the
+    paper has PReLU. Parameter names are those of opensphere/module/backbone/sfnet.py and of
+    model/backbone/sfnet_deprecated.py.
+
+    Args:
+        in_dim: The number of channels of the aligned faces (B, in_dim, image_size, image_size).
+        dim: The size of the embeddings.
+        depth: 4, 10, 20, 36 or 64.
+        blocks: The number of blocks of each stage, where they are not to be the depth's.
+        width: The channels of the first stage.
+        image_size: The edge of the images in pixels.
+        batch_norm: Whether batch norm follows every convolution and the embedding. Over the
+            embedding its weights start at `gain`, so that norms start at about gain sqrt(dim), on
+            which losses on raw embeddings (SimPLE, EL-nivMF) depend.
+        dropout: The share of values dropped before the linear layer.
+        deprecated: Whether it is the form of OpenSphere's first version, which the published tables
+            were trained with: ReLU before the addition instead of after it, and convolutions of
+            residual blocks drawn from N(0, 0.01). It has no batch norm.
+        gain: The first weight of the batch norm over the embedding.
+
+    Raises:
+        ValueError: The depth, the number of blocks or the shape of the images is another one, or
+            batch norm is asked of the deprecated form.
     """
 
     pads_exactly = True  # images have no lengths
@@ -95,6 +107,7 @@ class SFNet(nn.Module):
         self._draw(deprecated)
 
     def _draw(self, deprecated: bool) -> None:
+        """Draw the first weights as OpenSphere does."""
         for module in self.modules():
             if isinstance(module, nn.Conv2d) and not deprecated:
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -105,9 +118,7 @@ class SFNet(nn.Module):
                 nn.init.normal_(module.conv2.weight, std=0.01)
 
     def forward(self, images: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """images (B, in_dim, image_size, image_size) -> (B, dim) raw embeddings; lengths is
-        ignored.
-        """
+        """Return the raw embeddings (B, dim) of aligned faces; `lengths` is ignored."""
         check_images(images, "SFNet", self.in_dim, self.image_size)
         x = self.layer4(self.layer3(self.layer2(self.layer1(images))))
         return in_float32(self.features, in_float32(self.fc, self.dropout(x.flatten(1))))
@@ -118,8 +129,9 @@ def _norm(channels: int, batch_norm: bool) -> nn.Module:
 
 
 class _Down(nn.Module):
-    """The convolution of stride 2 that opens a stage; the deprecated form calls it conv, the other
-    conv1.
+    """The convolution of stride 2 that opens a stage.
+
+    The deprecated form calls it conv, the other form conv1.
     """
 
     def __init__(self, channels_in: int, channels: int, batch_norm: bool, deprecated: bool):
@@ -135,6 +147,8 @@ class _Down(nn.Module):
 
 
 class _Block(nn.Module):
+    """Two 3x3 convolutions and a shortcut."""
+
     def __init__(self, channels: int, batch_norm: bool, deprecated: bool):
         super().__init__()
         self.deprecated = deprecated

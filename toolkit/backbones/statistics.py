@@ -1,5 +1,6 @@
-"""A shallow network over order statistics of the features: for data sets of a few dozen classes,
-where deep networks overfit; trains in a minute on a CPU.
+"""A shallow network over order statistics of the features, which trains in a minute on a CPU.
+
+It is for data sets of a few dozen classes, where deep networks overfit.
 """
 
 from __future__ import annotations
@@ -16,12 +17,25 @@ from toolkit.backbones.pooling import frame_mask
 def order_statistics(
     features: Tensor, mask: Tensor, *, quantiles: tuple[float, ...], num_bins: int
 ) -> Tensor:
-    """(B, T, F) features, (B, T) valid frames -> (B, F * (num_bins + len(quantiles) + 1)).
+    """Return order statistics of features over time, which tell speech from pauses.
 
-    Per band over the valid frames: the mean of each of num_bins equal groups of frames ranked by
-    energy (pauses and consonants to vowels), the quantiles (linear interpolation, as numpy's), and
-    the standard deviation. Order statistics tell speech from pauses without a voice-activity
-    detector.
+    They need no voice-activity detector. For each band they are, over the valid frames: the mean of
+    each of num_bins equal groups of frames ranked by energy (from pauses and consonants to vowels),
+    the quantiles (linear interpolation, as numpy's), and the standard deviation.
+
+    Args:
+        features: (B, T, F).
+        mask: (B, T) bool, True for valid frames.
+        quantiles: Which quantiles, 0 to 1.
+        num_bins: The number of groups of frames.
+
+    Returns:
+        (B, F * (num_bins + len(quantiles) + 1)).
+
+    Example:
+        >>> features, mask = torch.rand(2, 50, 8), torch.ones(2, 50, dtype=torch.bool)
+        >>> order_statistics(features, mask, quantiles=(0.1, 0.9), num_bins=4).shape
+        torch.Size([2, 56])
     """
     x = features.float()
     valid = mask.sum(dim=1).clamp(min=1)
@@ -31,9 +45,8 @@ def order_statistics(
     weight = member.to(x.dtype) / member.sum(dim=1, keepdim=True).clamp(min=1)
     means = torch.einsum("btk,btf->bkf", weight, x)
     ordered = _sort_frames(x.masked_fill(~mask[..., None], torch.inf))
-    place = torch.tensor(quantiles, device=x.device, dtype=torch.float64)[None] * (
-        valid[:, None] - 1
-    )
+    shares = torch.tensor(quantiles, device=x.device, dtype=torch.float64)
+    place = shares[None] * (valid[:, None] - 1)
     below = place.floor().long()
     above = torch.minimum(below + 1, valid[:, None] - 1)
     low, high = (
@@ -41,15 +54,16 @@ def order_statistics(
     )
     cuts = low + (place - below)[..., None].to(x.dtype) * (high - low)
     mean = (x * mask[..., None]).sum(dim=1) / valid[:, None]
-    deviation = (
-        ((x - mean[:, None]) * mask[..., None]).square().sum(dim=1) / valid[:, None] + 1e-10
-    ).sqrt()
+    squares = ((x - mean[:, None]) * mask[..., None]).square().sum(dim=1)
+    deviation = (squares / valid[:, None] + 1e-10).sqrt()
     return torch.cat([means.flatten(1), cuts.flatten(1), deviation], dim=1)
 
 
 def _sort_frames(x: Tensor) -> Tensor:
-    """(B, T, F) sorted along T. On a CPU numpy's sort, 12 times as fast as torch's (measured: 128 x
-    163 x 80, one core), where no gradient is asked for.
+    """Sort (B, T, F) along T.
+
+    On a CPU, where no gradient is asked for, numpy sorts: it is 12 times as fast as torch
+    (measured: 128 x 163 x 80, one core).
     """
     if x.device.type != "cpu" or x.requires_grad:
         return x.sort(dim=1).values
@@ -58,13 +72,23 @@ def _sort_frames(x: Tensor) -> Tensor:
 
 
 class OrderStatistics(nn.Module):
-    """Order statistics of (B, T, in_dim) features -> within-class whitening -> dropout -> linear ->
-    batch norm -> (B, dim).
+    """Order statistics, within-class whitening, dropout, linear and batch norm, to (B, dim).
 
     The whitening (linear discriminant directions, within-class covariance shrunk towards its
-    diagonal) is estimated once from the training data by `estimate`, then frozen and saved; the
-    linear layer after it is trained. norm: root mean square of the output's norm, which losses on
-    raw embeddings (SimPLE) depend on. Masked: padding never changes an embedding.
+    diagonal) is estimated once from the training data by `estimate`, then frozen and saved. The
+    linear layer after it is trained. Padded frames are left out, so padding never changes an
+    embedding.
+
+    Args:
+        in_dim: The number of bands of the features (B, T, in_dim).
+        dim: The size of the embeddings.
+        dropout: The share of whitened statistics that is dropped in training.
+        num_directions: The number of discriminant directions.
+        quantiles: See order_statistics.
+        num_bins: See order_statistics.
+        shrinkage: See within_class_whitening.
+        norm: The root mean square of the output's norm, on which losses on raw embeddings (SimPLE)
+            depend.
     """
 
     pads_exactly = True
@@ -84,13 +108,8 @@ class OrderStatistics(nn.Module):
         norm: float = 1.0,
     ):
         super().__init__()
-        self.in_dim, self.dim, self.quantiles, self.num_bins, self.shrinkage = (
-            in_dim,
-            dim,
-            tuple(quantiles),
-            num_bins,
-            shrinkage,
-        )
+        self.in_dim, self.dim, self.quantiles = in_dim, dim, tuple(quantiles)
+        self.num_bins, self.shrinkage = num_bins, shrinkage
         size = in_dim * (num_bins + len(self.quantiles) + 1)
         self.register_buffer("mean", torch.zeros(size))
         self.register_buffer("directions", torch.eye(size, num_directions))
@@ -100,29 +119,26 @@ class OrderStatistics(nn.Module):
         self.normalise = nn.BatchNorm1d(dim, affine=False)
 
     def statistics(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """(B, S) order statistics."""
-        frames = features.shape[1]
-        mask = (
-            torch.ones(features.shape[:2], dtype=torch.bool, device=features.device)
-            if lengths is None
-            else frame_mask(lengths, frames)
-        )
+        """Return the order statistics (B, S)."""
+        if lengths is None:
+            mask = torch.ones(features.shape[:2], dtype=torch.bool, device=features.device)
+        else:
+            mask = frame_mask(lengths, features.shape[1])
         return order_statistics(features, mask, quantiles=self.quantiles, num_bins=self.num_bins)
 
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """features (B, T, in_dim), lengths (B,) relative -> (B, dim) raw embeddings."""
-        with torch.autocast(
-            features.device.type, enabled=False
-        ):  # the whitening magnifies rounding
+        """Return raw embeddings (B, dim) of features (B, T, in_dim) with relative lengths (B,)."""
+        # Without autocast, because the whitening magnifies rounding.
+        with torch.autocast(features.device.type, enabled=False):
             x = self.dropout((self.statistics(features, lengths) - self.mean) @ self.directions)
             return torch.as_tensor(self.normalise(self.linear(x)) * self.gain)
 
     @torch.no_grad()
     def estimate(self, batches: Iterable[tuple[Tensor, Tensor | None, Tensor]]) -> None:
-        """Fisher's linear discriminant directions from (features, lengths, labels) of the training
-        data, scaled to unit mean square.
+        """Estimate Fisher's linear discriminant directions from (features, lengths, labels).
 
-        With fewer classes than num_directions + 1, the directions left over are zero.
+        They are of the training data, scaled to unit mean square. With fewer classes than
+        num_directions + 1, the directions left over are zero.
         """
         rows, labels = zip(
             *((self.statistics(features, lengths), y) for features, lengths, y in batches),
@@ -130,10 +146,8 @@ class OrderStatistics(nn.Module):
         )
         x, y = torch.cat(rows).double(), torch.unique(torch.cat(labels), return_inverse=True)[1]
         count = torch.bincount(y).double()
-        centres = (
-            torch.zeros(len(count), x.shape[1], dtype=x.dtype, device=x.device).index_add_(0, y, x)
-            / count[:, None]
-        )
+        sums = torch.zeros(len(count), x.shape[1], dtype=x.dtype, device=x.device)
+        centres = sums.index_add_(0, y, x) / count[:, None]
         whiten = within_class_whitening(x, y, self.shrinkage)
         between = ((centres - x.mean(dim=0)) @ whiten) * count.sqrt()[:, None]
         _, vectors = torch.linalg.eigh(between.T @ between)

@@ -1,9 +1,9 @@
 """Make `import torchaudio` work beside a CPU build of torch.
 
-The torchaudio wheel carries a compiled extension that is linked against CUDA libraries: beside a
+The torchaudio wheel carries a compiled extension that is linked against CUDA libraries. Beside a
 CPU torch its import raises OSError, beside another version of CUDA RuntimeError. torchaudio has its
 own path without the extension (its loader returns False), which the second import takes.
-MelSpectrogram, MFCC, resample and compliance.kaldi work without the extension; torchaudio.load and
+MelSpectrogram, MFCC, resample and compliance.kaldi work without the extension. torchaudio.load and
 save do not: read audio with modalities.speaker.audio.
 """
 
@@ -23,11 +23,12 @@ def _no_extension(lib: str) -> bool:
 def import_torchaudio() -> ModuleType:
     """Import torchaudio, without its extension where that cannot be loaded.
 
-    Calling it again is free.
+    Call it before anything imports speechbrain, which imports torchaudio itself. Calling it again
+    is free.
 
-    Call it before anything imports speechbrain, which imports torchaudio itself.
-    Raises ImportError if torchaudio is not installed, or if it changed so that its extension can no
-    longer be skipped.
+    Raises:
+        ImportError: torchaudio is not installed, or it changed so that its extension can no longer
+            be skipped.
     """
     loaded = sys.modules.get("torchaudio")
     if loaded is not None:
@@ -39,6 +40,7 @@ def import_torchaudio() -> ModuleType:
 
 
 def _import_without_extension(cause: Exception) -> ModuleType:
+    """Import torchaudio once more, with a loader that finds no extension."""
     loader = sys.modules.get(_LOADER)
     if loader is None or not hasattr(loader, "_load_lib"):
         raise ImportError(_changed(cause)) from cause
@@ -51,10 +53,10 @@ def _import_without_extension(cause: Exception) -> ModuleType:
 
 
 def _changed(cause: Exception) -> str:
+    """Return the message for a torchaudio whose extension cannot be skipped."""
     return (
         f"torchaudio: its compiled extension cannot be loaded ({cause}) and {_LOADER}._load_lib, "
-        "which skips it, is not"
-        f" what toolkit/backbones/torchaudio_cpu.py expects;"
-        " install torchaudio>=2.11,<2.12 (and a torch build that it was made for, if the extension "
-        "is wanted)"
+        "which skips it, is not what toolkit/backbones/torchaudio_cpu.py expects; install "
+        "torchaudio>=2.11,<2.12 (and a torch build that it was made for, if the extension is "
+        "wanted)"
     )

@@ -1,5 +1,6 @@
-"""Vision transformers: InsightFace's for aligned faces, and ViT-S/B with the names of DINO and
-DINOv2 for images.
+"""Vision transformers: InsightFace's for aligned faces, and ViT-S/B for images.
+
+The latter have the parameter names of DINO and DINOv2.
 """
 
 from __future__ import annotations
@@ -14,17 +15,29 @@ from toolkit.backbones.images import check_images, in_float32, start_from
 
 
 class FaceViT(nn.Module):
-    """ViT without a class token, as arcface_torch has it: (B, in_dim, image_size, image_size)
-    aligned faces -> (B, dim) raw embeddings.
+    """ViT without a class token, as arcface_torch has it, which gives raw embeddings (B, dim).
 
-    width and depth: 256 and 12 (ViT-t, 19.14 M parameters), 512 and 12 (ViT-s, 76.02 M), 512 and 24
-    (ViT-b, 113.83 M), 768 and 24 (ViT-l, 255.68 M). All tokens side by side go through linear,
-    batch norm, linear, batch norm. masked: share of the tokens that are left out in training and
-    replaced by one learned token after the last block; 0 has no such token. drop_path: chance of
-    leaving out a residual branch in training, growing from 0 to this over the depth. Parameter
-    names are those of arcface_torch/backbones/vit.py.
-    ValueError for a width that the heads cannot share, patches larger than the image, a share that
-    leaves no token and for images of another shape.
+    All tokens side by side go through linear, batch norm, linear, batch norm. Parameter names are
+    those of arcface_torch/backbones/vit.py. Width and depth of its networks are 256 and 12 (ViT-t,
+    19.14 M parameters), 512 and 12 (ViT-s, 76.02 M), 512 and 24 (ViT-b, 113.83 M), 768 and 24
+    (ViT-l, 255.68 M).
+
+    Args:
+        in_dim: The number of channels of the aligned faces (B, in_dim, image_size, image_size).
+        dim: The size of the embeddings.
+        width: The size of a token.
+        depth: The number of blocks.
+        heads: The number of attention heads.
+        patch: The edge of a patch in pixels.
+        image_size: The edge of the images in pixels.
+        masked: The share of the tokens that are left out in training and replaced by one learned
+            token after the last block; with 0 there is no such token.
+        drop_path: The chance of leaving out a residual branch in training; it grows from 0 to this
+            over the depth.
+
+    Raises:
+        ValueError: The heads cannot share the width, a patch is larger than the image, the share
+            leaves no token, or the images have another shape.
     """
 
     pads_exactly = True  # images have no lengths
@@ -47,9 +60,8 @@ class FaceViT(nn.Module):
         _check_patch("FaceViT", patch, image_size)
         self.in_dim, self.dim, self.image_size, self.masked = in_dim, dim, image_size, masked
         self.left_out = () if masked else ("mask_token",)
-        num = (
-            image_size // patch
-        ) ** 2  # of 112 pixels at 9 a patch the last 4 are not seen, as in the release
+        # With 112 pixels and patches of 9, the last 4 pixels are not seen, as in the release.
+        num = (image_size // patch) ** 2
         if not 0 <= masked < 1 or int(num * (1 - masked)) < 1:
             raise ValueError(
                 f"FaceViT: masked is {masked} of {num} tokens; it must be a share from 0 to below "
@@ -81,17 +93,14 @@ class FaceViT(nn.Module):
         _draw(self)
 
     def forward(self, images: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """images (B, in_dim, image_size, image_size) -> (B, dim) raw embeddings; lengths is
-        ignored.
-        """
+        """Return the raw embeddings (B, dim) of aligned faces; `lengths` is ignored."""
         check_images(images, "FaceViT", self.in_dim, self.image_size)
         x = self.patch_embed(images) + self.pos_embed
         hidden = self.training and self.masked > 0
         if hidden:
             batch, num, width = x.shape
-            kept = torch.rand(batch, num, device=x.device).argsort(dim=1)[
-                :, : int(num * (1 - self.masked))
-            ]
+            order = torch.rand(batch, num, device=x.device).argsort(dim=1)
+            kept = order[:, : int(num * (1 - self.masked))]
             places = kept[..., None].expand(-1, -1, width)
             x = x.gather(1, places)
         for block in self.blocks:
@@ -103,21 +112,34 @@ class FaceViT(nn.Module):
 
 
 class ViT(nn.Module):
-    """Vision transformer (Dosovitskiy et al. 2021) as DINO and DINOv2 have it: (B, in_dim, H, W)
-    images -> (B, dim) raw embeddings of the class token.
+    """Vision transformer as DINO and DINOv2 have it, which gives raw embeddings (B, dim).
 
-    dim: size of a linear layer on the class token; 0 leaves it out, so that dim is the width. width
-    and heads: 384 and 6 (ViT-S), 768 and 12 (ViT-B). patch 16, image_size 224 and no layer_scale
-    are DINO's; patch 14, image_size 518 and layer_scale are DINOv2's, and 4 registers those of its
-    "reg" weights.
-    image_size: what the position embeddings were made for; images of other sizes get them by
-    bicubic interpolation as the releases do it.
-    weights: a local file to start from; the DINO head or classifier in it and DINOv2's mask_token
-    (of its training only) are left out, `started_from` says so.
-    Parameter names: facebookresearch/dino, vision_transformer.py; dinov2,
-    models/vision_transformer.py; timm's vit_*_patch16. head is the linear layer to dim. ValueError
-    for sides that are no multiples of patch, patches larger than image_size, a width that the heads
-    cannot share and a file that does not fit.
+    They are made from the class token. Source: Dosovitskiy et al. 2021. Patch 16, image_size 224
+    and no layer_scale are DINO's. Patch 14, image_size 518 and layer_scale are DINOv2's, and 4
+    registers those of its "reg" weights. Parameter names are those of facebookresearch/dino,
+    vision_transformer.py; of dinov2, models/vision_transformer.py; and of timm's vit_*_patch16.
+    `head` is the linear layer to dim.
+
+    Args:
+        in_dim: The number of channels of the images (B, in_dim, H, W).
+        dim: The size of a linear layer on the class token; 0 leaves it out, so that dim is the
+            width.
+        width: The size of a token: 384 (ViT-S) or 768 (ViT-B).
+        depth: The number of blocks.
+        heads: The number of attention heads: 6 (ViT-S) or 12 (ViT-B).
+        patch: The edge of a patch in pixels.
+        image_size: What the position embeddings were made for. Images of other sizes get them by
+            bicubic interpolation, as the releases do it.
+        layer_scale: Whether the branches of a block are scaled by learned weights.
+        registers: The number of register tokens.
+        drop_path: The chance of leaving out a residual branch in training; it grows from 0 to this
+            over the depth.
+        weights: A local file to start from. The DINO head or classifier in it and DINOv2's
+            mask_token (which only its training uses) are left out, and `started_from` says so.
+
+    Raises:
+        ValueError: A side of an image is no multiple of patch, a patch is larger than image_size,
+            the heads cannot share the width, or the file does not fit.
     """
 
     pads_exactly = True  # images have no lengths
@@ -141,13 +163,8 @@ class ViT(nn.Module):
     ):
         super().__init__()
         _check_patch("ViT", patch, image_size)
-        self.in_dim, self.dim, self.patch, self.grid, self.registers = (
-            in_dim,
-            dim or width,
-            patch,
-            image_size // patch,
-            registers,
-        )
+        self.in_dim, self.dim = in_dim, dim or width
+        self.patch, self.grid, self.registers = patch, image_size // patch, registers
         self.patch_embed = _Patches(in_dim, width, patch)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
         self.pos_embed = nn.Parameter(torch.zeros(1, self.grid**2 + 1, width))
@@ -173,24 +190,20 @@ class ViT(nn.Module):
         self.started_from = start_from(self, weights)
 
     def forward(self, images: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """images (B, in_dim, H, W) -> (B, dim) raw embeddings; lengths is ignored."""
+        """Return the raw embeddings (B, dim) of images (B, in_dim, H, W); `lengths` is ignored."""
         check_images(images, "ViT", self.in_dim, multiple=self.patch)
-        x = torch.cat(
-            [self.cls_token.expand(images.shape[0], -1, -1), self.patch_embed(images)], dim=1
-        )
-        x = x + self._positions(images.shape[2] // self.patch, images.shape[3] // self.patch).to(
-            x.dtype
-        )
+        batch, _, height, width = images.shape
+        x = torch.cat([self.cls_token.expand(batch, -1, -1), self.patch_embed(images)], dim=1)
+        x = x + self._positions(height // self.patch, width // self.patch).to(x.dtype)
         if self.registers:
-            x = torch.cat(
-                [x[:, :1], self.register_tokens.expand(x.shape[0], -1, -1), x[:, 1:]], dim=1
-            )
+            registers = self.register_tokens.expand(batch, -1, -1)
+            x = torch.cat([x[:, :1], registers, x[:, 1:]], dim=1)
         for block in self.blocks:
             x = block(x)
         return in_float32(self.head, in_float32(self.norm, x[:, 0]))
 
     def _positions(self, rows: int, columns: int) -> Tensor:
-        """(1, 1 + rows * columns, width).
+        """Return the position embeddings (1, 1 + rows * columns, width).
 
         The releases scale by (rows + 0.1) / grid, which samples a little beside the grid; those
         with registers do not.
@@ -208,6 +221,7 @@ class ViT(nn.Module):
 
 
 def _check_patch(name: str, patch: int, image_size: int) -> None:
+    """Raise ValueError for patches that are larger than the image."""
     if not 1 <= patch <= image_size:
         raise ValueError(
             f"{name}: patch is {patch} of images of {image_size} x {image_size}; it must be from 1 "
@@ -216,6 +230,7 @@ def _check_patch(name: str, patch: int, image_size: int) -> None:
 
 
 def _draw(network: nn.Module) -> None:
+    """Draw the first weights."""
     nn.init.trunc_normal_(cast(Tensor, network.pos_embed), std=0.02)
     for module in network.modules():
         if isinstance(module, nn.Linear):
@@ -236,6 +251,8 @@ class _Patches(nn.Module):
 
 
 class _Attention(nn.Module):
+    """Multi-head self-attention of the tokens (B, N, width)."""
+
     def __init__(self, width: int, heads: int, qkv_bias: bool):
         super().__init__()
         if width % heads:
@@ -248,15 +265,15 @@ class _Attention(nn.Module):
         self.proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        query, key, value = (
-            self.qkv(x).reshape(*x.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        )
-        return torch.as_tensor(
-            self.proj(F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2))
-        )
+        joint = self.qkv(x).reshape(*x.shape[:2], 3, self.heads, -1)
+        query, key, value = joint.permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(query, key, value)
+        return torch.as_tensor(self.proj(attended.transpose(1, 2).flatten(2)))
 
 
 class _Mlp(nn.Module):
+    """Two linear layers, the hidden one four times as wide."""
+
     def __init__(self, width: int, active: nn.Module):
         super().__init__()
         self.fc1 = nn.Linear(width, 4 * width)
@@ -268,6 +285,8 @@ class _Mlp(nn.Module):
 
 
 class _LayerScale(nn.Module):
+    """A learned factor for each channel of a branch."""
+
     def __init__(self, width: int):
         super().__init__()
         self.gamma = nn.Parameter(torch.ones(width))  # dinov2/hub/backbones.py builds with 1.0
@@ -277,8 +296,9 @@ class _LayerScale(nn.Module):
 
 
 class _Block(nn.Module):
-    """Attention and two linear layers, each after a layer norm and with a shortcut around it that
-    training may take alone.
+    """Attention and two linear layers, each after a layer norm and with a shortcut around it.
+
+    Training may take the shortcut alone.
     """
 
     def __init__(
@@ -305,7 +325,10 @@ class _Block(nn.Module):
         return x + self._branch(self.ls2(self.mlp(self.norm2(x))))
 
     def _branch(self, y: Tensor) -> Tensor:
-        """Stochastic depth (Huang et al. 2016) for each image by itself, what is kept scaled up."""
+        """Leave out the branch of some images in training (stochastic depth, Huang et al. 2016).
+
+        What is kept is scaled up.
+        """
         if not self.training or not self.drop_path:
             return y
         kept = torch.rand(y.shape[0], 1, 1, device=y.device) >= self.drop_path

@@ -1,5 +1,6 @@
-"""The field's published weights into the backbones here: a mapping of tensors, renamed where names
-differ, strictly.
+"""Load published weights into the backbones here: tensors by name, renamed where names differ.
+
+Loading is strict.
 """
 
 from __future__ import annotations
@@ -8,92 +9,102 @@ import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
 from toolkit.backbones.pickled import Stored, open_pickled
 
-_CLASSIFIERS = (
-    "projection.",
-    "classifier.",
-)  # WeSpeaker's and 3D-Speaker's layers over the training classes
-_FIRST = re.compile(
-    r"(layer[34]\.\d+\.)(conv|bn)2_1\.(.+)"
-)  # WeSpeaker's ERes2Net keeps the first of a block's convolutions apart
+# WeSpeaker's and 3D-Speaker's layers over the training classes.
+_CLASSIFIERS = ("projection.", "classifier.")
+# WeSpeaker's ERes2Net keeps the first of a block's convolutions apart from the next ones.
+_FIRST = re.compile(r"(layer[34]\.\d+\.)(conv|bn)2_1\.(.+)")
 _NEXT = re.compile(r"(layer[34]\.\d+\.)(convs|bns)\.(\d+)\.(.+)")
-_CHUNK = re.compile(
-    r"^blocks\.\d+\.(\d+)\."
-)  # DINOv2's training keeps blocks in chunks, numbered on
-_INSIDE = (
-    "state_dict_backbone",
-    "state_dict",
-    "teacher",
-    "model",
-    "backbone",
-)  # where the releases' checkpoints hold a state dict, from the outside in
+# DINOv2's training keeps blocks in chunks, and numbers them on from chunk to chunk.
+_CHUNK = re.compile(r"^blocks\.\d+\.(\d+)\.")
+# Where the releases' checkpoints keep a state dict, from the outside in.
+_INSIDE = ("state_dict_backbone", "state_dict", "teacher", "model", "backbone")
 _LARGEST = 4 * 2**30  # bytes
-_BLOCK = 1 << 22  # of a file, at a time
 
 
 def load_wespeaker(backbone: nn.Module, state: Mapping[str, Tensor]) -> tuple[str, ...]:
-    """Put the state dict of a WeSpeaker, 3D-Speaker or SpeechBrain network into `backbone`; give
-    the names that were left out, all of them a classifier's.
+    """Put the state dict of a WeSpeaker, 3D-Speaker or SpeechBrain network into a backbone.
 
-    Names: ResNet, ERes2Net, ERes2NetV2, CAMPPlus and XVector take WeSpeaker's and 3D-Speaker's;
+    ResNet, ERes2Net, ERes2NetV2, CAMPPlus and XVector take the names of WeSpeaker and 3D-Speaker;
     WeSpeakerECAPA takes WeSpeaker's; ECAPA takes SpeechBrain's and 3D-Speaker's. A "module." in
-    front (DistributedDataParallel) is dropped, and a missing num_batches_tracked (of old torch
-    versions) leaves what is there. The backbone must have the weights' sizes (dim, width, depth,
-    pooling ...; ResNet(two_layers=True) is 3D-Speaker's). Its front-end is not part of the state:
-    WeSpeaker's is KaldiFbank with a Hamming window at int16 scale, 3D-Speaker's with Povey's at
-    [-1, 1]. Read files with read_weights. ValueError, naming all three, for tensors unknown,
-    missing or of another shape; the backbone is then unchanged.
+    front (DistributedDataParallel) is dropped. Where num_batches_tracked is missing (in files of
+    old torch versions), the backbone's stays.
+
+    The front-end is not part of the state. WeSpeaker's is KaldiFbank with a Hamming window at int16
+    scale, 3D-Speaker's with Povey's at [-1, 1].
+
+    Args:
+        backbone: A network with the sizes of the weights (dim, width, depth, pooling ...;
+            ResNet(two_layers=True) is 3D-Speaker's).
+        state: The tensors by name; `read_weights` reads them from a file.
+
+    Returns:
+        The names that were left out, all of them a classifier's.
+
+    Raises:
+        ValueError: Tensors are unknown, missing or of another shape. The message names all three,
+            and the backbone is unchanged.
     """
-    given = {name.removeprefix("module."): value for name, value in state.items()}
-    dropped = tuple(name for name in given if name.startswith(_CLASSIFIERS))
-    given = _rename({name: value for name, value in given.items() if name not in dropped}, backbone)
-    _put(backbone, given, len(state))
+    tensors = {name.removeprefix("module."): value for name, value in state.items()}
+    dropped = tuple(name for name in tensors if name.startswith(_CLASSIFIERS))
+    kept = {name: value for name, value in tensors.items() if name not in dropped}
+    _put(backbone, _rename(kept, backbone), len(state))
     return dropped
 
 
 def load_published(backbone: nn.Module, state: Mapping[str, Tensor]) -> tuple[str, ...]:
-    """Put a published state dict of a face or image network into `backbone`; give the names that
-    were left out: a classifier's, and what only training needs.
+    """Put a published state dict of a face or image network into a backbone.
 
     IResNet, MobileFaceNet and FaceViT take arcface_torch's; SFNet and IResNet OpenSphere's;
     ImageResNet torchvision's; BNInception the public checkpoint's
-    (Cadene/pretrained-models.pytorch); ViT DINO's, DINOv2's and timm's of the same shape; SmallCNN
-    vmf_embeddings'. A "module." or "backbone." in front, a missing num_batches_tracked, vectors of
-    shape (1, C) (torch 0.2) and DINOv2's blocks in chunks are understood. Layers of `backbone` that
-    take a classifier's place keep their weights. ValueError, naming all three, for tensors unknown,
-    missing or of another shape; the backbone is then unchanged.
+    (Cadene/pretrained-models.pytorch); ViT those of DINO, DINOv2 and timm of the same shape;
+    SmallCNN vmf_embeddings'. A "module." or "backbone." in front, a missing num_batches_tracked,
+    vectors of shape (1, C) (torch 0.2) and DINOv2's blocks in chunks are understood. Layers of the
+    backbone that take a classifier's place keep their weights.
+
+    Args:
+        backbone: A network with the sizes of the weights.
+        state: The tensors by name; `read_weights` reads them from a file.
+
+    Returns:
+        The names that were left out: a classifier's, and what only training needs.
+
+    Raises:
+        ValueError: Tensors are unknown, missing or of another shape. The message names all three,
+            and the backbone is unchanged.
     """
     names: tuple[str, ...] = getattr(backbone, "left_out", ())
-    given = {name.removeprefix("module."): value for name, value in state.items()}
-    if any(
-        name.startswith("backbone.") for name in given
-    ):  # DINO's teacher: a backbone beside its head
-        given = {name.removeprefix("backbone."): value for name, value in given.items()}
-    given = {_CHUNK.sub(r"blocks.\1.", name): value for name, value in given.items()}
-    dropped = tuple(name for name in given if names and name.startswith(names))
-    wanted = backbone.state_dict()
-    kept = {name: value for name, value in wanted.items() if names and name.startswith(names)}
-    given = {name: value for name, value in given.items() if name not in dropped} | kept
-    for name, value in given.items():
-        if name in wanted and value.ndim == 2 and tuple(value.shape) == (1, *wanted[name].shape):
-            given[name] = value[0]
-    _put(backbone, given, len(state))
+    tensors = {name.removeprefix("module."): value for name, value in state.items()}
+    if any(name.startswith("backbone.") for name in tensors):
+        # This is DINO's teacher, which has a backbone beside its head.
+        tensors = {name.removeprefix("backbone."): value for name, value in tensors.items()}
+    tensors = {_CHUNK.sub(r"blocks.\1.", name): value for name, value in tensors.items()}
+    dropped = tuple(name for name in tensors if names and name.startswith(names))
+    own = backbone.state_dict()
+    kept = {name: value for name, value in own.items() if names and name.startswith(names)}
+    tensors = {name: value for name, value in tensors.items() if name not in dropped} | kept
+    for name, value in tensors.items():
+        if name in own and value.ndim == 2 and tuple(value.shape) == (1, *own[name].shape):
+            tensors[name] = value[0]
+    _put(backbone, tensors, len(state))
     return dropped
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
-    """The tensors of a local .safetensors file or of one by torch.save, nothing in it executed; at
-    most 4 GiB are read.
+    """Read the tensors of a local .safetensors file or of one by torch.save, executing nothing.
 
-    A state dict inside a checkpoint is found under the names that the releases give it: state_dict,
-    state_dict_backbone (arcface_torch), teacher (DINO), model, backbone (OpenSphere's
-    model_STEP.pth; inside model in its ckpt_STEP.pth).
-    ValueError for a file that is absent, too large, broken, of another kind or in need of running
-    code.
+    At most 4 GiB are read. A state dict inside a checkpoint is found under the names that the
+    releases give it: state_dict, state_dict_backbone (arcface_torch), teacher (DINO), model, and
+    backbone (OpenSphere's model_STEP.pth; inside model in its ckpt_STEP.pth).
+
+    Raises:
+        ValueError: The file is absent, too large, broken, of another kind, or cannot be read
+            without running code.
     """
     path = Path(path)
     if not path.is_file():
@@ -104,35 +115,35 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     try:
         size = path.stat().st_size
         if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:  # an archive may unpack to more than it weighs
+            with zipfile.ZipFile(path) as archive:  # an archive may unpack to more than its size
                 size = max(size, sum(member.file_size for member in archive.infolist()))
         if size > _LARGEST:
             raise ValueError(f"it holds {size} bytes, more than the {_LARGEST} that are read")
         if path.suffix == ".safetensors":
             return _read_safetensors(path)
-        found, read = open_pickled(path)
+        content, read = open_pickled(path)
         for name in _INSIDE:
-            if isinstance(found, Mapping) and isinstance(found.get(name), Mapping):
-                found = found[name]
-        whole = (
-            isinstance(found, Mapping)
-            and found
-            and all(
-                isinstance(key, str) and isinstance(value, Stored) for key, value in found.items()
-            )
-        )
-        if whole:
-            return read(found)
-    except Exception as error:  # what a broken or hostile file makes of the parsers is anything
+            if isinstance(content, Mapping) and isinstance(content.get(name), Mapping):
+                content = content[name]
+        if _is_state_dict(content):
+            return read(content)
+    except Exception as error:  # a broken or hostile file makes the parsers raise any type
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(". ")[:200]
         raise ValueError(
             f"weights {str(path)!r} cannot be read without running code ({reason}), so it is no "
             "state dict; save one by torch.save(state_dict)"
         ) from None
     raise ValueError(
-        f"weights {str(path)!r}: it holds a {type(found).__name__} that is no mapping of names to "
-        "tensors; save it by torch.save(state_dict)"
+        f"weights {str(path)!r}: it holds a {type(content).__name__} that is no mapping of names "
+        "to tensors; save it by torch.save(state_dict)"
     )
+
+
+def _is_state_dict(content: Any) -> bool:
+    """Say whether it is a mapping of names to tensors, and not empty."""
+    if not isinstance(content, Mapping) or not content:
+        return False
+    return all(isinstance(key, str) and isinstance(value, Stored) for key, value in content.items())
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -145,20 +156,23 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         raise ValueError(str(error)) from None
 
 
-def _put(backbone: nn.Module, given: dict[str, Tensor], num: int) -> None:
-    """load_state_dict, strictly; says all that is wrong in one sentence. num: tensors of a file."""
-    wanted = backbone.state_dict()
-    given |= {
+def _put(backbone: nn.Module, tensors: dict[str, Tensor], num: int) -> None:
+    """Load a state dict strictly; report all that is wrong in one sentence.
+
+    `num` is the number of tensors in the file.
+    """
+    own = backbone.state_dict()
+    tensors |= {
         name: value
-        for name, value in wanted.items()
-        if name not in given and name.endswith(".num_batches_tracked")
+        for name, value in own.items()
+        if name not in tensors and name.endswith(".num_batches_tracked")
     }
-    unknown = [name for name in given if name not in wanted]
-    missing = [name for name in wanted if name not in given]
+    unknown = [name for name in tensors if name not in own]
+    missing = [name for name in own if name not in tensors]
     other = [
-        f"{name} {tuple(given[name].shape)} for {tuple(wanted[name].shape)}"
-        for name in wanted
-        if name in given and given[name].shape != wanted[name].shape
+        f"{name} {tuple(tensors[name].shape)} for {tuple(own[name].shape)}"
+        for name in own
+        if name in tensors and tensors[name].shape != own[name].shape
     ]
     faults = [
         f"{len(names)} {what} ({first_names(names)})"
@@ -167,17 +181,17 @@ def _put(backbone: nn.Module, given: dict[str, Tensor], num: int) -> None:
     ]
     if faults:
         raise ValueError(
-            f"state dict of {num} tensors for a {type(backbone).__name__} of {len(wanted)}: "
+            f"state dict of {num} tensors for a {type(backbone).__name__} of {len(own)}: "
             f"{', '.join(faults)}; "
             "build the backbone with the sizes and the pooling that the weights were trained with"
         )
-    backbone.load_state_dict(given)
+    backbone.load_state_dict(tensors)
 
 
 def _rename(state: dict[str, Tensor], backbone: nn.Module) -> dict[str, Tensor]:
-    if all(
-        name.startswith("network.") for name, _ in backbone.named_parameters()
-    ):  # SpeechBrain's network inside ours
+    """Give the tensors the names that the backbone has for them."""
+    if all(name.startswith("network.") for name, _ in backbone.named_parameters()):
+        # The backbone is ours around a network of SpeechBrain.
         return {
             name if name.startswith("network.") else f"network.{name}": value
             for name, value in state.items()
@@ -195,4 +209,10 @@ def _rename(state: dict[str, Tensor], backbone: nn.Module) -> dict[str, Tensor]:
 
 
 def first_names(names: list[str], few: int = 3) -> str:
+    """Return the first few names as a text.
+
+    Example:
+        >>> first_names(["a", "b", "c", "d"])
+        'a, b, c, ...'
+    """
     return ", ".join(names[:few]) + (", ..." if len(names) > few else "")

@@ -1,6 +1,4 @@
-"""The x-vector network: a time-delay network over frames, statistics pooling, two layers over the
-utterance.
-"""
+"""The x-vector network: a time-delay network, statistics pooling, two layers over the utterance."""
 
 from __future__ import annotations
 
@@ -9,17 +7,27 @@ from torch import Tensor, nn
 
 from toolkit.backbones.pooling import Pooling, frame_mask, keep, pool
 
-_CONTEXT = 14  # frames that the five layers lose: 4, 2 x 2 and 3 x 2
+_CONTEXT = 14  # the number of frames that the five layers lose: 4, 2 x 2 and 3 x 2
 
 
 class XVector(nn.Module):
-    """x-vector (Snyder et al. 2018, Table 1): (B, T, in_dim) features -> (B, dim) raw embeddings.
+    """The x-vector network (Snyder et al. 2018, Table 1), which gives raw embeddings (B, dim).
 
-    As WeSpeaker's models/tdnn.py (4.61 M parameters at 80 mel): batch norm without weights after
-    each ReLU, the embedding taken after the second layer over the utterance; two_layers=False stops
-    at the first, as 3D-Speaker does (4.34 M). pooled: channels under the pooling. The convolutions
-    are not padded, so that an utterance needs 15 frames, and a padded utterance just yields fewer
-    of them. ValueError for shorter ones.
+    It is that of WeSpeaker's models/tdnn.py (4.61 M parameters at 80 mel): batch norm without
+    weights follows each ReLU. The convolutions are not padded, so an utterance needs 15 frames, and
+    a padded utterance just yields fewer of them.
+
+    Args:
+        in_dim: The number of bands of the features (B, T, in_dim).
+        dim: The size of the embeddings.
+        channels: The channels of the layers over frames.
+        pooled: The channels under the pooling.
+        two_layers: Whether the embedding is taken after the second layer over the utterance, or
+            after the first, as 3D-Speaker does (4.34 M parameters).
+        pooling: The pooling over time, see toolkit.backbones.pooling.pool.
+
+    Raises:
+        ValueError: An utterance is shorter.
     """
 
     pads_exactly = True
@@ -48,12 +56,12 @@ class XVector(nn.Module):
             self.seg_2 = nn.Linear(dim, dim)
 
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """features (B, T, in_dim), lengths (B,) relative -> (B, dim) raw embeddings."""
+        """Return raw embeddings (B, dim) of features (B, T, in_dim) with relative lengths (B,)."""
         frames = features.shape[1]
         mask = None if lengths is None else frame_mask(lengths, frames)
-        shortest = (
-            frames if mask is None or torch.compiler.is_compiling() else int(mask.sum(dim=1).min())
-        )
+        shortest = frames
+        if mask is not None and not torch.compiler.is_compiling():
+            shortest = int(mask.sum(dim=1).min())
         if shortest <= _CONTEXT:
             raise ValueError(
                 f"XVector: an utterance has {shortest} frames, fewer than its context of "
@@ -62,7 +70,7 @@ class XVector(nn.Module):
         x = features.transpose(1, 2)
         for layer in (self.frame_1, self.frame_2, self.frame_3, self.frame_4, self.frame_5):
             x = layer(x)
-        if mask is not None:  # output frame t has seen input frames t .. t + 14
+        if mask is not None:  # output frame t depends on input frames t .. t + 14
             mask = mask[:, _CONTEXT:]
             x = keep(x, mask[:, None])
         z = self.seg_1(self.pool(x, mask))
@@ -70,6 +78,8 @@ class XVector(nn.Module):
 
 
 class _Layer(nn.Module):
+    """A dilated convolution without padding, ReLU, and batch norm without weights."""
+
     def __init__(self, channels_in: int, channels: int, size: int, dilation: int):
         super().__init__()
         self.conv_1d = nn.Conv1d(channels_in, channels, size, dilation=dilation)

@@ -342,7 +342,7 @@ def put(
     module.load_state_dict(tensors)
 
 
-def misfits(wanted: Mapping[str, torch.Size], stored: Mapping[str, torch.Size]) -> str:
+def misfits(expected: Mapping[str, torch.Size], stored: Mapping[str, torch.Size]) -> str:
     """Count what is missing, unknown or of another shape, and name three of each.
 
     Returns:
@@ -355,12 +355,12 @@ def misfits(wanted: Mapping[str, torch.Size], stored: Mapping[str, torch.Size]) 
     """
     shapes = [
         f"{name} {tuple(stored[name])} for {tuple(shape)}"
-        for name, shape in wanted.items()
+        for name, shape in expected.items()
         if name in stored and shape != stored[name]
     ]
     kinds = (
-        ("missing", sorted(wanted.keys() - stored.keys())),
-        ("unknown", sorted(stored.keys() - wanted.keys())),
+        ("missing", sorted(expected.keys() - stored.keys())),
+        ("unknown", sorted(stored.keys() - expected.keys())),
         ("of another shape", shapes),
     )
     return ", ".join(

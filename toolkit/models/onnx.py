@@ -73,8 +73,8 @@ class OnnxEmbedder(nn.Module):
         ):
             expected_text = " x ".join("any" if size is None else str(size) for size in self.shape)
             raise ValueError(
-                f"inputs of {shape_text}; this .onnx model takes {expected_text}: read or resize "
-                "them so, or export it anew"
+                f"the inputs have the shape {shape_text}, but this .onnx model takes "
+                f"{expected_text}; read or resize them to it, or export the model anew"
             )
         values = inputs.detach().float().cpu()
         groups = [values]
@@ -143,8 +143,8 @@ def read(path: Path) -> tuple[TorchEmbedder, dict[str, Any]] | None:
         or len(inputs[0].shape) != 1 + len(shape)
     ):
         raise ValueError(
-            f"{path}: its description says {stated.get('dim')} dims of {shape}, the graph "
-            f"{outputs[0].shape} of {inputs[0].shape}; export it anew"
+            f"{path}: its description states {stated.get('dim')} dims for inputs of {shape}, but "
+            f"its graph gives {outputs[0].shape} for inputs of {inputs[0].shape}; export it anew"
         )
     network = OnnxEmbedder(session, stated["dim"], tuple(shape))
     return TorchEmbedder(Whole(shape[0] or 1), network).eval(), stated
@@ -213,9 +213,11 @@ class Session:
         self.text: str | None = stated["text"]
 
     def get_inputs(self) -> list[Value]:
+        """Return the inputs of the graph."""
         return self._inputs
 
     def get_outputs(self) -> list[Value]:
+        """Return the outputs of the graph."""
         return self._outputs
 
     def run(

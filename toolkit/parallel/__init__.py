@@ -1,3 +1,4 @@
-"""Many processes that train as one: the group, classes spread over it, statistics of the whole
-batch.
+"""Many processes that train as one.
+
+They are the group, classes spread over it, and batch norm of the whole batch.
 """

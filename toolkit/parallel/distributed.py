@@ -238,6 +238,8 @@ def _join(x: Tensor, lengths: list[int]) -> Tensor:
 
 
 class _Gather(torch.autograd.Function):
+    """The gathering of rows; its backward pass sums over the processes and takes the own rows."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, lengths: list[int]) -> Tensor:
         ctx.lengths = lengths
@@ -254,6 +256,8 @@ class _Gather(torch.autograd.Function):
 
 
 class _Total(torch.autograd.Function):
+    """The sum over the processes; its backward pass is a sum over them too."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         x = x.contiguous().clone()

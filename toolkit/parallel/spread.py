@@ -223,11 +223,11 @@ def loss_of(
 
 
 @torch.no_grad()
-def draw(wanted: Tensor, size: int, rate: float, *, seed: tuple[int, ...]) -> Tensor:
-    """Draw numbers below `size`: all wanted ones, and random others up to a share of `size`.
+def draw(classes: Tensor, size: int, rate: float, *, seed: tuple[int, ...]) -> Tensor:
+    """Draw numbers below `size`: all of `classes`, and random others up to a share of `size`.
 
     Args:
-        wanted: (n,) numbers; those outside 0..size - 1 belong to other processes and are ignored.
+        classes: (n,) numbers; those outside 0..size - 1 belong to other processes and are ignored.
         size: The number of classes to draw from.
         rate: The share that is drawn: rate * size numbers, rounded down, at least one.
         seed: Decides the draw.
@@ -235,11 +235,11 @@ def draw(wanted: Tensor, size: int, rate: float, *, seed: tuple[int, ...]) -> Te
     Returns:
         The numbers, ascending.
     """
-    here = torch.unique(wanted[(wanted >= 0) & (wanted < size)])
-    generator = torch.Generator(wanted.device).manual_seed(
+    here = torch.unique(classes[(classes >= 0) & (classes < size)])
+    generator = torch.Generator(classes.device).manual_seed(
         int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1)
     )
-    order = torch.rand(size, generator=generator, device=wanted.device)
+    order = torch.rand(size, generator=generator, device=classes.device)
     order[here] = 2.0
     return order.topk(max(len(here), int(rate * size), 1)).indices.sort().values
 

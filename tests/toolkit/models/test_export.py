@@ -170,9 +170,7 @@ def test_pixel_scaling_crop_and_polarlike_features_are_in_the_graph(tmp_path: Pa
     made = exported_models.load(tmp_path / "mnist.onnx")
     assert made is not None
     assert made.embedder.dim == 8
-    with pytest.raises(
-        ValueError, match=r"inputs of 1 x 28 x 30; this \.onnx model takes 1 x 28 x 28"
-    ):
+    with pytest.raises(ValueError, match="1 x 28 x 30"):
         made.embedder(torch.zeros(2, 1, 28, 30))
     face = picture_model(
         ADAFACE(), partial(SmallCNN, dim=8, image_size=32), partial(faces.read, size=(32, 32))
@@ -349,7 +347,7 @@ def test_hostile_files_are_refused_before_they_run(
         ),
         (describe(format="likeness.onnx/9"), "its description is of format 'likeness.onnx/9'"),
         (describe(digest=1), "or incomplete"),
-        (describe(dim=5), "its description says 5 dims"),
+        (describe(dim=5), "5 dims"),
         (describe(shape="x"), "does not fit"),
         (describe(read={"call": "os.system", "args": {}}), "is not in toolkit or modalities"),
         (
