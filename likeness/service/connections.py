@@ -21,7 +21,7 @@ class _Bounded(H11Protocol):
     """uvicorn's HTTP protocol with the bounds of `protocol`, which makes classes of this one."""
 
     max_connections: ClassVar[int]
-    head_seconds: ClassVar[float]
+    max_head_seconds: ClassVar[float]
     _timer: asyncio.TimerHandle | None = None
     _since = 0.0
     _drained: int | None = None  # bytes thrown away after a malformed request; None before one
@@ -95,7 +95,7 @@ class _Bounded(H11Protocol):
     def _wait_for_head(self) -> None:
         self._stop_timer()
         self._since = self.loop.time()
-        self._timer = self.loop.call_later(self.head_seconds, self._late)
+        self._timer = self.loop.call_later(self.max_head_seconds, self._late)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -128,5 +128,9 @@ def protocol(*, connections: int, head_seconds: float) -> type[H11Protocol]:
     Returns:
         The class, for `uvicorn.Config(http=...)`.
     """
-    bounds = {"max_connections": connections, "head_seconds": head_seconds}
-    return type("Bounded", (_Bounded,), bounds)
+
+    class Bounded(_Bounded):
+        max_connections = connections
+        max_head_seconds = head_seconds
+
+    return Bounded
