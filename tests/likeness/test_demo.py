@@ -52,7 +52,7 @@ def test_every_command_can_be_pasted(
         demo, "evaluate_files", lambda scores, **more: asked.update(more) or "table"
     )
     (out / "scores").mkdir(parents=True)  # of one that was stopped before it trained
-    recipe: Any = SimpleNamespace(modality="speaker", trials=None)
+    recipe: Any = SimpleNamespace(modality="speaker", measure=None)
     made = demo.run(
         recipe,
         write=write,

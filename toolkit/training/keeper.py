@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import TracebackType
 
 from torch import nn
 
@@ -58,8 +59,13 @@ class Keeper:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, *error: object) -> bool:
-        return bool(self._stack.__exit__(*error))  # type: ignore[arg-type]
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)  # swallows nothing
 
     @property
     def ended(self) -> bool:

@@ -318,7 +318,7 @@ def check(recipe: Recipe) -> None:
         raise ValueError(
             f"measure is {recipe.measure!r}; give Verification, Classification, Retrieval or None"
         )
-    inner: Measure | None = getattr(recipe.measure, "validation", None)
+    inner: Any = getattr(recipe.measure, "validation", None)
     if inner is not None and (
         type(inner) is not type(recipe.measure) or inner.metrics or inner.validation is not None
     ):

@@ -162,7 +162,7 @@ def check_variants(
             f"the variants are measured in different ways, {', '.join(ways)}; choose among them "
             "with --variants"
         )
-    known = set().union(*(flat(describe(recipe)) for recipe in variants.values())) | {*GROUPS}
+    known: set[str] = {*GROUPS}.union(*(flat(describe(recipe)) for recipe in variants.values()))
     unknown = [field for field in allow_different if field not in known]
     if unknown:
         raise ValueError(

@@ -43,7 +43,7 @@ def recipe(**changes: Any) -> Recipe:
     made = recipes.load(f"{TINY}:arcface")[0]
     return replace(
         made,
-        **{"schedule": Schedule(steps=2, save_every=1), "trials": None, "metrics": {}, **changes},
+        **{"schedule": Schedule(steps=2, save_every=1), "measure": None, **changes},
     )
 
 

@@ -182,8 +182,7 @@ def test_a_state_that_is_not_finite_replaces_no_checkpoint(
     whole = recipes.load(f"{TINY}:{variant}")[0]
     watched = recipe(
         variant,
-        trials=whole.trials,
-        metrics=whole.metrics,
+        measure=whole.measure,
         schedule=Schedule(steps=6, save_every=2, eval_every=2, watch="eer"),
     )
     with pytest.raises(Diverged, match=rf"tensors of the run hold NaN or infinity \(.*{named}"):

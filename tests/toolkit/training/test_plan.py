@@ -1,0 +1,67 @@
+"""plan and start by themselves: what they list and build, and what they leave on the disk."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from toolkit.data.sampling import Sampling
+from toolkit.training import recipe as recipes
+from toolkit.training.keeper import Keeper
+from toolkit.training.plan import plan
+from toolkit.training.recipe import Recipe, Schedule
+from toolkit.training.start import start
+from toolkit.training.train import fit, train
+
+TINY = Path(__file__).parents[2] / "tiny.py"
+
+
+@pytest.fixture(scope="module")
+def recipe() -> Recipe:
+    return replace(recipes.load(f"{TINY}:arcface")[0], schedule=Schedule(steps=2, save_every=1))
+
+
+def test_a_plan_lists_what_is_trained_on_and_measured(recipe: Recipe, voices: Path) -> None:
+    planned = plan(recipe, voices)
+    assert len(planned.items) == 24
+    assert len(planned.classes) == 6
+    assert [planned.classes[number] for number in planned.labels] == [
+        item.label for item in planned.items
+    ]
+    assert planned.shards is None
+    assert len(planned.held_out()) == 8
+    assert plan(recipe, voices).fingerprint == planned.fingerprint
+    fewer = plan(recipe, voices, items=planned.items[:-1])
+    assert fewer.fingerprint != planned.fingerprint
+    assert np.array_equal(fewer.labels, planned.labels[:-1])
+
+
+def test_a_plan_refuses_what_cannot_be_trained(recipe: Recipe, voices: Path) -> None:
+    with pytest.raises(ValueError, match="batch_size"):
+        plan(replace(recipe, sampling=Sampling(batch_size=25)), voices)
+    with pytest.raises(ValueError, match="watch"):
+        plan(replace(recipe, schedule=Schedule(watch="accuracy")), voices)
+    with pytest.raises(ValueError, match="steps"):
+        plan(replace(recipe, schedule=Schedule(steps=0)), voices)
+
+
+def test_a_run_is_built_or_restored(recipe: Recipe, voices: Path, tmp_path: Path) -> None:
+    """The parts of fit, put together by hand, train as fit does."""
+    planned = plan(recipe, voices)
+    run = start(planned, tmp_path / "ours")
+    assert run.step == 0
+    keeper = Keeper(run, planned, tmp_path / "ours")
+    train(run, planned, keeper)
+    assert run.step == 2
+    fit(recipe, data=voices, out=tmp_path / "theirs")
+    restored = start(planned, tmp_path / "theirs", resume=True)
+    assert restored.step == 2
+    theirs = restored.tensors()
+    assert theirs.keys() == run.tensors().keys()
+    assert all(torch.equal(theirs[name], value) for name, value in run.tensors().items())
+    with pytest.raises(ValueError, match="already holds"):
+        start(planned, tmp_path / "ours")
