@@ -65,11 +65,13 @@ def score(
         (28, 'cosine')
     """
     return score_values(
-        trials if isinstance(trials, Trials) else read_trials(trials),
+        trials if isinstance(trials, Trials) else read_trials(Path(trials)),
         _embeddings(embeddings),
         Scoring() if scoring is None else scoring,
         probe=None if probe is None else _embeddings(probe),
-        models=models if models is None or isinstance(models, Mapping) else read_enrolment(models),
+        models=models
+        if models is None or isinstance(models, Mapping)
+        else read_enrolment(Path(models)),
     )
 
 
@@ -258,7 +260,7 @@ def evaluate(
         (True, True)
     """
     several = scores if isinstance(scores, Mapping) else {_name_of(scores): scores}
-    labels = trials if trials is None or isinstance(trials, Trials) else read_trials(trials)
+    labels = trials if trials is None or isinstance(trials, Trials) else read_trials(Path(trials))
     compared = evaluate_together(
         {name: _labelled(name, system, labels) for name, system in several.items()},
         VerificationSettings() if settings is None else settings,

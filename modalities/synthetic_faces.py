@@ -380,7 +380,8 @@ def _paint_mouth(canvas: _Canvas, who: Face, look: _Look) -> None:
     u = canvas.x - np.float32(0.55 * look.yaw)
     v = canvas.y - np.float32(curved_y) + np.float32(bent) * u * u
     height = who.mouth_weight + look.gape
-    radius = np.sqrt((u / np.float32(who.mouth_width)) ** 2 + (v / np.float32(height)) ** 2)
+    squares = (u / np.float32(who.mouth_width)) ** 2 + (v / np.float32(height)) ** 2
+    radius: Plane = np.sqrt(squares, dtype=np.float32)
     canvas.over(canvas.soften(1 - radius, height), who.lips)
     if look.gape > 0.03:
         canvas.over(canvas.soften(0.6 - radius, look.gape), _BLACK)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -115,7 +115,7 @@ class Compared(Protocol):
 class Featured(Protocol):
     """A loss that turns the network's output into other features first ("raw" or "polarlike")."""
 
-    features: Any
+    features: Literal["raw", "polarlike"]
 
 
 @runtime_checkable
@@ -193,9 +193,9 @@ def similarity_trained_by(loss: nn.Module) -> str:
     return loss.similarity if isinstance(loss, Compared) else "cosine"
 
 
-def features_of(loss: nn.Module) -> str:
+def features_of(loss: nn.Module) -> Literal["raw", "polarlike"]:
     """The features that a loss makes of the network's output: "raw" unless it states others."""
-    return str(loss.features) if isinstance(loss, Featured) else "raw"
+    return loss.features if isinstance(loss, Featured) else "raw"
 
 
 def has_proxies(loss: Callable[..., nn.Module]) -> bool:

@@ -320,7 +320,7 @@ def check(recipe: Recipe) -> None:
         )
     inner: Any = getattr(recipe.measure, "validation", None)
     if inner is not None and (
-        type(inner) is not type(recipe.measure) or inner.metrics or inner.validation is not None
+        inner.metrics or inner.validation or type(inner) is not type(recipe.measure)
     ):
         raise ValueError(
             f"measure.validation is a {type(inner).__name__} with {len(inner.metrics)} metrics; "
