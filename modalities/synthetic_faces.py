@@ -383,7 +383,7 @@ def _paint_mouth(canvas: _Canvas, who: Face, look: _Look) -> None:
     radius = np.sqrt((u / np.float32(who.mouth_width)) ** 2 + (v / np.float32(height)) ** 2)
     canvas.over(canvas.soften(1 - radius, height), who.lips)
     if look.gape > 0.03:
-        canvas.over(canvas.soften(0.6 - radius, look.gape), _BLACK)
+        canvas.over(canvas.soften(np.float32(0.6) - radius, look.gape), _BLACK)
 
 
 def _light(
