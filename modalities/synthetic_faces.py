@@ -384,7 +384,7 @@ def _paint_mouth(canvas: _Canvas, who: Face, look: _Look) -> None:
     radius: Plane = np.sqrt(squares, dtype=np.float32)
     canvas.over(canvas.soften(1 - radius, height), who.lips)
     if look.gape > 0.03:
-        canvas.over(canvas.soften(0.6 - radius, look.gape), _BLACK)
+        canvas.over(canvas.soften(np.float32(0.6) - radius, look.gape), _BLACK)
 
 
 def _light(
