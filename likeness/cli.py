@@ -60,16 +60,17 @@ def demo(
     only: Annotated[
         str,
         typer.Option(
-            help="One modality, speaker, face or image; without it all of them, each in a folder "
-            "of OUT, and one report."
+            help="One modality: speaker, face or image. Without it all of them run, each in a "
+            "folder of OUT, with one report."
         ),
     ] = "",
-    out: Annotated[Path, typer.Option(help="Folder for the run; must not hold one yet.")] = Path(
-        "demo"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="The folder of the run, which must not hold one yet.")
+    ] = Path("demo"),
 ) -> None:
-    """Train, embed, score and report on synthetic voices, synthetic faces and real digits, in
-    minutes on two cores.
+    """Train, embed, score and report on drawn voices, drawn faces and real digits.
+
+    The demo takes minutes on two cores, and nothing is downloaded.
     """
     import runpy
 
@@ -118,27 +119,33 @@ def train(
     recipe: Annotated[
         str,
         typer.Argument(
-            help="A recipe's name, as `likeness recipes` lists them, or RECIPE.py; :VARIANT after "
-            "it names one of its variants."
+            help="The name of a recipe, as `likeness recipes` lists them, or RECIPE.py. :VARIANT "
+            "after it names one of its variants."
         ),
     ],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FIELD=VALUE", help="Dotted typed fields of the recipe."),
+        typer.Argument(
+            metavar="FIELD=VALUE", help="Changes of the recipe's fields, such as optim.lr=0.05."
+        ),
     ] = None,
-    data: Annotated[Path, typer.Option(help="Folder of the data set.")] = Path("data"),
-    out: Annotated[Path, typer.Option(help="Folder for checkpoints and log.")] = ...,  # type: ignore[assignment]
+    data: Annotated[Path, typer.Option(help="The folder of the data set.")] = Path("data"),
+    out: Annotated[Path, typer.Option(help="The folder for checkpoints and log.")] = ...,  # type: ignore[assignment]
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the folder's last checkpoint.")
+        bool, typer.Option("--resume", help="Go on from the last checkpoint in the folder.")
     ] = False,
     log: Annotated[
         list[str] | None,
-        typer.Option(help="Beside log.jsonl: tensorboard or wandb; give it once for each."),
+        typer.Option(
+            help="Write to tensorboard or wandb as well as log.jsonl. It may be given once for "
+            "each."
+        ),
     ] = None,
 ) -> None:
-    """Train a recipe's variant.
+    """Train a variant of a recipe.
 
-    Many processes: torchrun --nproc-per-node N -m likeness train ...
+    Several processes share the work when the command is started by torchrun:
+    torchrun --nproc-per-node N -m likeness train ...
     """
     from toolkit.parallel import distributed
     from toolkit.training.recipe import load, override
@@ -184,49 +191,60 @@ def compare(
     context: typer.Context,
     recipe: Annotated[
         str,
-        typer.Argument(help="A recipe's name, as `likeness recipes` lists them, or RECIPE.py."),
+        typer.Argument(
+            help="The name of a recipe, as `likeness recipes` lists them, or RECIPE.py."
+        ),
     ],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FIELD=VALUE", help="Dotted typed fields of every variant."),
+        typer.Argument(
+            metavar="FIELD=VALUE",
+            help="Changes of the fields of every variant, such as optim.lr=0.05.",
+        ),
     ] = None,
     variants: Annotated[
-        str, typer.Option(help="Names, separated by commas (default: all of the file).")
+        str,
+        typer.Option(
+            help="The names of the variants, separated by commas (default: all of the file)."
+        ),
     ] = "",
     seeds: Annotated[
-        int, typer.Option(min=1, help="Runs per variant, with the seeds 0 to N - 1.")
+        int, typer.Option(min=1, help="How many runs each variant gets, with the seeds 0 to N - 1.")
     ] = 3,
-    data: Annotated[Path, typer.Option(help="Folder of the data set.")] = Path("data"),
+    data: Annotated[Path, typer.Option(help="The folder of the data set.")] = Path("data"),
     out: Annotated[
         Path,
         typer.Option(
-            help="Folder for runs, tables and report; what is finished there is not done again."
+            help="The folder for runs, tables and report. What is finished there is not done again."
         ),
     ] = ...,  # type: ignore[assignment]
     reference: Annotated[
         str,
         typer.Option(
-            help="The variant that differences are taken to (default: the best mean of the first "
-            "metric)."
+            help="The variant to which differences are taken (default: the one with the best mean "
+            "of the first metric)."
         ),
     ] = "",
     tune: Annotated[
         int,
         typer.Option(
             min=0,
-            help="Trials per variant that search the file's RANGES on validation classes first; a "
-            "grid of Choices ends when every point was tried.",
+            help="How many settings of the file's RANGES are tried for each variant on validation "
+            "classes first. A grid of choices ends when every point was tried.",
         ),
     ] = 0,
     allow_different: Annotated[
         str,
         typer.Option(
-            help="Fields besides the method in which the variants may differ, separated by commas."
+            help="The fields besides the method in which the variants may differ, separated by "
+            "commas."
         ),
     ] = "",
 ) -> None:
-    """Train variants x seeds under equal data order and budget; a table with standard errors,
-    intervals over subjects and paired differences.
+    """Train several variants with several seeds, and compare them.
+
+    All see the same data in the same order. The table has standard errors, intervals over subjects
+    and paired differences.
     """
     from eval.reports.text import table
     from toolkit.training import compare as comparing
@@ -259,18 +277,21 @@ def compare(
 @app.command(epilog="Example: likeness prepare fsdd --data data")
 def prepare(
     dataset: Annotated[
-        str, typer.Argument(help="Its name; without one, the data sets that there are.")
+        str,
+        typer.Argument(
+            help="The name of the data set. Without one, the data sets that there are get listed."
+        ),
     ] = "",
     data: Annotated[
-        Path, typer.Option(help="Folder for the data; made if it does not exist.")
+        Path, typer.Option(help="The folder for the data, which is made if it does not exist.")
     ] = Path("data"),
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave fetched archives in DATA/downloads.")
     ] = False,
 ) -> None:
-    """Fetch a data set with checksums where the licence lets us; else say what to fetch.
+    """Fetch a data set, or say what to fetch where its licence does not let us.
 
-    Then count what is there.
+    What is fetched is checked against checksums, and what is there is counted.
     """
     from likeness.prepare import prepare as preparing
     from likeness.prepare import sources

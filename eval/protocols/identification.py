@@ -105,6 +105,9 @@ class Identified(NamedTuple):
     results: list[Result]
     notes: list[str]
 
+    def __str__(self) -> str:
+        return self.table().rstrip("\n")
+
     def table(self) -> str:
         """Aligned text: a row per metric with its interval, the counts, the notes."""
         rows = [

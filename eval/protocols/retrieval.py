@@ -81,6 +81,9 @@ class Retrieved(NamedTuple):
 
     results: list[Result]
 
+    def __str__(self) -> str:
+        return self.table().rstrip("\n")
+
     def table(self) -> str:
         """A row per metric in percent, then the counts and what the brackets are."""
         lines = [f"{'':16}{self.results[0].system} (%)"]

@@ -171,6 +171,9 @@ class Evaluated:
             return min_dcf_threshold(target, nontarget, p_target=p_target)
         return threshold_at_eer(target, nontarget)
 
+    def __str__(self) -> str:
+        return self.table().rstrip("\n")
+
     def table(self) -> str:
         """The results as an aligned table of text."""
         return table(self.results)

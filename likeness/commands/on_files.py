@@ -22,11 +22,12 @@ from toolkit.printing import say
 
 app = typer.Typer()
 PRESET = (
-    "With --ijb: whose conventions, a name of docs/protocols.md such as insightface, adaface or "
-    "opensphere; repeatable (default likeness)."
+    "With --ijb: whose conventions are used, a name of docs/protocols.md such as insightface, "
+    "adaface or opensphere. It may be given several times (default: likeness)."
 )
 SWITCH = (
-    "With --ijb: change one, SWITCH=VALUE, e.g. keep_norm=false or tar_rule=strict; repeatable."
+    "With --ijb: change one convention by SWITCH=VALUE, such as keep_norm=false or "
+    "tar_rule=strict. It may be given several times."
 )
 
 
@@ -36,36 +37,42 @@ SWITCH = (
 )
 def score(
     context: typer.Context,
-    trials: Annotated[Path, typer.Option(help="Trial list; its columns are detected.", **EXISTING)],
+    trials: Annotated[
+        Path, typer.Option(help="The trial list; its columns are detected.", **EXISTING)
+    ],
     embeddings: Annotated[
         Path,
-        typer.Option(help="FILE.npz, .ark or .scp; the enrolment side, or both.", **EMBEDDINGS),
+        typer.Option(help="The embeddings of the enrolment side, or of both sides.", **EMBEDDINGS),
     ],
     out: Annotated[
         Path,
         typer.Option(
-            help="Score file: `enrol probe score [label]`; with --calibrate the calibration, a "
-            ".json file."
+            help="The file to write: lines `enrol probe score [label]`, or with --calibrate the "
+            "calibration, a .json file."
         ),
     ],
     probe_embeddings: Annotated[
-        Path | None, typer.Option(help="The probe side, if apart.", **EMBEDDINGS)
+        Path | None,
+        typer.Option(
+            help="The embeddings of the probe side, where they are in another file.", **EMBEDDINGS
+        ),
     ] = None,
     enrolment: Annotated[
         Path | None,
         typer.Option(
-            help="`model item item ...` lines: the trials' enrolment ids are models of several "
-            "items.",
+            help="Lines `model item item ...`: the enrolment ids of the trials are then models, "
+            "which several items enrol.",
             **EXISTING,
         ),
     ] = None,
     pooling: Annotated[
-        Literal["mean", "norm_weighted"], typer.Option(help="How a model's items are pooled.")
+        Literal["mean", "norm_weighted"], typer.Option(help="How the items of a model are pooled.")
     ] = "mean",
     similarity: Annotated[
         str | None,
         typer.Option(
-            help="A name of docs/protocols.md (default: what the embeddings say, else cosine)."
+            help="How two embeddings are compared, a name of docs/protocols.md (default: what the "
+            "embeddings name, else cosine)."
         ),
     ] = None,
     subtract_mean: Annotated[
@@ -73,30 +80,45 @@ def score(
         typer.Option(help="Embeddings whose mean is subtracted from all others.", **EMBEDDINGS),
     ] = None,
     plda: Annotated[
-        Path | None, typer.Option(help="Score by a PLDA of `likeness plda` instead.", **EXISTING)
+        Path | None,
+        typer.Option(
+            help="Score by a PLDA that `likeness plda` has fitted, instead of a similarity.",
+            **EXISTING,
+        ),
     ] = None,
     scoring_length: Annotated[
         Literal["kaldi", "simple", "none"] | None,
         typer.Option(
-            help="With --plda: another length at scoring than the file says, see `likeness plda`."
+            help="With --plda: scale vectors to another length at scoring than the file says, see "
+            "`likeness plda`."
         ),
     ] = None,
     cohort: Annotated[
         Path | None,
-        typer.Option(help="Embeddings of other subjects: normalise the scores.", **EMBEDDINGS),
+        typer.Option(
+            help="Embeddings of other subjects, by which the scores are normalised.", **EMBEDDINGS
+        ),
     ] = None,
     cohort_subjects: Annotated[
         Path | None,
-        typer.Option(help="`id subject` list of the cohort: one mean per subject.", **EXISTING),
+        typer.Option(
+            help="Lines `id subject` of the cohort: the mean embeddings of its subjects are then "
+            "the cohort.",
+            **EXISTING,
+        ),
     ] = None,
     norm: Annotated[
-        Literal["as", "s", "z", "t"], typer.Option(help="Score normalisation with the cohort.")
+        Literal["as", "s", "z", "t"],
+        typer.Option(help="How the scores are normalised by the cohort."),
     ] = "as",
-    top_n: Annotated[int, typer.Option(min=1, help="Cohort scores that AS-norm takes.")] = 300,
+    top_n: Annotated[
+        int, typer.Option(min=1, help="How many of the highest cohort scores AS-norm takes.")
+    ] = 300,
     calibration: Annotated[
         Path | None,
         typer.Option(
-            help="A calibration made with --calibrate: the scores become log-likelihood ratios.",
+            help="A calibration made with --calibrate, which turns the scores into log-likelihood "
+            "ratios.",
             **EXISTING,
         ),
     ] = None,
@@ -110,16 +132,19 @@ def score(
     quality: Annotated[
         list[str] | None,
         typer.Option(
-            help="Quality measure of the calibration: log_norm, log_duration, cohort_mean; "
-            "repeatable."
+            help="A quality measure of the calibration: log_norm, log_duration or cohort_mean. It "
+            "may be given several times."
         ),
     ] = None,
     durations: Annotated[
-        Path | None, typer.Option(help="`id seconds` list for log_duration.", **EXISTING)
+        Path | None,
+        typer.Option(help="Lines `id seconds`, from which log_duration is taken.", **EXISTING),
     ] = None,
 ) -> None:
-    """Score a verification trial list, with models of several utterances, score normalisation and
-    calibration where asked for.
+    """Score the trials of a list.
+
+    A model may be enrolled by several items. The scores may be normalised by a cohort, and
+    calibrated.
     """
     from eval.scoring import Scoring
     from likeness.commands.score import calibrate_files, score_files
@@ -159,15 +184,15 @@ def evaluate(
     scores: Annotated[
         list[Path],
         typer.Argument(
-            help="Score files, or with --ijb embeddings of faces; several are set side by side.",
+            help="Score files, or with --ijb embeddings of faces. Several are set side by side.",
             **EXISTING,
         ),
     ],
     ijb: Annotated[
         Path | None,
         typer.Option(
-            help="The folder of IJB-B or IJB-C: evaluate its 1:1 protocol from embeddings of its "
-            "faces.",
+            help="The folder of IJB-B or IJB-C. Its 1:1 protocol is evaluated from embeddings of "
+            "its faces.",
             **PACK,
         ),
     ] = None,
@@ -176,59 +201,66 @@ def evaluate(
     reference: Annotated[
         Path | None,
         typer.Option(
-            help="The score file to which the differences of the others are given, on the same "
-            "trials (default: the first)."
+            help="The score file to which the differences of the others are taken (default: the "
+            "first)."
         ),
     ] = None,
     trials: Annotated[
         Path | None,
         typer.Option(
-            help="Trial list with the labels, where the score files have none.", **EXISTING
+            help="A trial list with the labels, where the score files have none.", **EXISTING
         ),
     ] = None,
     subjects: Annotated[
         Path | None,
         typer.Option(
-            help="`id subject` list for the intervals (default: ids' first folder, else links of "
-            "target trials).",
+            help="Lines `id subject`, over whose subjects the intervals are resampled (default: "
+            "the first folder of the ids, else what target trials link).",
             **EXISTING,
         ),
     ] = None,
     groups: Annotated[
         Path | None,
         typer.Option(
-            help="`id group` or `subject group` list (sex, age band, accent): error rates within "
-            "and across groups, worst to best.",
+            help="Lines `id group` or `subject group`, such as age bands: error rates are then "
+            "measured within and across groups as well.",
             **EXISTING,
         ),
     ] = None,
     p_target: Annotated[
-        list[float] | None, typer.Option(help="Prior of minDCF; repeatable (default .01 and .05).")
+        list[float] | None,
+        typer.Option(
+            help="The prior of a target trial in minDCF. It may be given several times (default: "
+            ".01 and .05)."
+        ),
     ] = None,
     far: Annotated[
         list[float] | None,
         typer.Option(
-            help="False-accept rate of TAR@FAR; repeatable (default .1, .01, .001; with --ijb 1e-6 "
-            "to .1)."
+            help="A false-accept rate of TAR@FAR. It may be given several times (default: .1, .01 "
+            "and .001, with --ijb 1e-6 to .1)."
         ),
     ] = None,
     eer_method: Annotated[
-        Literal["interpolated", "convex_hull", "nearest"], typer.Option(help="Rule of the EER.")
+        Literal["interpolated", "convex_hull", "nearest"],
+        typer.Option(help="How the EER is read off the ROC."),
     ] = "interpolated",
     tar_rule: Annotated[
-        Literal["strict", "nearest", "interpolated"], typer.Option(help="Rule of TAR@FAR.")
+        Literal["strict", "nearest", "interpolated"],
+        typer.Option(help="Which threshold belongs to a false-accept rate."),
     ] = "strict",
-    c_miss: Annotated[float, typer.Option(help="Cost of a miss in the DCF.")] = 1.0,
-    c_fa: Annotated[float, typer.Option(help="Cost of a false accept in the DCF.")] = 1.0,
+    c_miss: Annotated[float, typer.Option(help="The cost of a miss in the DCF.")] = 1.0,
+    c_fa: Annotated[float, typer.Option(help="The cost of a false accept in the DCF.")] = 1.0,
     llr: Annotated[
         bool,
         typer.Option(
             "--llr",
-            help="The scores are log-likelihood ratios: add Cllr, minCllr and the actual DCF.",
+            help="The scores are log-likelihood ratios, so that Cllr, minCllr and the actual DCF "
+            "are measured too.",
         ),
     ] = False,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the results as JSON.")
+        Path | None, typer.Option("--json", help="Write the results into this JSON file.")
     ] = None,
     report: Annotated[
         Path | None, typer.Option(help="Write a self-contained HTML report into this folder.")
@@ -236,8 +268,8 @@ def evaluate(
     embeddings: Annotated[
         list[Path] | None,
         typer.Option(
-            help="What was scored, one file for all score files or one for each: the report adds "
-            "quality by norm and a map.",
+            help="The embeddings that were scored, one file for all score files or one for each. "
+            "The report then shows quality by norm and a map.",
             **EMBEDDINGS,
         ),
     ] = None,
@@ -245,20 +277,22 @@ def evaluate(
         Path | None,
         typer.Option(
             exists=True,
-            help="Folder of the images or recordings that the ids name, or a list `id path`: the "
-            "report shows them.",
+            help="The folder of the images or recordings that the ids name, or a list `id path`. "
+            "The report then shows them.",
         ),
     ] = None,
     resamples: Annotated[
         int,
         typer.Option(
             min=0,
-            help="Bootstrap resamples of the intervals; 0 = no intervals (default with --ijb).",
+            help="How often the bootstrap resamples for the intervals; 0 gives none, which is the "
+            "default with --ijb.",
         ),
     ] = 1000,
 ) -> None:
-    """EER, minDCF and TAR@FAR with intervals resampled over subjects; of several score files on the
-    same trials the paired differences too.
+    """Measure EER, minDCF and TAR@FAR of score files, with intervals resampled over subjects.
+
+    Of several score files on the same trials, the paired differences are measured too.
     """
     refuse_input_as_output(context, "json_file")
     refuse_beside_ijb(
@@ -333,16 +367,17 @@ def identify(
     probes: Annotated[
         Path,
         typer.Option(
-            help="Embeddings to search for, or with --ijb those of all its faces.", **EMBEDDINGS
+            help="The embeddings to search for, or with --ijb those of all its faces.", **EMBEDDINGS
         ),
     ],
     gallery: Annotated[
-        Path | None, typer.Option(help="Embeddings to search in.", **EMBEDDINGS)
+        Path | None, typer.Option(help="The embeddings to search in.", **EMBEDDINGS)
     ] = None,
     ijb: Annotated[
         Path | None,
         typer.Option(
-            help="The folder of IJB-B or IJB-C: its 1:N protocol, from embeddings of its faces.",
+            help="The folder of IJB-B or IJB-C. Its 1:N protocol is evaluated from embeddings of "
+            "its faces.",
             **PACK,
         ),
     ] = None,
@@ -350,49 +385,55 @@ def identify(
     switch: Annotated[list[str] | None, typer.Option(help=SWITCH)] = None,
     gallery_subjects: Annotated[
         Path | None,
-        typer.Option(help="`id subject` list (default: the ids' first folder).", **EXISTING),
+        typer.Option(help="Lines `id subject` (default: the first folder of the ids).", **EXISTING),
     ] = None,
     probe_subjects: Annotated[
         Path | None,
-        typer.Option(help="`id subject` list (default: the ids' first folder).", **EXISTING),
+        typer.Option(help="Lines `id subject` (default: the first folder of the ids).", **EXISTING),
     ] = None,
     second_gallery: Annotated[
         Path | None,
         typer.Option(
-            help="A gallery apart, such as IJB's G2: open-set rates are the mean of both.",
+            help="A second gallery, such as G2 of IJB. Open-set rates are the mean over both.",
             **EMBEDDINGS,
         ),
     ] = None,
     fpir: Annotated[
         list[float] | None,
         typer.Option(
-            help="False-positive identification rate of TPIR; repeatable (default .01, .1)."
+            help="A false-positive identification rate of TPIR. It may be given several times "
+            "(default: .01 and .1)."
         ),
     ] = None,
     rank: Annotated[
-        list[int] | None, typer.Option(help="K of rank-K; repeatable (default 1, 5, 10).")
+        list[int] | None,
+        typer.Option(help="The K of rank-K. It may be given several times (default: 1, 5 and 10)."),
     ] = None,
     similarity: Annotated[
         str | None,
         typer.Option(
-            help="A name of docs/protocols.md (default: what the probes say, else cosine)."
+            help="How two embeddings are compared, a name of docs/protocols.md (default: what the "
+            "probes name, else cosine)."
         ),
     ] = None,
     protocol: Annotated[
         Literal["open", "closed"],
         typer.Option(
-            help="open: threshold from non-mated probes; closed: the variant of SimPLE and "
-            "OpenSphere."
+            help="open takes the threshold from non-mated probes; closed is the variant of SimPLE "
+            "and OpenSphere."
         ),
     ] = "open",
     resamples: Annotated[
-        int, typer.Option(min=0, help="Bootstrap resamples of the intervals; 0 = no intervals.")
+        int,
+        typer.Option(
+            min=0, help="How often the bootstrap resamples for the intervals; 0 gives none."
+        ),
     ] = 1000,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the results as JSON.")
+        Path | None, typer.Option("--json", help="Write the results into this JSON file.")
     ] = None,
 ) -> None:
-    """Search every probe in a gallery: rank-K and open-set TPIR@FPIR."""
+    """Search every probe in a gallery, and measure rank-K and open-set TPIR@FPIR."""
     refuse_input_as_output(context, "json_file")
     if (gallery is None) == (ijb is None):
         raise ValueError("identify needs --gallery FILE or --ijb FOLDER, one of them")
@@ -441,41 +482,54 @@ def retrieve(
     embeddings: Annotated[
         Path,
         typer.Option(
-            help="Embeddings of the queries; each searches all others, or --gallery.", **EMBEDDINGS
+            help="The embeddings of the queries. Each searches all others, or --gallery.",
+            **EMBEDDINGS,
         ),
     ],
     labels: Annotated[
         Path | None,
-        typer.Option(help="`id label` list (default: the ids' first folder).", **EXISTING),
+        typer.Option(help="Lines `id label` (default: the first folder of the ids).", **EXISTING),
     ] = None,
     gallery: Annotated[
-        Path | None, typer.Option(help="Embeddings to search in.", **EMBEDDINGS)
+        Path | None, typer.Option(help="The embeddings to search in.", **EMBEDDINGS)
     ] = None,
     gallery_labels: Annotated[
         Path | None,
-        typer.Option(help="`id label` list of the gallery (default: --labels).", **EXISTING),
+        typer.Option(
+            help="Lines `id label` of the gallery (default: those of --labels).", **EXISTING
+        ),
     ] = None,
     similarity: Annotated[
         str | None,
         typer.Option(
-            help="A name of docs/protocols.md (default: what the embeddings say, else cosine)."
+            help="How two embeddings are compared, a name of docs/protocols.md (default: what the "
+            "embeddings name, else cosine)."
         ),
     ] = None,
     k: Annotated[
         list[int] | None,
-        typer.Option("--k", help="K of recall@K; repeatable (default 1, 2, 4, 8)."),
+        typer.Option(
+            "--k", help="The K of recall@K. It may be given several times (default: 1, 2, 4 and 8)."
+        ),
     ] = None,
     lone: Annotated[
-        Literal["exclude", "zero", "error"], typer.Option(help="Queries without any relevant item.")
+        Literal["exclude", "zero", "error"],
+        typer.Option(
+            help="What becomes of queries without any relevant item: they are left out, count as "
+            "0, or are an error."
+        ),
     ] = "exclude",
     resamples: Annotated[
-        int, typer.Option(min=0, help="Bootstrap resamples of the intervals; 0 = no intervals.")
+        int,
+        typer.Option(
+            min=0, help="How often the bootstrap resamples for the intervals; 0 gives none."
+        ),
     ] = 1000,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the results as JSON.")
+        Path | None, typer.Option("--json", help="Write the results into this JSON file.")
     ] = None,
 ) -> None:
-    """Recall@K, R-precision and MAP@R of image or voice retrieval, with intervals over classes."""
+    """Measure recall@K, R-precision and MAP@R of retrieval, with intervals over classes."""
     from eval.protocols.retrieval import RetrievalSettings
     from likeness.commands.retrieve import retrieve_files
 
@@ -504,27 +558,31 @@ def plda(
         Path,
         typer.Option(help="Embeddings of other subjects than those to be scored.", **EMBEDDINGS),
     ],
-    out: Annotated[Path, typer.Option(help="FILE.json for `likeness score --plda`.")],
+    out: Annotated[
+        Path, typer.Option(help="The .json file to write, for `likeness score --plda`.")
+    ],
     labels: Annotated[
         Path | None,
-        typer.Option(help="`id class` list (default: the ids' first folder).", **EXISTING),
+        typer.Option(help="Lines `id class` (default: the first folder of the ids).", **EXISTING),
     ] = None,
     lda_dim: Annotated[
-        int, typer.Option(min=0, help="Dimensions that LDA leaves; 0 = no LDA.")
+        int, typer.Option(min=0, help="How many dimensions LDA leaves; 0 leaves LDA out.")
     ] = 0,
     length_norm: Annotated[
         bool, typer.Option(help="Scale the embeddings to one length first.")
     ] = True,
-    iterations: Annotated[int, typer.Option(min=1, help="Iterations of EM.")] = 10,
+    iterations: Annotated[
+        int, typer.Option(min=1, help="How many iterations of EM are done.")
+    ] = 10,
     scoring_length: Annotated[
         Literal["kaldi", "simple", "none"],
         typer.Option(
-            help="Length of a vector at scoring: what the model expects (Kaldi's recipes), "
-            "sqrt(K), or as it is."
+            help="The length of a vector at scoring: kaldi takes what the model expects, as "
+            "Kaldi's recipes do, simple takes sqrt(K), and none leaves it as it is."
         ),
     ] = "kaldi",
 ) -> None:
-    """Fit a two-covariance PLDA (Kaldi's conventions) on labelled embeddings."""
+    """Fit a two-covariance PLDA by Kaldi's conventions on labelled embeddings."""
     from likeness.commands.plda import fit_files
 
     refuse_input_as_output(context, "out")

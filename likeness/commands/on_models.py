@@ -330,15 +330,15 @@ def serve(
     gallery: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of enrolled subjects, made if it does not exist; without one there is "
-            "only /verify."
+            help="The folder of enrolled subjects, which is made if it does not exist. Without one "
+            "there is only /verify."
         ),
     ] = None,
     host: Annotated[
         str,
         typer.Option(
-            help="Address to listen on; 0.0.0.0 lets other machines connect, who then need the "
-            "token for everything."
+            help="The address to listen on. 0.0.0.0 lets other machines connect, which then need "
+            "the token for everything."
         ),
     ] = "127.0.0.1",
     port: Annotated[
@@ -379,7 +379,8 @@ def serve(
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
-            help="A further host name that requests may ask for, such as a proxy's; repeatable."
+            help="A further host name that requests may ask for, such as that of a proxy. It may "
+            "be given several times."
         ),
     ] = None,
     rate: Annotated[
