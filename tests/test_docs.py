@@ -158,7 +158,11 @@ def run_line(line: str) -> None:
     elif name == "python":
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "argv", arguments)
+            # Python puts the folder of a script first, where it finds what its recipes share.
+            patch.syspath_prepend(str(Path(arguments[0]).resolve().parent))
+            patch.delitem(sys.modules, "_shared", raising=False)
             runpy.run_path(arguments[0], run_name="__main__")
+            sys.modules.pop("_shared", None)
     else:
         subprocess.run(["sh", "-c", line], check=True, capture_output=True, text=True)
 

@@ -37,7 +37,7 @@ def block(name: str, /, **values: Any) -> Markup:
     Returns:
         HTML.
 
-    >>> block("prose", text="a < b")
+    >>> block("prose", text="a < b", soft=False)
     Markup('<p>a &lt; b</p>')
     """
     macro = getattr(environment().get_template("blocks.html").module, name)

@@ -245,8 +245,12 @@ def test_a_script_refuses_bad_input_as_the_command_does(
     )
     for arguments in (given, ["one", "two", "three", "four", "five"]):
         monkeypatch.setattr(sys, "argv", [script, *map(str, arguments)])
+        # Python puts the folder of a script first, where it finds what its recipes share.
+        monkeypatch.syspath_prepend(str((ROOT / script).parent))
+        monkeypatch.delitem(sys.modules, "_shared", raising=False)
         with pytest.raises(SystemExit) as ended:
             runpy.run_path(str(ROOT / script), run_name="__main__")
+        monkeypatch.delitem(sys.modules, "_shared", raising=False)
         assert ended.value.code == 2
         assert "Traceback" not in capsys.readouterr().err
 

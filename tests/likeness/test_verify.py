@@ -250,7 +250,10 @@ def test_every_kind_of_recording_embeds_or_is_named(
     shown = capsys.readouterr()
     assert "5 unreadable items left out" in shown.out
     for name, reason in BAD.items():
-        assert f"skipped {name}: {folder / name}: {reason}" in shown.err
+        start = f"skipped {name}: {folder / name}: "
+        assert any(line.startswith(start) and reason in line for line in shown.err.splitlines()), (
+            name
+        )
     found = embeddings.read(out)
     assert found.ids == GOOD
     same = found.unit() @ found.unit()[0]

@@ -99,7 +99,7 @@ def test_the_wheel_holds_recipes_and_types_and_nothing_else_of_the_clone(wheel: 
     tops = ("eval", "likeness", "modalities", "toolkit")
     assert {name.partition("/")[0] for name in names} == set(tops)
     assert {f"{top}/py.typed" for top in tops} <= names
-    assert "likeness/service/page.html" in names
+    assert {"likeness/service/templates/page.html", "eval/reports/templates/page.html"} <= names
 
 
 def test_recipes_are_found_copied_and_trained_by_name(likeness: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from sklearn.metrics import roc_curve
 
 from eval.protocols import ijb
+from eval.protocols.identification import IdentificationSettings
 from eval.protocols.ijb import (
     PRESETS,
     Switches,
@@ -229,7 +230,12 @@ def test_identification_is_the_tools_procedure(name, world):
     galleries = [Side(ids[one], who[one]) for one in (first, second)]
     probes = Side(ids[30:], who[30:])
     found = identification_1_n(
-        "x", pooled, galleries, probes, switches, fpirs=(0.01, 0.1), ranks=(1, 5), num_resamples=20
+        "x",
+        pooled,
+        galleries,
+        probes,
+        switches,
+        settings=IdentificationSettings(fpirs=(0.01, 0.1), ranks=(1, 5), num_resamples=20),
     )
     values = {one.metric: one.value for one in found.results}
     x = np.stack([pooled.matrix[pooled.ids.index(str(one))] for one in ids]).astype(np.float64)
@@ -293,19 +299,15 @@ def test_other_switches(world):
 
 def test_bad_switches_are_refused(world):
     faces, views, detector, _ = world
-    with pytest.raises(
-        ValueError, match="unknown preset 'arcface'; choose one of likeness, insightface"
-    ):
+    with pytest.raises(ValueError, match="'arcface'"):
         preset("arcface")
-    with pytest.raises(
-        ValueError, match="switch flip = 'both': choose one of sum, mean, none, included"
-    ):
+    with pytest.raises(ValueError, match="flip = 'both'"):
         Switches(flip="both")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="flip = 'sum' needs the features of the mirror images"):
+    with pytest.raises(ValueError, match="flip = 'sum'"):
         templates(views[0], faces, Switches(), detector_scores=detector)
     with pytest.raises(ValueError, match="flip = 'none' needs no flipped features"):
         templates(views[0], faces, preset("tface"), flipped=views[1], detector_scores=detector)
-    with pytest.raises(ValueError, match="detector_score = True needs detector scores"):
+    with pytest.raises(ValueError, match="detector_score = True"):
         templates(views[0], faces, Switches(), flipped=views[1])
     for wrong in (
         detector[:-1],
@@ -317,7 +319,7 @@ def test_bad_switches_are_refused(world):
             match=rf"detector_scores have shape \(.*\), but \({len(faces.names)},\) is needed",
         ):
             templates(views[0], faces, Switches(), flipped=views[1], detector_scores=wrong)
-    with pytest.raises(ValueError, match="unknown similarity 'cosin'; did you mean 'cosine'"):
+    with pytest.raises(ValueError, match=r"'cosin'.*'cosine'"):
         Switches(similarity="cosin")
     with pytest.raises(ValueError, match="B_THETA is the cosine of an angle"):
         preset("opensphere_simple", similarity="simple:3")
@@ -455,9 +457,7 @@ def test_meta_files_of_a_name_that_is_not_there(tmp_path):
         meta_files(tmp_path)
     (tmp_path / "meta" / "ijbc_face_tid_mid.txt").write_text("1.jpg 1 1\n")
     assert meta_files(tmp_path, "ijbc") == meta_files(tmp_path)
-    with pytest.raises(
-        FileNotFoundError, match=r"there is no ijbb_face_tid_mid\.txt beside those of 'ijbc'; give"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"ijbb_face_tid_mid\.txt .*'ijbc'"):
         meta_files(tmp_path, "ijbb")
 
 
@@ -488,9 +488,7 @@ def test_presets_differ_as_the_field_s_tools_do(world):
             galleries,
             probes,
             switches,
-            fpirs=(0.01, 0.1),
-            ranks=(1,),
-            num_resamples=0,
+            settings=IdentificationSettings(fpirs=(0.01, 0.1), ranks=(1,), num_resamples=0),
         )
         tpir[name] = {one.metric: one.value for one in found.results}
     # fact 1: N0D1F1 of ijb_evals.py is N1D1F1 of ijb_11.py; fact 2: their 1:N is not one protocol,
@@ -640,7 +638,11 @@ def test_a_pack_without_landmarks_serves_presets_that_do_not_use_the_scores(tmp_
             [features], tmp_path, presets, fars=(0.1,), json_file=out
         ),
         lambda presets: ijb_command.identify_files(
-            features, tmp_path, presets, fpirs=(0.5,), ranks=(1,), num_resamples=0, json_file=out
+            features,
+            tmp_path,
+            presets,
+            json_file=out,
+            settings=IdentificationSettings(fpirs=(0.5,), ranks=(1,), num_resamples=0),
         ),
     ):
         work(without)

@@ -261,7 +261,7 @@ def test_no_yaml_is_executed_and_no_pickle_loaded(tmp_path: Path) -> None:
         (whole, "a: [", "no YAML"),
         (whole, "[" * 50_000, "no YAML"),
         (whole, "- 1", "expected names and values"),
-        (whole, "a: " + "x" * 2**20, "bytes; at most"),
+        (whole, "a: " + "x" * 2**20, "over 65536 bytes"),
     ]:
         yaml.write_text(whole.replace(before, after))
         with pytest.raises(ValueError, match=says):

@@ -740,15 +740,15 @@ def test_a_group_of_variants_is_compared_by_their_own_names(file: Path, tmp_path
         + "\nRECIPES = {f'{data}.{name}': one for data in 'ab' for name, one in RECIPES.items()}"
         + "\nRANGES = {'a.arcface': {}, 'b.simple': {}}\n"
     )
-    of_one, ranges = compare.load_variants(f"{grouped}:a")
+    of_one, ranges = load_variants(f"{grouped}:a")
     assert {*of_one} == {*variants(file, overrides=[])}
     assert {*ranges} == {"arcface"}
-    assert {*compare.load_variants(f"{grouped}:b", ["simple"])[0]} == {"simple"}
-    assert {*compare.load_variants(str(grouped), ["a.simple", "b.simple"])[0]} == {
+    assert {*load_variants(f"{grouped}:b", ["simple"])[0]} == {"simple"}
+    assert {*load_variants(str(grouped), ["a.simple", "b.simple"])[0]} == {
         "a.simple",
         "b.simple",
     }
     with pytest.raises(ValueError, match="2 data sets"):
-        compare.load_variants(str(grouped))
+        load_variants(str(grouped))
     with pytest.raises(ValueError, match="no variant 'none'"):
-        compare.load_variants(f"{grouped}:a", ["none"])
+        load_variants(f"{grouped}:a", ["none"])
