@@ -190,7 +190,7 @@ def test_help_and_usage_are_whole_where_there_is_no_terminal(
         with pytest.raises(SystemExit):
             main(arguments)
         seen.append("".join(capsys.readouterr()))
-    assert "differences." in seen[0], "the summary of compare is more than 100 characters long"
+    assert "with intervals resampled over subjects." in seen[0], "evaluate's summary is whole"
     assert "log-likelihood ratios." in next(
         line for line in seen[1].splitlines() if "--calibration" in line
     )

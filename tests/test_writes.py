@@ -67,10 +67,10 @@ _TABLE = "a version of a LanceDB table counts from the moment in which its manif
 ALLOWED = {
     "eval/formats/tables.py": {"_write_lance": _TABLE},
     "eval/formats/kaldi.py": {"_write_vectors": "is given the names that staged gave"},
-    "likeness/inputs.py": {
-        name: "a temporary folder, which goes when its inputs were read"
-        for name in ("_Maker._write_bytes", "_Maker._write_wave", "_Maker._write_image")
-    },
+    "likeness/inputs.py": dict.fromkeys(
+        ("_Maker._write_bytes", "_Maker._write_wave", "_Maker._write_image"),
+        "a temporary folder, which goes when its inputs were read",
+    ),
     "likeness/commands/plda.py": {"fit_files": _ATOMIC},
     "likeness/commands/score.py": {"calibrate_files": _ATOMIC},
     "eval/formats/writing.py": {"move": _MOVE},
