@@ -513,8 +513,9 @@ def test_what_cannot_be_served_is_said_at_the_start(
 def test_the_server_closes_connections_on_which_nothing_comes(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bounds of likeness/service/connections.py, whose own tests start servers by themselves, are
-    those of `serve`.
+    """The bounds of likeness/service/connections.py are those of `serve`.
+
+    Its own tests start servers by themselves.
     """
     import uvicorn
 
