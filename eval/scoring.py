@@ -188,6 +188,9 @@ class Scored:
     def __len__(self) -> int:
         return len(self.trials)
 
+    def __repr__(self) -> str:
+        return f"<Scored: {len(self)} trials by {self.system}>"
+
     @property
     def scores(self) -> Scores:
         """The scores with the labels of the list, as the metrics take them.

@@ -68,7 +68,7 @@ def demo(
         Path, typer.Option(help="The folder of the run, which must not hold one yet.")
     ] = Path("demo"),
 ) -> None:
-    """Train, embed, score and report on drawn voices, drawn faces and real digits.
+    """Train, embed, score and report on synthetic voices, synthetic faces and real digits.
 
     The demo takes minutes on two cores, and nothing is downloaded.
     """

@@ -9,6 +9,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from eval.bootstrap import Ends
 from eval.formats import embeddings as stored
 from eval.formats.provenance import likeness_version
@@ -83,9 +85,11 @@ class Evaluation:
 
     Attributes:
         compared: all results, with the scores and trials behind them.
+        settings: what was measured and by which rule.
     """
 
     compared: Compared
+    settings: VerificationSettings
 
     def __str__(self) -> str:
         return self.compared.table().rstrip("\n")
@@ -111,7 +115,7 @@ class Evaluation:
         if system not in self.compared.scores:
             raise KeyError(f"{system!r} was not evaluated; there is {', '.join(self._systems)}")
         results = [result for result in self.results if result.system == system]
-        return Evaluated(results, None, self.compared.scores[system])
+        return Evaluated(results, None, self.compared.scores[system], self.settings)
 
     @property
     def _systems(self) -> list[str]:
@@ -140,8 +144,9 @@ class Evaluation:
         """The threshold of an operating point; a trial is accepted if its score is at least this.
 
         Args:
-            far: the lowest threshold that accepts no larger share of the nontarget trials.
-            p_target: the threshold of the minDCF at this prior. Without either, that of the EER.
+            far: the largest share of the nontarget trials that may be accepted.
+            p_target: a prior of a target trial, for the threshold of the minDCF. Without either,
+                the threshold of the EER.
 
         Returns:
             The threshold.
@@ -259,16 +264,27 @@ def evaluate(
         >>> 0 <= result.eer <= 1, result.threshold(far=0.1) <= 1
         (True, True)
     """
-    several = scores if isinstance(scores, Mapping) else {_name_of(scores): scores}
+    if isinstance(scores, Mapping):
+        several = scores
+    elif isinstance(scores, Scored | str | PathLike):
+        several = {_name_of(scores): scores}
+    else:
+        raise ValueError(
+            f"scores of type {type(scores).__name__} cannot be evaluated; give what likeness.score "
+            "gives, a score file, or a mapping from names to these"
+        )
+    if not several:
+        raise ValueError("there are no scores to evaluate; give at least one system")
+    settings = VerificationSettings() if settings is None else settings
     labels = trials if trials is None or isinstance(trials, Trials) else read_trials(Path(trials))
     compared = evaluate_together(
         {name: _labelled(name, system, labels) for name, system in several.items()},
-        VerificationSettings() if settings is None else settings,
+        settings,
         reference=reference,
         subject_of=_mapping(subjects),
         group_of=_mapping(groups),
     )
-    return Evaluation(compared)
+    return Evaluation(compared, settings)
 
 
 def identify(
@@ -361,7 +377,25 @@ def _mapping(names: Names | None) -> Mapping[str, str] | None:
 
 
 def _name_of(scores: File | Scored) -> str:
-    return "scores" if isinstance(scores, Scored) else Path(Path(scores).name).stem
+    name = "scores" if isinstance(scores, Scored) else Path(scores).name
+    return Path(name.removesuffix(".gz")).stem
+
+
+def _with_labels(trials: Trials, labels: Trials | None) -> Trials:
+    """The trials with the labels of the same list, where they have none of their own."""
+    if trials.target is not None or labels is None:
+        return trials
+    same = (
+        trials.enrol_ids == labels.enrol_ids
+        and trials.probe_ids == labels.probe_ids
+        and np.array_equal(trials.enrol, labels.enrol)
+        and np.array_equal(trials.probe, labels.probe)
+    )
+    if not same:
+        raise ValueError(
+            "the scores are those of another list than `trials`; score the list with the labels"
+        )
+    return labels
 
 
 def _labelled(name: str, system: File | Scored, labels: Trials | None) -> tuple[Trials, Scores]:
@@ -371,7 +405,7 @@ def _labelled(name: str, system: File | Scored, labels: Trials | None) -> tuple[
         ValueError: the trials have no labels, or labels of one kind only.
     """
     if isinstance(system, Scored):
-        trials, values = system.trials, system.values
+        trials, values = _with_labels(system.trials, labels), system.values
     else:
         trials, values = read_scores(Path(system), labels)
     if trials.target is None:

@@ -42,7 +42,7 @@ def items_of(
             an array and its sampling rate as a pair, as soundfile and torchaudio give it;
             an open binary file, or the bytes of a file;
             a sequence of any of these but tables, lists and folders;
-            a mapping from ids to any of these.
+            a mapping from ids to files, arrays or open files.
         modality: "speaker", "face" or "image".
         rate_hz: sampling rate of recordings that are arrays.
         root: folder that relative paths of lists and tables start from. By default a list's and a
@@ -115,7 +115,9 @@ class _Maker:
         if hasattr(inputs, "columns") and hasattr(inputs, "__getitem__"):
             return self._from_table(inputs)
         if isinstance(inputs, Mapping):
-            return [self._single(value, str(key)) for key, value in inputs.items()]
+            return [self._single(value, "", str(key)) for key, value in inputs.items()]
+        if _is_texts(inputs):
+            inputs = list(inputs)
         if self._is_single(inputs):
             return [self._single(inputs, "0")]
         if isinstance(inputs, Iterable):
@@ -134,15 +136,22 @@ class _Maker:
             or _is_recording(value)
         )
 
-    def _single(self, value: Any, number: str) -> Item:
-        """One item. number: its id, if the value has no name of its own."""
+    def _single(self, value: Any, number: str, key: str | None = None) -> Item:
+        """Make one item.
+
+        Args:
+            value: a path, an Item, an array or an open file.
+            number: the id of a value that has no name of its own.
+            key: the id that the caller gave it, or None.
+        """
         if isinstance(value, Item):
-            return value
+            return value if key is None else value._replace(id=key)
+        number = number if key is None else key
         if isinstance(value, str | os.PathLike):
             path = Path(value)
             if path.is_dir():
                 raise ValueError(f"{path} is a folder; a folder is embedded alone, not in a list")
-            return Item(str(value) if number.isdecimal() else number, path)
+            return Item(str(value) if key is None else key, path)
         if _is_recording(value):
             return Item(number, self._write_wave(value[0], value[1]))
         if isinstance(value, bytes) or hasattr(value, "read"):
@@ -165,7 +174,13 @@ class _Maker:
             return [Item(text, path)]
         if suffix in TABLES:
             return self._from_csv(path)
-        return read_items(path, self.root)
+        try:
+            return read_items(path, self.root)
+        except ValueError as error:
+            raise ValueError(
+                f"{error}. It was read as a list of files, since a {self.modality} model reads "
+                f"files that end in {', '.join(self.suffixes)}"
+            ) from None
 
     def _from_folder(self, folder: Path) -> list[Item]:
         items = [
@@ -295,6 +310,14 @@ class _Maker:
 def _is_array(value: Any) -> bool:
     """Whether numpy can take the value as an array: an array, a tensor or a PIL image."""
     return hasattr(value, "__array__") or hasattr(value, "__array_interface__")
+
+
+def _is_texts(value: Any) -> bool:
+    """Whether the value is an array or a column of texts or paths, not of numbers."""
+    dtype = getattr(value, "dtype", None)
+    return _is_array(value) and (
+        str(dtype) in ("object", "string", "str") or getattr(dtype, "kind", "") in ("U", "O")
+    )
 
 
 def _is_recording(value: Any) -> bool:

@@ -169,8 +169,8 @@ class Model:
         ) as items:
             return verify(
                 self.loaded,
-                items[0].path,
-                items[1].path,
+                items[0],
+                items[1],
                 threshold=threshold,
                 calibration=self.calibration,
             )

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from eval.calibration import Calibration, by_side, load_calibration, log_measure
+from eval.scoring import Scoring
 from eval.similarity import pairs
 from toolkit.data.batch import Item
 from toolkit.models.checkpoint import Loaded
@@ -70,7 +71,7 @@ class Verification(NamedTuple):
             )
         else:
             lines.append(
-                "decision     none: give --threshold, or --calibration of `likeness score "
+                "decision     none: give a threshold, or a calibration of `likeness score "
                 "--calibrate`"
             )
         return "\n".join(lines)
@@ -78,8 +79,8 @@ class Verification(NamedTuple):
 
 def verify(
     model: Loaded,
-    first: Path,
-    second: Path,
+    first: Path | Item,
+    second: Path | Item,
     *,
     threshold: float | None = None,
     calibration: Calibration | None = None,
@@ -93,7 +94,7 @@ def verify(
     """
     if threshold is not None and not math.isfinite(threshold):
         raise ValueError(f"threshold {threshold}: must be a finite number")
-    system = f"{model.similarity}, model {model.digest[:16]}"  # as likeness.commands.score names it
+    system = Scoring().system(model.meta)
     if calibration is not None and calibration.system and calibration.system != system:
         raise ValueError(
             f"the calibration was fitted for [{calibration.system}], but these scores are "
@@ -104,8 +105,11 @@ def verify(
             f"the calibration needs {', '.join(calibration.names)}; two files alone give "
             "log_norm_low and log_norm_high: fit one with these or none"
         )
-    items = [Item("first", first), Item("second", second)]
-    absent = [str(path) for path in (first, second) if not path.is_file()]
+    items = [
+        side._replace(id=name) if isinstance(side, Item) else Item(name, side)
+        for name, side in (("first", first), ("second", second))
+    ]
+    absent = [str(item.path) for item in items if not item.path.is_file()]
     if absent:
         raise ValueError(f"{len(absent)} of 2 files do not exist: {' and '.join(absent)}")
     remedy = (

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from html import escape
 from typing import NamedTuple, get_args
 
 import numpy as np
@@ -104,6 +105,13 @@ class Identified(NamedTuple):
 
     results: list[Result]
     notes: list[str]
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return f"<pre>{escape(str(self))}</pre>"
 
     def __str__(self) -> str:
         return self.table().rstrip("\n")

@@ -1,8 +1,8 @@
 """1:1 verification: the metrics of a system with their thresholds, intervals and conventions.
 
-`VerificationSettings` says what is measured and by which rule. `evaluate` measures one system;
-`evaluate_together` measures several, sets those on the same trials against a reference, and splits
-the error rates by groups of subjects.
+`VerificationSettings` says what is measured and by which rule. `evaluate` measures one system.
+`evaluate_together` in `eval.protocols.side_by_side` measures several, sets those on the same trials
+against a reference, and splits the error rates by groups of subjects.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from html import escape
 from typing import NamedTuple, get_args
 
 import numpy as np
@@ -116,11 +117,13 @@ class Evaluated:
         results: In the order of the table.
         resamples: The values behind the intervals; None where none were asked for.
         scores: What was measured.
+        settings: By which rules and costs.
     """
 
     results: Sequence[Result]
     resamples: Resamples | None
     scores: Scores
+    settings: VerificationSettings = VerificationSettings()
 
     @cached_property
     def _by_metric(self) -> dict[str, Result]:
@@ -150,9 +153,9 @@ class Evaluated:
         """The threshold of an operating point: a trial is accepted if its score is at least this.
 
         Args:
-            far: The lowest threshold that accepts no larger share of the nontarget trials.
-            p_target: The threshold of the minDCF at this prior of a target trial, at unit costs.
-                Without either, the threshold of the EER.
+            far: The largest share of the nontarget trials that may be accepted.
+            p_target: A prior of a target trial, for the threshold of the minDCF at the costs of the
+                settings. Without either, the threshold of the EER.
 
         Returns:
             The threshold; infinity where every trial has to be rejected.
@@ -168,8 +171,15 @@ class Evaluated:
         if far is not None:
             return tar_threshold(target, nontarget, far)
         if p_target is not None:
-            return min_dcf_threshold(target, nontarget, p_target=p_target)
+            return min_dcf_threshold(target, nontarget, p_target=p_target, **self.settings.costs)
         return threshold_at_eer(target, nontarget)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return f"<pre>{escape(str(self))}</pre>"
 
     def __str__(self) -> str:
         return self.table().rstrip("\n")
@@ -233,7 +243,7 @@ def evaluate(
             system, name, value, None, threshold_or_none, counts, own | common, protocol
         )
         results.append(with_bounds(result, intervals.get(name)))
-    return Evaluated(results, resamples, scores)
+    return Evaluated(results, resamples, scores, settings)
 
 
 class _Measure(NamedTuple):

@@ -310,6 +310,7 @@ def export(
     from likeness.models import load
     from toolkit.models import export as exporting
 
+    refuse_absent_model(model)
     height, cross, width = size.lower().partition("x")
     if size and not (
         cross and height.isdecimal() and width.isdecimal() and int(height) and int(width)

@@ -76,10 +76,15 @@ def located(recipe: str) -> str:
     True
     """
     file, colon, variant = recipe.partition(":")
+    if not file:
+        raise ValueError(
+            f"recipe {recipe!r} names no recipe; give RECIPE.py, or a name such as speaker/an4"
+        )
     if Path(file).is_file():
         return recipe
-    before = "/".join(Path(file).with_suffix("").parts[-2:])
-    if before in MOVED:
+    parts = Path(file).with_suffix("").parts
+    before = "/".join(parts[-2:])
+    if before in MOVED and (len(parts) == 2 or parts[-3] == "recipes"):
         name, group = MOVED[before]
         return f"{_path(name)}:{group}{'.' if variant else ''}{variant}"
     if file.endswith(".py"):
@@ -88,7 +93,9 @@ def located(recipe: str) -> str:
 
 
 def _path(name: str) -> Path:
+    """The file of a recipe; a name of version 0.1 stands for what it has become."""
     known = names()
+    name, _ = MOVED.get(name, (name, ""))
     if name not in known:
         close = difflib.get_close_matches(name, known, n=1)
         raise ValueError(
@@ -166,7 +173,7 @@ def recipes(
         if name:
             raise ValueError(f"recipe {name!r} beside --copy would not be used; leave it out")
         copied, *shared = copy(*copy_to)
-        beside = f" and {shared[0]}, which it shares with others," if shared else ""
+        beside = f" and {shared[0]}, which it shares with others" if shared else ""
         say(f"wrote {copied}{beside}; train it with: likeness train {copied} --data DATA --out OUT")
     else:
         say(head(_path(name)) if name else table())

@@ -236,7 +236,7 @@ def test_verify_takes_whatever_embed_takes(model: likeness.Model, voices: Path) 
         ([3], ValueError, "int"),
         (np.zeros((3, 40, 2), np.float32), ValueError, "shape"),
         (np.zeros((100, 100), np.float32), ValueError, "shape"),
-        (np.array(["a"]), ValueError, "floats"),
+        (np.array(["a.wav"]), FileNotFoundError, "1 of 1"),
         (io.StringIO("text"), ValueError, "binary"),
         (io.BytesIO(b"no sound"), ValueError, "none of 1"),
         (np.zeros(16000, np.float32), ValueError, "silent"),
@@ -427,3 +427,45 @@ def test_help_and_version(
     for name, command in whole.commands.items():
         assert command.short_help.endswith((".", "?")), name
         assert "..." not in command.get_short_help_str(20), name
+
+
+def test_keys_of_a_mapping_are_the_ids(model: likeness.Model, voices: Path) -> None:
+    files = sorted(voices.rglob("*.flac"))[:2]
+    assert model.embed({1001: files[0], "2": files[0]}).ids == ("1001", "2")
+    assert model.embed({"a": Item("b", files[0])}).ids == ("a",)
+    column = np.array([str(file) for file in files], dtype=object)
+    assert model.embed(column).ids == tuple(map(str, files))
+    item = Item("x", files[0])
+    assert model.verify(item, item).score == pytest.approx(1, abs=1e-6)
+
+
+def test_a_file_of_another_kind_is_named(model: likeness.Model, tmp_path: Path) -> None:
+    (tmp_path / "face.jpg").write_bytes(b"\xff\xd8\xff\xe0 no list")
+    with pytest.raises(ValueError, match=r"\.flac"):
+        model.embed(tmp_path / "face.jpg")
+
+
+@pytest.mark.parametrize("scores", [{}, ["a.txt"], likeness.Scores(np.ones(1), np.ones(1, bool))])
+def test_what_cannot_be_evaluated(scores: object) -> None:
+    with pytest.raises(ValueError, match="scores"):
+        likeness.evaluate(scores)  # type: ignore[arg-type]
+
+
+def test_labels_are_taken_from_the_same_list(world: Path) -> None:
+    labelled = likeness.read_trials(world / "trials.txt")
+    blind = likeness.Trials(labelled.enrol_ids, labelled.probe_ids, labelled.enrol, labelled.probe)
+    scores = likeness.score(blind, world / "voices.npz")
+    settings = likeness.VerificationSettings(num_resamples=0)
+    expected = likeness.evaluate(world / "scores.txt", settings).eer
+    result = likeness.evaluate(scores, settings, trials=labelled)
+    assert result.eer == pytest.approx(expected, abs=1e-6)
+    other = likeness.Trials(labelled.enrol_ids, labelled.probe_ids, [0], [0], [True])
+    with pytest.raises(ValueError, match="another list"):
+        likeness.evaluate(scores, settings, trials=other)
+
+
+def test_thresholds_are_those_of_the_table(world: Path) -> None:
+    settings = likeness.VerificationSettings(p_targets=(0.1,), c_miss=20, num_resamples=0)
+    result = likeness.evaluate(world / "scores.txt", settings)
+    (row,) = (row for row in result.results if row.metric.startswith("min_dcf"))
+    assert result.threshold(p_target=0.1) == pytest.approx(row.threshold)

@@ -145,3 +145,14 @@ def test_names_of_version_01_stand_for_what_they_became() -> None:
 )
 def test_a_data_set_alone_is_its_first_variant(old: str, variant: str) -> None:
     assert recipe.load(recipes.located(old))[1] == variant
+
+
+def test_only_the_names_of_old_recipes_stand_for_new_ones() -> None:
+    assert recipes.located("mine/image/mnist.py") == "mine/image/mnist.py"
+    for name in ("", ":arcface", "else/image/mnist"):
+        with pytest.raises(ValueError, match="recipe"):
+            recipes.located(name)
+
+
+def test_an_old_name_is_described_and_copied_too() -> None:
+    assert "vMF" in recipes.head(recipes._path("image/cub200"))
