@@ -275,8 +275,11 @@ def test_a_backbone_is_added_in_five_lines(copy: Path) -> None:
     module = "from toolkit.backbones.mobileface import"
     ours = "from toolkit.backbones.meanframes import MeanOfFrames"
     replace(page, module, f"{ours}\n{module}")
+    names = copy / "likeness" / "backbones.py"
+    replace(names, module, f"{ours}\n{module}")
+    replace(names, '    "MobileFaceNet",', '    "MeanOfFrames",\n    "MobileFaceNet",')
     run(re.search(r"`(python docs/\S+)`", listed[3])[1], copy)  # type: ignore[index]
-    written = paths(listed, NAME="meanframes") | {"docs/backbones.md"}
+    written = paths(listed, NAME="meanframes") | {"docs/make_backbones.py", "docs/backbones.md"}
     assert changed(copy, before) == written
     command = re.search(r"`(python -m pytest [^`]*)`", listed[4])
     assert command is not None
