@@ -240,6 +240,16 @@ def test_other_floats_and_no_meta(tmp_path, dtype):
     )
 
 
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_text_beyond_unicode_is_refused(tmp_path, order):
+    codes = np.array([[97, 0x10FFFF, 0], [98, 0x110000, 0xFFFFFFFF]], f"{order}u4")
+    np.savez(tmp_path / "e.npz", ids=codes[:1].view(f"{order}U3")[:, 0], matrix=np.eye(1))
+    assert read(tmp_path / "e.npz").ids == ("a\U0010ffff",)
+    np.savez(tmp_path / "e.npz", ids=codes.view(f"{order}U3")[:, 0], matrix=np.eye(2))
+    with pytest.raises(ValueError, match=r"2 numbers .* 0x110000"):
+        read(tmp_path / "e.npz")
+
+
 def test_pickles_are_refused(tmp_path):
     trap = tmp_path / "sprung"
     objects = np.array([Evil(trap), Evil(trap)], dtype=object)
