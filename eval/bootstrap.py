@@ -14,19 +14,16 @@ few do not stand for others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.types import Floats, Scores, SplitScores
-from eval.verification import AnyFloats, check_costs, eer, min_dcf, num_allowed, tar_at_far
+from eval.resampling import Metric as Metric
+from eval.resampling import Trials, resampled, trials_of
+from eval.types import Floats, Scores
 
-Counts = NDArray[np.int64]
-Metric = Callable[..., float]  # metric(target, nontarget)
 Ends = tuple[float, float]
 
 MIN_DRAWN = (
@@ -34,9 +31,7 @@ MIN_DRAWN = (
 )
 FEW_DRAWN = 20  # of fewer an interval is marked
 
-_BLOCK = 1 << 18  # trial weights (or subjects) held at once: a few MB, which stay in the cache
 _MANY_REDRAWN = 0.05  # of the draws: with five subjects behind a class fewer than 1 % lose it
-_ROUNDS = 100  # how often an empty resample is drawn again
 
 
 class Resamples(NamedTuple):
@@ -74,184 +69,9 @@ class Bounds(NamedTuple):
     note: str = ""
 
 
-class _Order:
-    """Both classes in ascending score order, and where the ROC's points lie in them.
-
-    All of it is the same for every resample.
-    """
-
-    def __init__(self, scores: Scores) -> None:
-        self.target_trials, self.nontarget_trials = (
-            trials[np.argsort(scores.values[trials])]
-            for trials in (np.flatnonzero(scores.target), np.flatnonzero(~scores.target))
-        )
-        self.target, self.nontarget = (
-            scores.values[trials].view(SplitScores)
-            for trials in (self.target_trials, self.nontarget_trials)
-        )
-        if not (self.target.size and self.nontarget.size):
-            raise ValueError(
-                f"scores: {self.target.size} target and {self.nontarget.size} nontarget trials; an "
-                "interval needs at least one of each"
-            )
-
-    def _below(self, thresholds: AnyFloats) -> tuple[Counts, Counts]:
-        """How many scores of each class lie below each threshold, and for a last point that rejects
-        all.
-        """
-        counts = [
-            np.append(np.searchsorted(scores, thresholds, side="left"), scores.size)
-            for scores in (self.target, self.nontarget)
-        ]
-        return counts[0], counts[1]
-
-    @cached_property
-    def points(self) -> tuple[Counts, Counts]:
-        """Every ROC point: one per distinct score, and reject all."""
-        return self._below(np.unique(np.concatenate([self.target, self.nontarget])))
-
-    @cached_property
-    def corners(self) -> tuple[Counts, Counts]:
-        """The lower left corners, at distinct target scores; corners between which no nontarget
-        lies are left to the one that misses less.
-        """
-        target, nontarget = self._below(np.unique(self.target))
-        first = np.append(True, nontarget[1:] != nontarget[:-1])
-        return target[first], nontarget[first]
-
-    @cached_property
-    def up_to_nontarget(self) -> Counts:
-        """How many target scores lie at or below each nontarget score."""
-        return np.searchsorted(self.target, self.nontarget, side="right").astype(np.int64)
-
-
-@dataclass(frozen=True, eq=False)
-class _Block:
-    """B resamples: target (B, T + 1) and nontarget (B, N + 1), cumulative weights in score order,
-    from 0.
-    """
-
-    order: _Order
-    target: Counts
-    nontarget: Counts
-
-    @cached_property
-    def corner_rates(self) -> tuple[Floats, Floats]:
-        """FRR and FAR (B, K) at the corners."""
-        at_target, at_nontarget = self.order.corners
-        total = self.nontarget[:, -1:]
-        return self.target[:, at_target] / self.target[:, -1:], (
-            total - self.nontarget[:, at_nontarget]
-        ) / total
-
-
-def _fast_eer(block: _Block, *, method: str) -> Floats:
-    """Bisection on FAR - FRR over the ROC points of all trials.
-
-    Points whose trials have no weight repeat their neighbour, so the last point with FAR >= FRR and
-    the next are still adjacent and distinct points of the resample's own ROC.
-    """
-    at_target, at_nontarget = block.order.points
-    row = np.arange(len(block.target))
-    num_targets, num_nontargets = block.target[:, -1], block.nontarget[:, -1]
-
-    def errors(point: Counts) -> tuple[Counts, Counts, Counts]:
-        misses, false_accepts = (
-            block.target[row, at_target[point]],
-            num_nontargets - block.nontarget[row, at_nontarget[point]],
-        )
-        return misses, false_accepts, false_accepts * num_targets - misses * num_nontargets
-
-    low, high = np.zeros_like(row), np.full_like(row, at_target.size - 1)
-    while np.any(high - low > 1):
-        middle = (low + high) // 2
-        crossed = errors(middle)[2] < 0
-        low, high = np.where(crossed, low, middle), np.where(crossed, middle, high)
-    (low_misses, low_accepts, low_gap), (high_misses, high_accepts, high_gap) = (
-        errors(low),
-        errors(high),
-    )
-    if method == "nearest":
-        first = low_gap <= -high_gap
-        nearest: Floats = (
-            np.where(first, low_misses, high_misses) / num_targets
-            + np.where(first, low_accepts, high_accepts) / num_nontargets
-        ) / 2
-        return nearest
-    values: Floats = (
-        low_accepts + low_gap / (low_gap - high_gap) * (high_accepts - low_accepts)
-    ) / num_nontargets
-    return values
-
-
-def _fast_min_dcf(block: _Block, *, p_target: float, c_miss: float, c_fa: float) -> Floats:
-    frr, far = block.corner_rates
-    miss_weight, fa_weight = check_costs(p_target, c_miss, c_fa)
-    cost = far * fa_weight
-    cost += frr if miss_weight == 1 else frr * miss_weight
-    values: Floats = cost.min(axis=1)
-    return values
-
-
-def _fast_tar_at_far(block: _Block, *, far: float) -> Floats:
-    values = np.ones(len(block.target))
-    for i, (target, nontarget) in enumerate(zip(block.target, block.nontarget, strict=True)):
-        allowed = num_allowed(far, int(nontarget[-1]))
-        if (
-            allowed < nontarget[-1]
-        ):  # the (allowed + 1)-th largest weighted nontarget score, then the targets above it
-            limit = np.searchsorted(nontarget, nontarget[-1] - allowed - 1, side="right") - 1
-            values[i] = (target[-1] - target[block.order.up_to_nontarget[limit]]) / target[-1]
-    return values
-
-
-def _fast(metric: Metric) -> Callable[[_Block], Floats] | None:
-    """The weighted form of a metric of eval.verification (bare or a partial with keywords), if it
-    has one.
-    """
-    function, keywords = (
-        (metric.func, dict(metric.keywords))
-        if isinstance(metric, partial) and not metric.args
-        else (metric, {})
-    )
-    if function is eer and keywords.get("method", "interpolated") in ("interpolated", "nearest"):
-        return (
-            partial(_fast_eer, method=keywords.pop("method", "interpolated"))
-            if set(keywords) <= {"method"}
-            else None
-        )
-    if (
-        function is min_dcf
-        and "p_target" in keywords
-        and set(keywords) <= {"p_target", "c_miss", "c_fa"}
-    ):
-        return partial(_fast_min_dcf, **{"c_miss": 1.0, "c_fa": 1.0} | keywords)
-    if (
-        function is tar_at_far
-        and "far" in keywords
-        and set(keywords) <= {"far", "rule"}
-        and keywords.get("rule", "strict") == "strict"
-    ):
-        return partial(_fast_tar_at_far, far=keywords["far"])
-    return None
-
-
-def _slow(metric: Metric, block: _Block) -> Floats:
-    """Any metric(target, nontarget): on the trials repeated by their weights."""
-    order = block.order
-    weights = (
-        (np.diff(target), np.diff(nontarget))
-        for target, nontarget in zip(block.target, block.nontarget, strict=True)
-    )
-    return np.array(
-        [
-            metric(np.repeat(order.target, target), np.repeat(order.nontarget, nontarget))
-            for target, nontarget in weights
-        ]
-    )
-
-
-def _check_subjects(subjects: ArrayLike, target: NDArray[np.bool_]) -> tuple[NDArray[np.intp], int]:
+def _check_subjects(
+    subjects: ArrayLike, target: NDArray[np.bool_]
+) -> tuple[NDArray[np.integer[Any]], int]:
     """Subject numbers 0..n-1 of both sides (P, 2), and n.
 
     ValueError for a wrong shape or type, or labels that contradict the subjects.
@@ -272,52 +92,16 @@ def _check_subjects(subjects: ArrayLike, target: NDArray[np.bool_]) -> tuple[NDA
             f"{enrol} and {probe}); a target trial has one subject, a nontarget trial two: correct "
             "the labels or the subjects"
         )
-    names, numbers = np.unique(pairs, return_inverse=True)
-    return numbers.reshape(pairs.shape), names.size
+    seen = _seen(pairs)
+    if seen is None:
+        names, numbers = np.unique(pairs, return_inverse=True)
+        return numbers.reshape(pairs.shape), names.size
+    number = np.cumsum(seen, dtype=np.int32) - 1
+    return number[pairs], int(number[-1]) + 1
 
 
-def _blocks(
-    order: _Order, sides: tuple[Any, Any, Any], n: int, num_resamples: int, rng: np.random.Generator
-) -> Iterator[tuple[_Block, int]]:
-    """Blocks of resamples of bounded memory, each with the number of extra draws that it took."""
-    of_target, of_enrol, of_probe = (
-        # subject of each trial in score order; of_probe None: each nontarget trial is drawn by
-        # itself
-        sides
-    )
-    size = max(1, min(num_resamples, _BLOCK // max(n, order.target.size + order.nontarget.size)))
-    for start in range(0, num_resamples, size):
-        rows = min(size, num_resamples - start)
-        target, nontarget = (
-            np.zeros((rows, order.target.size + 1), np.int64),
-            np.zeros((rows, order.nontarget.size + 1), np.int64),
-        )
-        pending, redrawn = np.arange(rows), 0
-        for _ in range(_ROUNDS):
-            drawn = rng.integers(n, size=(pending.size, n)) + np.arange(pending.size)[:, None] * n
-            c = np.bincount(drawn.ravel(), minlength=pending.size * n).reshape(-1, n)
-            for i, times in zip(pending, c, strict=True):
-                np.cumsum(times[of_target], out=target[i, 1:])
-                np.cumsum(
-                    times[of_enrol] if of_probe is None else times[of_enrol] * times[of_probe],
-                    out=nontarget[i, 1:],
-                )
-            pending = pending[(target[pending, -1] == 0) | (nontarget[pending, -1] == 0)]
-            if not pending.size:
-                break
-            redrawn += pending.size
-        else:
-            raise ValueError(
-                f"bootstrap: {_ROUNDS} draws in a row of {n} subjects held no target or no "
-                "nontarget trial; too few subjects for an interval"
-            )
-        yield _Block(order, target, nontarget), redrawn
-
-
-def _check_draws(
-    scores: Scores, subjects: ArrayLike | None, num_resamples: int
-) -> tuple[_Order, tuple[NDArray[np.intp], int] | None]:
-    """The order of the trials, and what `_check_subjects` gives.
+def _sorted_trials(scores: Scores, subjects: ArrayLike | None, num_resamples: int) -> Trials:
+    """The trials in the order of their scores.
 
     ValueError for what cannot be resampled.
     """
@@ -325,7 +109,7 @@ def _check_draws(
         raise ValueError(
             f"num_resamples = {num_resamples}: draw at least 1; 1000 is usual for a 95 % interval"
         )
-    return _Order(scores), None if subjects is None else _check_subjects(subjects, scores.target)
+    return trials_of(scores, None if subjects is None else _check_subjects(subjects, scores.target))
 
 
 def resample(
@@ -339,43 +123,8 @@ def resample(
     """Values of several metrics on the same resamples; equal seeds, subjects and labels give equal
     draws. See `intervals`.
     """
-    return _resample(
-        metrics,
-        *_check_draws(scores, subjects, num_resamples),
-        num_resamples=num_resamples,
-        seed=seed,
-    )
-
-
-def _resample(
-    metrics: Mapping[str, Metric],
-    order: _Order,
-    checked: tuple[NDArray[np.intp], int] | None,
-    *,
-    num_resamples: int,
-    seed: int,
-) -> Resamples:
-    """The resamples of what `_check_draws` gave."""
-    if checked is None:
-        sides, n = (
-            (order.target_trials, order.nontarget_trials, None),
-            order.target.size + order.nontarget.size,
-        )
-    else:
-        pairs, n = checked
-        sides = (
-            pairs[order.target_trials, 0],
-            pairs[order.nontarget_trials, 0],
-            pairs[order.nontarget_trials, 1],
-        )
-    functions = {name: _fast(metric) or partial(_slow, metric) for name, metric in metrics.items()}
-    values: dict[str, list[Floats]] = {name: [] for name in metrics}
-    num_redrawn = 0
-    for block, redrawn in _blocks(order, sides, n, num_resamples, np.random.default_rng(seed)):
-        num_redrawn += redrawn
-        for name, function in functions.items():
-            values[name].append(function(block))
-    return Resamples({name: np.concatenate(parts) for name, parts in values.items()}, num_redrawn)
+    trials = _sorted_trials(scores, subjects, num_resamples)
+    return Resamples(*resampled(metrics, trials, num_resamples, np.random.default_rng(seed)))
 
 
 def percentile_interval(values: Floats, level: float) -> Ends:
@@ -486,14 +235,21 @@ def drawn_from(target: NDArray[np.bool_], subjects: ArrayLike | None) -> Drawn:
 
 
 def _num_distinct(numbers: NDArray[Any]) -> int:
-    """How many different integers there are; without a sort where they are as small as subject
-    numbers usually are.
+    """How many different integers there are."""
+    seen = _seen(numbers)
+    return int(np.unique(numbers).size) if seen is None else int(np.count_nonzero(seen))
+
+
+def _seen(numbers: NDArray[Any]) -> NDArray[np.bool_] | None:
+    """(M + 1,) which of the integers 0 to M occur, without a sort.
+
+    None where they are not as small as subject numbers usually are, or where there are none.
     """
     if not numbers.size or numbers.min() < 0 or numbers.max() > 10 * numbers.size:
-        return int(np.unique(numbers).size)
+        return None
     seen = np.zeros(int(numbers.max()) + 1, dtype=np.bool_)
     seen[numbers.ravel()] = True
-    return int(np.count_nonzero(seen))
+    return seen
 
 
 def bounds_of(
@@ -510,12 +266,12 @@ def bounds_of(
 
     Args and errors: see `intervals`.
     """
-    order, checked = _check_draws(scores, subjects, num_resamples)
+    trials = _sorted_trials(scores, subjects, num_resamples)
     drawn = drawn_from(scores.target, subjects)
     if drawn.number < MIN_DRAWN:
         made = Resamples({name: np.full(num_resamples, np.nan) for name in metrics}, 0)
     else:
-        made = _resample(metrics, order, checked, num_resamples=num_resamples, seed=seed)
+        made = Resamples(*resampled(metrics, trials, num_resamples, np.random.default_rng(seed)))
     return {
         name: bounds(values, level, drawn, num_redrawn=made.num_redrawn)
         for name, values in made.values.items()

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-import eval.bootstrap as bootstrap
+import eval.resampling as resampling
 from eval.bootstrap import interval, intervals, resample
 from eval.types import Scores
 from eval.verification import eer, min_dcf, tar_at_far
@@ -57,8 +57,8 @@ def test_fast_path_is_the_slow_path(num_subjects, targets_each, decimals, seed, 
     slow = {
         name: lambda t, n, metric=metric: metric(t, n) for name, metric in FAST.items()
     }  # a lambda hides what it calls
-    assert all(bootstrap._fast(metric) for metric in FAST.values())
-    assert not any(bootstrap._fast(metric) for metric in slow.values())
+    assert all(resampling.weighted(metric) for metric in FAST.values())
+    assert not any(resampling.weighted(metric) for metric in slow.values())
     given_subjects = None if over_trials else subjects
     fast, repeated = (
         resample(metrics, scores, given_subjects, num_resamples=20, seed=seed)
@@ -71,6 +71,31 @@ def test_fast_path_is_the_slow_path(num_subjects, targets_each, decimals, seed, 
         )
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 12), st.integers(1, 9), st.sampled_from([0, 1, 2, 15]), st.integers(0, 999))
+def test_trials_that_cannot_matter_are_weighed_in_cells(num_subjects, targets_each, decimals, seed):
+    rng = np.random.default_rng(seed)
+    scores, subjects = all_pairs(
+        num_subjects, targets_each, rng, distance=rng.uniform(0, 4), decimals=decimals
+    )
+    repeats = rng.integers(1, 5, size=len(scores))
+    scores = Scores(
+        (np.repeat(scores.values, repeats) + 0.2 * rng.standard_normal(repeats.sum())).round(
+            decimals
+        ),
+        np.repeat(scores.target, repeats),
+    )
+    subjects = np.repeat(subjects, repeats, axis=0)
+    plain = resample(FAST, scores, subjects, num_resamples=30, seed=seed)
+    for name in FAST:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(resampling, "_THINNED_FROM", 0)
+            patch.setattr(resampling, "_MOST_WEIGHED", 1)
+            thinned = resample({name: FAST[name]}, scores, subjects, num_resamples=30, seed=seed)
+        assert thinned.num_redrawn == plain.num_redrawn
+        assert thinned.values[name].tolist() == plain.values[name].tolist(), name
+
+
 def test_other_metrics_and_switches_take_the_slow_path():
     for metric in (
         partial(eer, method="convex_hull"),
@@ -78,7 +103,7 @@ def test_other_metrics_and_switches_take_the_slow_path():
         partial(eer, [0.0]),
         np.mean,
     ):
-        assert bootstrap._fast(metric) is None
+        assert resampling.weighted(metric) is None
     scores, subjects = all_pairs(5, 3, np.random.default_rng(0))
     low, high = interval(
         lambda t, n: float(np.mean(t) - np.mean(n)), scores, subjects, num_resamples=50
@@ -138,7 +163,7 @@ def test_an_interval_does_not_depend_on_company_order_names_or_block_size(monkey
         seed=5,
     )
     assert together["eer"] != interval(eer, scores, subjects, num_resamples=100, seed=6)
-    monkeypatch.setattr(bootstrap, "_BLOCK", 3 * scores.values.size)
+    monkeypatch.setattr(resampling, "_BLOCK", 3 * scores.values.size)
     assert together == intervals(FAST, scores, subjects, num_resamples=100, seed=5)
 
 
@@ -177,7 +202,7 @@ def test_empty_resamples_are_drawn_again_and_counted(monkeypatch):
     )  # without both subjects there is no nontarget trial: half of the draws
     assert drawn.values["eer"].size == 200
     assert 140 < drawn.num_redrawn < 270
-    monkeypatch.setattr(bootstrap, "_ROUNDS", 1)
+    monkeypatch.setattr(resampling, "_ROUNDS", 1)
     with pytest.raises(
         ValueError,
         match="draws in a row of 2 subjects",
