@@ -10,10 +10,10 @@ import io
 import os
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import count
 from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import IO, Any, NamedTuple, cast
 from unicodedata import normalize
 
 import numpy as np
@@ -32,6 +32,7 @@ EXPANSION = 100
 FREE_EXPANSION = 1 << 28
 
 _BLOCK = 1 << 24  # bytes
+_QUICK_FROM = 1 << 20  # bytes of a block; importing pyarrow pays for no less
 _SAMPLE = 1_000  # the lines that decide how fields are separated; all later lines have to comply
 
 
@@ -214,10 +215,9 @@ def read_table(
                 f"{path}: {counts[0]} fields in each line, but at most {MAX_FIELDS} are read; is "
                 "this the right file?"
             )
-        fields = part.fields(block, separator)
         if columns is None:
-            columns = _Columns(fields, int(counts[0]), layout, fractions)
-        columns.add(fields)
+            columns = _Columns(part, block, separator, int(counts[0]), layout, fractions)
+        columns.add(part, block)
         lines.append(numbers)
     if columns is None or len(tally) > 1:
         raise _no_table(path, tally)
@@ -255,6 +255,15 @@ def _add_counts(
             tally[num_fields] = (known + num_lines, first)
 
 
+def _pyarrow_csv() -> Any:
+    """pyarrow's reader of CSV, None where pyarrow is not installed."""
+    try:
+        import pyarrow.csv
+    except ImportError:
+        return None
+    return pyarrow.csv
+
+
 class _Columns:
     """The columns of a table while its blocks are read.
 
@@ -266,15 +275,23 @@ class _Columns:
     """
 
     def __init__(
-        self, fields: list[bytes], width: int, layout: str | None, fractions: bool
+        self,
+        part: _Lines,
+        block: bytes,
+        separator: bytes | None,
+        width: int,
+        layout: str | None,
+        fractions: bool,
     ) -> None:
         numeric = [False] * width
         if fractions and layout:
             numeric = [layout[c : c + 1] == "s" for c in range(width)]
         elif fractions:
+            fields = part.fields(block, separator)
             numeric = [all_fractions(fields[c::width]) for c in range(width)]
             if layout is None and sum(numeric) > 1:
                 numeric = [False] * width
+        self._separator = separator
         # The number of each distinct field, where a new field takes the next number. None stands
         # for a column of numbers.
         self._indices: list[defaultdict[bytes, int] | None] = [
@@ -282,9 +299,14 @@ class _Columns:
         ]
         self._parts: list[list[NDArray[np.generic]]] = [[] for _ in range(width)]
 
-    def add(self, fields: list[bytes]) -> None:
-        """Adds the fields of all lines of a block, one after the other."""
-        width = len(self._parts)
+    def add(self, part: _Lines, block: bytes) -> None:
+        """Adds the fields of all lines of a block."""
+        quick = self._quick(part, block)
+        if quick is not None:
+            for parts, values in zip(self._parts, quick, strict=True):
+                parts.append(values)
+            return
+        width, fields = len(self._parts), part.fields(block, self._separator)
         for c, index in enumerate(self._indices):
             column = fields[c::width]
             self._parts[c].append(
@@ -292,6 +314,52 @@ class _Columns:
                 if index is None
                 else np.fromiter(map(index.__getitem__, column), dtype=np.int32, count=len(column))
             )
+
+    def _quick(self, part: _Lines, block: bytes) -> list[NDArray[np.generic]] | None:
+        """The columns of a large block by pyarrow, None where that could read it otherwise.
+
+        Its reader of CSV is asked only for lines that leave no choice: one separator between two
+        fields, nothing around them, and no quotation marks with a meaning.
+        """
+        text = part.plain(block, self._separator) if len(block) >= _QUICK_FROM else None
+        csv = _pyarrow_csv() if text is not None else None
+        if text is None or csv is None:
+            return None
+        import pyarrow
+
+        coded = pyarrow.dictionary(pyarrow.int32(), pyarrow.binary())
+        names = [str(c) for c in range(len(self._indices))]
+        try:
+            table = csv.read_csv(
+                pyarrow.BufferReader(text),
+                csv.ReadOptions(column_names=names, block_size=len(text) + 1),
+                csv.ParseOptions(
+                    delimiter=(self._separator or b" ").decode(),
+                    quote_char=False,
+                    double_quote=False,
+                ),
+                csv.ConvertOptions(
+                    check_utf8=False,
+                    column_types={
+                        name: pyarrow.float64() if index is None else coded
+                        for name, index in zip(names, self._indices, strict=True)
+                    },
+                    null_values=[],
+                ),
+            )
+        except pyarrow.ArrowInvalid:
+            return None  # a score that is no number; the other reader says which
+        if table.num_rows != np.count_nonzero(part.data):
+            return None
+        columns: list[NDArray[np.generic]] = []
+        for name, index in zip(names, self._indices, strict=True):
+            column = table.column(name).combine_chunks()
+            if index is None:
+                columns.append(column.to_numpy())
+                continue
+            numbers = [index[key] for key in column.dictionary.to_pylist()]
+            columns.append(np.array(numbers, np.int32)[column.indices.to_numpy()])
+        return columns
 
     def joined(self) -> list[Column | Floats]:
         """The columns of all blocks. The blocks are given up, to save memory."""
@@ -360,11 +428,32 @@ class _Lines:
         """The bytes of one line."""
         return block[self._ends[row - 1] + 1 if row else 0 : self._ends[row]]
 
+    def plain(self, block: bytes, separator: bytes | None) -> bytes | None:
+        """The data lines, if a single separator lies between their fields and nothing else does.
+
+        Args:
+            block: The bytes of the block.
+            separator: None stands for single blanks.
+        """
+        if b"\r" in block:
+            return None
+        blanks = int(np.count_nonzero(self._bytes <= 32)) - self._ends.size
+        if separator is None:
+            few = blanks == int(self._num_words.sum()) - int(np.count_nonzero(self._num_words))
+            return self._data_lines(block) if few and b"\t" not in block else None
+        few = blanks == (block.count(b"\t") if separator == b"\t" else 0)
+        return self._data_lines(block) if few else None
+
+    def _data_lines(self, block: bytes) -> bytes:
+        """The block without blank lines and comments."""
+        if self.data.all():
+            return block
+        lines = zip(block.split(b"\n"), self.data, strict=False)
+        return b"\n".join(line for line, is_data in lines if is_data) + b"\n"
+
     def fields(self, block: bytes, separator: bytes | None) -> list[bytes]:
         """The fields of all data lines, one after the other."""
-        if not self.data.all():
-            lines = zip(block.split(b"\n"), self.data, strict=False)
-            block = b"\n".join(line for line, is_data in lines if is_data) + b"\n"
+        block = self._data_lines(block)
         if separator is None:
             return block.split()
         return [field.strip() for field in block[:-1].replace(b"\n", separator).split(separator)]
@@ -452,7 +541,18 @@ def is_fraction(field: bytes) -> bool:
 
 def all_fractions(fields: Sequence[bytes]) -> bool:
     """Returns whether the fields are numbers, and not all of them are written as integers."""
-    return all(map(is_number, fields)) and any(map(is_fraction, fields))
+    distinct = set(fields)
+    return _all_numbers(distinct) and any(map(is_fraction, distinct))
+
+
+def _all_numbers(fields: Collection[bytes]) -> bool:
+    """Whether all fields are numbers; most columns are decided by the first field."""
+    try:
+        for field in fields:
+            float(field)
+    except ValueError:
+        return False
+    return b"_" not in b" ".join(fields)
 
 
 def refuse_empty(table: Table) -> None:

@@ -410,6 +410,74 @@ def test_numbers_in_later_blocks(put, monkeypatch):
         read_scores(path)
 
 
+FIELDS = [
+    "a",
+    "b/1.wav",
+    "-0.5",
+    "1e3",
+    "1",
+    "0",
+    "nan",
+    "x_1",
+    "1_0",
+    "+.5",
+    "1e999",
+    "\u00fc",
+    "",
+]
+ENDS = ["\n", "\n", "\n", "\r\n", "\n\n", " \n", "\n# note\n"]
+
+
+@pytest.mark.parametrize("separator", [" ", "\t", ",", "  "])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_pyarrow_reads_a_table_as_the_tolerant_reader_does(tmp_path, separator, data):
+    pytest.importorskip("pyarrow")
+    width = data.draw(st.integers(2, 4))
+    column = st.lists(st.sampled_from(FIELDS[:12] if separator != "," else FIELDS), min_size=1)
+    columns = [data.draw(st.lists(st.sampled_from(data.draw(column)), min_size=6, max_size=6))]
+    columns += [
+        data.draw(st.lists(st.sampled_from(data.draw(column)), min_size=6, max_size=6))
+        for _ in range(width - 1)
+    ]
+    ends = data.draw(
+        st.lists(
+            st.sampled_from(data.draw(st.sampled_from([ENDS[:1], ENDS]))), min_size=6, max_size=6
+        )
+    )
+    text = "".join(
+        separator.join(row) + end for row, end in zip(zip(*columns, strict=True), ends, strict=True)
+    )
+    path = tmp_path / "table.txt"
+    path.write_text(text, encoding="utf-8", newline="")
+    read = []
+    for quick_from in (0, 1 << 60):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(files, "_QUICK_FROM", quick_from)
+            patch.setattr(files, "_BLOCK", 32)
+            try:
+                table = read_table(path, lambda _: True, lambda _: None, fractions=True)
+            except ValueError as error:
+                read.append(str(error))
+                continue
+            values = [
+                (part.keys, part.codes.tolist(), part.codes.dtype)
+                if isinstance(part, files.Column)
+                else [repr(value) for value in part.tolist()]
+                for part in table.columns
+            ]
+            read.append((values, table.lines.tolist()))
+    assert read[0] == read[1]
+
+
+def test_pyarrow_reads_plain_lines(tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    monkeypatch.setattr(files, "_QUICK_FROM", 0)
+    monkeypatch.setattr(files._Lines, "fields", None)  # the tolerant reader would call it
+    (tmp_path / "t.txt").write_text("1 a \u00fc\n0 a c\n", encoding="utf-8")
+    assert rows(read_trials(tmp_path / "t.txt")) == [("a", "\u00fc", True), ("a", "c", False)]
+
+
 def test_voxceleb1_o():
     path = SHARED / "voxceleb1_o" / "veri_test2_cleaned.txt.gz"
     if not path.exists():
