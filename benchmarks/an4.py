@@ -39,8 +39,8 @@ METRICS = {"eer": eer, "min_dcf": partial(min_dcf, p_target=0.01)}
 
 def run_fold(variant: str, seed: int, fold: int, data: Path, out: Path) -> str:
     """Train one fold and write its embeddings and scores."""
+    from likeness.models.run import load_model
     from modalities.speaker import an4
-    from toolkit.models.checkpoint import load_model
     from toolkit.models.embed import embed
     from toolkit.training import recipe as recipes
     from toolkit.training.train import fit
@@ -103,8 +103,8 @@ def with_as_norm(folder: Path, data: Path) -> list[Path]:
     speakers, a mean unit embedding each (WeSpeaker's way).
     """
     from eval.normalization import as_norm
+    from likeness.models.run import load_model
     from modalities.speaker import an4
-    from toolkit.models.checkpoint import load_model
     from toolkit.models.embed import embed
 
     files = []

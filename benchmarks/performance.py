@@ -39,10 +39,39 @@ SCRIPTS = [
 
 HEAD = """# Performance
 
-Tables are printed by the command of each section, some with more columns; `make bench` runs all
-with their defaults. CPU time, the least of repeated runs (of losses: the median); ours, the peer
-and the bare limit in one run. The ratios are what travels to another machine. What is not in a
-table was not measured.
+This page says what Likeness costs beside other projects, and beside the least that the machine
+needs. It is for people who want to know how long a job takes, and for people who change code that
+has to stay fast.
+
+Each section has the name of a script in `benchmarks/`. Its tables are what that script prints; some
+scripts print more columns. The first line of a section gives the command, the date and the machine.
+`make bench` runs all scripts with their defaults and writes the tables into this page.
+`python benchmarks/performance.py eval_scoring` runs one of them. The docstring of each script says
+what is measured in detail.
+
+- **ours** is Likeness.
+- **peer** is another project that does the same work.
+- **limit** is the least that the work needs, such as one sort of the scores, one matrix product or
+  the bare network.
+
+All three are measured in one run. Times are CPU time, the least of repeated runs; for losses the
+median of the runs counts. Lower times are better, and so are lower ratios of times. Where a table
+counts items a second, higher is better. Take the ratios to another machine, and not the times. What
+is not in a table was not measured.
+
+| section | what it measures |
+|---|---|
+| [eval_retrieval](#eval_retrieval) | retrieval metrics |
+| [eval_scoring](#eval_scoring) | scoring of trials, AS-norm, reading of trial lists |
+| [eval_verification](#eval_verification) | EER, minDCF, TAR, bootstrap intervals, identification |
+| [face](#face) | alignment and augmentation of faces, RecordIO, the tables of IJB-C |
+| [image](#image) | training views, decoding, steps on MNIST, a test of retrieval |
+| [losses](#losses) | every loss, forward and backward |
+| [speaker](#speaker) | embeddings of recordings, the loader, embeddings to EER |
+| [train](#train) | a training step beside the bare network |
+| [use](#use) | torch against ONNX Runtime, and the start of the command line |
+| [use_gallery](#use_gallery) | search in a gallery of a million |
+| [use_serve](#use_serve) | the REST service under load |
 """
 
 

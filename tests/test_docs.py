@@ -37,6 +37,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 RUN = (
     "docs/own_data.md",
     "README.md",
+    "docs/limits.md",
+    "docs/losses.md",
+    "docs/backbones.md",
     "docs/deployment.md",
 )  # in this order: later ones use files of the first
 QUICK = [
