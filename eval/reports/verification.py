@@ -7,11 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from markupsafe import Markup
 
 from eval.formats.files import atomic_path
+from eval.formats.provenance import likeness_version
 from eval.groups import Grouped, blocks, notes
 from eval.paired import Paired
 from eval.paired import notes as paired_notes
@@ -33,6 +35,9 @@ from eval.results import (
     metric_text,
 )
 from eval.types import Embeddings, Scores, Trials
+
+if TYPE_CHECKING:
+    from eval.protocols.side_by_side import Compared
 
 _DASH, _MINUS = "\u2013", "\u2212"
 _EMPTY = Markup("")
@@ -59,6 +64,54 @@ class Evidence:
     media: Media | None = None
     groups: Sequence[Grouped] = ()
     paired: Paired | None = None
+
+
+def write_page(
+    folder: str | Path,
+    compared: Compared,
+    *,
+    command: str,
+    inputs: Mapping[str, str] | None = None,
+    embeddings: Mapping[str, Embeddings] | None = None,
+    media: Media | None = None,
+) -> Path:
+    """Write the page of an evaluation, `index.html`, into a folder.
+
+    Args:
+        folder: where the page is written; it is made if it does not exist.
+        compared: what was measured.
+        command: makes the page again.
+        inputs: file -> its SHA-256.
+        embeddings: system -> the embeddings that were scored. The page then has
+            error-versus-reject, norm grids and a map.
+        media: the recordings or images that the ids name. The page then shows those of the hardest
+            trials and of the norm grids.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        KeyError: items of the trials have no embedding.
+    """
+    page = Path(folder) / "index.html"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    html(
+        page,
+        compared.results,
+        compared.scores,
+        command=command,
+        version=likeness_version(),
+        evidence=Evidence(
+            inputs=inputs or {},
+            trials=compared.trials,
+            embeddings=embeddings or {},
+            labels=compared.subject_of or None,
+            media=media,
+            groups=compared.grouped,
+            paired=compared.paired,
+        ),
+    )
+    return page
 
 
 def html(
