@@ -15,7 +15,14 @@ from eval import results as report
 from eval.formats import embeddings
 from eval.formats.provenance import sha256
 from eval.protocols.identification import IdentificationSettings
-from eval.protocols.ijb import FARS, Switches, identification_1_n, templates, verification_1_1
+from eval.protocols.ijb import (
+    FARS,
+    Switches,
+    identification_1_n,
+    switches_of,
+    templates,
+    verification_1_1,
+)
 from eval.protocols.ijb_files import (
     MetaFiles,
     Side,
@@ -31,12 +38,21 @@ from eval.types import Embeddings, Trials, name_first
 NO_INTERVALS = "Intervals over the subjects of the 1:N lists: --resamples 200."
 
 
+def read_presets(names: Sequence[str] | None, changes: Sequence[str] | None) -> dict[str, Switches]:
+    """The switches of each --preset, by default those of likeness, with the changes of --switch.
+
+    Raises:
+        ValueError: As `eval.protocols.ijb.switches_of`.
+    """
+    return {name: switches_of(name, changes or []) for name in names or ["likeness"]}
+
+
 def evaluate_files(
     features: Sequence[Path],
     root: Path,
     presets: Mapping[str, Switches],
     *,
-    fars: Sequence[float] = FARS,
+    fars: Sequence[float] = (),
     num_resamples: int = 0,
     json_file: Path | None = None,
 ) -> str:
@@ -47,7 +63,7 @@ def evaluate_files(
             faces.
         root: The folder of the pack.
         presets: Name -> switches. The table has a column for each file and preset.
-        fars: False-accept rates, one TAR for each.
+        fars: False-accept rates, one TAR for each; empty stands for those of the protocol.
         num_resamples: Draws of the interval over subjects, whom the 1:N lists name.
         json_file: Results in the schema of docs/protocols.md.
 
@@ -70,7 +86,7 @@ def evaluate_files(
             pooled,
             pairs,
             switches,
-            fars=fars,
+            fars=tuple(fars) or FARS,
             subjects=subjects,
             num_resamples=num_resamples,
         )

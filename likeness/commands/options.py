@@ -30,6 +30,14 @@ def stored(text: str) -> Path:
 
 
 EMBEDDINGS: dict[str, Any] = {"parser": stored, "metavar": "FILE"}
+PRESET = (
+    "With --ijb: whose conventions are used, a name of docs/protocols.md such as insightface, "
+    "adaface or opensphere. It may be given several times (default: likeness)."
+)
+SWITCH = (
+    "With --ijb: change one convention by SWITCH=VALUE, such as keep_norm=false or "
+    "tar_rule=strict. It may be given several times."
+)
 
 
 def is_default(context: typer.Context, name: str) -> bool:
@@ -45,6 +53,19 @@ def refuse_idle(context: typer.Context, names: Sequence[str], other: str, given:
         raise ValueError(
             f"{' and '.join(idle)} without {other} would change nothing; give that too, or leave "
             f"{'it' if len(idle) == 1 else 'them'} out"
+        )
+
+
+def refuse_beside_ijb(context: typer.Context, ijb: Path | None, others: tuple[str, ...]) -> None:
+    """ValueError for options that --ijb leaves without meaning, and for --preset and --switch
+    without it.
+    """
+    refuse_idle(context, ("preset", "switch"), "--ijb", ijb)
+    refused = [f"--{name.replace('_', '-')}" for name in others if not is_default(context, name)]
+    if refused and ijb is not None:
+        raise ValueError(
+            f"{' and '.join(refused)} {'does' if len(refused) == 1 else 'do'} not go with --ijb, "
+            "whose protocol is set by --preset and --switch; leave it out"
         )
 
 

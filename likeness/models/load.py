@@ -52,7 +52,7 @@ from toolkit.backbones.xvector import XVector
 from toolkit.data.pixels import PixelScale
 from toolkit.models import onnx
 from toolkit.models.checkpoint import Loaded
-from toolkit.models.embed import TorchEmbedder
+from toolkit.models.embed import TorchEmbedder, pick_device
 
 Frontend = Literal["wespeaker", "3dspeaker"]
 _MAX_MELS = 1024
@@ -97,6 +97,24 @@ def load(model: str, *, frontend: Frontend = "wespeaker") -> Loaded:
     if Path(model).suffix.lower() == ".onnx":
         return exported.load(Path(model)) or _load_onnx(Path(model), frontend)
     return load_model(Path(model))
+
+
+def load_with_detector(
+    model: str, detector: Path | None = None, *, frontend: Frontend = "wespeaker"
+) -> Loaded:
+    """Load the model that a text names, on a GPU if there is one.
+
+    Args:
+        model: As for `load`.
+        detector: As for `with_detector`; by default that of a pack of InsightFace.
+        frontend: As for `load`.
+
+    Raises:
+        ValueError, ImportError: As `load` and `with_detector`.
+    """
+    loaded = with_detector(load(model, frontend=frontend), detector or find_detector(model))
+    loaded.embedder.to(pick_device())
+    return loaded
 
 
 def in_parts(
