@@ -80,12 +80,7 @@ def extract(
     check_unique(items, "items to embed")  # before the work, not after it
     folder = _folder(out)
     pieces = [items[start : start + piece_items] for start in range(0, len(items), piece_items)]
-    plan: dict[str, str | int] = {
-        "model": model.digest,
-        "items": digest([f"{item.id}\0{item.path}\0{item.span}" for item in items]),
-        "settings": json.dumps(dict(model.settings)),
-        "shard_items": piece_items,  # the name that version 0.1 wrote
-    }
+    plan = _plan(model, items, piece_items)
     distributed.agree(**plan)
     embed = partial(
         embed_where_readable,
@@ -110,6 +105,16 @@ def extract(
             return None
         embedded = in_memory or [_read(_piece_path(folder, i)) for i in range(len(pieces))]
     return _joined(embedded, len(items), model)
+
+
+def _plan(model: Loaded, items: Sequence[Item], piece_items: int) -> dict[str, str | int]:
+    """What an extraction is of, by the names that version 0.1 wrote."""
+    return {
+        "model": model.digest,
+        "items": digest([f"{item.id}\0{item.path}\0{item.span}" for item in items]),
+        "settings": json.dumps(dict(model.settings)),
+        "shard_items": piece_items,
+    }
 
 
 def _embed_pieces(

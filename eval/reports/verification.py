@@ -18,7 +18,7 @@ from eval.groups import Grouped, blocks, notes
 from eval.paired import Paired
 from eval.paired import notes as paired_notes
 from eval.paired import rows as paired_rows
-from eval.reports.blocks import block, folded, joined, prose, table
+from eval.reports.blocks import EMPTY, block, folded, joined, prose, table
 from eval.reports.embeddings import embedding_map, norm_grid, space_3d
 from eval.reports.media import SECONDS, Media
 from eval.reports.page import document
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from eval.protocols.side_by_side import Compared
 
 _DASH, _MINUS = "\u2013", "\u2212"
-_EMPTY = Markup("")
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,10 +164,10 @@ def html(
         "Quality": _quality(scores, seen, media),
         "Embedding map": _maps(seen),
         # After the sections that show images and sound, so that it knows what is missing.
-        "Images and sound": prose(note) if (note := media.note()) else _EMPTY,
+        "Images and sound": prose(note) if (note := media.note()) else EMPTY,
         "Conventions": prose("Each number above depends on these choices.") + _conventions(results),
         "Recompute": block("command", text=command)
-        + (block("inputs", digests=seen.inputs) if seen.inputs else _EMPTY),
+        + (block("inputs", digests=seen.inputs) if seen.inputs else EMPTY),
     }
     about = f"{', '.join(systems)} on {_sizes(results, systems)}. Likeness {version}."
     with atomic_path(path) as temporary:
@@ -227,9 +226,9 @@ def _interval(result: Result) -> str:
 
 def _differences(paired: Paired | None) -> Markup:
     if paired is None:
-        return _EMPTY
+        return EMPTY
     head, *body = paired_rows(paired) or [[]]
-    shown = table(head, body, kind="t") if body else _EMPTY
+    shown = table(head, body, kind="t") if body else EMPTY
     return shown + joined(prose(note, soft=True) for note in paired_notes(paired))
 
 
@@ -253,7 +252,7 @@ def _distributions(results: Sequence[Result], scores: Mapping[str, Scores]) -> M
         for name, of in scores.items()
     }
     if not any(figures.values()):
-        return _EMPTY
+        return EMPTY
     text = prose(
         "The less the two classes overlap, the better they can be told apart; every error lies in "
         "the overlap."
@@ -266,7 +265,7 @@ def _reliability(results: Sequence[Result], scores: Mapping[str, Scores]) -> Mar
     """Of the systems whose scores were evaluated as log-likelihood ratios."""
     stated = {result.system: scores[result.system] for result in results if result.metric == "cllr"}
     if not stated:
-        return _EMPTY
+        return EMPTY
     text = (
         "The scores are log-likelihood ratios: a trial of LLR 2.3 should be ten times likelier "
         "among targets. On the diagonal they are what they say; "
@@ -282,7 +281,7 @@ def _quality(scores: Mapping[str, Scores], seen: Evidence, media: Media) -> Mark
     highest norm of each set of embeddings.
     """
     if not seen.embeddings:
-        return _EMPTY
+        return EMPTY
     measures, meanings = {}, []
     for name, embeddings in seen.embeddings.items():
         measures[name], meaning = trial_quality(seen.trials[name], embeddings)
@@ -308,10 +307,10 @@ def _maps(seen: Evidence) -> Markup:
     columns = []
     for names, used in _distinct(seen):
         heading = ", ".join(names) if len(seen.embeddings) > len(names) else ""
-        space = space_3d(used, seen.labels) if used.matrix.shape[1] == 3 else _EMPTY
+        space = space_3d(used, seen.labels) if used.matrix.shape[1] == 3 else EMPTY
         part = space + embedding_map(used, seen.labels)
         columns.append(block("column", heading=heading, part=part))
-    return block("two", parts=columns) if columns else _EMPTY
+    return block("two", parts=columns) if columns else EMPTY
 
 
 def _distinct(seen: Evidence) -> Iterator[tuple[list[str], Embeddings]]:

@@ -21,6 +21,7 @@ from likeness.commands.options import (
     is_default,
     refuse_beside_ijb,
     refuse_input_as_output,
+    short_names,
 )
 from toolkit.printing import say
 
@@ -278,30 +279,27 @@ def evaluate_files(
         ValueError: As in reading the files and in the metrics.
         KeyError: Items of the trials have no embedding.
     """
-    from eval.formats import trials
     from eval.formats.provenance import sha256
     from eval.formats.subjects import read_mapping
-    from eval.protocols import side_by_side
+    from eval.formats.trials import read_trials
+    from eval.protocols.side_by_side import evaluate_together
     from eval.protocols.verification import VerificationSettings
     from eval.results import write_json
 
-    names = dict(zip(_names(score_files), score_files, strict=True))
+    path_of = dict(zip(short_names(score_files, "score"), score_files, strict=True))
     _check(score_files, reference, page)
-    shown = _Shown.read(page, list(names))
-    labels = trials.read_trials(trial_list) if trial_list else None
+    shown = _Shown.read(page, list(path_of))
+    labels = read_trials(trial_list) if trial_list else None
     subject_of = read_mapping(subject_list) if subject_list else None
     group_of = read_mapping(group_list) if group_list else None
     systems: dict[str, tuple[Trials, Scores]] = {}
-    for name, path in names.items():
-        listed, values = trials.read_scores(path, labels)
-        systems[name] = side_by_side.labelled(
-            str(path), listed, values, unlabelled=_unlabelled(path, trial_list)
-        )
-        shown.check(name, listed)
-    compared = side_by_side.evaluate_together(
+    for name, path in path_of.items():
+        systems[name] = _read_system(path, labels, trial_list)
+        shown.check(name, systems[name][0])
+    compared = evaluate_together(
         systems,
         settings or VerificationSettings(),
-        reference=next((name for name, path in names.items() if path == reference), None),
+        reference=next((name for name, path in path_of.items() if path == reference), None),
         subject_of=subject_of,
         group_of=group_of,
     )
@@ -376,20 +374,24 @@ class _Shown:
             embedded_sides(listed, self.embeddings[system])
 
 
-def _unlabelled(path: Path, trial_list: Path | None) -> str:
-    """What an error says of scores whose trials have no labels."""
+def _read_system(
+    path: Path, labels: Trials | None, trial_list: Path | None
+) -> tuple[Trials, Scores]:
+    """The labelled trials of a score file, and their scores.
+
+    Args:
+        path: The score file.
+        labels: The trials of `trial_list`.
+        trial_list: Where labels are taken from, if they are not in the score file.
+    """
+    from eval.formats.trials import read_scores
+    from eval.protocols.side_by_side import labelled
+
+    trials, values = read_scores(path, labels)
+    unlabelled = f"{path} holds no labels; give the trial list that has them with --trials"
     if trial_list:
-        return (
+        unlabelled = (
             f"neither {path} nor {trial_list} holds labels; give a trial list that has them with "
             "--trials"
         )
-    return f"{path} holds no labels; give the trial list that has them with --trials"
-
-
-def _names(paths: Sequence[Path]) -> list[str]:
-    """A short distinct name for each file."""
-    stems = [Path(path.name.removesuffix(".gz")).stem for path in paths]
-    names = stems if len(set(stems)) == len(paths) else [str(path) for path in paths]
-    if len(set(names)) < len(names):
-        raise ValueError(f"the same score file is given twice: {', '.join(map(str, paths))}")
-    return names
+    return labelled(str(path), trials, values, unlabelled=unlabelled)

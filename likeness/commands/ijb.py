@@ -1,5 +1,5 @@
-"""Feature files and the lists of IJB-B or IJB-C to tables: the whole of `likeness evaluate --ijb`
-(1:1) and `likeness identify --ijb` (1:N).
+"""The work of `likeness evaluate --ijb` (1:1) and `likeness identify --ijb` (1:N): embeddings of
+faces and the lists of IJB-B or IJB-C become tables.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from eval.protocols.ijb_files import (
 )
 from eval.results import Result
 from eval.types import Embeddings, Trials, name_first
+from likeness.commands.options import short_names
 
 NO_INTERVALS = "Intervals over the subjects of the 1:N lists: --resamples 200."
 
@@ -153,10 +154,7 @@ def _pooled(
     """System name, switches and templates of each feature file and preset; one file of features is
     in memory at a time.
     """
-    stems = [path.stem for path in features]
-    names = stems if len(set(stems)) == len(stems) else [str(path) for path in features]
-    if len(set(names)) < len(names):
-        raise ValueError(f"the same feature file is given twice: {name_first(names)}")
+    names = short_names(features, "feature")
     faces = read_faces(files.faces)
     scores = (
         read_detector_scores(files.landmarks, faces)
@@ -171,11 +169,9 @@ def _pooled(
         ]
         del rows
         for preset, switches, pooled in made:
-            yield (
-                (name if len(presets) == 1 else preset if len(names) == 1 else f"{name}, {preset}"),
-                switches,
-                pooled,
-            )
+            # Only what differs between the systems stands in their names.
+            parts = [name] * (len(names) > 1 or len(presets) == 1) + [preset] * (len(presets) > 1)
+            yield ", ".join(parts), switches, pooled
 
 
 def _read(files: MetaFiles, presets: Mapping[str, Switches]) -> list[Path]:

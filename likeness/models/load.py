@@ -302,14 +302,6 @@ class OnnxNetwork(nn.Module):
         return torch.cat(rows).to(features.device)
 
 
-def _session(path: Path) -> Any:
-    """Open an .onnx file in ONNX Runtime.
-
-    It is bounded, one file, without custom operators, and on CUDA where that is available.
-    """
-    return onnx.open_session(path)
-
-
 def _try_out(session: Any, path: Path, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """Return what a network gives for one random input of this shape: (1, dim) or (1, 1, dim)."""
     probe = torch.zeros(shape).normal_(generator=torch.Generator().manual_seed(0)).numpy()
@@ -330,7 +322,7 @@ def _try_out(session: Any, path: Path, shape: tuple[int, ...]) -> np.ndarray[Any
 def _load_insightface(source: str) -> Loaded:
     pack = insightface.find(source)
     path, (size, mean, std) = pack.recognition, pack.pixels
-    session = _session(path)
+    session = onnx.open_session(path)
     value = session.get_inputs()[0]
     takes_bytes = value.type == "tensor(uint8)" and pack.stated and (mean, std) == (0.0, 1.0)
     if value.type != "tensor(float)" and not takes_bytes:
@@ -347,7 +339,7 @@ def _load_insightface(source: str) -> Loaded:
 
 
 def _load_onnx(path: Path, frontend: Frontend) -> Loaded:
-    session, summed = _session(path), sha256(path)
+    session, summed = onnx.open_session(path), sha256(path)
     probe: tuple[int, ...]
     front: nn.Module
     inputs, outputs = session.get_inputs(), session.get_outputs()
