@@ -207,7 +207,7 @@ class Evaluation:
         if isinstance(embeddings, Embeddings):
             embeddings = dict.fromkeys(self._systems, embeddings)
         return write_page(
-            folder,
+            Path(folder),
             self.compared,
             command="likeness.evaluate(...) in Python",
             embeddings=embeddings,

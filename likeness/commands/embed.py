@@ -224,7 +224,7 @@ def embed_files(
         distributed.end()
         return
     embedded, bad = extracted
-    _name(bad)
+    _print_unreadable(bad)
     if bad and not skips_bad:
         extract.finish(out)
         raise ValueError(
@@ -268,7 +268,7 @@ def _loaded(
     return extract.with_flip(loaded, reading.flip), items
 
 
-def _name(bad: list[Bad]) -> None:
+def _print_unreadable(bad: list[Bad]) -> None:
     """Print the items that cannot be read, the first of many."""
     for item in bad[:_NUM_NAMED]:
         say(one_line(f"skipped {item.id}: {item.reason}"), error=True)
