@@ -13,14 +13,13 @@ import numpy as np
 
 from eval.bootstrap import Ends
 from eval.formats import embeddings as stored
-from eval.formats.provenance import likeness_version
 from eval.formats.subjects import read_mapping
 from eval.formats.trials import read_scores, read_trials
 from eval.protocols.identification import IdentificationSettings, Identified
 from eval.protocols.identification import identify as identify_values
 from eval.protocols.retrieval import RetrievalSettings, Retrieved
 from eval.protocols.retrieval import retrieve as retrieve_values
-from eval.protocols.side_by_side import Compared, evaluate_together
+from eval.protocols.side_by_side import Compared, evaluate_together, labelled
 from eval.protocols.verification import Evaluated, VerificationSettings
 from eval.results import Result, write_json
 from eval.scoring import Scored, Scoring
@@ -202,29 +201,18 @@ class Evaluation:
         Returns:
             The path of the page.
         """
-        from eval.reports import verification
         from eval.reports.media import media_of
+        from eval.reports.verification import write_page
 
-        page = Path(folder) / "index.html"
-        page.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(embeddings, Embeddings):
             embeddings = dict.fromkeys(self._systems, embeddings)
-        verification.html(
-            page,
-            self.results,
-            self.compared.scores,
+        return write_page(
+            Path(folder),
+            self.compared,
             command="likeness.evaluate(...) in Python",
-            version=likeness_version(),
-            evidence=verification.Evidence(
-                trials=self.compared.trials,
-                embeddings=embeddings or {},
-                labels=self.compared.subject_of or None,
-                media=None if media is None else media_of(Path(media)),
-                groups=self.compared.grouped,
-                paired=self.compared.paired,
-            ),
+            embeddings=embeddings,
+            media=None if media is None else media_of(Path(media)),
         )
-        return page
 
 
 def evaluate(
@@ -408,14 +396,5 @@ def _labelled(name: str, system: File | Scored, labels: Trials | None) -> tuple[
         trials, values = _with_labels(system.trials, labels), system.values
     else:
         trials, values = read_scores(Path(system), labels)
-    if trials.target is None:
-        raise ValueError(
-            f"{name}: its trials have no labels; give a trial list that has them as `trials`"
-        )
-    if trials.target.all() or not trials.target.any():
-        kind = "target" if trials.target.all() else "nontarget"
-        raise ValueError(
-            f"{name}: all {len(trials)} trials are {kind} trials; at least one of each kind is "
-            "needed"
-        )
-    return trials, Scores(values, trials.target)
+    remedy = "give a trial list that has them as `trials`"
+    return labelled(name, trials, values, unlabelled=f"{name}: its trials have no labels; {remedy}")

@@ -50,7 +50,7 @@ from likeness.models import insightface as backends_insightface
 from likeness.models import onnx as exported_models
 from likeness.models import speechbrain as backends_speechbrain
 from likeness.models.run import load_model
-from likeness.prepare import fetch
+from likeness.prepare import archives
 from modalities.face import folders as face_folders
 from modalities.face import ijb, pairs, pickled, recordio, recordio_writer
 from modalities.image import cars, cifar, cub, lists, mnist, omniglot, sop
@@ -810,7 +810,7 @@ def unpack(path: Path) -> None:
     _start_watching()
     _writes_into[:] = [into.parent.resolve() / into.name]
     try:
-        fetch.unpack(path.name, [path], into)
+        archives.unpack(path.name, [path], into)
     except ValueError:
         assert not into.exists()
         raise

@@ -88,6 +88,8 @@ ALLOWED = {
         "download": "FILE.part is renamed when all is there",
         "_attempt": "half a tag fits no file of the server, which then sends it anew",
         "_receive": "FILE.part, which the next download goes on with",
+    },
+    "likeness/prepare/archives.py": {
         "_put": "all is unpacked in a hidden folder, which is renamed when it is whole",
     },
     "toolkit/gallery/lance.py": {"LanceGallery.__init__": _TABLE},

@@ -17,8 +17,8 @@ from eval.scoring import Scored, Scoring, calibrate, score
 from eval.sides import QUALITY
 from eval.similarity import matrix
 from eval.types import Embeddings, Trials
-from likeness.commands import on_files
 from likeness.commands.score import read_scoring
+from likeness.commands.score import score as score_command
 
 NUM, DIM = 12, 4
 RNG = np.random.default_rng(3)
@@ -37,7 +37,7 @@ PLDA = Plda(np.zeros(DIM), np.eye(DIM), np.zeros(DIM), np.eye(DIM), np.ones(DIM)
 
 def test_every_field_has_its_option_of_the_command_line() -> None:
     """A new option is a field of Scoring and a parameter of the command, of the same name."""
-    parameters = inspect.signature(on_files.score).parameters
+    parameters = inspect.signature(score_command).parameters
     assert [field.name for field in fields(Scoring) if field.name not in parameters] == []
     not_a_field = {"context", "trials", "embeddings", "out", "probe_embeddings", "enrolment"}
     assert set(parameters) - {field.name for field in fields(Scoring)} == not_a_field | {

@@ -49,12 +49,12 @@ RECIPE = Recipe(
     items=folders.items,
     read=images.read,
 )
-# The shards of a real extraction are thousands of faces long; these have ten, and the process is
+# The pieces of a real extraction are thousands of faces long; these have ten, and the process is
 # killed before it writes the third.
 KILLED = """
 import os, signal, sys
 from likeness import cli, extract
-extract.extract.__kwdefaults__["shard_items"] = 10
+extract.extract.__kwdefaults__["piece_items"] = 10
 write, calls = extract._write, []
 def write_twice(*arguments):
     calls.append(0)
@@ -228,13 +228,13 @@ def test_a_killed_extraction_goes_on(
     before = {one.name: one.stat().st_mtime_ns for one in tmp_path.glob("ijbc.npz.shards/0*.npz")}
     assert len(before) == 2
     assert extract.extract.__kwdefaults__ is not None
-    monkeypatch.setitem(extract.extract.__kwdefaults__, "shard_items", 10)
-    with pytest.raises(SystemExit):  # other features than those of the shards
+    monkeypatch.setitem(extract.extract.__kwdefaults__, "piece_items", 10)
+    with pytest.raises(SystemExit):  # other features than those of the pieces
         main([*command[:-4], "--flip", "sum", *command[-2:]])
     assert "settings differ" in capfd.readouterr().err
     likeness(*command)
     told = capfd.readouterr()
-    assert f"2 of {-(-len(small.names) // 10)} shards are there" in told.out + told.err
+    assert f"2 of {-(-len(small.names) // 10)} pieces are there" in told.out + told.err
     whole, again = files.read(features), files.read(out)
     assert (again.ids, dict(again.meta)) == (whole.ids, dict(whole.meta))
     np.testing.assert_allclose(

@@ -17,7 +17,7 @@ import pytest
 
 from eval.types import Embeddings
 from likeness.models import speechbrain
-from likeness.prepare.fetch import unpack
+from likeness.prepare.archives import unpack
 from toolkit.gallery.exact import ExactGallery
 from toolkit.gallery.store import FILE
 from toolkit.models import onnx as onnx_models

@@ -21,7 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from likeness.cli import main
-from likeness.prepare.fetch import _Joined, differs, download, unpack
+from likeness.prepare.archives import _Joined, unpack
+from likeness.prepare.fetch import differs, download
 from likeness.prepare.prepare import prepare
 from likeness.prepare.sources import DATASETS, named
 from tests.disk_calls import come_in_order, recorded

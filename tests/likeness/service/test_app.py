@@ -519,7 +519,7 @@ def test_the_server_closes_connections_on_which_nothing_comes(
     """
     import uvicorn
 
-    from likeness.service.app import serve
+    from likeness.service.app import Address, serve
     from likeness.service.limits import Limits
 
     real, answers, threads = uvicorn.Server.run, list[bytes](), torch.get_num_threads()
@@ -542,7 +542,7 @@ def test_the_server_closes_connections_on_which_nothing_comes(
     try:
         serve(
             load.load(str(model)),
-            port=0,
+            address=Address(port=0),
             token=TOKEN,
             limits=Limits(head_seconds=0.1),
             say=lambda _: None,

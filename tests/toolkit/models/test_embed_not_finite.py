@@ -118,9 +118,9 @@ def loaded(reading: Any) -> checkpoint.Loaded:
     return checkpoint.Loaded(NETWORK, reading, "speaker", "cosine", "digest", 0)
 
 
-def test_long_lists_judge_by_all_of_their_shards(tmp_path: Path) -> None:
-    """The item that overflows is alone in its shard, of which it is all."""
-    made = extract.extract(loaded(read), items("acdeb"), tmp_path / "out.npz", shard_items=4)
+def test_long_lists_judge_by_all_of_their_pieces(tmp_path: Path) -> None:
+    """The item that overflows is alone in its piece, of which it is all."""
+    made = extract.extract(loaded(read), items("acdeb"), tmp_path / "out.npz", piece_items=4)
     assert made is not None
     assert made[0].ids == ("a", "c", "d", "e")
     assert [one.id for one in made[1]] == ["b"]
@@ -130,7 +130,7 @@ def test_long_lists_judge_by_all_of_their_shards(tmp_path: Path) -> None:
             loaded(lambda item: read(Item("b" if int(item.id) % 2 == 0 else "a", Path()))),
             many,
             tmp_path / "more.npz",
-            shard_items=4,
+            piece_items=4,
         )
 
 

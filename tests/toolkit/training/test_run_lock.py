@@ -265,18 +265,18 @@ def test_all_who_write_many_files_into_a_folder_have_the_lock(voices: Path, tmp_
         partial(
             prepare.prepare, Dataset("none", "", "", "", "speaker", holds=()), tmp_path / "data"
         ),
-        partial(extract.extract, model, items, tmp_path / "out.npz", shard_items=3),
+        partial(extract.extract, model, items, tmp_path / "out.npz", piece_items=3),
     ]
-    shards = tmp_path / "out.npz.shards"
-    with only_writer(busy), only_writer(tmp_path / "data" / "downloads"), only_writer(shards):
+    pieces = tmp_path / "out.npz.shards"
+    with only_writer(busy), only_writer(tmp_path / "data" / "downloads"), only_writer(pieces):
         before = files(tmp_path)
         for writer in writers:
             with pytest.raises(Busy):
                 writer()
         extract.finish(tmp_path / "out.npz")  # what another extraction works on stays
         assert files(tmp_path) == before
-    found = extract.extract(model, items, tmp_path / "out.npz", shard_items=3)
+    found = extract.extract(model, items, tmp_path / "out.npz", piece_items=3)
     assert found is not None
     assert len(found[0].ids) == 6
     extract.finish(tmp_path / "out.npz")
-    assert not shards.exists()
+    assert not pieces.exists()
