@@ -1,10 +1,10 @@
 """Generated pages are up to date; the commands of README.md and docs/*.md run, or at least name
 recipes, settings and options that exist.
 
-Blocks marked `sh` and `python` in README.md, docs/own_data.md and docs/deployment.md are run as
-they stand, in one folder of small synthetic voices, faces and images; `likeness train` gets four
-steps of small batches and one thread besides. Commands in all other blocks are parsed by the
-command line itself, without being run.
+Blocks marked `sh` and `python` in README.md, docs/own_data.md, docs/deployment.md and
+docs/protocols.md are run as they stand, in one folder of small synthetic voices, faces and images;
+`likeness train` gets four steps of small batches and one thread besides. Commands in all other
+blocks are parsed by the command line itself, without being run.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ RUN = (
     "docs/losses.md",
     "docs/backbones.md",
     "docs/deployment.md",
+    "docs/protocols.md",
 )  # in this order: later ones use files of the first
 QUICK = [
     "schedule.steps=4",
@@ -80,6 +81,7 @@ BLOCKS = [one for page in PAGES for one in blocks(page)]
 RUNNABLE = [
     one for name in RUN for one in BLOCKS if one.page == name and one.kind in ("sh", "python")
 ]
+NARROW = [*(ROOT / page for page in RUN), ROOT / "CONTRIBUTING.md", ROOT / "docs" / "limits.md"]
 SHOWN = [
     (one, line)
     for one in BLOCKS
@@ -319,6 +321,12 @@ def test_measuring_again_keeps_what_was_written_by_hand() -> None:
     assert (
         sum(line.startswith("FaissGallery") for line in page.splitlines()) == 1
     )  # a remark that begins with "`" would be lost
+
+
+@pytest.mark.parametrize("page", NARROW, ids=lambda page: page.name)
+def test_lines_have_at_most_100_columns_but_for_tables_of_data(page: Path) -> None:
+    wide = [line for line in page.read_text(encoding="utf-8").splitlines() if len(line) > 100]
+    assert [line for line in wide if not line.startswith("| ")] == []
 
 
 def test_the_readme_is_short() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -368,7 +369,8 @@ def test_the_documented_commands_run_and_the_documented_presets_are_the_code_s(
         .partition("\n## ")[0]
     )
     monkeypatch.chdir(tmp_path)
-    commands = [line.split()[1:] for line in section.splitlines() if line.startswith("likeness ")]
+    joined = re.sub(r"\\\n\s*", "", section)  # of commands that go on in the next line
+    commands = [line.split()[1:] for line in joined.splitlines() if line.startswith("likeness ")]
     assert [one[0] for one in commands] == ["embed", "evaluate", "identify"]
     for command in commands:
         likeness(*[{"MODEL": model, "IJBC": small.root, "8": 0}.get(one, one) for one in command])

@@ -159,6 +159,8 @@ def test_what_cannot_be_packed_is_counted_and_named(tmp_path: Path) -> None:
     ]
     with pytest.raises(ValueError, match=r"4 of 5 items .*'.*b.json'.*suffix"):
         shards.write(bad, tmp_path / "out")
+    with pytest.raises(ValueError, match=r"1 of 1 items .*empty\.wav.* 0 bytes"):
+        shards.write(bad[3:4], tmp_path / "out")
     with pytest.raises(ValueError, match=r"1 of 1 items .*label"):
         shards.write([Item("a\nb", tmp_path / "a.wav", "x")], tmp_path / "out")
     for wrong in ({"name": "../x"}, {"shard_bytes": 0}):
