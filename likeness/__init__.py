@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from likeness.embeddings import Embeddings, read_embeddings
     from likeness.evaluation import Evaluation, evaluate, identify, retrieve, score
     from likeness.model import Model, load, train
-    from likeness.verify import Verification
+    from likeness.verification import Verification
     from toolkit.data.batch import Item
     from toolkit.gallery.open import open_gallery
 
@@ -78,7 +78,7 @@ _HOMES = {
     "Scores": "eval.types",
     "Scoring": "eval.scoring",
     "Trials": "eval.types",
-    "Verification": "likeness.verify",
+    "Verification": "likeness.verification",
     "VerificationSettings": "eval.protocols.verification",
     "evaluate": "likeness.evaluation",
     "identify": "likeness.evaluation",
@@ -91,6 +91,7 @@ _HOMES = {
     "train": "likeness.model",
 }
 _MODULES = ("backbones", "losses", "metrics")
+_METHODS = ("embed", "export", "verify")  # of a Model; people look for them here
 
 
 def __getattr__(name: str) -> Any:
@@ -103,6 +104,10 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"likeness.{name}")
     elif name in _HOMES:
         value = getattr(importlib.import_module(_HOMES[name]), name)
+    elif name in _METHODS:
+        raise AttributeError(
+            f"likeness has no {name!r}, because a model does it: likeness.load(MODEL).{name}(...)"
+        )
     else:
         raise AttributeError(f"likeness has no {name!r}; it has {', '.join(__all__)}")
     globals()[name] = value

@@ -12,7 +12,7 @@ from eval.types import name_first
 from likeness.embeddings import Embeddings
 
 if TYPE_CHECKING:
-    from likeness.verify import Verification
+    from likeness.verification import Verification
     from toolkit.models.checkpoint import Loaded
     from toolkit.models.export import Parity
     from toolkit.training.recipe import Recipe
@@ -162,7 +162,7 @@ class Model:
             (1.0, True)
         """
         from likeness.inputs import items_of
-        from likeness.verify import verify
+        from likeness.verification import verify
 
         with items_of(
             {"first": first, "second": second}, modality=self.modality, rate_hz=rate_hz
@@ -243,7 +243,7 @@ def load(
         raise FileNotFoundError(f"{detector}: there is no such detector file; correct the path")
 
     from likeness.models import load as loading
-    from likeness.verify import find_calibration
+    from likeness.verification import find_calibration
     from toolkit.models.embed import pick_device
 
     if not isinstance(calibration, Calibration):

@@ -253,16 +253,16 @@ def verify(
 
     # These are slow to import, so that what is missing has to be reported before.
     from eval.formats.files import atomic_path
-    from likeness import verify
+    from likeness import verification
     from likeness.models import load
     from toolkit.models.embed import pick_device
 
-    fitted = verify.find_calibration(model, calibration)
+    fitted = verification.find_calibration(model, calibration)
     loaded = load.with_detector(
         load.load(model, frontend=frontend), detector or load.find_detector(model)
     )
     loaded.embedder.to(pick_device())
-    found = verify.verify(loaded, first, second, threshold=threshold, calibration=fitted)
+    found = verification.verify(loaded, first, second, threshold=threshold, calibration=fitted)
     if json_file:
         with atomic_path(json_file) as partial_path:
             document = {
@@ -419,7 +419,7 @@ def serve(
     from likeness.models import load
     from likeness.service import app as serving
     from likeness.service.limits import Limits
-    from likeness.verify import find_calibration
+    from likeness.verification import find_calibration
     from toolkit.models.embed import pick_device
 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")

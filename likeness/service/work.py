@@ -19,7 +19,7 @@ from typing import Any
 
 from eval.calibration import Calibration
 from eval.types import Embeddings
-from likeness import verify as verification
+from likeness import verification
 from likeness.service.limits import Limits
 from toolkit.data.batch import Item
 from toolkit.data.images import SUFFIXES, check_size

@@ -13,7 +13,7 @@ from eval.calibration import Calibration
 from eval.formats import embeddings
 from likeness.cli import main
 from likeness.models import load
-from likeness.verify import Verification, find_calibration, verify
+from likeness.verification import Verification, find_calibration, verify
 from modalities.speaker import folders
 from toolkit.data.batch import Item
 from toolkit.models.embed import embed

@@ -25,7 +25,7 @@ from eval.formats.provenance import sha256
 from likeness.cli import main
 from likeness.models import insightface as insight
 from likeness.models import load
-from likeness.verify import verify
+from likeness.verification import verify
 from modalities.face import align, images
 from toolkit.data.batch import Item
 from toolkit.data.images import encode, to_floats
