@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from eval.types import name_first
+from likeness.signatures import suffix_of
 from toolkit.data.batch import MAX_SPAN, Item, check_unique, read_items
 
 TABLES = (".csv", ".tsv")
 _MAX_TABLE = 2**30  # bytes of a CSV file
 _MAX_CHANNELS = 32  # of a recording that is handed in as an array
-_SNIFFED = 64  # bytes at the start of a file that tell its format
 
 
 @contextmanager
@@ -255,7 +255,7 @@ class _Maker:
             )
         suffix = Path(str(getattr(file, "name", ""))).suffix.lower()
         if suffix not in self.suffixes:
-            suffix = _sniffed(content[:_SNIFFED]) or self.suffixes[0]
+            suffix = suffix_of(content) or self.suffixes[0]
         path = self._new_file(suffix)
         path.write_bytes(content)
         return path
@@ -351,28 +351,3 @@ def _full_scale(wave: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtyp
 
 def _is_empty(value: Any) -> bool:
     return value is None or (isinstance(value, float) and value != value)
-
-
-def _sniffed(start: bytes) -> str:
-    """The ending that fits the first bytes of a file; "" if they are of no known format."""
-    for signature, suffix in (
-        (b"fLaC", ".flac"),
-        (b"ID3", ".mp3"),
-        (b"\xff\xfb", ".mp3"),
-        (b"NIST_1A", ".sph"),
-        (b"FORM", ".aiff"),
-        (b"\x89PNG", ".png"),
-        (b"\xff\xd8", ".jpg"),
-        (b"BM", ".bmp"),
-        (b"II*\x00", ".tif"),
-        (b"MM\x00*", ".tif"),
-    ):
-        if start.startswith(signature):
-            return suffix
-    if start.startswith(b"OggS"):
-        return ".opus" if b"OpusHead" in start else ".ogg"
-    if start.startswith(b"RIFF"):
-        return ".webp" if start[8:12] == b"WEBP" else ".wav"
-    if start[4:8] == b"ftyp":
-        return ".m4a"
-    return ""
