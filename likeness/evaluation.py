@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -22,11 +21,12 @@ from eval.protocols.retrieval import RetrievalSettings, Retrieved
 from eval.protocols.retrieval import retrieve as retrieve_values
 from eval.protocols.side_by_side import Compared, evaluate_together
 from eval.protocols.verification import Evaluated, VerificationSettings
-from eval.results import Result, write_json
+from eval.results import Result, as_html, write_json
 from eval.scoring import Scored, Scoring
 from eval.scoring import score as score_values
 from eval.templates import read_enrolment
 from eval.types import Embeddings, Scores, Trials
+from likeness.frames import data_frame
 
 File = str | PathLike[str]
 Names = File | Mapping[str, str]
@@ -99,7 +99,7 @@ class Evaluation:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return f"<pre>{html.escape(str(self))}</pre>"
+        return as_html(self)
 
     @property
     def results(self) -> Sequence[Result]:
@@ -159,13 +159,7 @@ class Evaluation:
         Raises:
             ImportError: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError:
-            raise ImportError(
-                "to_frame() needs pandas, which is not installed: pip install pandas"
-            ) from None
-        return pandas.DataFrame(
+        return data_frame(
             [
                 {
                     "system": result.system,

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from eval.calibration import Calibration, by_side, load_calibration, log_measure
+from eval.results import as_html
 from eval.scoring import Scoring
 from eval.similarity import pairs
 from toolkit.data.batch import Item
@@ -44,7 +45,7 @@ class Verification(NamedTuple):
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return f"<pre>{self.text()}</pre>"
+        return as_html(self)
 
     def text(self) -> str:
         """What it says, in lines."""

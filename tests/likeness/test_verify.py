@@ -135,6 +135,12 @@ def test_from_the_command_line(
     assert "none" in Verification(0.5, "cosine", (1.0, 2.0)).text()
 
 
+def test_a_notebook_shows_text_and_no_markup() -> None:
+    shown = Verification(0.5, "<b>", (1.0, 2.0))._repr_html_()
+    assert shown.startswith("<pre>score ")
+    assert "&lt;b&gt;" in shown
+
+
 def test_a_calibration_of_score_fits_verify(
     run: Path, voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
