@@ -7,8 +7,8 @@ The server runs in a process of its own as `likeness serve` starts it, with its 
 except the rate (all clients share one address); clients are threads of this process, which share
 the cores with it. Every request uploads two recordings of 3 s (WAV, 96 kB each). Models are
 untrained, which costs the same: `tiny` (a ResNet of 2 channels: what the server itself costs) and
-`resnet34` (32 channels, 6.6 M parameters, 80 bands). Limit: likeness.verification in a process of its
-own that reads the same two files, one thread, times the number of workers. Errors are answers
+`resnet34` (32 channels, 6.6 M parameters, 80 bands). Limit: likeness.verification in a process of
+its own that reads the same two files, one thread, times the number of workers. Errors are answers
 other than 200, and connections that broke.
 """
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.types import name_first
+from likeness.missing import refuse_missing_files
 from likeness.signatures import suffix_of
 from toolkit.data.batch import MAX_SPAN, Item, check_unique, read_items
 
@@ -63,31 +63,9 @@ def items_of(
         if not items:
             raise ValueError("there is nothing to embed; give at least one file or array")
         check_unique(items, "inputs")
-        refuse_missing_files(items, allow_some=isinstance(inputs, str | os.PathLike))
+        paths = [item.path for item in items]
+        refuse_missing_files(paths, allow_some=isinstance(inputs, str | os.PathLike))
         yield items
-
-
-def refuse_missing_files(items: Sequence[Item], *, allow_some: bool = False) -> None:
-    """Refuse items whose files do not exist.
-
-    Args:
-        items: what is going to be read.
-        allow_some: refuse only if all are missing, as where a list is read from a wrong folder.
-
-    Raises:
-        FileNotFoundError: files are missing; all are counted and the first are named.
-    """
-    missing: list[str] = []
-    for item in items:
-        if not item.path.exists():
-            missing.append(str(item.path))
-        elif allow_some:
-            return
-    if missing:
-        raise FileNotFoundError(
-            f"{len(missing)} of {len(items)} files do not exist ({name_first(missing)}); "
-            "correct the paths, or the folder that they start from"
-        )
 
 
 def suffixes_of(modality: str) -> tuple[str, ...]:

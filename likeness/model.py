@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from eval.calibration import Calibration, load_calibration
 from eval.types import name_first
 from likeness.embeddings import Embeddings
+from likeness.missing import refuse_missing_model
 
 if TYPE_CHECKING:
     from likeness.verification import Verification
@@ -234,11 +235,7 @@ def load(
         ('speaker', 8, 'cosine')
     """
     name = str(model)
-    if ":" not in name and not Path(name).exists():
-        raise FileNotFoundError(
-            f"{name}: there is no such model; give the folder of a run, a .safetensors or .onnx "
-            "file, speechbrain:SOURCE, wespeaker:FILE.pt or insightface:PATH"
-        )
+    refuse_missing_model(name)
     if detector is not None and not Path(detector).is_file():
         raise FileNotFoundError(f"{detector}: there is no such detector file; correct the path")
 

@@ -13,10 +13,9 @@ from likeness.commands.options import (
     EXISTING,
     PACK,
     placed,
-    refuse_absent_files,
-    refuse_absent_model,
     refuse_input_as_output,
 )
+from likeness.missing import refuse_missing_files, refuse_missing_model
 from toolkit.printing import one_line, say
 
 app = typer.Typer()
@@ -140,11 +139,10 @@ def embed(
             "--detector finds faces in photographs, and --ijb aligns them by its own landmarks; "
             "leave one out"
         )
-    refuse_absent_model(model)
+    refuse_missing_model(model)
 
     # These are slow to import, so that what can be refused without them is refused before.
     from likeness import extract
-    from likeness.inputs import refuse_missing_files
     from likeness.models import load
     from toolkit.data.batch import read_items
     from toolkit.models.embed import pick_device
@@ -153,7 +151,7 @@ def embed(
     listed = [] if items is None else read_items(items, root)
     if listed:
         embeddings.check_ids(out, [item.id for item in listed])
-        refuse_missing_files(listed, allow_some=bad_items == "skip")
+        refuse_missing_files([item.path for item in listed], allow_some=bad_items == "skip")
     loaded = load.in_parts(
         load.load(model, frontend=frontend),
         crops=crops,
@@ -248,8 +246,8 @@ def verify(
     import json
 
     refuse_input_as_output(context, "json_file")
-    refuse_absent_files(first, second)
-    refuse_absent_model(model)
+    refuse_missing_files([first, second])
+    refuse_missing_model(model)
 
     # These are slow to import, so that what is missing has to be reported before.
     from eval.formats.files import atomic_path
@@ -310,7 +308,7 @@ def export(
     from likeness.models import load
     from toolkit.models import export as exporting
 
-    refuse_absent_model(model)
+    refuse_missing_model(model)
     height, cross, width = size.lower().partition("x")
     if size and not (
         cross and height.isdecimal() and width.isdecimal() and int(height) and int(width)

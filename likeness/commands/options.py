@@ -48,32 +48,6 @@ def refuse_idle(context: typer.Context, names: Sequence[str], other: str, given:
         )
 
 
-def refuse_absent_files(*paths: Path) -> None:
-    """Refuse files that do not exist; cheap enough to ask before a network is loaded.
-
-    Raises:
-        ValueError: names the files that do not exist.
-    """
-    absent = [str(path) for path in paths if not path.is_file()]
-    if absent:
-        raise ValueError(
-            f"{len(absent)} of {len(paths)} files do not exist: {' and '.join(absent)}"
-        )
-
-
-def refuse_absent_model(model: str) -> None:
-    """Refuse a MODEL that is a path to nothing; cheap enough to ask before torch is imported.
-
-    Raises:
-        ValueError: there is no such file or folder.
-    """
-    if ":" not in model and not Path(model).exists():
-        raise ValueError(
-            f"model {model!r} does not exist; give the folder of a run, a .safetensors or .onnx "
-            "file, speechbrain:SOURCE, wespeaker:FILE.pt or insightface:PATH"
-        )
-
-
 def refuse_input_as_output(context: typer.Context, output: str) -> None:
     """ValueError where the file that the option `output` names is one of the files that the command
     reads, which it would replace.

@@ -24,6 +24,7 @@ import toolkit.losses
 from eval.formats.trials import write_trials
 from likeness.cli import _whole_command, main
 from likeness.inputs import items_of
+from likeness.missing import refuse_missing_files, refuse_missing_model
 from modalities.face import images
 from modalities.speaker import audio, folders
 from modalities.speaker.features import KaldiFbank
@@ -489,3 +490,24 @@ def test_thresholds_are_those_of_the_table(world: Path) -> None:
     result = likeness.evaluate(world / "scores.txt", settings)
     (row,) = (row for row in result.results if row.metric.startswith("min_dcf"))
     assert result.threshold(p_target=0.1) == pytest.approx(row.threshold)
+
+
+def test_missing_files_and_models_are_refused_without_numpy(tmp_path: Path) -> None:
+    """One module refuses them for Python and the command line, before anything slow is imported."""
+    code = (
+        "import sys; from pathlib import Path; from likeness import missing; "
+        "print(sorted({'torch', 'numpy', 'typer'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    there = tmp_path / "a.wav"
+    there.touch()
+    missing = [there, tmp_path / "b.wav", tmp_path]
+    refuse_missing_files(missing, allow_some=True)
+    with pytest.raises(FileNotFoundError, match=r"2 of 3 .* folders"):
+        refuse_missing_files(missing)
+    with pytest.raises(FileNotFoundError, match="2 of 2"):
+        refuse_missing_files(missing[1:], allow_some=True)
+    with pytest.raises(FileNotFoundError, match=r"'b\.wav'"):
+        refuse_missing_model("b.wav")
+    refuse_missing_model("speechbrain:somewhere")
