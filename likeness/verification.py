@@ -5,6 +5,7 @@ function.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,21 +15,42 @@ from eval.calibration import Calibration, by_side, load_calibration, log_measure
 from eval.results import as_html
 from eval.scoring import Scoring
 from eval.similarity import pairs
+from eval.types import Embeddings
+from likeness.missing import refuse_missing_files
 from toolkit.data.batch import Item
 from toolkit.models.checkpoint import Loaded
 from toolkit.models.embed import embed
 
 CALIBRATION = "calibration.json"  # beside a run's checkpoints: taken where no other is named
+_QUALITY = ("log_norm_low", "log_norm_high")  # the quality measures that two files alone give
 
 
 class Verification(NamedTuple):
-    """score: by `similarity`, higher = more similar. norms: of the two raw embeddings, a measure of
-    their inputs' quality where the loss made it one.
+    """What a comparison of two recordings or images gave. Print it to read it.
 
-    llr: natural log-likelihood ratio, and probability: that the two are of one subject where a
-    share `prior` of trials is; None without a calibration.
-    threshold: the score from which on they are accepted; None if the decision is by probability >=
-    .5, or none is taken (same is None).
+    Attributes:
+        score: By `similarity`. A higher score is more similar.
+        similarity: How the embeddings were compared, such as "cosine".
+        norms: Of the two raw embeddings. They measure the quality of their inputs where the loss
+            gave norms this meaning.
+        llr: The natural log-likelihood ratio; None without a calibration.
+        prior: The share of pairs of one subject that `probability` takes for granted; None without
+            a calibration.
+        probability: That both are of one subject; None without a calibration.
+        threshold: The score from which on both are taken for one subject. None where the
+            probability decides, or nothing does.
+        same: The decision: whether both are taken for one subject. None where there is neither a
+            threshold nor a calibration.
+
+    Example:
+        >>> import likeness
+        >>> result = likeness.load("runs/voices").verify("a.wav", "a.wav", threshold=0.9)
+        >>> result.same, round(result.score, 3), result.probability
+        (True, 1.0, None)
+        >>> print(result)  # doctest: +ELLIPSIS
+        score        1.0000 (cosine)
+        norms        ...
+        decision     the same subject (score at least 0.9)
     """
 
     score: float
@@ -88,38 +110,83 @@ def verify(
 ) -> Verification:
     """Embed two files and score them with the model's similarity.
 
-    With a threshold the decision is score >= threshold; else with a calibration probability >= .5
-    at the calibration's prior; else none is taken. ValueError names the files that the model's
-    modality cannot read, a threshold that is no number, and a calibration of another system or with
-    quality measures other than log_norm.
+    Args:
+        model: What embeds them.
+        first: A recording or an image.
+        second: The other one.
+        threshold: Both are taken for one subject if score >= threshold. Without it a calibration
+            decides, by probability >= 0.5 at its prior.
+        calibration: Turns the score into a probability.
+
+    Returns:
+        The score, and what follows from the threshold and the calibration.
+
+    Raises:
+        FileNotFoundError: A file does not exist.
+        ValueError: The model cannot read a file, the threshold is no finite number, or `misfit` has
+            a reason against the calibration.
     """
     if threshold is not None and not math.isfinite(threshold):
         raise ValueError(f"threshold {threshold}: must be a finite number")
-    system = Scoring().system(model.meta)
-    if calibration is not None and calibration.system and calibration.system != system:
-        raise ValueError(
-            f"the calibration was fitted for [{calibration.system}], but these scores are "
-            f"[{system}]; fit one for this system"
-        )
-    if calibration is not None and calibration.names not in ((), ("log_norm_low", "log_norm_high")):
-        raise ValueError(
-            f"the calibration needs {', '.join(calibration.names)}; two files alone give "
-            "log_norm_low and log_norm_high: fit one with these or none"
-        )
+    if calibration is not None and (reason := misfit(model, calibration)):
+        raise ValueError(reason)
     items = [
         side._replace(id=name) if isinstance(side, Item) else Item(name, side)
         for name, side in (("first", first), ("second", second))
     ]
-    absent = [str(item.path) for item in items if not item.path.is_file()]
-    if absent:
-        raise ValueError(f"{len(absent)} of 2 files do not exist: {' and '.join(absent)}")
+    refuse_missing_files([item.path for item in items])
+    embeddings = _embed(model, items)
+    score = float(
+        pairs(embeddings.matrix[:1], embeddings.matrix[1:], [0], [0], model.similarity)[0]
+    )
+    norms = (float(embeddings.norms[0]), float(embeddings.norms[1]))
+    result = Verification(score, model.similarity, norms, threshold=threshold)
+    if calibration is not None:
+        result = _calibrated(result, calibration)
+    if threshold is not None:
+        return result._replace(same=score >= threshold)
+    if result.probability is not None:
+        return result._replace(same=result.probability >= 0.5)
+    return result
+
+
+def misfit(model: Loaded, calibration: Calibration) -> str:
+    """Say why a calibration does not serve the scores of a model; "" if it does.
+
+    It was fitted on scores of another system, or it needs quality measures that two files alone do
+    not give.
+    """
+    system = Scoring().system(model.meta)
+    if calibration.system and calibration.system != system:
+        return (
+            f"the calibration was fitted for [{calibration.system}], but these scores are "
+            f"[{system}]; fit one for this system"
+        )
+    if calibration.names not in ((), _QUALITY):
+        return (
+            f"the calibration needs {', '.join(calibration.names)}; two files alone give "
+            f"{' and '.join(_QUALITY)}: fit one with these or none"
+        )
+    return ""
+
+
+def find_calibration(model: str, path: Path | None) -> Calibration | None:
+    """Read the calibration in `path`, else that of the run directory MODEL; None without either."""
+    if path:
+        return load_calibration(path)
+    beside = Path(model) / CALIBRATION
+    return load_calibration(beside) if beside.is_file() else None
+
+
+def _embed(model: Loaded, items: Sequence[Item]) -> Embeddings:
+    """Embed both items; the error says which of them the model cannot read."""
     remedy = (
         "; with --detector SCRFD.onnx photographs are aligned"
         if model.modality == "face" and "faces" not in model.settings
         else ""
     )
     try:
-        found, bad = embed(model.embedder, items, model.read, batch_size=2)
+        embeddings, bad = embed(model.embedder, items, model.read, batch_size=2)
     except ValueError as error:
         raise ValueError(f"with this {model.modality} model, {error}{remedy}") from None
     if bad:
@@ -127,34 +194,16 @@ def verify(
             f"with this {model.modality} model, 1 of 2 items cannot be read: "
             f"{bad[0].reason}{remedy}"
         )
-    score = float(pairs(found.matrix[:1], found.matrix[1:], [0], [0], model.similarity)[0])
-    norms = (float(found.norms[0]), float(found.norms[1]))
-    llr = prior = probability = None
-    if calibration is not None:
-        quality = (
-            by_side(
-                log_measure("the norm", norms[:1]), log_measure("the norm", norms[1:]), [0], [0]
-            )
-            if calibration.names
-            else None
-        )
-        llr, prior = float(calibration.apply([score], quality)[0]), calibration.p_target
-        probability = float(
-            1 / (1 + np.exp(-np.clip(llr + math.log(prior / (1 - prior)), -700, 700)))
-        )
-    same = (
-        score >= threshold
-        if threshold is not None
-        else probability >= 0.5
-        if probability is not None
-        else None
-    )
-    return Verification(score, model.similarity, norms, llr, prior, probability, threshold, same)
+    return embeddings
 
 
-def find_calibration(model: str, given: Path | None) -> Calibration | None:
-    """The calibration that was named, else that of the run directory MODEL, else none."""
-    beside = Path(model) / CALIBRATION
-    return (
-        load_calibration(given) if given else load_calibration(beside) if beside.is_file() else None
-    )
+def _calibrated(result: Verification, calibration: Calibration) -> Verification:
+    """The result with its log-likelihood ratio and its probability."""
+    quality = None
+    if calibration.names:
+        norms = log_measure("the norm", result.norms)
+        quality = by_side(norms[:1], norms[1:], [0], [0])
+    llr, prior = float(calibration.apply([result.score], quality)[0]), calibration.p_target
+    log_odds = np.clip(llr + math.log(prior / (1 - prior)), -700, 700)
+    probability = float(1 / (1 + np.exp(-log_odds)))
+    return result._replace(llr=llr, prior=prior, probability=probability)
