@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,11 +28,28 @@ class Model:
     Attributes:
         loaded: the network and what its checkpoint says of it.
         calibration: what turns scores into probabilities, or None.
+        calibration_is_named: whether somebody chose the calibration. One that was only found beside
+            the model is left out, with a warning, where it does not fit and a threshold decides.
+
+    Example:
+        >>> import likeness
+        >>> model = likeness.load("runs/voices")
+        >>> model.modality, model.dim, model.similarity, model.norm_is_quality
+        ('speaker', 8, 'cosine', False)
+        >>> model.embed("voices").matrix.shape
+        (8, 8)
     """
 
-    def __init__(self, loaded: Loaded, calibration: Calibration | None = None):
+    def __init__(
+        self,
+        loaded: Loaded,
+        calibration: Calibration | None = None,
+        *,
+        calibration_is_named: bool = True,
+    ):
         self.loaded = loaded
         self.calibration = calibration
+        self.calibration_is_named = calibration_is_named
 
     @property
     def modality(self) -> str:
@@ -163,8 +181,16 @@ class Model:
             (1.0, True)
         """
         from likeness.inputs import items_of
-        from likeness.verification import verify
+        from likeness.verification import unless_misfit, verify
 
+        calibration = self.calibration
+        if not self.calibration_is_named:
+            calibration = unless_misfit(
+                self.loaded,
+                calibration,
+                threshold=threshold,
+                warn=partial(warnings.warn, stacklevel=4),
+            )
         with items_of(
             {"first": first, "second": second}, modality=self.modality, rate_hz=rate_hz
         ) as items:
@@ -173,7 +199,7 @@ class Model:
                 items[0],
                 items[1],
                 threshold=threshold,
-                calibration=self.calibration,
+                calibration=calibration,
             )
 
     def export(self, path: str | Path, *, size: tuple[int, int] | None = None) -> Parity:
@@ -204,7 +230,7 @@ def load(
     model: str | Path,
     *,
     detector: str | Path | None = None,
-    calibration: str | Path | Calibration | None = None,
+    calibration: str | Path | Calibration | Literal[False] | None = None,
     frontend: Literal["wespeaker", "3dspeaker"] = "wespeaker",
     device: str | None = None,
 ) -> Model:
@@ -215,8 +241,9 @@ def load(
             "speechbrain:SOURCE", "wespeaker:FILE.pt" or "insightface:PATH".
         detector: for faces, an SCRFD .onnx file with landmarks. Inputs are then photographs, not
             aligned crops. The folder of an InsightFace pack brings its own.
-        calibration: a file of `likeness score --calibrate`, or such a calibration. By default that
-            of the run's folder is taken, if there is one.
+        calibration: what `likeness.calibrate` gives, or a file of it, which `likeness score
+            --calibrate` writes too. By default that of the run's folder is taken, if there is one.
+            False takes none.
         frontend: the filterbanks that an .onnx or wespeaker: network was trained with.
         device: where the network runs; by default a GPU, if there is one.
 
@@ -243,14 +270,16 @@ def load(
     from likeness.verification import find_calibration
     from toolkit.models.embed import pick_device
 
-    if not isinstance(calibration, Calibration):
-        calibration = (
-            find_calibration(name, None) if calibration is None else load_calibration(calibration)
-        )
+    if calibration is None:
+        fitted = find_calibration(name, None)
+    elif calibration is False or isinstance(calibration, Calibration):
+        fitted = calibration or None
+    else:
+        fitted = load_calibration(calibration)
     finder = Path(detector) if detector is not None else loading.find_detector(name)
     loaded = loading.with_detector(loading.load(name, frontend=frontend), finder)
     loaded.embedder.to(device or pick_device())
-    return Model(loaded, calibration)
+    return Model(loaded, fitted, calibration_is_named=calibration is not None)
 
 
 def train(

@@ -5,7 +5,7 @@ function.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -176,6 +176,30 @@ def find_calibration(model: str, path: Path | None) -> Calibration | None:
         return load_calibration(path)
     beside = Path(model) / CALIBRATION
     return load_calibration(beside) if beside.is_file() else None
+
+
+def unless_misfit(
+    model: Loaded,
+    calibration: Calibration | None,
+    *,
+    threshold: float | None,
+    warn: Callable[[str], object],
+) -> Calibration | None:
+    """Leave a calibration out that nobody named, if it does not fit and a threshold decides.
+
+    Args:
+        model: What embeds the files.
+        calibration: What `find_calibration` found beside the model.
+        threshold: What decides. Without one the misfit is left for `verify` to refuse.
+        warn: Gets the reason as a sentence, if the calibration is left out.
+
+    Returns:
+        The calibration, or None.
+    """
+    if calibration is None or threshold is None or not (reason := misfit(model, calibration)):
+        return calibration
+    warn(f"{CALIBRATION} beside the model is left out, and the threshold decides alone: {reason}")
+    return None
 
 
 def _embed(model: Loaded, items: Sequence[Item]) -> Embeddings:

@@ -260,6 +260,8 @@ def verify(
         load.load(model, frontend=frontend), detector or load.find_detector(model)
     )
     loaded.embedder.to(pick_device())
+    if calibration is None:
+        fitted = verification.unless_misfit(loaded, fitted, threshold=threshold, warn=_warn)
     found = verification.verify(loaded, first, second, threshold=threshold, calibration=fitted)
     if json_file:
         with atomic_path(json_file) as partial_path:
@@ -417,7 +419,7 @@ def serve(
     from likeness.models import load
     from likeness.service import app as serving
     from likeness.service.limits import Limits
-    from likeness.verification import find_calibration
+    from likeness.verification import find_calibration, unless_misfit
     from toolkit.models.embed import pick_device
 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
@@ -426,6 +428,8 @@ def serve(
         load.load(model, frontend=frontend), detector or load.find_detector(model)
     )
     loaded.embedder.to(pick_device())
+    if calibration is None:
+        fitted = unless_misfit(loaded, fitted, threshold=threshold, warn=_warn)
     serving.serve(
         loaded,
         gallery=gallery,
@@ -442,3 +446,7 @@ def serve(
         ),
         say=say,
     )
+
+
+def _warn(sentence: str) -> None:
+    say(one_line(f"warning: {sentence}"), error=True)
