@@ -229,7 +229,7 @@ class Model:
 def load(
     model: str | Path,
     *,
-    detector: str | Path | None = None,
+    detector: str | Path | Literal[False] | None = None,
     calibration: str | Path | Calibration | Literal[False] | None = None,
     frontend: Literal["wespeaker", "3dspeaker"] = "wespeaker",
     device: str | None = None,
@@ -239,8 +239,9 @@ def load(
     Args:
         model: the folder of a run, a .safetensors checkpoint, an .onnx file,
             "speechbrain:SOURCE", "wespeaker:FILE.pt" or "insightface:PATH".
-        detector: for faces, an SCRFD .onnx file with landmarks. Inputs are then photographs, not
-            aligned crops. The folder of an InsightFace pack brings its own.
+        detector: for faces, an SCRFD .onnx file with landmarks. Inputs are then photographs, in
+            which the face is found and aligned. By default the detector of insightface:FOLDER is
+            taken, and other models read aligned crops. False takes aligned crops always.
         calibration: what `likeness.calibrate` gives, or a file of it, which `likeness score
             --calibrate` writes too. By default that of the run's folder is taken, if there is one.
             False takes none.
@@ -263,7 +264,7 @@ def load(
     """
     name = str(model)
     refuse_missing_model(name)
-    if detector is not None and not Path(detector).is_file():
+    if detector and not Path(detector).is_file():
         raise FileNotFoundError(f"{detector}: there is no such detector file; correct the path")
 
     from likeness.models import load as loading
@@ -276,8 +277,9 @@ def load(
         fitted = calibration or None
     else:
         fitted = load_calibration(calibration)
-    finder = Path(detector) if detector is not None else loading.find_detector(name)
-    loaded = loading.with_detector(loading.load(name, frontend=frontend), finder)
+    loaded = loading.load_to_embed(
+        name, detector=Path(detector) if detector else detector, frontend=frontend
+    )
     loaded.embedder.to(device or pick_device())
     return Model(loaded, fitted, calibration_is_named=calibration is not None)
 

@@ -84,8 +84,8 @@ def embed(
         Path | None,
         typer.Option(
             help="For faces: an SCRFD .onnx file with landmarks. The items are then photographs, "
-            "not "
-            "aligned crops.",
+            "not aligned crops. By default the detector of insightface:FOLDER is taken; for aligned "
+            "crops name the recognition file of the pack, insightface:FOLDER/FILE.onnx.",
             **EXISTING,
         ),
     ] = None,
@@ -152,14 +152,15 @@ def embed(
     if listed:
         embeddings.check_ids(out, [item.id for item in listed])
         refuse_missing_files([item.path for item in listed], allow_some=bad_items == "skip")
+    # The faces of IJB are aligned by its landmarks, not by a detector.
+    found_by: Path | Literal[False] | None = detector if ijb is None else False
     loaded = load.in_parts(
-        load.load(model, frontend=frontend),
+        load.load_to_embed(model, detector=found_by, frontend=frontend),
         crops=crops,
         crop_seconds=crop_seconds,
         chunk_seconds=chunk_seconds,
         only_speech=only_speech,
     )
-    loaded = load.with_detector(loaded, detector)
     if ijb is not None:
         loaded, listed = extract.ijb_pack(loaded, ijb)
         embeddings.check_ids(out, [item.id for item in listed])
@@ -215,7 +216,8 @@ def verify(
         typer.Option(
             help="For faces: an SCRFD .onnx file with landmarks. A and B are then photographs, of "
             "which the largest face near the centre is aligned. By default the detector of "
-            "insightface:FOLDER is taken; without one, A and B are aligned crops.",
+            "insightface:FOLDER is taken; without one, as with insightface:FILE.onnx, A and B are "
+            "aligned crops.",
             **EXISTING,
         ),
     ] = None,
@@ -256,9 +258,7 @@ def verify(
     from toolkit.models.embed import pick_device
 
     fitted = verification.find_calibration(model, calibration)
-    loaded = load.with_detector(
-        load.load(model, frontend=frontend), detector or load.find_detector(model)
-    )
+    loaded = load.load_to_embed(model, detector=detector, frontend=frontend)
     loaded.embedder.to(pick_device())
     if calibration is None:
         fitted = verification.unless_misfit(loaded, fitted, threshold=threshold, warn=_warn)
@@ -424,9 +424,7 @@ def serve(
 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
     fitted = find_calibration(model, calibration)
-    loaded = load.with_detector(
-        load.load(model, frontend=frontend), detector or load.find_detector(model)
-    )
+    loaded = load.load_to_embed(model, detector=detector, frontend=frontend)
     loaded.embedder.to(pick_device())
     if calibration is None:
         fitted = unless_misfit(loaded, fitted, threshold=threshold, warn=_warn)

@@ -67,7 +67,7 @@ _KALDI: dict[str, dict[str, Any]] = {
 def load(model: str, *, frontend: Frontend = "wespeaker") -> Loaded:
     """Load the model that a text names, with its reading, modality, similarity and digest.
 
-    A face model reads aligned crops; `with_detector` makes it read photographs.
+    A face model reads aligned crops; `load_to_embed` and `with_detector` make it read photographs.
 
     Args:
         model: One of the forms at the top of this file.
@@ -97,6 +97,32 @@ def load(model: str, *, frontend: Frontend = "wespeaker") -> Loaded:
     if Path(model).suffix.lower() == ".onnx":
         return exported.load(Path(model)) or _load_onnx(Path(model), frontend)
     return load_model(Path(model))
+
+
+def load_to_embed(
+    model: str,
+    *,
+    detector: Path | Literal[False] | None = None,
+    frontend: Frontend = "wespeaker",
+) -> Loaded:
+    """Load the model that a text names, reading what people have: recordings, images, photographs.
+
+    `insightface:FOLDER` takes photographs, in which the detector of the pack finds the face. Every
+    other face model takes aligned crops, unless a detector is named.
+
+    Args:
+        model: One of the forms at the top of this file.
+        detector: An SCRFD .onnx file. None takes that of the pack; False takes none.
+        frontend: As for `load`.
+
+    Raises:
+        ValueError: As `load` and `with_detector`.
+        ImportError: As `load`.
+    """
+    loaded = load(model, frontend=frontend)
+    if detector is False:
+        return loaded
+    return with_detector(loaded, find_detector(model) if detector is None else detector)
 
 
 def in_parts(
