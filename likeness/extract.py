@@ -155,12 +155,12 @@ def with_flip(model: Loaded, flip: Flip) -> Loaded:
     says how ("flip"). ValueError: speech, unknown flip.
     """
     if flip not in get_args(Flip):
-        raise ValueError(f"--flip {flip!r}: choose one of {', '.join(get_args(Flip))}")
+        raise ValueError(f"flip {flip!r}: choose one of {', '.join(get_args(Flip))}")
     if flip == "none":
         return model
     if model.modality == "speaker":
         raise ValueError(
-            f"--flip {flip} is for images; this is a model of modality {model.modality!r}: leave "
+            f"flip {flip!r} is for images; this is a model of modality {model.modality!r}: leave "
             "it out"
         )
     one = model.embedder

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from eval.calibration import Calibration, load_calibration
 from eval.types import name_first
@@ -16,8 +16,31 @@ from likeness.missing import refuse_missing_model
 if TYPE_CHECKING:
     from likeness.verification import Verification
     from toolkit.models.checkpoint import Loaded
+    from toolkit.models.embed import Flip
     from toolkit.models.export import Parity
     from toolkit.training.recipe import Recipe
+
+
+class Reading(TypedDict, total=False):
+    """How `Model.embed` reads its inputs: the options of `likeness embed` of the same names.
+
+    Attributes:
+        flip: For images: how the embedding is joined with that of the mirror image. "none" (the
+            default), "sum", "mean", or "concat", which keeps both.
+        crops: For speech: the mean over so many evenly spaced crops; 0 (the default) takes the
+            whole recording.
+        crop_seconds: The length of a crop, by default 4 s.
+        chunk_seconds: For speech: the longest chunk, such as 60 for recordings of hours. The
+            embedding is the mean of the chunks. 0 (the default) takes the recording whole.
+        only_speech: For speech: leave out pauses, which are found by their energy. By default they
+            stay.
+    """
+
+    flip: Flip
+    crops: int
+    crop_seconds: float
+    chunk_seconds: float
+    only_speech: bool
 
 
 class Model:
@@ -92,6 +115,7 @@ class Model:
         batch_size: int = 16,
         workers: int = 0,
         progress: bool = False,
+        **reading: Unpack[Reading],
     ) -> Embeddings:
         """Embed recordings or images.
 
@@ -106,13 +130,16 @@ class Model:
             batch_size: how many inputs pass through the network at once; it changes no embedding.
             workers: processes that read files beside this one.
             progress: whether to show a progress bar.
+            reading: flip="none", crops=0, crop_seconds=4.0, chunk_seconds=0.0, only_speech=False,
+                as in `likeness embed`; see `Reading`. The embeddings' meta states what differs.
 
         Returns:
             Raw embeddings (N, D) with their ids, in the order of the inputs. The norms are kept.
 
         Raises:
             FileNotFoundError: a file, a folder or a list does not exist.
-            ValueError: nothing can be read, or inputs are of a kind that is not known.
+            ValueError: nothing can be read, inputs are of a kind that is not known, or this model
+                cannot read as it is asked to.
 
         Example:
             >>> import numpy as np, likeness
@@ -125,11 +152,17 @@ class Model:
         from likeness.inputs import items_of
         from toolkit.models.embed import embed_where_readable
 
+        if batch_size < 1 or workers < 0:
+            raise ValueError(
+                f"batch_size {batch_size}, workers {workers}: a batch of at least 1 and at least 0 "
+                "processes are allowed"
+            )
+        loaded = _reading(self.loaded, **reading) if reading else self.loaded
         with items_of(inputs, modality=self.modality, rate_hz=rate_hz, root=root) as items:
             embeddings, bad = embed_where_readable(
-                self.loaded.embedder,
+                loaded.embedder,
                 items,
-                self.loaded.read,
+                loaded.read,
                 batch_size=batch_size,
                 workers=workers,
                 progress=progress,
@@ -145,7 +178,7 @@ class Model:
                 f"({name_first(item.id for item in bad)}); the first: {bad[0].reason}",
                 stacklevel=2,
             )
-        return Embeddings(embeddings.ids, embeddings.matrix, self.loaded.meta)
+        return Embeddings(embeddings.ids, embeddings.matrix, loaded.meta)
 
     def verify(
         self,
@@ -224,6 +257,29 @@ class Model:
         """Move the network to a device such as "cpu" or "cuda"; gives the model itself."""
         self.loaded.embedder.to(device)
         return self
+
+
+def _reading(
+    model: Loaded,
+    *,
+    flip: Flip = "none",
+    crops: int = 0,
+    crop_seconds: float = 4.0,
+    chunk_seconds: float = 0.0,
+    only_speech: bool = False,
+) -> Loaded:
+    """The model reading as `Reading` says."""
+    from likeness.extract import with_flip
+    from likeness.models.load import in_parts
+
+    in_pieces = in_parts(
+        model,
+        crops=crops,
+        crop_seconds=crop_seconds,
+        chunk_seconds=chunk_seconds,
+        only_speech=only_speech,
+    )
+    return with_flip(in_pieces, flip)
 
 
 def load(

@@ -84,8 +84,8 @@ def embed(
         Path | None,
         typer.Option(
             help="For faces: an SCRFD .onnx file with landmarks. The items are then photographs, "
-            "not aligned crops. By default the detector of insightface:FOLDER is taken; for aligned "
-            "crops name the recognition file of the pack, insightface:FOLDER/FILE.onnx.",
+            "not aligned crops. By default the detector of insightface:FOLDER is taken; for "
+            "aligned crops name the recognition file, insightface:FOLDER/FILE.onnx.",
             **EXISTING,
         ),
     ] = None,

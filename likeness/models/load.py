@@ -153,7 +153,7 @@ def in_parts(
         return model
     if model.modality != "speaker":
         raise ValueError(
-            "crops, chunks and --only-speech are for speech; this is a model of modality "
+            "crops, chunks and only_speech are for speech; this is a model of modality "
             f"{model.modality!r}: leave them out"
         )
     if crops and chunk_seconds:

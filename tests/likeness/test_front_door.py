@@ -511,3 +511,55 @@ def test_missing_files_and_models_are_refused_without_numpy(tmp_path: Path) -> N
     with pytest.raises(FileNotFoundError, match=r"'b\.wav'"):
         refuse_missing_model("b.wav")
     refuse_missing_model("speechbrain:somewhere")
+
+
+def test_embed_reads_as_the_command_does(
+    run: Path, model: likeness.Model, faces: likeness.Model, voices: Path, tmp_path: Path
+) -> None:
+    def by_command(*options: str) -> likeness.Embeddings:
+        files = ["--items", str(tmp_path / "list.txt"), "--root", str(voices)]
+        with pytest.raises(SystemExit) as stopped:
+            main(["embed", "--model", str(run), *files, *options, "--out", str(tmp_path / "e.npz")])
+        assert not stopped.value.code
+        return likeness.read_embeddings(tmp_path / "e.npz")
+
+    names = [path.relative_to(voices).as_posix() for path in sorted(voices.rglob("*.flac"))[:2]]
+    (tmp_path / "list.txt").write_text("".join(f"{name}\n" for name in names))
+    plain = model.embed(tmp_path / "list.txt", root=voices)
+    for options, reading in (
+        ("--crops 3 --crop-seconds 0.3", {"crops": 3, "crop_seconds": 0.3}),
+        ("--chunk-seconds 1 --only-speech", {"chunk_seconds": 1.0, "only_speech": True}),
+    ):
+        embeddings = model.embed(tmp_path / "list.txt", root=voices, **reading)
+        same(embeddings, by_command(*options.split()))
+        assert dict(embeddings.meta) == dict(likeness.read_embeddings(tmp_path / "e.npz").meta)
+        assert embeddings.meta != plain.meta
+    pixels = np.random.default_rng(0).integers(0, 255, (28, 28, 3), dtype=np.uint8)
+    both = faces.embed([pixels, pixels[:, ::-1]], flip="concat")
+    assert both.matrix.shape == (2, 8)
+    np.testing.assert_allclose(both.matrix[0, :4], both.matrix[1, 4:], atol=1e-5)
+    assert both.meta["flip"] == "concat"
+    assert faces.embed(pixels).matrix.shape == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("reading", "error", "word"),
+    [
+        ({"flip": "sum"}, ValueError, "flip"),
+        ({"flip": "up"}, ValueError, "choose"),
+        ({"crops": 2, "chunk_seconds": 5.0}, ValueError, "exclude"),
+        ({"chunk_seconds": 0.3}, ValueError, "at least 1 s"),
+        ({"batch_size": 0}, ValueError, "batch_size 0"),
+        ({"mirror": True}, TypeError, "mirror"),
+    ],
+)
+def test_what_embed_cannot_read(
+    model: likeness.Model, reading: dict, error: type[Exception], word: str
+) -> None:
+    with pytest.raises(error, match=word):
+        model.embed(np.ones(16000, np.float32), rate_hz=16000, **reading)
+
+
+def test_faces_have_neither_crops_nor_chunks(faces: likeness.Model) -> None:
+    with pytest.raises(ValueError, match="for speech"):
+        faces.embed(np.zeros((28, 28, 3), np.uint8), only_speech=True)
