@@ -15,6 +15,7 @@ from eval.protocols.side_by_side import Compared, evaluate_together
 from eval.protocols.verification import VerificationSettings
 from eval.reports import media as media_blocks
 from eval.types import Embeddings, Scores, Trials
+from likeness.files import names_of_files
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def evaluate_files(
         KeyError: Items of the trials have no embedding.
     """
     settings = settings or VerificationSettings()
-    names = dict(zip(_names(score_files), score_files, strict=True))
+    names = dict(zip(names_of_files(score_files), score_files, strict=True))
     _check(score_files, reference, page)
     shown = _Shown.read(page, list(names))
     labels = trials.read_trials(trial_list) if trial_list else None
@@ -207,12 +208,3 @@ def _write_page(
             paired=compared.paired,
         ),
     )
-
-
-def _names(paths: Sequence[Path]) -> list[str]:
-    """A short distinct name for each file."""
-    stems = [Path(path.name.removesuffix(".gz")).stem for path in paths]
-    names = stems if len(set(stems)) == len(paths) else [str(path) for path in paths]
-    if len(set(names)) < len(names):
-        raise ValueError(f"the same score file is given twice: {', '.join(map(str, paths))}")
-    return names

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import inspect
 import io
+import json
 import pkgutil
 import subprocess
 import sys
@@ -466,10 +468,147 @@ def test_a_file_of_another_kind_is_named(model: likeness.Model, tmp_path: Path) 
         model.embed(tmp_path / "face.jpg")
 
 
-@pytest.mark.parametrize("scores", [{}, ["a.txt"], likeness.Scores(np.ones(1), np.ones(1, bool))])
-def test_what_cannot_be_evaluated(scores: object) -> None:
-    with pytest.raises(ValueError, match="scores"):
+@pytest.mark.parametrize(
+    ("scores", "error", "word"),
+    [
+        ({}, ValueError, "no scores"),
+        ([], ValueError, "no scores"),
+        (["a.txt"], FileNotFoundError, "a.txt"),
+        ("a.txt", FileNotFoundError, "a.txt"),
+        (["a.txt", "a.txt"], ValueError, "twice"),
+        ([0.1, 0.2], ValueError, "float"),
+        (np.ones(3), ValueError, "Scores"),
+        (3, ValueError, "int"),
+        ({"a": np.ones(3)}, ValueError, "ndarray"),
+        (likeness.Scores(np.ones(1), np.ones(1, bool)), ValueError, "target"),
+        (likeness.Scores(np.ones(1), np.zeros(1, bool)), ValueError, "nontarget"),
+    ],
+)
+def test_what_cannot_be_evaluated(scores: object, error: type[Exception], word: str) -> None:
+    with pytest.raises(error, match=word):
         likeness.evaluate(scores)  # type: ignore[arg-type]
+
+
+def test_scores_without_ids_are_evaluated_over_trials(world: Path) -> None:
+    scored = likeness.score(world / "trials.txt", world / "voices.npz")
+    with_ids, bare = likeness.evaluate(scored), likeness.evaluate(scored.scores)
+    assert bare.eer == with_ids.eer
+    assert bare.threshold(far=0.2) == with_ids.threshold(far=0.2)
+    result = bare.results[0]
+    assert result.counts["subjects"] is None
+    assert "over trials" in str(result.conventions["interval"])
+    assert "no ids" in str(result.conventions["subjects_from"])
+    assert "<table" in bare.report(world / "bare").read_text(encoding="utf-8")
+    both = likeness.evaluate({"a": scored.scores, "b": scored.scores})
+    assert both["a"].eer == both["b"].eer == bare.eer
+    for mixed, more in (
+        ({"a": scored.scores, "b": scored}, {}),
+        (scored.scores, {"subjects": {"a": "b"}}),
+        (scored.scores, {"trials": world / "trials.txt"}),
+    ):
+        with pytest.raises(ValueError, match="ids"):
+            likeness.evaluate(mixed, **more)
+
+
+def test_a_sequence_is_named_as_the_command_names_it(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = likeness.VerificationSettings(num_resamples=0)
+    Path("again").mkdir()
+    for name in ("scores.txt", "dot.txt"):
+        content = (world / name).read_bytes()
+        Path(name).write_bytes(content)
+        Path("again", f"{name}.gz").write_bytes(gzip.compress(content))
+    for files, names in (
+        (["scores.txt", "again/dot.txt.gz"], ["scores", "dot"]),
+        (["dot.txt", "again/dot.txt.gz"], ["dot.txt", "again/dot.txt.gz"]),
+    ):
+        result = likeness.evaluate(files, settings)
+        with pytest.raises(SystemExit):
+            main(["evaluate", *files, "--resamples", "0", "--json", "results.json"])
+        document = json.loads(Path("results.json").read_text())
+        by_command = [row["system"] for row in document["results"]]
+        assert list(dict.fromkeys(by_command)) == list(result.compared.scores) == names
+    embeddings = likeness.read_embeddings(world / "voices.npz")
+    cosine = likeness.score(world / "trials.txt", embeddings)
+    dot = likeness.score(world / "trials.txt", embeddings, likeness.Scoring(similarity="dot"))
+    both = likeness.evaluate((cosine, Path("dot.txt"), dot), settings)
+    assert list(both.compared.scores) == [cosine.system, "dot", dot.system]
+    with pytest.raises(ValueError, match="mapping"):
+        likeness.evaluate([cosine, cosine], settings)
+
+
+def test_scores_are_saved_as_the_command_writes_them(world: Path, tmp_path: Path) -> None:
+    scored = likeness.score(world / "trials.txt", world / "voices.npz")
+    assert isinstance(scored, likeness.Scored)
+    scored.save(str(tmp_path / "scores.txt"))
+    assert (tmp_path / "scores.txt").read_bytes() == (world / "scores.txt").read_bytes()
+    settings = likeness.VerificationSettings(num_resamples=0)
+    result = likeness.evaluate(tmp_path / "scores.txt", settings)
+    assert result.eer == likeness.evaluate(scored, settings).eer
+
+
+def test_a_calibration_of_values_is_that_of_the_command(
+    world: Path, run: Path, voices: Path, tmp_path: Path
+) -> None:
+    likeness_command(
+        *("score", "--trials", "trials.txt", "--calibrate", "--quality", "log_norm"),
+        folder=world,
+        out=str(tmp_path / "by_command.json"),
+    )
+    fitted = likeness.calibrate(world / "trials.txt", world / "voices.npz", quality=["log_norm"])
+    assert isinstance(fitted, likeness.Calibration)
+    assert fitted == likeness.load_calibration(tmp_path / "by_command.json")
+    assert fitted == likeness.calibrate(
+        likeness.read_trials(world / "trials.txt"),
+        likeness.read_embeddings(world / "voices.npz"),
+        quality="log_norm",
+    )
+    fitted.save(tmp_path / "fitted.json")
+    trials = likeness.read_trials(world / "trials.txt")
+    first, second = trials.enrol_ids[trials.enrol[0]], trials.probe_ids[trials.probe[0]]
+    files = [voices / first, voices / second]
+    scoring = likeness.Scoring(calibration=fitted)
+    llr = likeness.score(trials, world / "voices.npz", scoring).values[0]
+    for calibration in (fitted, str(tmp_path / "fitted.json")):
+        result = likeness.load(run, calibration=calibration).verify(*files)
+        assert result.llr == pytest.approx(llr, abs=1e-4)
+    with pytest.raises(ValueError, match="already"):
+        likeness.calibrate(trials, world / "voices.npz", scoring)
+
+
+@pytest.mark.parametrize(
+    ("name", "reader"),
+    [
+        ("cohort", "read_embeddings"),
+        ("subtract_mean", "read_embeddings"),
+        ("plda", "load_plda"),
+        ("calibration", "load_calibration"),
+        ("cohort_subjects", "read_mapping"),
+        ("durations", "read_durations"),
+    ],
+)
+def test_scoring_takes_values_and_says_how_files_are_read(name: str, reader: str) -> None:
+    for file in ("file.npz", Path("file.npz")):
+        with pytest.raises(ValueError, match=f"{name} is of type .*{reader}"):
+            likeness.Scoring(**{name: file})  # type: ignore[arg-type]
+    assert callable(getattr(likeness, reader))
+
+
+@pytest.mark.parametrize("measure", ["score", "calibrate"])
+def test_what_cannot_be_scored(world: Path, measure: str) -> None:
+    trials, embeddings = world / "trials.txt", world / "voices.npz"
+    function = getattr(likeness, measure)
+    for arguments, error, word in (
+        (("nowhere.txt", embeddings), FileNotFoundError, "nowhere"),
+        ((trials, "nowhere.npz"), FileNotFoundError, "nowhere"),
+        (([("a", "b")], embeddings), ValueError, "Trials"),
+        ((trials, np.ones((2, 3))), ValueError, "ndarray"),
+        ((trials, embeddings, "dot"), ValueError, "Scoring"),
+    ):
+        with pytest.raises(error, match=word):
+            function(*arguments)
 
 
 def test_labels_are_taken_from_the_same_list(world: Path) -> None:
