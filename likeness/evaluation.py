@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -19,7 +19,15 @@ from eval.protocols.verification import evaluate as evaluate_values
 from eval.results import Result, as_html, write_json
 from eval.scoring import Scored
 from eval.types import Bools, Embeddings, Scores, Trials, name_first
-from likeness.files import File, Names, names_of, names_of_files, trials_of
+from likeness.files import (
+    File,
+    Names,
+    embeddings_of,
+    names_of,
+    names_of_files,
+    settings_of,
+    trials_of,
+)
 from likeness.frames import data_frame
 
 System = File | Scored | Scores
@@ -140,15 +148,15 @@ class Evaluation:
         self,
         folder: File,
         *,
-        embeddings: Embeddings | Mapping[str, Embeddings] | None = None,
+        embeddings: File | Embeddings | Mapping[str, File | Embeddings] | None = None,
         media: File | None = None,
     ) -> Path:
         """Write a self-contained page with the results, plots and the hardest trials.
 
         Args:
             folder: where `index.html` is written; it is made if it does not exist.
-            embeddings: what was scored, for all systems or by system. The page then has quality by
-                norm and a map.
+            embeddings: what was scored, or its file, for all systems or by system. The page then
+                has quality by norm and a map.
             media: folder of the recordings or images that the ids name, or a list `id path`. The
                 page then shows those of the hardest trials.
 
@@ -160,8 +168,12 @@ class Evaluation:
 
         page = Path(folder) / "index.html"
         page.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(embeddings, Embeddings):
-            embeddings = dict.fromkeys(self._systems, embeddings)
+        if embeddings is None:
+            embedded = {}
+        elif isinstance(embeddings, Mapping):
+            embedded = {name: embeddings_of(value) for name, value in embeddings.items()}
+        else:
+            embedded = dict.fromkeys(self._systems, embeddings_of(embeddings))
         verification.html(
             page,
             self.results,
@@ -170,7 +182,7 @@ class Evaluation:
             version=likeness_version(),
             evidence=verification.Evidence(
                 trials=self.compared.trials,
-                embeddings=embeddings or {},
+                embeddings=embedded,
                 labels=self.compared.subject_of or None,
                 media=None if media is None else media_of(Path(media)),
                 groups=self.compared.grouped,
@@ -221,7 +233,11 @@ def evaluate(
         (True, True)
     """
     systems = _systems_of(scores)
-    settings = VerificationSettings() if settings is None else settings
+    if reference is not None and reference not in systems:
+        raise ValueError(
+            f"the reference {reference!r} is none of the systems; there is {', '.join(systems)}"
+        )
+    settings = settings_of(settings, VerificationSettings)
     labels = None if trials is None else trials_of(trials)
     if any(isinstance(system, Scores) for system in systems.values()):
         if labels is not None or subjects is not None or groups is not None:
@@ -235,8 +251,8 @@ def evaluate(
             {name: _labelled(name, system, labels) for name, system in systems.items()},
             settings,
             reference=reference,
-            subject_of=names_of(subjects),
-            group_of=names_of(groups),
+            subject_of=names_of(subjects, "subjects"),
+            group_of=names_of(groups, "groups"),
         )
     return Evaluation(compared, settings)
 
@@ -263,7 +279,7 @@ def _systems_of(scores: Any) -> dict[str, System]:
 
 
 def _listed(scores: Any) -> list[Any]:
-    if isinstance(scores, bytes) or not isinstance(scores, Iterable):
+    if isinstance(scores, bytes) or not isinstance(scores, Sequence):
         raise _unknown(scores)
     return list(scores)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
+from typing import TypeVar
 
 from eval.formats import embeddings as stored
 from eval.formats.subjects import read_mapping
@@ -31,11 +32,35 @@ def trials_of(trials: File | Trials) -> Trials:
     return read_trials(_path(trials, "trials", "likeness.Trials"))
 
 
-def names_of(names: Names | None) -> Mapping[str, str] | None:
-    """The subject, class or group of each id, read if they are in a file."""
+def names_of(names: Names | None, what: str) -> Mapping[str, str] | None:
+    """The subject, class or group of each id, read if they are in a file.
+
+    Args:
+        names: The mapping or its file.
+        what: What errors call it, such as "subjects".
+    """
     if names is None or isinstance(names, Mapping):
         return names
-    return read_mapping(_path(names, "names", "a mapping from ids to names"))
+    return read_mapping(_path(names, what, "a mapping from ids to names"))
+
+
+Settings = TypeVar("Settings")
+
+
+def settings_of(settings: Settings | None, kind: type[Settings]) -> Settings:
+    """The settings, by default those of their kind.
+
+    Raises:
+        ValueError: They are of another kind.
+    """
+    if settings is None:
+        return kind()
+    if not isinstance(settings, kind):
+        raise ValueError(
+            f"settings of type {type(settings).__name__} cannot be used; give "
+            f"likeness.{kind.__name__}(...)"
+        )
+    return settings
 
 
 def models_of(models: Models | None) -> Mapping[str, Sequence[str]] | None:

@@ -6,6 +6,7 @@ import csv
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from numbers import Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -126,6 +127,7 @@ class _Maker:
             return value if key is None else value._replace(id=key)
         number = number if key is None else key
         if isinstance(value, str | os.PathLike):
+            _refuse_address(value)
             path = Path(value)
             if path.is_dir():
                 raise ValueError(f"{path} is a folder; a folder is embedded alone, not in a list")
@@ -143,6 +145,7 @@ class _Maker:
         )
 
     def _from_path(self, path: Path, text: str) -> list[Item]:
+        _refuse_address(text)
         if not text or not path.exists():
             raise FileNotFoundError(f"{text!r}: there is no such file or folder; correct the path")
         if path.is_dir():
@@ -244,10 +247,10 @@ class _Maker:
         rate = self.rate_hz if rate_hz is None else rate_hz
         if self.modality != "speaker":
             raise ValueError(f"a {self.modality} model takes images, not recordings")
-        if rate is None or not (0 < rate < 2**31 and rate % 1 == 0):
+        if not isinstance(rate, Real) or not (0 < rate < 2**31 and rate % 1 == 0):
             raise ValueError(
                 "a recording that is an array needs its sampling rate, but rate_hz is "
-                f"{rate}; give a whole number of samples a second, such as rate_hz=16000"
+                f"{rate!r}; give a whole number of samples a second, such as rate_hz=16000"
             )
         wave = _as_numpy(array)
         if wave.ndim == 2 and wave.shape[0] < wave.shape[1] and wave.shape[0] <= _MAX_CHANNELS:
@@ -283,6 +286,11 @@ class _Maker:
         path = self._new_file(".png")
         Image.fromarray(np.ascontiguousarray(pixels)).save(path, compress_level=1)
         return path
+
+
+def _refuse_address(path: str | os.PathLike[str]) -> None:
+    if isinstance(path, str) and path.startswith(("http://", "https://", "s3://", "gs://")):
+        raise ValueError(f"{path} is an address, and nothing is downloaded here; give a file")
 
 
 def _is_array(value: Any) -> bool:

@@ -55,7 +55,7 @@ def refuse_missing_model(model: str) -> None:
             ...
         FileNotFoundError: model 'runs/nothing' does not exist; give the folder of a run, ...
     """
-    if ":" not in model and not Path(model).exists():
+    if not model or (":" not in model and not Path(model).exists()):
         raise FileNotFoundError(
             f"model {model!r} does not exist; give the folder of a run, a .safetensors or .onnx "
             "file, speechbrain:SOURCE, wespeaker:FILE.pt or insightface:PATH"

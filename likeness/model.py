@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
@@ -254,8 +255,18 @@ class Model:
         return export(self.loaded, Path(path), size=size)
 
     def to(self, device: str) -> Model:
-        """Move the network to a device such as "cpu" or "cuda"; gives the model itself."""
-        self.loaded.embedder.to(device)
+        """Move the network to a device such as "cpu" or "cuda"; gives the model itself.
+
+        Raises:
+            ValueError: this machine, or this installation of torch, has no such device.
+        """
+        try:
+            self.loaded.embedder.to(device)
+        except (RuntimeError, AssertionError) as error:
+            raise ValueError(
+                f"device {device!r} cannot be used ({str(error).splitlines()[0]}); give cpu, cuda "
+                "or cuda:NUMBER"
+            ) from None
         return self
 
 
@@ -318,9 +329,19 @@ def load(
         >>> model.modality, model.dim, model.similarity
         ('speaker', 8, 'cosine')
     """
+    if not isinstance(model, str | PathLike):
+        raise ValueError(
+            f"a model of type {type(model).__name__} cannot be loaded; give a path, or a text such "
+            "as speechbrain:SOURCE"
+        )
+    for option, value in (("detector", detector), ("calibration", calibration)):
+        if value is True:
+            raise ValueError(f"{option}=True names no {option}; give its file, or leave it out")
     name = str(model)
     refuse_missing_model(name)
-    if detector and not Path(detector).is_file():
+    if isinstance(calibration, str | PathLike) and not Path(calibration).is_file():
+        raise FileNotFoundError(f"{calibration}: there is no such calibration file; correct it")
+    if isinstance(detector, str | PathLike) and not Path(detector).is_file():
         raise FileNotFoundError(f"{detector}: there is no such detector file; correct the path")
 
     from likeness.models import load as loading
@@ -334,10 +355,12 @@ def load(
     else:
         fitted = load_calibration(calibration)
     loaded = loading.load_to_embed(
-        name, detector=Path(detector) if detector else detector, frontend=frontend
+        name,
+        detector=Path(detector) if isinstance(detector, str | PathLike) else detector,
+        frontend=frontend,
     )
-    loaded.embedder.to(device or pick_device())
-    return Model(loaded, fitted, calibration_is_named=calibration is not None)
+    made = Model(loaded, fitted, calibration_is_named=calibration is not None)
+    return made.to(device or str(pick_device()))
 
 
 def train(
@@ -345,7 +368,7 @@ def train(
     data: str | Path,
     out: str | Path,
     *,
-    settings: Sequence[str] = (),
+    settings: str | Sequence[str] = (),
     resume: bool = False,
 ) -> Model:
     """Train a recipe and give its model.
@@ -377,5 +400,6 @@ def train(
     from toolkit.training.train import fit
 
     loaded = recipe if isinstance(recipe, Recipe) else load_recipe(located(str(recipe)))[0]
-    fit(override(loaded, list(settings)), data=Path(data), out=Path(out), resume=resume)
+    changes = [settings] if isinstance(settings, str) else list(settings)
+    fit(override(loaded, changes), data=Path(data), out=Path(out), resume=resume)
     return load(out)

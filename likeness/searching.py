@@ -9,7 +9,7 @@ from eval.protocols.identification import identify as identify_values
 from eval.protocols.retrieval import RetrievalSettings, Retrieved
 from eval.protocols.retrieval import retrieve as retrieve_values
 from eval.types import Embeddings
-from likeness.files import File, Names, embeddings_of, names_of
+from likeness.files import File, Names, embeddings_of, names_of, settings_of
 
 
 def identify(
@@ -46,9 +46,9 @@ def identify(
     return identify_values(
         embeddings_of(gallery),
         embeddings_of(probes),
-        IdentificationSettings() if settings is None else settings,
-        gallery_subjects=names_of(gallery_subjects),
-        probe_subjects=names_of(probe_subjects),
+        settings_of(settings, IdentificationSettings),
+        gallery_subjects=names_of(gallery_subjects, "gallery_subjects"),
+        probe_subjects=names_of(probe_subjects, "probe_subjects"),
     )
 
 
@@ -85,9 +85,9 @@ def retrieve(
     """
     return retrieve_values(
         embeddings_of(embeddings),
-        names_of(labels),
-        RetrievalSettings() if settings is None else settings,
+        names_of(labels, "labels"),
+        settings_of(settings, RetrievalSettings),
         gallery=None if gallery is None else embeddings_of(gallery),
-        gallery_labels=names_of(gallery_labels),
+        gallery_labels=names_of(gallery_labels, "gallery_labels"),
         **({"system": Path(embeddings).stem} if not isinstance(embeddings, Embeddings) else {}),
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import NamedTuple
 
@@ -126,8 +127,8 @@ def verify(
         ValueError: The model cannot read a file, the threshold is no finite number, or `misfit` has
             a reason against the calibration.
     """
-    if threshold is not None and not math.isfinite(threshold):
-        raise ValueError(f"threshold {threshold}: must be a finite number")
+    if threshold is not None and not (isinstance(threshold, Real) and math.isfinite(threshold)):
+        raise ValueError(f"threshold {threshold!r}: must be a finite number")
     if calibration is not None and (reason := misfit(model, calibration)):
         raise ValueError(reason)
     items = [

@@ -261,6 +261,8 @@ def test_verify_takes_whatever_embed_takes(model: likeness.Model, voices: Path) 
         (np.zeros((100, 100), np.float32), ValueError, "shape"),
         (np.array(["a.wav"]), FileNotFoundError, "1 of 1"),
         (io.StringIO("text"), ValueError, "binary"),
+        ("https://example.org/a.wav", ValueError, "address"),
+        (["https://example.org/a.wav"], ValueError, "address"),
         (io.BytesIO(b"no sound"), ValueError, "none of 1"),
         (np.zeros(16000, np.float32), ValueError, "silent"),
         (np.full(16000, np.nan, np.float32), ValueError, "NaN"),
@@ -275,7 +277,7 @@ def test_what_cannot_be_embedded(
 
 
 def test_a_recording_needs_its_rate(model: likeness.Model) -> None:
-    for rate_hz in (None, 0, 16000.5, -1, float("nan"), float("inf")):
+    for rate_hz in (None, "16000", 0, 16000.5, -1, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="rate"):
             model.embed(np.ones(16000, np.float32), rate_hz=rate_hz)
 
@@ -334,8 +336,53 @@ def test_embeddings_are_saved_and_read(model: likeness.Model, voices: Path, tmp_
 def test_a_model_that_is_not_there() -> None:
     with pytest.raises(FileNotFoundError, match="runs/nothing"):
         likeness.load("runs/nothing")
+    with pytest.raises(FileNotFoundError, match="''"):
+        likeness.load("")
     with pytest.raises(FileNotFoundError, match="detector"):
         likeness.load("insightface:none", detector="nothing.onnx")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "word"),
+    [
+        ({"calibration": "nothing.json"}, FileNotFoundError, "calibration"),
+        ({"calibration": True}, ValueError, "calibration"),
+        ({"detector": True}, ValueError, "detector"),
+        ({"device": "gpu"}, ValueError, "'gpu'"),
+        ({"frontend": "kaldi"}, ValueError, "kaldi"),
+    ],
+)
+def test_what_a_model_cannot_be_loaded_with(
+    run: Path, options: dict, error: type[Exception], word: str
+) -> None:
+    with pytest.raises(error, match=word):
+        likeness.load(run, **options)
+
+
+@pytest.mark.parametrize("value", [None, 3])
+def test_a_model_is_loaded_by_its_name(value: object) -> None:
+    with pytest.raises(ValueError, match=type(value).__name__):
+        likeness.load(value)  # type: ignore[arg-type]
+
+
+def test_settings_and_lists_of_another_kind_are_named(world: Path) -> None:
+    embeddings, scores = world / "voices.npz", world / "scores.txt"
+    for function, arguments in (
+        (likeness.evaluate, (scores, "far")),
+        (likeness.identify, (embeddings, embeddings, {"similarity": "dot"})),
+        (likeness.retrieve, (embeddings, None, "r")),
+    ):
+        with pytest.raises(ValueError, match="Settings"):
+            function(*arguments)
+    for function, arguments, more, word in (
+        (likeness.evaluate, (scores,), {"subjects": "no.txt"}, "subjects"),
+        (likeness.retrieve, (embeddings, "no.txt"), {}, "labels"),
+        (likeness.identify, (embeddings, embeddings), {"probe_subjects": "no.txt"}, "probe_s"),
+    ):
+        with pytest.raises(FileNotFoundError, match=word):
+            function(*arguments, **more)
+    with pytest.raises(ValueError, match="none of the systems"):
+        likeness.evaluate(scores, reference="other")
 
 
 @pytest.mark.parametrize(
@@ -404,7 +451,10 @@ def test_files_and_values_are_scored_and_evaluated_alike(world: Path, voices: Pa
         assert "EER" in text
     assert result.to_frame()["metric"].iloc[0] == "eer"
     result.save(world / "results.json")
-    page = result.report(world / "report", embeddings=embeddings, media=voices)
+    page = result.report(world / "report", embeddings=world / "voices.npz", media=voices)
+    whole = page.read_bytes()
+    assert result.report(world / "report", embeddings=embeddings, media=voices) == page
+    assert page.read_bytes() == whole
     assert page.read_text(encoding="utf-8").count("<table") > 1
     blind = likeness.Trials(trials.enrol_ids, trials.probe_ids, trials.enrol, trials.probe)
     with pytest.raises(ValueError, match="labels"):
@@ -477,7 +527,9 @@ def test_a_file_of_another_kind_is_named(model: likeness.Model, tmp_path: Path) 
         ("a.txt", FileNotFoundError, "a.txt"),
         (["a.txt", "a.txt"], ValueError, "twice"),
         ([0.1, 0.2], ValueError, "float"),
-        (np.ones(3), ValueError, "Scores"),
+        (np.ones(3), ValueError, "ndarray"),
+        (b"a.txt", ValueError, "bytes"),
+        ({"a.txt": 1}, ValueError, "int"),
         (3, ValueError, "int"),
         ({"a": np.ones(3)}, ValueError, "ndarray"),
         (likeness.Scores(np.ones(1), np.ones(1, bool)), ValueError, "target"),
