@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
+from eval import types
 from eval.calibration import Calibration, load_calibration
 from eval.types import name_first
 from likeness.embeddings import Embeddings
@@ -16,6 +17,7 @@ from likeness.missing import refuse_missing_model
 
 if TYPE_CHECKING:
     from likeness.verification import Verification
+    from toolkit.data.batch import Bad, Item
     from toolkit.models.checkpoint import Loaded
     from toolkit.models.embed import Flip
     from toolkit.models.export import Parity
@@ -168,18 +170,8 @@ class Model:
                 workers=workers,
                 progress=progress,
             )
-        if embeddings is None:
-            raise ValueError(
-                f"none of {len(items)} inputs can be read by this {self.modality} model; the "
-                f"first: {bad[0].reason}"
-            )
-        if bad:
-            warnings.warn(
-                f"{len(bad)} of {len(items)} inputs cannot be read and are left out "
-                f"({name_first(item.id for item in bad)}); the first: {bad[0].reason}",
-                stacklevel=2,
-            )
-        return Embeddings(embeddings.ids, embeddings.matrix, loaded.meta)
+        made = _some(embeddings, items, bad, self.modality)
+        return Embeddings(made.ids, made.matrix, loaded.meta)
 
     def verify(
         self,
@@ -223,7 +215,7 @@ class Model:
                 self.loaded,
                 calibration,
                 threshold=threshold,
-                warn=partial(warnings.warn, stacklevel=4),
+                warn=partial(warnings.warn, stacklevel=3),
             )
         with items_of(
             {"first": first, "second": second}, modality=self.modality, rate_hz=rate_hz
@@ -270,6 +262,24 @@ class Model:
         return self
 
 
+def _some(
+    embeddings: types.Embeddings | None, items: Sequence[Item], bad: Sequence[Bad], modality: str
+) -> types.Embeddings:
+    """The embeddings, with a warning of the inputs that have none; an error if no input has."""
+    if embeddings is None:
+        raise ValueError(
+            f"none of {len(items)} inputs can be read by this {modality} model; the "
+            f"first: {bad[0].reason}"
+        )
+    if bad:
+        warnings.warn(
+            f"{len(bad)} of {len(items)} inputs cannot be read and are left out "
+            f"({name_first(item.id for item in bad)}); the first: {bad[0].reason}",
+            stacklevel=3,
+        )
+    return embeddings
+
+
 def _reading(
     model: Loaded,
     *,
@@ -291,6 +301,23 @@ def _reading(
         only_speech=only_speech,
     )
     return with_flip(in_pieces, flip)
+
+
+def _refuse_wrong(model: object, detector: object, calibration: object) -> None:
+    """Refuse what `load` cannot use, before anything slow is imported."""
+    if not isinstance(model, str | PathLike):
+        raise ValueError(
+            f"a model of type {type(model).__name__} cannot be loaded; give a path, or a text such "
+            "as speechbrain:SOURCE"
+        )
+    for option, value in (("detector", detector), ("calibration", calibration)):
+        if value is True:
+            raise ValueError(f"{option}=True names no {option}; give its file, or leave it out")
+    refuse_missing_model(str(model))
+    if isinstance(calibration, str | PathLike) and not Path(calibration).is_file():
+        raise FileNotFoundError(f"{calibration}: there is no such calibration file; correct it")
+    if isinstance(detector, str | PathLike) and not Path(detector).is_file():
+        raise FileNotFoundError(f"{detector}: there is no such detector file; correct the path")
 
 
 def load(
@@ -329,25 +356,13 @@ def load(
         >>> model.modality, model.dim, model.similarity
         ('speaker', 8, 'cosine')
     """
-    if not isinstance(model, str | PathLike):
-        raise ValueError(
-            f"a model of type {type(model).__name__} cannot be loaded; give a path, or a text such "
-            "as speechbrain:SOURCE"
-        )
-    for option, value in (("detector", detector), ("calibration", calibration)):
-        if value is True:
-            raise ValueError(f"{option}=True names no {option}; give its file, or leave it out")
-    name = str(model)
-    refuse_missing_model(name)
-    if isinstance(calibration, str | PathLike) and not Path(calibration).is_file():
-        raise FileNotFoundError(f"{calibration}: there is no such calibration file; correct it")
-    if isinstance(detector, str | PathLike) and not Path(detector).is_file():
-        raise FileNotFoundError(f"{detector}: there is no such detector file; correct the path")
+    _refuse_wrong(model, detector, calibration)
 
     from likeness.models import load as loading
     from likeness.verification import find_calibration
     from toolkit.models.embed import pick_device
 
+    name = str(model)
     if calibration is None:
         fitted = find_calibration(name, None)
     elif calibration is False or isinstance(calibration, Calibration):

@@ -290,8 +290,9 @@ def test_unreadable_files_are_counted_and_left_out(
     (tmp_path / "bad.flac").write_bytes(b"fLaC")
     (tmp_path / ".hidden.flac").write_bytes(b"fLaC")
     (tmp_path / "notes.txt").write_text("no sound")
-    with pytest.warns(UserWarning, match=r"1 of 2 .*bad\.flac"):
+    with pytest.warns(UserWarning, match=r"1 of 2 .*bad\.flac") as warned:
         embeddings = model.embed(tmp_path)
+    assert [warning.filename for warning in warned] == [__file__]
     assert embeddings.ids == ("good.flac",)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="no files"):

@@ -151,8 +151,9 @@ def test_a_calibration_of_another_system_beside_a_run(
         other.save(run / "calibration.json")
         try:
             model = load_model(run)
-            with pytest.warns(UserWarning, match="threshold decides"):
+            with pytest.warns(UserWarning, match="threshold decides") as warned:
                 assert model.verify(first, second, threshold=-1).same is True
+            assert [warning.filename for warning in warned] == [__file__]
             with pytest.raises(ValueError, match="fit"):
                 model.verify(first, second)
             assert load_model(run, calibration=False).verify(first, second).same is None
