@@ -7,9 +7,9 @@ The server runs in a process of its own as `likeness serve` starts it, with its 
 except the rate (all clients share one address); clients are threads of this process, which share
 the cores with it. Every request uploads two recordings of 3 s (WAV, 96 kB each). Models are
 untrained, which costs the same: `tiny` (a ResNet of 2 channels: what the server itself costs) and
-`resnet34` (32 channels, 6.6 M parameters, 80 bands). Limit: likeness.verify in a process of its own
-that reads the same two files, one thread, times the number of workers. Errors are answers other
-than 200, and connections that broke.
+`resnet34` (32 channels, 6.6 M parameters, 80 bands). Limit: likeness.verification in a process of
+its own that reads the same two files, one thread, times the number of workers. Errors are answers
+other than 200, and connections that broke.
 """
 
 from __future__ import annotations
@@ -159,12 +159,12 @@ def load(
 
 
 def alone(model: Path, files: list[Path]) -> float:
-    """Requests per second of likeness.verify in one thread of a fresh process."""
+    """Requests per second of likeness.verification in one thread of a fresh process."""
     script = f"""
 import time, torch
 from pathlib import Path
 from likeness.models import load as backends
-from likeness.verify import verify
+from likeness.verification import verify
 torch.set_num_threads(1)
 model, files = backends.load({str(model)!r}), [Path(one) for one in {[str(one) for one in files]!r}]
 verify(model, *files)

@@ -173,12 +173,12 @@ def with_flip(model: Loaded, flip: Flip) -> Loaded:
         ValueError: The model is of speech, or there is no such way of joining.
     """
     if flip not in get_args(Flip):
-        raise ValueError(f"--flip {flip!r}: choose one of {', '.join(get_args(Flip))}")
+        raise ValueError(f"flip {flip!r}: choose one of {', '.join(get_args(Flip))}")
     if flip == "none":
         return model
     if model.modality == "speaker":
         raise ValueError(
-            f"--flip {flip} is for images; this is a model of modality {model.modality!r}: leave "
+            f"flip {flip!r} is for images; this is a model of modality {model.modality!r}: leave "
             "it out"
         )
     plain = model.embedder

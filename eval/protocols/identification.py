@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from html import escape
 from typing import NamedTuple, get_args
 
 import numpy as np
@@ -25,7 +24,7 @@ from eval.identification import (
     tpir,
 )
 from eval.protocols.labels import labels_of
-from eval.results import Result, interval_text, percent_text, with_bounds
+from eval.results import Result, as_html, interval_text, percent_text, with_bounds
 from eval.similarity import check_similarity
 from eval.types import Bools, Embeddings, Floats, name_first
 
@@ -111,7 +110,7 @@ class Identified(NamedTuple):
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return f"<pre>{escape(str(self))}</pre>"
+        return as_html(self)
 
     def __str__(self) -> str:
         return self.table().rstrip("\n")

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import NamedTuple, get_args
 
 import numpy as np
@@ -14,7 +13,14 @@ import numpy as np
 from eval.bootstrap import Bounds, Drawn, Ends, bounds
 from eval.protocols.labels import labels_of
 from eval.ranks import Counts
-from eval.results import Result, interval_notes, interval_text, percent_text, with_bounds
+from eval.results import (
+    Result,
+    as_html,
+    interval_notes,
+    interval_text,
+    percent_text,
+    with_bounds,
+)
 from eval.retrieval import Lone, query_metrics
 from eval.similarity import check_similarity
 from eval.types import Bools, Embeddings, Floats, name_first
@@ -87,7 +93,7 @@ class Retrieved(NamedTuple):
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return f"<pre>{escape(str(self))}</pre>"
+        return as_html(self)
 
     def __str__(self) -> str:
         return self.table().rstrip("\n")

@@ -15,7 +15,7 @@ from eval.bootstrap import Drawn, Resamples, drawn_from
 from eval.formats.subjects import subjects_of
 from eval.protocols.verification import VerificationSettings, evaluate
 from eval.results import Result, table
-from eval.types import Floats, Ints, Scores, Trials
+from eval.types import Bools, Floats, Ints, Scores, Trials
 
 if TYPE_CHECKING:
     from eval.paired import Paired, Unpaired
@@ -85,13 +85,22 @@ def labelled(
     """
     if trials.target is None:
         raise ValueError(unlabelled)
-    if trials.target.all() or not trials.target.any():
-        kind = "target" if trials.target.all() else "nontarget"
+    refuse_one_kind(name, trials.target)
+    return trials, Scores(values, trials.target)
+
+
+def refuse_one_kind(name: str, target: Bools) -> None:
+    """Refuse trials (P,) that are all targets, or all nontargets.
+
+    Raises:
+        ValueError: They are.
+    """
+    if target.all() or not target.any():
+        kind = "target" if target.any() else "nontarget"
         raise ValueError(
-            f"{name}: all {len(trials)} trials are {kind} trials; verification metrics need at "
+            f"{name}: all {target.size} trials are {kind} trials; verification metrics need at "
             "least one of each kind"
         )
-    return trials, Scores(values, trials.target)
 
 
 def evaluate_together(

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from html import escape
 from typing import NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from eval.bootstrap import Bounds, Ends, Metric, Resamples, bounds_of
-from eval.results import Result, table, with_bounds
+from eval.results import Result, as_html, table, with_bounds
 from eval.types import Floats, Scores
 from eval.verification import (
     EerMethod,
@@ -179,7 +178,7 @@ class Evaluated:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return f"<pre>{escape(str(self))}</pre>"
+        return as_html(self)
 
     def __str__(self) -> str:
         return self.table().rstrip("\n")

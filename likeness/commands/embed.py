@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from likeness.commands.options import EXISTING, PACK, placed, refuse_absent_model
+from likeness.commands.options import EXISTING, PACK, placed
+from likeness.missing import refuse_missing_files, refuse_missing_model
 from toolkit.printing import one_line, say
 
 if TYPE_CHECKING:
@@ -111,8 +112,8 @@ def embed(
         Path | None,
         typer.Option(
             help="For faces: an SCRFD .onnx file with landmarks. The items are then photographs, "
-            "not "
-            "aligned crops.",
+            "not aligned crops. By default the detector of insightface:FOLDER is taken; for "
+            "aligned crops name the recognition file, insightface:FOLDER/FILE.onnx.",
             **EXISTING,
         ),
     ] = None,
@@ -154,7 +155,7 @@ def embed(
     """
     source = Source(items, root, ijb)
     _refuse_early(source, out, detector, bad_items)
-    refuse_absent_model(model)
+    refuse_missing_model(model)
     embed_files(
         model,
         source,
@@ -246,22 +247,22 @@ def _loaded(
     """The model, reading as it is asked to, and the items. The list is checked first."""
     from eval.formats import embeddings
     from likeness import extract
-    from likeness.inputs import refuse_missing_files
     from likeness.models import load
     from toolkit.data.batch import read_items
 
     items = [] if source.items is None else read_items(source.items, source.root)
     if items:
         embeddings.check_ids(out, [item.id for item in items])
-        refuse_missing_files(items, allow_some=skips_bad)
+        refuse_missing_files([item.path for item in items], allow_some=skips_bad)
+    # The faces of IJB are aligned by its landmarks, not by a detector.
+    detector: Path | Literal[False] | None = False if source.ijb is not None else reading.detector
     loaded = load.in_parts(
-        load.load(model, frontend=reading.frontend),
+        load.load_to_embed(model, detector=detector, frontend=reading.frontend),
         crops=reading.crops,
         crop_seconds=reading.crop_seconds,
         chunk_seconds=reading.chunk_seconds,
         only_speech=reading.only_speech,
     )
-    loaded = load.with_detector(loaded, reading.detector)
     if source.ijb is not None:
         loaded, items = extract.ijb_pack(loaded, source.ijb)
         embeddings.check_ids(out, [item.id for item in items])

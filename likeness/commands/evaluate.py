@@ -21,7 +21,6 @@ from likeness.commands.options import (
     is_default,
     refuse_beside_ijb,
     refuse_input_as_output,
-    short_names,
 )
 from toolkit.printing import say
 
@@ -285,8 +284,9 @@ def evaluate_files(
     from eval.protocols.side_by_side import evaluate_together
     from eval.protocols.verification import VerificationSettings
     from eval.results import write_json
+    from likeness.files import names_of_files
 
-    path_of = dict(zip(short_names(score_files, "score"), score_files, strict=True))
+    path_of = dict(zip(names_of_files(score_files, "score"), score_files, strict=True))
     _check(score_files, reference, page)
     shown = _Shown.read(page, list(path_of))
     labels = read_trials(trial_list) if trial_list else None

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from likeness.commands.options import refuse_absent_model
+from likeness.missing import refuse_missing_model
 from toolkit.printing import say
 
 app = typer.Typer()
@@ -45,7 +45,7 @@ def export(
     The file takes waves or images of any batch size and length, and gives raw embeddings. It is
     written only if it gives the same embeddings as torch.
     """
-    refuse_absent_model(model)
+    refuse_missing_model(model)
     height_width = _height_width(size)
 
     # These are slow to import, so that what is wrong was refused before.

@@ -34,7 +34,7 @@ from eval.protocols.ijb_files import (
 )
 from eval.results import Result
 from eval.types import Embeddings, Trials, name_first
-from likeness.commands.options import short_names
+from likeness.files import names_of_files
 
 NO_INTERVALS = "Intervals over the subjects of the 1:N lists: --resamples 200."
 
@@ -154,7 +154,7 @@ def _pooled(
     """System name, switches and templates of each feature file and preset; one file of features is
     in memory at a time.
     """
-    names = short_names(features, "feature")
+    names = names_of_files(features, "feature")
     faces = read_faces(files.faces)
     scores = (
         read_detector_scores(files.landmarks, faces)

@@ -8,6 +8,8 @@ from typing import Any
 
 import typer
 
+from toolkit.printing import one_line, say
+
 EXISTING: dict[str, Any] = {"exists": True, "dir_okay": False, "readable": True}
 PACK: dict[str, Any] = {"exists": True, "file_okay": False}
 
@@ -82,32 +84,6 @@ def refuse_beside_ijb(context: typer.Context, ijb: Path | None, others: tuple[st
         )
 
 
-def refuse_absent_files(*paths: Path) -> None:
-    """Refuse files that do not exist; cheap enough to ask before a network is loaded.
-
-    Raises:
-        ValueError: names the files that do not exist.
-    """
-    absent = [str(path) for path in paths if not path.is_file()]
-    if absent:
-        raise ValueError(
-            f"{len(absent)} of {len(paths)} files do not exist: {' and '.join(absent)}"
-        )
-
-
-def refuse_absent_model(model: str) -> None:
-    """Refuse a MODEL that is a path to nothing; cheap enough to ask before torch is imported.
-
-    Raises:
-        ValueError: there is no such file or folder.
-    """
-    if ":" not in model and not Path(model).exists():
-        raise ValueError(
-            f"model {model!r} does not exist; give the folder of a run, a .safetensors or .onnx "
-            "file, speechbrain:SOURCE, wespeaker:FILE.pt or insightface:PATH"
-        )
-
-
 def refuse_input_as_output(context: typer.Context, output: str) -> None:
     """Refuse an output that would replace one of the files that the command reads.
 
@@ -130,21 +106,6 @@ def refuse_input_as_output(context: typer.Context, output: str) -> None:
                 )
 
 
-def short_names(paths: Sequence[Path], kind: str) -> list[str]:
-    """A short distinct name for each file: its stem, or its path where two have the same stem.
-
-    Args:
-        paths: The files.
-        kind: What the files hold, for the error.
-
-    Raises:
-        ValueError: A file stands there twice.
-
-    >>> short_names([Path("a/x.txt.gz"), Path("y.txt")], "score")
-    ['x', 'y']
-    """
-    stems = [Path(path.name.removesuffix(".gz")).stem for path in paths]
-    names = stems if len(set(stems)) == len(paths) else [str(path) for path in paths]
-    if len(set(names)) < len(names):
-        raise ValueError(f"the same {kind} file is given twice: {', '.join(map(str, paths))}")
-    return names
+def warn(sentence: str) -> None:
+    """Print a warning to the error stream."""
+    say(one_line(f"warning: {sentence}"), error=True)

@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from likeness.commands.options import EXISTING, refuse_absent_model
+from likeness.commands.options import EXISTING, warn
+from likeness.missing import refuse_missing_model
 from toolkit.printing import say
 
 app = typer.Typer()
@@ -99,7 +100,7 @@ def serve(
     Both show score, probability and quality, and manage a gallery of enrolled subjects. Only this
     machine can connect, unless --host says otherwise.
     """
-    refuse_absent_model(model)
+    refuse_missing_model(model)
     _refuse_absent_packages()
 
     # These are slow to import, so that what is missing has to be reported before.
@@ -108,12 +109,17 @@ def serve(
     from likeness.models import load
     from likeness.service import app as serving
     from likeness.service.limits import Limits
-    from likeness.verify import find_calibration
+    from likeness.verification import find_calibration, unless_misfit
+    from toolkit.models.embed import pick_device
 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
     fitted = find_calibration(model, calibration)
+    loaded = load.load_to_embed(model, detector=detector, frontend=frontend)
+    loaded.embedder.to(pick_device())
+    if calibration is None:
+        fitted = unless_misfit(loaded, fitted, threshold=threshold, warn=warn)
     serving.serve(
-        load.load_with_detector(model, detector, frontend=frontend),
+        loaded,
         gallery=gallery,
         address=serving.Address(host, port, allow_host or ()),
         token=token,

@@ -1,4 +1,4 @@
-"""`likeness verify`: compare two files by a model. The work is done by likeness/verify.py."""
+"""`likeness verify`: compare two files by a model. The work is done by likeness/verification.py."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from likeness.commands.options import (
-    EXISTING,
-    refuse_absent_files,
-    refuse_absent_model,
-    refuse_input_as_output,
-)
+from likeness.commands.options import EXISTING, refuse_input_as_output, warn
+from likeness.missing import refuse_missing_files, refuse_missing_model
 from toolkit.printing import say
 
 if TYPE_CHECKING:
-    from likeness.verify import Verification
+    from likeness.verification import Verification
     from toolkit.models.checkpoint import Loaded
 
 app = typer.Typer()
@@ -46,7 +42,8 @@ def verify(
         typer.Option(
             help="For faces: an SCRFD .onnx file with landmarks. A and B are then photographs, of "
             "which the largest face near the centre is aligned. By default the detector of "
-            "insightface:FOLDER is taken; without one, A and B are aligned crops.",
+            "insightface:FOLDER is taken; without one, as with insightface:FILE.onnx, A and B are "
+            "aligned crops.",
             **EXISTING,
         ),
     ] = None,
@@ -75,16 +72,20 @@ def verify(
     threshold, and a probability where there is a calibration.
     """
     refuse_input_as_output(context, "json_file")
-    refuse_absent_files(first, second)
-    refuse_absent_model(model)
+    refuse_missing_files([first, second])
+    refuse_missing_model(model)
 
     # These are slow to import, so that what is missing has to be reported before.
-    from likeness import verify as comparing
+    from likeness import verification
     from likeness.models import load
+    from toolkit.models.embed import pick_device
 
-    fitted = comparing.find_calibration(model, calibration)
-    loaded = load.load_with_detector(model, detector, frontend=frontend)
-    verified = comparing.verify(loaded, first, second, threshold=threshold, calibration=fitted)
+    fitted = verification.find_calibration(model, calibration)
+    loaded = load.load_to_embed(model, detector=detector, frontend=frontend)
+    loaded.embedder.to(pick_device())
+    if calibration is None:
+        fitted = verification.unless_misfit(loaded, fitted, threshold=threshold, warn=warn)
+    verified = verification.verify(loaded, first, second, threshold=threshold, calibration=fitted)
     if json_file:
         _write(json_file, (first, second), loaded, verified)
     say(verified.text())

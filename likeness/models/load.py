@@ -45,7 +45,7 @@ from toolkit.backbones.weights import read_weights
 from toolkit.data.pixels import PixelScale
 from toolkit.models import onnx
 from toolkit.models.checkpoint import Loaded
-from toolkit.models.embed import TorchEmbedder, pick_device
+from toolkit.models.embed import TorchEmbedder
 
 Frontend = Literal["wespeaker", "3dspeaker"]
 # These are WESPEAKER_FBANK and THREED_SPEAKER_FBANK of modalities/speaker/features.py without
@@ -59,7 +59,7 @@ _KALDI: dict[str, dict[str, Any]] = {
 def load(model: str, *, frontend: Frontend = "wespeaker") -> Loaded:
     """Load the model that a text names, with its reading, modality, similarity and digest.
 
-    A face model reads aligned crops; `with_detector` makes it read photographs.
+    A face model reads aligned crops; `load_to_embed` and `with_detector` make it read photographs.
 
     Args:
         model: One of the forms at the top of this file.
@@ -91,22 +91,30 @@ def load(model: str, *, frontend: Frontend = "wespeaker") -> Loaded:
     return load_model(Path(model))
 
 
-def load_with_detector(
-    model: str, detector: Path | None = None, *, frontend: Frontend = "wespeaker"
+def load_to_embed(
+    model: str,
+    *,
+    detector: Path | Literal[False] | None = None,
+    frontend: Frontend = "wespeaker",
 ) -> Loaded:
-    """Load the model that a text names, on a GPU if there is one.
+    """Load the model that a text names, reading what people have: recordings, images, photographs.
+
+    `insightface:FOLDER` takes photographs, in which the detector of the pack finds the face. Every
+    other face model takes aligned crops, unless a detector is named.
 
     Args:
-        model: As for `load`.
-        detector: As for `with_detector`; by default that of a pack of InsightFace.
+        model: One of the forms at the top of this file.
+        detector: An SCRFD .onnx file. None takes that of the pack; False takes none.
         frontend: As for `load`.
 
     Raises:
-        ValueError, ImportError: As `load` and `with_detector`.
+        ValueError: As `load` and `with_detector`.
+        ImportError: As `load`.
     """
-    loaded = with_detector(load(model, frontend=frontend), detector or find_detector(model))
-    loaded.embedder.to(pick_device())
-    return loaded
+    loaded = load(model, frontend=frontend)
+    if detector is False:
+        return loaded
+    return with_detector(loaded, find_detector(model) if detector is None else detector)
 
 
 def in_parts(
@@ -137,7 +145,7 @@ def in_parts(
         return model
     if model.modality != "speaker":
         raise ValueError(
-            "crops, chunks and --only-speech are for speech; this is a model of modality "
+            "crops, chunks and only_speech are for speech; this is a model of modality "
             f"{model.modality!r}: leave them out"
         )
     if crops and chunk_seconds:

@@ -493,7 +493,7 @@ def test_packs_and_models_that_do_not_fit(small: Small, model: Path, tmp_path: P
     speech = checkpoint.Loaded(loaded.embedder, loaded.read, "speaker", "cosine", "", 0)
     with pytest.raises(ValueError, match="modality 'speaker'"):
         extract.ijb_pack(speech, small.root)
-    with pytest.raises(ValueError, match="--flip sum is for images"):
+    with pytest.raises(ValueError, match="flip 'sum'"):
         extract.with_flip(speech, "sum")
     with pytest.raises(
         ValueError,

@@ -12,8 +12,9 @@ import soundfile
 from eval.calibration import Calibration
 from eval.formats import embeddings
 from likeness.cli import main
+from likeness.model import load as load_model
 from likeness.models import load
-from likeness.verify import Verification, find_calibration, verify
+from likeness.verification import Verification, find_calibration, verify
 from modalities.speaker import folders
 from toolkit.data.batch import Item
 from toolkit.models.embed import embed
@@ -50,6 +51,8 @@ def test_the_score_is_that_of_the_embeddings(run: Path, voices: Path) -> None:
     assert verify(model, first.path, second.path, threshold=got.score + 1e-6).same is False
     with pytest.raises(ValueError, match="threshold nan"):
         verify(model, first.path, second.path, threshold=float("nan"))
+    with pytest.raises(ValueError, match=r"'0\.4'"):
+        verify(model, first.path, second.path, threshold="0.4")  # type: ignore[arg-type]
 
 
 def test_a_calibration_gives_the_probability(run: Path, voices: Path) -> None:
@@ -133,6 +136,48 @@ def test_from_the_command_line(
         (run / "calibration.json").unlink()
     assert find_calibration(str(run), None) is None
     assert "none" in Verification(0.5, "cosine", (1.0, 2.0)).text()
+
+
+def test_a_calibration_of_another_system_beside_a_run(
+    run: Path, voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a threshold it is left out; without one, and where somebody named it, it is refused."""
+    first, second = (item.path for item in folders.items(voices, split="all")[:2])
+    for other in (
+        Calibration(1.0, 0.0, system="plda"),
+        Calibration(1.0, 0.0, (1.0, 1.0), ("log_duration_low", "log_duration_high")),
+    ):
+        other.save(tmp_path / "other.json")
+        other.save(run / "calibration.json")
+        try:
+            model = load_model(run)
+            with pytest.warns(UserWarning, match="threshold decides") as warned:
+                assert model.verify(first, second, threshold=-1).same is True
+            assert [warning.filename for warning in warned] == [__file__]
+            with pytest.raises(ValueError, match="fit"):
+                model.verify(first, second)
+            assert load_model(run, calibration=False).verify(first, second).same is None
+            named = load_model(run, calibration=tmp_path / "other.json")
+            with pytest.raises(ValueError, match="fit"):
+                named.verify(first, second, threshold=-1)
+
+            base = ("verify", first, second, "--model", run, "--threshold", -1)
+            capsys.readouterr()
+            assert likeness(*base) == 0
+            shown = capsys.readouterr()
+            assert "the same subject" in shown.out
+            assert shown.err.startswith("warning: calibration.json")
+            assert shown.err.count("\n") == 1
+            assert likeness(*base[:-2]) == 2
+            assert likeness(*base, "--calibration", tmp_path / "other.json") == 2
+        finally:
+            (run / "calibration.json").unlink()
+
+
+def test_a_notebook_shows_text_and_no_markup() -> None:
+    shown = Verification(0.5, "<b>", (1.0, 2.0))._repr_html_()
+    assert shown.startswith("<pre>score ")
+    assert "&lt;b&gt;" in shown
 
 
 def test_a_calibration_of_score_fits_verify(

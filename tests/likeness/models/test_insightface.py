@@ -23,9 +23,10 @@ from onnx import TensorProto, helper, numpy_helper
 from eval.formats import embeddings
 from eval.formats.provenance import sha256
 from likeness.cli import main
+from likeness.model import load as load_model
 from likeness.models import insightface as insight
 from likeness.models import load
-from likeness.verify import verify
+from likeness.verification import verify
 from modalities.face import align, images
 from toolkit.data.batch import Item
 from toolkit.data.images import encode, to_floats
@@ -550,6 +551,36 @@ def test_verify_from_the_command_line(
         ]
         assert len(said) == 1
         assert says in said[0]
+
+
+def test_a_folder_takes_photographs_and_a_file_takes_crops_everywhere(
+    pack: Path, crops: list[Path], tmp_path: Path
+) -> None:
+    """In Python, `embed` and `verify`: the folder brings its detector, and one file none."""
+    shots = [photograph(tmp_path / f"{name}.png", (3, 3), seed=ord(name)) for name in "ab"]
+    folder, file = f"insightface:{pack}", f"insightface:{pack / 'w600k_r1.onnx'}"
+    of_photographs = load_model(folder).embed(shots)
+    of_crops = load_model(file).embed(crops[:2])
+    assert of_photographs.meta["faces"].startswith("central")
+    assert "faces" not in of_crops.meta
+    for model, inputs, expected in (
+        (load_model(file, detector=pack / "det_tiny.onnx"), shots, of_photographs),
+        (load_model(folder, detector=False), crops[:2], of_crops),
+    ):
+        same = model.embed(inputs)
+        assert same.meta == expected.meta
+        np.testing.assert_array_equal(same.matrix, expected.matrix)
+    for model, inputs, expected in ((folder, shots, of_photographs), (file, crops, of_crops)):
+        (tmp_path / "list.txt").write_text("".join(f"{path}\n" for path in inputs[:2]))
+        command = ("embed", "--model", model, "--items", tmp_path / "list.txt")
+        assert likeness(*command, "--out", tmp_path / "e.npz") == 0
+        stored = embeddings.read(tmp_path / "e.npz")
+        assert dict(stored.meta) == dict(expected.meta)
+        np.testing.assert_allclose(stored.matrix, expected.matrix, rtol=1e-5)
+        json_file = tmp_path / "v.json"
+        assert likeness("verify", *inputs[:2], "--model", model, "--json", json_file) == 0
+        score = json.loads(json_file.read_text())["score"]
+        assert score == pytest.approx(float(stored.unit()[0] @ stored.unit()[1]), abs=1e-6)
 
 
 def test_a_detector_serves_face_models_only_and_keeps_their_size(

@@ -30,7 +30,7 @@ import torch
 from eval.calibration import Calibration
 from likeness.cli import main
 from likeness.models import load
-from likeness.verify import verify
+from likeness.verification import verify
 from toolkit.gallery.exact import ExactGallery
 from toolkit.models.checkpoint import save_model
 from toolkit.models.embed import TorchEmbedder
