@@ -94,7 +94,7 @@ def test_shards_join_in_order_and_go_on_where_they_stopped(
     np.testing.assert_allclose(
         again[0].matrix, whole[0].matrix, atol=1e-5 * np.abs(whole[0].matrix).max()
     )
-    with pytest.raises(ValueError, match=r"holds shards of another extraction \(items differ\)"):
+    with pytest.raises(ValueError, match=r"items differ\)"):
         extract.extract(counted, items[1:], out, shard_items=5)
     extract.finish(out)
     assert not list(tmp_path.glob("*.shards"))
@@ -125,7 +125,7 @@ def test_a_shard_of_unreadable_items_is_empty(
     assert made is not None
     assert made[0].ids == tuple(item.id for item in items[:2])
     assert [one.id for one in made[1]] == ["b0", "b1", "b2"]
-    with pytest.raises(ValueError, match="none of 3 items could be read; the first: b0"):
+    with pytest.raises(ValueError, match=r"none of 3 items .*: b0"):
         extract.extract(load_model(model), broken, tmp_path / "none.npz", shard_items=2)
 
 
@@ -190,9 +190,7 @@ def test_shards_of_another_extraction_are_never_taken_for_a_short_list(
 
     with pytest.raises(KeyboardInterrupt):
         extract.extract(replace(loaded, read=stopping), items, out, shard_items=3)
-    with pytest.raises(
-        ValueError, match=r"holds shards of another extraction \(items differ\); remove that folder"
-    ):
+    with pytest.raises(ValueError, match=r"items differ\); remove"):
         extract.extract(loaded, items[-3:], out, shard_items=3)
 
 

@@ -483,7 +483,7 @@ def test_packs_and_models_that_do_not_fit(small: Small, model: Path, tmp_path: P
     copied = tmp_path / "copied"
     shutil.copytree(small.root, copied)
     (copied / "loose_crop" / "2.png").unlink()
-    with pytest.raises(ValueError, match=r"1 of \d+ images are not there \('2.png'\)"):
+    with pytest.raises(ValueError, match=r"1 of \d+ images .*'2.png'"):
         extract.ijb_pack(loaded, copied)
     (copied / "meta" / "ijbb_face_tid_mid.txt").write_text("1.png 1 1\n")
     with pytest.raises(ValueError, match="the meta files of 2 packs"):

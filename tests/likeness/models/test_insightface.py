@@ -426,9 +426,7 @@ def test_what_is_no_recognition_model_is_refused(
     ]:
         with pytest.raises(ValueError, match=says):
             load.load(f"insightface:{source}")
-    with pytest.raises(
-        ValueError, match=r"a network over images is given as insightface:FILE\.onnx"
-    ):
+    with pytest.raises(ValueError, match=r"insightface:FILE\.onnx"):
         load.load(str(tmp_path / "r.onnx"))
     monkeypatch.setattr(insight, "MAX_BYTES", len(whole) - 1)
     with pytest.raises(ValueError, match=f"{len(whole)} bytes; an .onnx file holds at most"):

@@ -110,8 +110,7 @@ def test_files_that_are_there_already_are_summed(
     beside.write_bytes(body[:-1] + bytes([body[-1] ^ 1]))
     with pytest.raises(
         ValueError,
-        match=r"^set.tar.gz: its md5 is [0-9a-f]{32}, but [0-9a-f]{32} is expected; remove it and "
-        r"set/wav from .* and run the command again$",
+        match=r"^set.tar.gz: its md5 .* remove it and set/wav",
     ):
         run(one, tmp_path)
     assert (
@@ -136,7 +135,7 @@ def test_files_that_are_there_already_are_summed(
     (tmp_path / "meta/list.txt").write_bytes(b"a c")
     with pytest.raises(
         ValueError,
-        match=r"^list.txt: its md5 is .* is expected; remove it from .* and run the command again$",
+        match=r"^list.txt: its md5 .* remove it",
     ):
         run(whole, tmp_path)
 
@@ -160,8 +159,7 @@ def test_a_stopped_download_goes_on_and_a_changed_file_starts_anew(
     server.ranges = False  # every try begins anew and gains nothing
     with pytest.raises(
         OSError,
-        match=r"the connection ended after 50000 of 100000 bytes; gave up after 5 tries; what "
-        r"arrived is kept",
+        match="50000 of 100000 bytes",
     ):
         download(server.url("a"), tmp_path / "a", wait_seconds=0.001)
     assert left(tmp_path) == ["a.part", "a.part.tag"]
@@ -214,7 +212,7 @@ def test_files_that_somebody_put_there_are_removed_by_nobody_else(
     put.write_bytes(b"mine")
     with pytest.raises(
         ValueError,
-        match=r"^set.tar.gz: its md5 is .* is expected; remove it: run the command again",
+        match=r"^set.tar.gz: its md5 .* remove it: run",
     ):
         run(one, tmp_path)
     assert put.read_bytes() == b"mine"
@@ -223,8 +221,7 @@ def test_files_that_somebody_put_there_are_removed_by_nobody_else(
     parts = Archive(makes="both", urls=(server.url("set.tar.gz"), server.url("b")), md5="0" * 32)
     with pytest.raises(
         ValueError,
-        match=r"is expected; 'b' of it, fetched now, was removed; remove 'set.tar.gz' from "
-        r".*downloads too: run the command again",
+        match=r"'b' of it.*remove 'set.tar.gz' from",
     ):
         run(Dataset("both", "two parts", "none", "here", (parts,), by_hand="ask"), tmp_path)
     assert left(tmp_path) == ["downloads/set.tar.gz"]
@@ -325,7 +322,7 @@ def test_expanding_archives_are_refused(tmp_path: Path) -> None:
     info = tarfile.TarInfo("zeros")
     info.size = 2**29
     zeros.write_bytes(gzip.compress(info.tobuf() + bytes(1_000)))
-    with pytest.raises(ValueError, match="it holds over 1 members or 268435456 bytes"):
+    with pytest.raises(ValueError, match="over 1 members or 268435456"):
         unpack(zeros.name, [zeros], tmp_path / "into")
     assert not (tmp_path / "into").exists()
 
@@ -338,13 +335,12 @@ def test_a_full_disk_is_said_and_nothing_final_is_left(server: Server, tmp_path:
     (tmp_path / "a.part").symlink_to("/dev/full")
     with pytest.raises(
         OSError,
-        match=r"a\.part: cannot be written \(No space left on device\); make room and run the "
-        r"command again",
+        match=r"a\.part: .*No space left.*make room",
     ):
         download(server.url("a"), tmp_path / "a")
     assert not (tmp_path / "a").exists()
     server.claim = 10**18
-    with pytest.raises(OSError, match=r"1000000000\.00 GB are to come but .* GB are free"):
+    with pytest.raises(OSError, match=r"1000000000\.00 GB .* GB are free"):
         download(server.url("a"), tmp_path / "b")
 
 
@@ -353,7 +349,7 @@ def test_addresses_that_are_refused(server: Server, tmp_path: Path) -> None:
         download("file:///etc/passwd", tmp_path / "a")
     with pytest.raises(OSError, match=r"answers 404 .*the file may have moved"):
         download(server.url("absent"), tmp_path / "a")
-    with pytest.raises(ValueError, match=r"leads to an address that is not http or https .*ftp"):
+    with pytest.raises(ValueError, match=r"not http or https .*ftp"):
         download(server.url("moved"), tmp_path / "a", wait_seconds=0.001)
     server.shutdown()
     server.server_close()
@@ -390,9 +386,7 @@ def test_parts_are_joined_and_archives_put_there_by_hand_are_taken(
         one = Dataset(
             "set", "", "", "", (by_hand,), holds=holds, by_hand="fetch set.zip into DATA/downloads"
         )
-        with pytest.raises(
-            ValueError, match=r"set: 1 of 1 counts .*fetch set.zip into .*/downloads"
-        ):
+        with pytest.raises(ValueError, match=r"1 of 1 counts .*fetch set.zip into"):
             run(one, data)
         for i, name in enumerate(names):
             (data / where / name).write_bytes(
@@ -442,9 +436,7 @@ def test_the_table_is_sound(capsys: pytest.CaptureFixture[str]) -> None:
             assert len(archive.sha256) in (0, 64)
             assert len(archive.md5) in (0, 32)
             assert not archive.makes.startswith("/")
-    with pytest.raises(
-        ValueError, match=r"no data set 'muasn' to prepare; did you mean 'musan'; there are an4, "
-    ):
+    with pytest.raises(ValueError, match=r"'muasn' .*did you mean 'musan'"):
         named("muasn")
     main_ok(["prepare"])
     assert "voxceleb1 by hand" in " ".join(capsys.readouterr().out.split())
@@ -504,13 +496,12 @@ def test_speakers_of_no_split_are_said_and_their_metadata_are_fetched(
     monkeypatch.setattr("likeness.prepare.prepare.download", unreachable)
     with pytest.raises(
         ValueError,
-        match=r"^voxceleb2: .*: 2 VoxCeleb2 speakers lie in no folder .* and in no vox2_meta.csv "
-        r"\('id00012', 'id00017'\);",
+        match=r"^voxceleb2: .*\('id00012', 'id00017'\);",
     ):
         run(named("voxceleb2"), tmp_path)
     monkeypatch.setattr("likeness.prepare.prepare.download", fetched)
     said: list[str] = []
-    with pytest.raises(ValueError, match="4 of 4 counts are not what they should be"):
+    with pytest.raises(ValueError, match="4 of 4 counts"):
         prepare(named("voxceleb2"), tmp_path, say=said.append)
     assert "DIFFERS  audio files of voxceleb2 dev: 1 of 1,092,009" in said
     assert "DIFFERS  speakers of voxceleb2 test: 1 of 118" in said

@@ -103,7 +103,7 @@ def test_cub(tmp_path: Path) -> None:
     ids = [f"{c:03d}.Bird_{c}/b_{i}.jpg" for c in range(1, 201) for i in range(2)]
     touch(*(root / "images" / one for one in ids))
     (root / "images.txt").write_text("".join(f"{i} {one}\n" for i, one in enumerate(ids, 1)))
-    with pytest.raises(ValueError, match="400 images are listed, the data set has 11788"):
+    with pytest.raises(ValueError, match=r"400 images .* 11788"):
         cub.items(tmp_path)
     train, test = (
         cub.items(data, split=split, whole=False)
@@ -200,7 +200,7 @@ def test_cars(tmp_path: Path) -> None:
     assert [one.id for one in cars.items(second, split="test", whole=False)] == [
         f"cars_{part}/{c:05d}.jpg" for part in ("train", "test") for c in (99, 196)
     ]
-    with pytest.raises(ValueError, match="4 images are listed, the data set has 16185"):
+    with pytest.raises(ValueError, match=r"4 images .* 16185"):
         cars.items(first)
     (first / "cars_annos.mat").write_bytes(b"no mat" * 40)
     with pytest.raises(ValueError, match="no annotations"):
@@ -230,9 +230,7 @@ def test_folders(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="leave 0 for 'validation'"):
         folders.items(tmp_path, split="validation")
     touch(tmp_path / "c10" / "0.png")
-    with pytest.warns(
-        UserWarning, match="1 of 11 classes of split 'all' have a single image .'c10'"
-    ):
+    with pytest.warns(UserWarning, match="1 of 11 classes .*'c10'"):
         folders.items(tmp_path, split="all")
 
 
@@ -244,7 +242,7 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="only one class"):
         folders.items(tmp_path)
     touch(tmp_path / "b" / "1.png")
-    with pytest.raises(ValueError, match="each of the 2 classes of split 'all' has a single image"):
+    with pytest.raises(ValueError, match=r"2 classes .* single image"):
         folders.items(tmp_path, split="all")
 
 

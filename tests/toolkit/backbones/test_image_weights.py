@@ -138,16 +138,14 @@ def test_another_architecture_is_refused_with_its_names_and_nothing_changes() ->
     other = trained(SFNet(3, dim=8, width=4, depth=10, image_size=32))
     with pytest.raises(
         ValueError,
-        match=r"for a IResNet of \d+: \d+ unknown \(layer1.0.conv1.bias, .*\), \d+ missing "
-        r"\(conv1.weight, .*\), \d+ of another shape",
+        match=r"\d+ unknown \(.*\d+ missing \(conv1.weight",
     ) as caught:
         load_published(fresh, other)
     assert "layer1.0.conv1.weight (4, 3, 3, 3) for (4, 4, 3, 3)" in str(caught.value)
     assert equal(fresh, before)
     with pytest.raises(
         ValueError,
-        match=r"1 of another shape \(fc.weight \(8, 32\) for \(16, 32\)|2 of another shape "
-        r"\(fc.weight",
+        match=r"[12] of another shape \(fc.weight",
     ):
         load_published(
             partial(IRESNET, dim=16)(3),
@@ -194,8 +192,7 @@ def test_a_constructor_starts_from_a_local_file_and_says_so(tmp_path: Path, suff
     assert RESNET(3).started_from == ""
     with pytest.raises(
         ValueError,
-        match=r"resnet.*: state dict of \d+ tensors for a ImageResNet of \d+: .*1 of another shape "
-        r"\(conv1.weight",
+        match=r"1 of another shape \(conv1.weight",
     ):
         RESNET(1, weights=str(path))
 
@@ -269,7 +266,5 @@ def test_files_of_other_kinds_are_refused_and_nothing_runs(
         archive.writestr("a/data.pkl", b"0" * 2**20)
     monkeypatch.setattr("toolkit.backbones.weights._LARGEST", 2**19)
     assert (tmp_path / "bomb.pth").stat().st_size < 2**19
-    with pytest.raises(
-        ValueError, match="it holds 1048576 bytes, more than the 524288 that are read"
-    ):
+    with pytest.raises(ValueError, match=r"1048576 bytes, .* 524288"):
         read_weights(tmp_path / "bomb.pth")

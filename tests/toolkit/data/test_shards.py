@@ -247,7 +247,7 @@ def test_missing_labels_and_repeated_ids_are_counted(tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match=r"2 of 4 items .*a\.tar\[2\].*a\.tar\[3\]"):
         shards.items(tmp_path)
-    with pytest.raises(ValueError, match=r"1 repeated ids \('1'\).*name the `suffixes`"):
+    with pytest.raises(ValueError, match=r"1 repeated ids \('1'\).*suffixes"):
         shards.items(tmp_path, labelled=False)
     assert [one.label for one in shards.items(tmp_path, labelled=False, suffixes=(".jpg",))] == [
         "0",
@@ -439,7 +439,7 @@ def test_a_damaged_span_is_named_and_skipped_up_to_a_share(packed: Path, tmp_pat
     assert [one.id for one in bad] == [broken.id]
     assert bad[0].reason.startswith(f"{broken.path}[{broken.id}]: unreadable")
     BadItems(0.1).count(bad, len(found))
-    with pytest.raises(ValueError, match=r"1 of 32 items drawn so far cannot be read"):
+    with pytest.raises(ValueError, match="1 of 32 items"):
         BadItems(0.0).count(bad, len(found))
     broken.path.unlink()  # a shard that vanishes during training: all of its items
     lost = [

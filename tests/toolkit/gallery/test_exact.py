@@ -120,7 +120,7 @@ def test_what_is_on_disk_comes_back(store: Callable[..., Any], tmp_path: Path) -
         assert [one.subject for one in mine] == [one.subject for one in theirs]
         assert [one.score for one in mine] == pytest.approx([one.score for one in theirs])
     again.remove(["o'neil"])
-    with pytest.raises(KeyError, match=r"2 of 3 subjects are not enrolled .*eve.*neil"):
+    with pytest.raises(KeyError, match=r"2 of 3 subjects .*eve.*neil"):
         again.remove(["ann", "eve", "o'neil"])
     assert {one.subject for one in again.entries()} == {"ann", "bob", "日本 x"}
     again.close()

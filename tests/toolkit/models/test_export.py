@@ -176,7 +176,7 @@ def test_pixel_scaling_crop_and_polarlike_features_are_in_the_graph(tmp_path: Pa
         ADAFACE(), partial(SmallCNN, dim=8, image_size=32), partial(faces.read, size=(32, 32))
     )
     assert export.export(face, tmp_path / "face.onnx").distance < 1e-6
-    with pytest.raises(ValueError, match="size 30 x 30: the model's images have 32 x 32"):
+    with pytest.raises(ValueError, match=r"size 30 x 30: .* 32 x 32"):
         export.export(face, tmp_path / "x.onnx", size=(30, 30))
     any_size = picture_model(
         INSIGHTFACE(),
@@ -246,8 +246,7 @@ def test_what_differs_is_not_written(tmp_path: Path) -> None:
     out.write_bytes(b"the old one")
     with pytest.raises(
         ValueError,
-        match=r"differ from torch's by a cosine distance of .* at most 1e-04 and 1e-03 are "
-        r"allowed: nothing was written",
+        match="at most 1e-04 and 1e-03",
     ):
         export.export(picture_model(PixelScale(), partial(Forgetful, dim=16), images.read), out)
     assert out.read_bytes() == b"the old one"

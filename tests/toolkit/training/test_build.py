@@ -238,9 +238,7 @@ def test_what_is_left_of_a_nan_names_the_items(voices: Path, tmp_path: Path) -> 
     def nan(run: Any, batch: Any, recipe: Recipe) -> torch.Tensor:
         return step(run, batch, recipe) * float("nan")
 
-    with pytest.raises(
-        ValueError, match=r"step 0: the loss is nan at lr 0\.05, for the 8 items 'spk\d+/"
-    ) as raised:
+    with pytest.raises(ValueError, match=r"loss is nan at lr 0\.05, .*spk\d+/") as raised:
         fit(recipe(), data=voices, out=tmp_path / "run", step=nan)
     assert "lower optim.lr" in str(raised.value)
     assert len(log_of(tmp_path / "run")[-1]["items"]) == 8
@@ -249,9 +247,7 @@ def test_what_is_left_of_a_nan_names_the_items(voices: Path, tmp_path: Path) -> 
 def test_loggers_get_the_same_numbers(
     voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(
-        ValueError, match="logger 'mlflow' is unknown; there are tensorboard, wandb"
-    ):
+    with pytest.raises(ValueError, match=r"'mlflow' is unknown; .*wandb"):
         fit(recipe(), data=voices, out=tmp_path / "run", loggers=["mlflow"])
     if importlib.util.find_spec("tensorboard") is None:
         with pytest.raises(ValueError, match="not installed"):

@@ -393,7 +393,7 @@ def test_variants_that_differ_in_data_or_budget_are_refused_unless_allowed(
     chosen["shuffled"] = recipes.override(
         chosen["shuffled"], ["schedule.steps=5", "augment.noise_prob=0"]
     )
-    with pytest.raises(ValueError, match=r"differ in augment, sampling, schedule\.steps, so that"):
+    with pytest.raises(ValueError, match=r"augment, sampling, schedule\.steps"):
         compare.compare(chosen, num_seeds=1, data=voices, out=tmp_path / "out")
     with pytest.raises(ValueError, match=r"differ in augment, so that"):
         compare.compare(
@@ -603,8 +603,7 @@ def test_seeds_measured_on_other_items_are_refused_and_counts_are_of_what_finish
     assert found.counts == {"items": 3, "images": 3}
     with pytest.raises(
         ValueError,
-        match=r"the seeds of 1 variants were measured on different items \('a'\): .*; compare into "
-        r"another --out",
+        match=r"different items \('a'\)",
     ):
         summary(("x", "y", "z"), ("x", "y", "w"))
 

@@ -366,7 +366,7 @@ def test_what_cannot_be_measured_is_said(
 ) -> None:
     recipe, out = trained("open")
     model = measure.load_model(out, recipe)
-    with pytest.raises(ValueError, match=r"2 classes are both trained and tested on .'4', '5'."):
+    with pytest.raises(ValueError, match=r"2 classes .*'4', '5'"):
         retrieval(model, NOWHERE, Retrieval(items=partial(some, labels={"4": 2, "5": 2, "6": 2})))
     assert (
         len(
@@ -378,37 +378,28 @@ def test_what_cannot_be_measured_is_said(
         )
         == 4
     )
-    with pytest.raises(
-        ValueError, match=r"unknown similarity 'cosin'; did you mean 'cosine'. allowed: cosine, dot"
-    ):
+    with pytest.raises(ValueError, match="'cosin'; did you mean 'cosine'"):
         retrieval(model, NOWHERE, Retrieval(items=unlisted, similarity="cosin"))
-    with pytest.raises(
-        ValueError, match=r"similarity is 'euclidean', but draws are unit vectors .* leave it out"
-    ):
+    with pytest.raises(ValueError, match=r"'euclidean', .* leave it out"):
         retrieval(
             model._replace(loss=VMF(8, 6)),
             NOWHERE,
             Retrieval(items=unlisted, num_samples=2, similarity="euclidean"),
         )
-    with pytest.raises(
-        ValueError, match="3 of 5 items have labels that the model was not trained on"
-    ):
+    with pytest.raises(ValueError, match="3 of 5 items"):
         classification(model, NOWHERE, Classification(items=partial(some, labels={"4": 2, "7": 3})))
-    with pytest.raises(ValueError, match="Triplet has no class vectors to predict by"):
+    with pytest.raises(ValueError, match="Triplet has no class vectors"):
         classification(
             model._replace(loss=Triplet(8, 6)),
             NOWHERE,
             Classification(items=partial(some, labels={"4": 2})),
         )
     broken = [Item("a", tmp_path / "a.png", "6"), *some(NOWHERE, labels={"6": 2})]
-    with pytest.raises(
-        ValueError, match=r"1 of 3 test items cannot be read .'a'.: .*no line of 64 levels"
-    ):
+    with pytest.raises(ValueError, match=r"1 of 3 test items .*64 levels"):
         retrieval(model, NOWHERE, Retrieval(items=lambda _: broken))
     with pytest.raises(
         ValueError,
-        match=r"metric 'ece' needs the column 'confidence', but measured are recall@1, "
-        r".*calibrate_on",
+        match=r"'ece' .*'confidence'.*calibrate_on",
     ):
         metrics_of(
             replace(

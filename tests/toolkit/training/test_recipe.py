@@ -161,9 +161,7 @@ def test_a_measure_and_its_validation_are_of_one_kind() -> None:
 
 
 def test_a_misspelt_argument_is_found_before_anything_runs() -> None:
-    with pytest.raises(
-        ValueError, match=r"loss: ArcFace does not accept 'marginn'; did you mean 'margin'\?"
-    ):
+    with pytest.raises(ValueError, match="'marginn'; did you mean 'margin'"):
         check(replace(BASE, loss=partial(ArcFace, marginn=0.2)))
 
 
@@ -276,7 +274,7 @@ def test_recipe_files_say_what_they_lack(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no Python file"):
         load(str(tmp_path / "other.py"))
     clone = Path(__file__).parents[3] / "recipes" / "speaker" / "an4.py"
-    with pytest.raises(ValueError, match="no variant 'simpel'; did you mean 'simple'"):
+    with pytest.raises(ValueError, match="'simpel'; did you mean 'simple'"):
         load(f"{clone}:simpel")
 
 

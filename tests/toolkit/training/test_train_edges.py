@@ -100,8 +100,7 @@ def test_a_network_that_diverged_overwrites_no_checkpoint(voices: Path, tmp_path
 
     with pytest.raises(
         ValueError,
-        match=r"the network gives NaN or infinity for \d+ of \d+ items \(.*its weights have "
-        r"diverged; take an earlier checkpoint",
+        match=r"NaN or infinity for \d+ of \d+ items",
     ):
         fit(
             recipe(schedule=Schedule(steps=5, save_every=2)),
@@ -155,7 +154,7 @@ def test_resuming_on_other_items_of_the_same_classes_is_refused(
     first.rename(first.with_stem("renamed"))
     with pytest.raises(
         ValueError,
-        match="was trained on other items of the same classes; resume with the same data",
+        match="other items of the same classes",
     ):
         fit(short, data=data, out=tmp_path / "run", resume=True)
 

@@ -108,7 +108,7 @@ def test_a_loss_that_indexes_its_classes_itself_is_not_cut() -> None:
         assert any(name.endswith("beta") for name in axes)
         with pytest.raises(
             ValueError,
-            match="'MarginLoss' cannot be sharded by class; leave it whole in every process",
+            match="'MarginLoss' cannot be sharded",
         ):
             spread.shard(part(5, 4), axes)
     both = partial(

@@ -89,9 +89,7 @@ def test_the_split_is_disjoint_whole_and_of_classes(
 
 
 def test_the_split_needs_six_classes() -> None:
-    with pytest.raises(
-        ValueError, match="5 classes to train on, of which 4 would be for validation; at least 6"
-    ):
+    with pytest.raises(ValueError, match=r"5 classes .* 4 .* at least 6"):
         divide(made(5))
     kept, held_out = divide(
         [Item(f"{k}", Path(), f"#{k % 8}") for k in range(16)]
@@ -366,9 +364,7 @@ def test_higher_is_better_and_failed_trials(tmp_path: Path) -> None:
     )
     assert tuned.score == max(one["score"] for one in tuned.trials if one["score"] is not None)  # type: ignore[type-var]
     assert tuned.trials[1]["failed"] == "the loss is nan"
-    with pytest.raises(
-        ValueError, match="holds a search of another recipe, on other data or of other RANGES"
-    ):
+    with pytest.raises(ValueError, match="search of another recipe"):
         tune(
             upward,
             {"loss.margin": Range(0.0, 0.4)},
@@ -391,9 +387,7 @@ def test_higher_is_better_and_failed_trials(tmp_path: Path) -> None:
     def never(recipe: Recipe, folder: Path) -> float:
         raise ValueError("the loss is nan")
 
-    with pytest.raises(
-        RuntimeError, match="all 2 trials failed, the first because: the loss is nan"
-    ):
+    with pytest.raises(RuntimeError, match=r"all 2 trials failed, .* loss is nan"):
         tune(tiny(), RANGES, variant="arcface", num_trials=2, out=tmp_path / "none", score=never)
 
 
@@ -452,7 +446,7 @@ def test_a_tuned_comparison_trains_on_fit_classes_and_reports_every_trial(tmp_pa
         assert trial["items"]["call"] == "toolkit.training.tune.fit_items"
         assert trial["measure"]["trials"]["call"] == "toolkit.training.tune.validation_trials"
     assert list(result.varied) == ["loss", "optim"]
-    with pytest.raises(ValueError, match=r"RANGES of plain change sampling\.batch_size"):
+    with pytest.raises(ValueError, match=r"change sampling\.batch_size"):
         compare.compare(
             chosen,
             num_seeds=1,
