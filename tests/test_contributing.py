@@ -251,10 +251,12 @@ def test_a_data_set_is_added_in_five_lines(copy: Path) -> None:
     command = re.search(r"`(python -m pytest [^`]*)`", listed[4])
     assert command is not None
     named = command[1].replace("NAME", "birdsong").replace("MODALITY", "speaker")
-    told = run(named + " -vv", copy)
-    passed = {line.split("::")[0].split("/")[-1] for line in told.splitlines() if "PASSED" in line}
+    message = run(named + " -vv", copy)
+    passed = {
+        line.split("::")[0].split("/")[-1] for line in message.splitlines() if "PASSED" in line
+    }
     assert passed >= {"test_layers.py", "test_recipes.py", "test_birdsong.py"}
-    assert "test_trains_and_embeds[speaker/birdsong.py:arcface] PASSED" in told
+    assert "test_trains_and_embeds[speaker/birdsong.py:arcface] PASSED" in message
     assert "birdsong" in run("python -m likeness recipes", copy)
     assert "birdsong" in run("python -m likeness prepare", copy)
 
@@ -284,9 +286,9 @@ def test_a_backbone_is_added_in_five_lines(copy: Path) -> None:
     command = re.search(r"`(python -m pytest [^`]*)`", listed[4])
     assert command is not None
     named = command[1].replace("NAME", "meanframes").replace("Name", "MeanOfFrames")
-    told = run(named + " -vv", copy)
-    assert told.count("TestContract") >= 5
-    assert "test_meanframes_is_the_linear_layer_of_the_mean PASSED" in told
-    assert "test_no_backbone_is_left_out PASSED" in told.replace(
+    message = run(named + " -vv", copy)
+    assert message.count("TestContract") >= 5
+    assert "test_meanframes_is_the_linear_layer_of_the_mean PASSED" in message
+    assert "test_no_backbone_is_left_out PASSED" in message.replace(
         "test_counts_are_the_field_s_and_no_backbone", "test_no_backbone"
     )

@@ -25,7 +25,7 @@ TINY = ROOT / "tests" / "tiny.py"
 def likeness(*arguments: object) -> int:
     """Run the command in this process; returns its exit code."""
     with pytest.raises(SystemExit) as stopped:
-        main([str(one) for one in arguments])
+        main([str(argument) for argument in arguments])
     return int(stopped.value.code or 0)
 
 
@@ -116,7 +116,7 @@ def test_train_embed_score_evaluate(
     shown = capsys.readouterr().out
     document = json.loads((tmp_path / "r.json").read_text())
     assert document["schema"] == "likeness.results/1"
-    assert {one["metric"] for one in document["results"]} == {
+    assert {result["metric"] for result in document["results"]} == {
         "eer",
         "min_dcf(0.1)",
         "tar_at_far(0.5)",
@@ -272,8 +272,8 @@ def test_normalised_and_calibrated_scores(stored: Path, capsys: pytest.CaptureFi
         == 0
     )
     values = {
-        one["metric"]: one["value"]
-        for one in json.loads((stored / "r.json").read_text())["results"]
+        result["metric"]: result["value"]
+        for result in json.loads((stored / "r.json").read_text())["results"]
     }
     assert values["min_cllr"] <= values["cllr"] < 1
     assert (
@@ -450,9 +450,11 @@ def test_models_of_several_utterances(stored: Path, capsys: pytest.CaptureFixtur
 def test_identify_and_retrieve(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept = embeddings.read(stored / "embeddings.npz")
     gallery = [
-        i for i, one in enumerate(kept.ids) if one.endswith("/0") and not one.startswith("s5")
+        i
+        for i, item_id in enumerate(kept.ids)
+        if item_id.endswith("/0") and not item_id.startswith("s5")
     ]
-    probes = [i for i, one in enumerate(kept.ids) if not one.endswith("/0")]
+    probes = [i for i, item_id in enumerate(kept.ids) if not item_id.endswith("/0")]
     for name, rows in (("gallery", gallery), ("probes", probes)):
         embeddings.write(
             stored / f"{name}.npz",
@@ -472,9 +474,9 @@ def test_identify_and_retrieve(stored: Path, capsys: pytest.CaptureFixture[str])
         "20",
     ]
     assert likeness(*command, "--json", stored / "i.json") == 0
-    found = {
-        one["metric"]: one["value"]
-        for one in json.loads((stored / "i.json").read_text())["results"]
+    loaded = {
+        result["metric"]: result["value"]
+        for result in json.loads((stored / "i.json").read_text())["results"]
     }
     unit = kept.unit()
     mated = [p for p in probes if not kept.ids[p].startswith("s5")]
@@ -483,9 +485,9 @@ def test_identify_and_retrieve(stored: Path, capsys: pytest.CaptureFixture[str])
         == kept.ids[p].split("/")[0]
         for p in mated
     ]
-    assert next(value for name, value in found.items() if name.startswith("rank")) == pytest.approx(
-        np.mean(right)
-    )
+    assert next(
+        value for name, value in loaded.items() if name.startswith("rank")
+    ) == pytest.approx(np.mean(right))
     assert (
         likeness(
             "retrieve",
@@ -500,9 +502,9 @@ def test_identify_and_retrieve(stored: Path, capsys: pytest.CaptureFixture[str])
         )
         == 0
     )
-    found = {
-        one["metric"]: one["value"]
-        for one in json.loads((stored / "k.json").read_text())["results"]
+    loaded = {
+        result["metric"]: result["value"]
+        for result in json.loads((stored / "k.json").read_text())["results"]
     }
     scores = unit @ unit.T
     np.fill_diagonal(scores, -np.inf)
@@ -510,7 +512,7 @@ def test_identify_and_retrieve(stored: Path, capsys: pytest.CaptureFixture[str])
         kept.ids[int(np.argmax(row))].split("/")[0] == kept.ids[i].split("/")[0]
         for i, row in enumerate(scores)
     ]
-    assert found["recall@1"] == pytest.approx(np.mean(hits))
+    assert loaded["recall@1"] == pytest.approx(np.mean(hits))
     shown = capsys.readouterr().out
     assert "TPIR" in shown
     assert "MAP" in shown.upper()
@@ -622,7 +624,10 @@ def test_wrong_input_gets_one_sentence_exit_2_and_writes_nothing(
     for name, text in files.items():
         (tmp_path / f"{name}.txt").write_text(text)
     before = sorted(tmp_path.rglob("*"))
-    assert likeness(*(one.format(tiny=TINY, tmp=tmp_path, run=trained) for one in arguments)) == 2
+    assert (
+        likeness(*(argument.format(tiny=TINY, tmp=tmp_path, run=trained) for argument in arguments))
+        == 2
+    )
     error = capsys.readouterr().err
     assert says in error
     assert "Traceback" not in error
@@ -665,12 +670,12 @@ def test_unreadable_items_are_skipped_or_refused(
         tmp_path / "e.npz",
     ]
     assert likeness(*command, "--bad-items", "refuse") == 2
-    told = capsys.readouterr().err
-    assert "1 of 2 items cannot be read; nothing was written" in told
+    output = capsys.readouterr().err
+    assert "1 of 2 items cannot be read; nothing was written" in output
     assert not (tmp_path / "e.npz").exists()
     assert likeness(*command) == 0
-    out, told = capsys.readouterr()
-    assert "skipped broken" in told
+    out, output = capsys.readouterr()
+    assert "skipped broken" in output
     assert "1 unreadable items left out" in out
     assert embeddings.read(tmp_path / "e.npz").ids == (first[0],)
 
@@ -708,9 +713,9 @@ def test_a_full_disk_leaves_the_last_checkpoint(voices: Path, tmp_path: Path) ->
     assert "Traceback" not in done.stderr
     assert "File too large" in done.stderr
     assert not [
-        one.name
-        for one in (tmp_path / "run").iterdir()
-        if one.suffix == ".safetensors" or one.name.startswith(".")
+        path.name
+        for path in (tmp_path / "run").iterdir()
+        if path.suffix == ".safetensors" or path.name.startswith(".")
     ]
     assert likeness(*command[3:], "--resume") == 0
 
@@ -721,11 +726,11 @@ def test_the_demo_of_all_modalities_beats_raw_features_in_one_report_and_its_com
 ) -> None:
     out = tmp_path / "demo"
     assert likeness("demo", "--out", out) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     rates = {
-        one["system"]: one["value"]
-        for one in json.loads((out / "results.json").read_text())["results"]
-        if one["metric"] == "eer"
+        result["system"]: result["value"]
+        for result in json.loads((out / "results.json").read_text())["results"]
+        if result["metric"] == "eer"
     }
     assert rates["speaker-likeness"] < 0.08 < 0.15 < rates["speaker-filterbank"]
     assert rates["face-likeness"] < 0.16 < 0.3 < rates["face-pixels"]
@@ -734,7 +739,7 @@ def test_the_demo_of_all_modalities_beats_raw_features_in_one_report_and_its_com
     assert all(name in page for name in rates)
     assert page.count("<audio") > 2 < page.count("<img")
     for name in ("speaker", "face", "image"):
-        lines = said[said.index(f"{name}: {out}") :].splitlines()
+        lines = output[output.index(f"{name}: {out}") :].splitlines()
         command = next(line for line in lines if "likeness embed" in line).split()[1:]
         command[command.index("--out") + 1] = str(tmp_path / "mine.npz")
         assert likeness(*command) == 0
@@ -747,13 +752,13 @@ def test_the_demo_of_all_modalities_beats_raw_features_in_one_report_and_its_com
         command = next(line for line in lines if "likeness verify" in line).split()[1:]
         assert likeness(*command, "--json", tmp_path / "pair.json") == 0
         first, second = (
-            before.unit()[before.rows([Path(one).relative_to(out / name / "data").as_posix()])[0]]
-            for one in command[1:3]
+            before.unit()[before.rows([Path(word).relative_to(out / name / "data").as_posix()])[0]]
+            for word in command[1:3]
         )
         assert json.loads((tmp_path / "pair.json").read_text())["score"] == pytest.approx(
             float(first @ second), abs=1e-4
         )
-    assert f"likeness serve --model {out / 'image' / 'run'}" in said
+    assert f"likeness serve --model {out / 'image' / 'run'}" in output
     capsys.readouterr()
     assert likeness("demo", "--only", "speaker", "--out", out / "speaker") == 2
     assert "choose another --out" in capsys.readouterr().err
@@ -765,7 +770,7 @@ def test_without_only_no_demo_starts_where_one_is_already(
     (tmp_path / "speaker" / "run").mkdir(parents=True)
     assert likeness("demo", "--out", tmp_path) == 2
     assert "speaker already holds a demo" in capsys.readouterr().err
-    assert [one.name for one in tmp_path.iterdir()] == ["speaker"]
+    assert [path.name for path in tmp_path.iterdir()] == ["speaker"]
 
 
 def test_scoring_starts_without_torch(trained: Path, tmp_path: Path) -> None:
@@ -826,8 +831,8 @@ def test_voxsrc23_validation_gives_the_published_numbers(shared: Path, tmp_path:
         == 0
     )
     values = {
-        one["metric"]: one["value"]
-        for one in json.loads((tmp_path / "r.json").read_text())["results"]
+        result["metric"]: result["value"]
+        for result in json.loads((tmp_path / "r.json").read_text())["results"]
     }
     expected = {
         "eer": 0.040948,

@@ -33,14 +33,14 @@ def test_every_command_can_be_pasted(
 
     def part(folder: Path) -> tuple[list[Item], Trials]:
         a, b = np.triu_indices(4, 1)
-        return [Item(one, folder / one, one[:2]) for one in IDS], Trials(
+        return [Item(item_id, folder / item_id, item_id[:2]) for item_id in IDS], Trials(
             IDS, IDS, a, b, a // 2 == b // 2
         )
 
     def write(folder: Path) -> None:
-        for one in IDS:
-            (folder / one).parent.mkdir(parents=True, exist_ok=True)
-            (folder / one).write_text("")
+        for value in IDS:
+            (folder / value).parent.mkdir(parents=True, exist_ok=True)
+            (folder / value).write_text("")
 
     asked: dict[str, Any] = {}
     monkeypatch.setattr(demo, "fit", lambda *_, **more: out / "run")
@@ -62,9 +62,9 @@ def test_every_command_can_be_pasted(
         own_data="train",
         trials=part,
     )
-    said = capsys.readouterr().out.splitlines()
+    output = capsys.readouterr().out.splitlines()
     commands = {
-        words[1]: words for words in (shlex.split(line) for line in said if line.startswith("  "))
+        words[1]: words for words in (shlex.split(line) for line in output if line.startswith("  "))
     }
     assert commands["embed"][2:] == [
         "--model",
@@ -128,9 +128,9 @@ def test_a_demo_that_is_stopped_says_so(
     with pytest.raises(SystemExit) as ended:
         main(["demo", "--only", "speaker", "--out", str(tmp_path / "demo")])
     assert ended.value.code == 130
-    told = capsys.readouterr().err
+    output = capsys.readouterr().err
     assert (
-        told
+        output
         == "the demo was stopped, and does not go on where it was; start it again with another "
         "--out\n"
     )

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -108,16 +109,16 @@ def test_every_public_name_is_there_and_explained() -> None:
 
 
 @pytest.mark.parametrize("room", [toolkit.losses, toolkit.backbones], ids=["losses", "backbones"])
-def test_the_flat_lists_are_complete(room: object) -> None:
+def test_the_flat_lists_are_complete(room: ModuleType) -> None:
     """Every public network or loss of the room is in the flat list, and nothing else."""
-    listed = getattr(likeness, room.__name__.rpartition(".")[2])  # type: ignore[attr-defined]
+    listed = getattr(likeness, room.__name__.rpartition(".")[2])
     classes = {
         value.__name__
-        for info in pkgutil.iter_modules(room.__path__)  # type: ignore[attr-defined]
-        for value in vars(importlib.import_module(f"{room.__name__}.{info.name}")).values()  # type: ignore[attr-defined]
+        for info in pkgutil.iter_modules(room.__path__)
+        for value in vars(importlib.import_module(f"{room.__name__}.{info.name}")).values()
         if inspect.isclass(value)
         and issubclass(value, nn.Module)
-        and value.__module__ == f"{room.__name__}.{info.name}"  # type: ignore[attr-defined]
+        and value.__module__ == f"{room.__name__}.{info.name}"
         and not value.__name__.startswith("_")
     }
     assert set(listed.__all__) == classes - {"KeyBank"}

@@ -74,8 +74,8 @@ def test_a_copy_trains_the_same(name: str, tmp_path: Path) -> None:
         recipe.read(str(path))["RECIPES"]
         for path in (ROOT / "recipes" / f"{name}.py", tmp_path / "mine.py")
     )
-    assert {key: json.dumps(describe(one)) for key, one in ours.items()} == {
-        key: json.dumps(describe(one)) for key, one in theirs.items()
+    assert {key: json.dumps(describe(value)) for key, value in ours.items()} == {
+        key: json.dumps(describe(value)) for key, value in theirs.items()
     }
 
 

@@ -155,17 +155,21 @@ def test_speechbrain_folders_embed_as_speechbrain_does(
         str(folder), savedir=str(tmp_path / "save")
     )  # executes the YAML, which is ours
     items = folders.items(voices, split="all")[:6]
-    found, bad = embed(loaded.embedder, items, loaded.read, batch_size=4, meta=loaded.meta)
+    embedded, bad = embed(loaded.embedder, items, loaded.read, batch_size=4, meta=loaded.meta)
     assert not bad
     with torch.no_grad():
         expected = np.stack(
             [
-                theirs.encode_batch(torch.from_numpy(audio.read(one))[None]).flatten().numpy()
-                for one in items
+                theirs.encode_batch(torch.from_numpy(audio.read(item))[None]).flatten().numpy()
+                for item in items
             ]
         )
-    np.testing.assert_allclose(found.matrix, expected, atol=exact * np.abs(expected).max())
-    assert (found.meta["similarity"], found.meta["modality"], len(found.meta["model"])) == (
+    np.testing.assert_allclose(embedded.matrix, expected, atol=exact * np.abs(expected).max())
+    assert (
+        embedded.meta["similarity"],
+        embedded.meta["modality"],
+        len(embedded.meta["model"]),
+    ) == (
         "cosine",
         "speaker",
         64,
@@ -188,14 +192,14 @@ def test_a_speechbrain_model_of_telephone_speech_reads_at_its_rate(
     theirs = EncoderClassifier.from_hparams(
         str(folder), savedir=str(tmp_path / "save")
     )  # executes the YAML, which is ours
-    one = folders.items(voices, split="all")[0]
-    wave = audio.read(one, rate_hz=8_000)
-    np.testing.assert_array_equal(loaded.read(one), wave)
+    items = folders.items(voices, split="all")[0]
+    wave = audio.read(items, rate_hz=8_000)
+    np.testing.assert_array_equal(loaded.read(items), wave)
     with torch.no_grad():
         expected = theirs.encode_batch(torch.from_numpy(wave)[None]).flatten().numpy()
-        found = loaded.embedder(torch.from_numpy(loaded.read(one))[None])[0].numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-6 * np.abs(expected).max())
-    pieces: Any = load.in_parts(loaded, chunk_seconds=60).read(one)
+        read_back = loaded.embedder(torch.from_numpy(loaded.read(items))[None])[0].numpy()
+    np.testing.assert_allclose(read_back, expected, atol=1e-6 * np.abs(expected).max())
+    pieces: Any = load.in_parts(loaded, chunk_seconds=60).read(items)
     assert sum(map(len, pieces)) == pytest.approx(len(wave), abs=2)
 
 
@@ -398,16 +402,16 @@ def test_onnx_networks_over_filterbanks(onnx_model: tuple[Path, nn.Module], voic
     items = folders.items(voices, split="all")[:5]
     for frontend, fbank in (("wespeaker", WESPEAKER_FBANK), ("3dspeaker", THREED_SPEAKER_FBANK)):
         loaded = load.load(str(path), frontend=frontend)  # type: ignore[arg-type]
-        found, _ = embed(loaded.embedder, items, loaded.read, batch_size=3)
+        embedded, _ = embed(loaded.embedder, items, loaded.read, batch_size=3)
         front = fbank().eval()
         with torch.no_grad():
             expected = np.stack(
                 [
-                    network(front(torch.from_numpy(audio.read(one))[None])[0])[0].numpy()
-                    for one in items
+                    network(front(torch.from_numpy(audio.read(item))[None])[0])[0].numpy()
+                    for item in items
                 ]
             )
-        np.testing.assert_allclose(found.matrix, expected, atol=1e-5 * np.abs(expected).max())
+        np.testing.assert_allclose(embedded.matrix, expected, atol=1e-5 * np.abs(expected).max())
 
 
 @pytest.mark.slow  # with the export of the test above
@@ -470,7 +474,7 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
 
 def likeness(*arguments: object) -> int:
     with pytest.raises(SystemExit) as stopped:
-        main([str(one) for one in arguments])
+        main([str(argument) for argument in arguments])
     return int(stopped.value.code or 0)
 
 
@@ -482,7 +486,7 @@ def test_crops_chunks_and_pauses_from_the_command_line(
 ) -> None:
     path, _ = onnx_model
     items = folders.items(voices, split="all")[:4]
-    (tmp_path / "list.txt").write_text("".join(f"{one.id}\t{one.path}\n" for one in items))
+    (tmp_path / "list.txt").write_text("".join(f"{item.id}\t{item.path}\n" for item in items))
     base = ("embed", "--model", path, "--items", tmp_path / "list.txt", "--out", tmp_path / "e.npz")
     loaded = load.load(str(path))
 
@@ -490,9 +494,9 @@ def test_crops_chunks_and_pauses_from_the_command_line(
         """The mean over pieces, weighted by their lengths."""
         with torch.no_grad():
             rows = [
-                loaded.embedder(torch.from_numpy(one)[None])[0].double().numpy() for one in waves
+                loaded.embedder(torch.from_numpy(wave)[None])[0].double().numpy() for wave in waves
             ]
-        return np.average(rows, axis=0, weights=[len(one) for one in waves])
+        return np.average(rows, axis=0, weights=[len(wave) for wave in waves])
 
     cases: list[tuple[list[object], Callable[[Any], list[Any]] | None, dict[str, str]]] = [
         ([], lambda w: [w], {}),
@@ -504,18 +508,20 @@ def test_crops_chunks_and_pauses_from_the_command_line(
         (["--chunk-seconds", 1], lambda w: [w], {"chunks": "at most 1 s, mean by length"}),
         (["--only-speech"], None, {"pauses": "left out by energy"}),
     ]
-    for more, pieces, said in cases:
+    for more, pieces, message in cases:
         assert likeness(*base, *more) == 0
-        found = embeddings.read(tmp_path / "e.npz")
-        assert dict(found.meta) == {
+        read_back = embeddings.read(tmp_path / "e.npz")
+        assert dict(read_back.meta) == {
             "model": loaded.digest,
             "modality": "speaker",
             "similarity": "cosine",
-            **said,
+            **message,
         }
         if pieces is not None:
-            expected = np.stack([whole(*pieces(audio.read(one))) for one in items])
-            np.testing.assert_allclose(found.matrix, expected, atol=1e-5 * np.abs(expected).max())
+            expected = np.stack([whole(*pieces(audio.read(item))) for item in items])
+            np.testing.assert_allclose(
+                read_back.matrix, expected, atol=1e-5 * np.abs(expected).max()
+            )
     for more, says in [
         (["--crops", 2, "--chunk-seconds", 5], "exclude each other"),
         (["--crops", 2, "--crop-seconds", 0], "at least 0.1 s"),

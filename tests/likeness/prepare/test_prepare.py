@@ -31,8 +31,8 @@ from toolkit.data.source import Archive, Dataset, Holds
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with serving() as one:
-        yield one
+    with serving() as first:
+        yield first
 
 
 WAVS = {f"set-1.0/recordings/{i}.wav": os.urandom(2_000) for i in range(5)}
@@ -49,40 +49,42 @@ def dataset(server: Server, body: bytes, name: str = "set.tar.gz", **more: objec
 
 
 def run(one: Dataset, data: Path, **more: object) -> list[str]:
-    said: list[str] = []
-    prepare(one, data, say=said.append, wait_seconds=0.01, **more)  # type: ignore[arg-type]
-    return said
+    message: list[str] = []
+    prepare(one, data, say=message.append, wait_seconds=0.01, **more)  # type: ignore[arg-type]
+    return message
 
 
 def left(data: Path) -> list[str]:
     """Every file below data but the lock."""
     return sorted(
-        one.relative_to(data).as_posix()
-        for one in data.rglob("*")
-        if one.is_file() and one.name != ".lock"
+        path.relative_to(data).as_posix()
+        for path in data.rglob("*")
+        if path.is_file() and path.name != ".lock"
     )
 
 
 def test_fetches_verifies_unpacks_counts_and_does_it_once(server: Server, tmp_path: Path) -> None:
     body = packed({**WAVS, "set-1.0/README": b"read"})
-    one = dataset(server, body, sha256=hashlib.sha256(body).hexdigest(), size=len(body))
-    said = run(one, tmp_path)
+    first = dataset(server, body, sha256=hashlib.sha256(body).hexdigest(), size=len(body))
+    message = run(first, tmp_path)
     assert left(tmp_path) == [f"set/wav/{i}.wav" for i in range(5)]
     assert (tmp_path / "set/wav/3.wav").read_bytes() == WAVS["set-1.0/recordings/3.wav"]
-    assert "set.tar.gz: SHA-256 is right" in said
-    assert said[-1] == "ok       files in set/wav: 5 of 5"
-    assert "set/wav is there already; unpacked files are counted, not summed" in run(one, tmp_path)
+    assert "set.tar.gz: SHA-256 is right" in message
+    assert message[-1] == "ok       files in set/wav: 5 of 5"
+    assert "set/wav is there already; unpacked files are counted, not summed" in run(
+        first, tmp_path
+    )
     assert len(server.requests) == 1
 
 
 def test_an_archive_goes_when_what_it_held_is_on_the_disk(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = dataset(server, packed(WAVS))
+    first = dataset(server, packed(WAVS))
     server.files["list.txt"] = b"a b"
     listed = Archive(makes="meta/list.txt", urls=(server.url("list.txt"),))
     calls = recorded(monkeypatch, tmp_path)
-    run(replace(one, archives=(*one.archives, listed)), tmp_path)
+    run(replace(first, archives=(*first.archives, listed)), tmp_path)
     for name, made in (
         ("set.tar.gz", ["sync", "replace set/wav", "fsync set"]),
         ("list.txt", ["replace meta/list.txt", "fsync meta"]),
@@ -99,20 +101,20 @@ def test_files_that_are_there_already_are_summed(
     server: Server, tmp_path: Path, folder: str
 ) -> None:
     body = packed(WAVS)
-    one = dataset(server, body, md5=hashlib.md5(body).hexdigest())
-    run(one, tmp_path)
+    first = dataset(server, body, md5=hashlib.md5(body).hexdigest())
+    run(first, tmp_path)
     beside = tmp_path / folder / "set.tar.gz"
     beside.write_bytes(body)
     assert (
         "set/wav is there already; MD5 of set.tar.gz is right; unpacked files are counted, not "
-        "summed" in run(one, tmp_path)
+        "summed" in run(first, tmp_path)
     )
     beside.write_bytes(body[:-1] + bytes([body[-1] ^ 1]))
     with pytest.raises(
         ValueError,
         match=r"^set.tar.gz: its md5 .* remove it and set/wav",
     ):
-        run(one, tmp_path)
+        run(first, tmp_path)
     assert (
         tmp_path / "set/wav/3.wav"
     ).is_file()  # what somebody put there is removed by nobody else
@@ -146,7 +148,7 @@ def test_broken_connections_are_resumed_where_they_broke(server: Server, tmp_pat
     server.busy = 2
     download(server.url("a"), tmp_path / "a", wait_seconds=0.01)
     assert (tmp_path / "a").read_bytes() == server.files["a"]
-    starts = [int(wanted[6:-1]) for _, wanted in server.requests if wanted]
+    starts = [int(request[6:-1]) for _, request in server.requests if request]
     assert starts == [1_500_000, 2_250_000, 2_625_000]
     assert left(tmp_path) == ["a"]
 
@@ -206,7 +208,7 @@ def test_wrong_checksum_or_size_leaves_nothing(server: Server, tmp_path: Path) -
 def test_files_that_somebody_put_there_are_removed_by_nobody_else(
     server: Server, tmp_path: Path
 ) -> None:
-    one = dataset(server, packed(WAVS), md5="0" * 32)
+    first = dataset(server, packed(WAVS), md5="0" * 32)
     put = tmp_path / "downloads" / "set.tar.gz"
     put.parent.mkdir()
     put.write_bytes(b"mine")
@@ -214,7 +216,7 @@ def test_files_that_somebody_put_there_are_removed_by_nobody_else(
         ValueError,
         match=r"^set.tar.gz: its md5 .* remove it: run",
     ):
-        run(one, tmp_path)
+        run(first, tmp_path)
     assert put.read_bytes() == b"mine"
     assert server.requests == []
     server.files["b"] = b"second part"
@@ -258,8 +260,8 @@ def test_members_outside_the_folder_are_refused(server: Server, tmp_path: Path) 
         info = tarfile.TarInfo("x")
         info.type = tarfile.CHRTYPE
         tar.addfile(info)
-    held = io.BytesIO()
-    with zipfile.ZipFile(held, "w") as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
         entry = zipfile.ZipInfo("set-1.0/recordings/0.wav")
         entry.external_attr = (stat.S_IFLNK | 0o777) << 16
         archive.writestr(entry, "/etc/passwd")
@@ -269,7 +271,7 @@ def test_members_outside_the_folder_are_refused(server: Server, tmp_path: Path) 
         "c.tar.gz": device.getvalue(),
         "d.zip": zipped({**WAVS, "../evil.wav": b"x"}),
         "e.zip": zipped({"/evil.wav": b"x"}),
-        "f.zip": held.getvalue(),
+        "f.zip": buffer.getvalue(),
     }
     for name, body in cases.items():
         with pytest.raises(
@@ -283,21 +285,26 @@ def test_members_outside_the_folder_are_refused(server: Server, tmp_path: Path) 
 
 def nameless_zip() -> bytes:
     """Its only member has no name."""
-    held = zipped({"a": b"x"})
-    start = held.index(b"PK\1\2")
-    end = held.index(b"PK\5\6")
-    member, listed = held[:start], held[start:end]
+    contents = zipped({"a": b"x"})
+    start = contents.index(b"PK\1\2")
+    end = contents.index(b"PK\5\6")
+    member, listed = contents[:start], contents[start:end]
     member = member[:26] + bytes(2) + member[28:30] + member[31:]
     listed = listed[:28] + bytes(2) + listed[30:46] + listed[47:]
-    return member + listed + held[end : end + 12] + struct.pack("<IIH", len(listed), len(member), 0)
+    return (
+        member
+        + listed
+        + contents[end : end + 12]
+        + struct.pack("<IIH", len(listed), len(member), 0)
+    )
 
 
 def bzipped() -> bytes:
     """A member in bzip2 with a changed byte: bz2 raises OSError."""
-    held = io.BytesIO()
-    with zipfile.ZipFile(held, "w", zipfile.ZIP_BZIP2) as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_BZIP2) as archive:
         archive.writestr("a", b"x" * 100)
-    return held.getvalue().replace(b"BZh9", b"BZh0")
+    return buffer.getvalue().replace(b"BZh9", b"BZh0")
 
 
 @pytest.mark.parametrize(
@@ -383,18 +390,18 @@ def test_parts_are_joined_and_archives_put_there_by_hand_are_taken(
             takes=("*/recordings/*",),
             md5=hashlib.md5(wavs).hexdigest(),
         )
-        one = Dataset(
+        loaded = Dataset(
             "set", "", "", "", (by_hand,), holds=holds, by_hand="fetch set.zip into DATA/downloads"
         )
         with pytest.raises(ValueError, match=r"1 of 1 counts .*fetch set.zip into"):
-            run(one, data)
+            run(loaded, data)
         for i, name in enumerate(names):
             (data / where / name).write_bytes(
                 wavs[i * 4_000 : (i + 1) * 4_000]
                 if len(names) == 2 and i == 0
                 else wavs[4_000 * i :]
             )
-        run(one, data)
+        run(loaded, data)
         assert len(left(data)) == 5 + len(names)  # the user's files stay
 
 
@@ -424,14 +431,14 @@ def test_joined_reads_like_one_file(
 
 
 def test_the_table_is_sound(capsys: pytest.CaptureFixture[str]) -> None:
-    assert len({one.name for one in DATASETS}) == len(DATASETS)
-    for one in DATASETS:
-        assert one.licence
-        assert one.page.startswith("http")
-        assert one.holds or one.check
-        for archive in one.archives:
+    assert len({dataset.name for dataset in DATASETS}) == len(DATASETS)
+    for entry in DATASETS:
+        assert entry.licence
+        assert entry.page.startswith("http")
+        assert entry.holds or entry.check
+        for archive in entry.archives:
             assert archive.names
-            assert one.by_hand or archive.urls
+            assert entry.by_hand or archive.urls
             assert all(url.startswith("http") for url in archive.urls)
             assert len(archive.sha256) in (0, 64)
             assert len(archive.md5) in (0, 32)
@@ -500,11 +507,11 @@ def test_speakers_of_no_split_are_said_and_their_metadata_are_fetched(
     ):
         run(named("voxceleb2"), tmp_path)
     monkeypatch.setattr("likeness.prepare.prepare.download", fetched)
-    said: list[str] = []
+    message: list[str] = []
     with pytest.raises(ValueError, match="4 of 4 counts"):
-        prepare(named("voxceleb2"), tmp_path, say=said.append)
-    assert "DIFFERS  audio files of voxceleb2 dev: 1 of 1,092,009" in said
-    assert "DIFFERS  speakers of voxceleb2 test: 1 of 118" in said
+        prepare(named("voxceleb2"), tmp_path, say=message.append)
+    assert "DIFFERS  audio files of voxceleb2 dev: 1 of 1,092,009" in message
+    assert "DIFFERS  speakers of voxceleb2 test: 1 of 118" in message
 
 
 def archive(path: Path, *members: tuple[str, dict[str, object]]) -> Path:
@@ -545,8 +552,8 @@ def test_odd_numbers_and_names_in_an_archive_are_one_sentence(
 def test_a_damaged_bzip2_member_is_one_sentence(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_BZIP2) as file:
         file.writestr("a", bytes(1000))
-    held = bytearray((tmp_path / "a.zip").read_bytes())
-    held[35:45] = b"\xff" * 10
-    (tmp_path / "a.zip").write_bytes(held)
+    contents = bytearray((tmp_path / "a.zip").read_bytes())
+    contents[35:45] = b"\xff" * 10
+    (tmp_path / "a.zip").write_bytes(contents)
     with pytest.raises(ValueError, match=r"a\.zip.*fetch it again"):
         unpack("a.zip", [tmp_path / "a.zip"], tmp_path / "out")

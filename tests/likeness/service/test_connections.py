@@ -136,9 +136,9 @@ def test_a_client_chooses_no_encoding_of_the_form_s_texts(charset: str) -> None:
 def test_connections_on_which_nothing_happens_lock_nobody_out(begun: bytes) -> None:
     with serving(connections=20) as port, ExitStack() as stack:
         opened = [stack.enter_context(connect(port)) for _ in range(60)]
-        for one in opened:
+        for entry in opened:
             try:
-                one.sendall(begun)
+                entry.sendall(begun)
             except OSError:  # one that was closed already
                 continue
         assert verify(port).status_code == 200
@@ -223,8 +223,8 @@ def test_who_opens_many_connections_loses_one_of_its_own() -> None:
 def test_slow_bodies_take_no_place() -> None:
     with serving(workers=1, waiting=1) as port, ExitStack() as stack:
         opened = [stack.enter_context(connect(port)) for _ in range(10)]
-        for one in opened:
-            one.sendall(BODY_BEGUN)
+        for entry in opened:
+            entry.sendall(BODY_BEGUN)
         assert [verify(port).status_code for _ in range(3)] == [200] * 3
 
 
@@ -235,8 +235,8 @@ def test_the_body_that_has_been_arriving_longest_gives_way() -> None:
         connect(port) as second,
         connect(port) as third,
     ):
-        for one in (first, second, third):
-            one.sendall(BODY_BEGUN + bytes(99_000))
+        for value in (first, second, third):
+            value.sendall(BODY_BEGUN + bytes(99_000))
             # An answer to another request: what was sent before it has arrived.
             assert httpx.get(f"http://127.0.0.1:{port}/", trust_env=False).status_code == 200
         assert read_until_answer(first).startswith(b"HTTP/1.1 503 ")

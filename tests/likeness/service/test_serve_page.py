@@ -122,10 +122,10 @@ def test_voices_on_the_page(browser: Any, voices: Path, tmp_path: Path) -> None:
         page.set_input_files("#file-second", files[9])
         page.click("#compare:not([disabled])")
         assert page.inner_text(".verdict") == "The same voice"
-        said = page.inner_text("#answer")
-        assert re.search(r"Probability\s+(?:> )?\d+\.\d %\s+if 25 % of pairs are", said)
-        assert re.search(r"Threshold\s+-1.000\s+Norms\s+[\d.]+ / [\d.]+", said)
-        assert "Quality" not in said  # ArcFace gives the norm no meaning
+        output = page.inner_text("#answer")
+        assert re.search(r"Probability\s+(?:> )?\d+\.\d %\s+if 25 % of pairs are", output)
+        assert re.search(r"Threshold\s+-1.000\s+Norms\s+[\d.]+ / [\d.]+", output)
+        assert "Quality" not in output  # ArcFace gives the norm no meaning
         page.click("[data-drop=first] .row button")
         assert page.is_hidden("#answer")
         page.click("[data-drop=first] .acts button:first-child")  # record
@@ -175,9 +175,9 @@ def test_a_refused_photo_is_explained(browser: Any, tmp_path: Path) -> None:
         page.set_input_files("#file-first", str(whole))
         page.set_input_files("#file-second", str(broken))
         page.click("#compare:not([disabled])")
-        said = page.inner_text("#answer .error")
-        assert "1 of 2 items cannot be read: the second file: " in said
-        assert "likeness-" not in said  # the private folder in which it was
+        output = page.inner_text("#answer .error")
+        assert "1 of 2 items cannot be read: the second file: " in output
+        assert "likeness-" not in output  # the private folder in which it was
         page.context.close()
 
 

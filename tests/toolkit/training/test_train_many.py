@@ -180,7 +180,7 @@ def allowed(alone: Path, variant: str) -> float:
 
 @pytest.mark.parametrize(
     "variant",
-    ["whole", *(pytest.param(one, marks=pytest.mark.slow) for one in ("simple", "memory"))],
+    ["whole", *(pytest.param(name, marks=pytest.mark.slow) for name in ("simple", "memory"))],
 )
 def test_two_processes_train_as_one(variant: str, alone: Path, two: Path) -> None:
     bound = allowed(alone, variant)
