@@ -139,8 +139,8 @@ def _within(node: ast.AST, file: Path, function: str, safe: frozenset[str]) -> I
                 and (_name(called) in ("atomic_path", "staged") or _mentions(called, safe))
             ):
                 safe |= {item.optional_vars.id}
-        for value in node.body:
-            yield from _within(value, file, function, safe)
+        for statement in node.body:
+            yield from _within(statement, file, function, safe)
         return
     if isinstance(node, ast.Call) and _writes(node) and not _mentions(node, safe):
         yield Write(
@@ -191,15 +191,12 @@ def _writes(call: ast.Call) -> bool:
     ):
         return True
     if name in _OPENERS:
-        inputs = [
-            inner
-            for value in (*call.args, *(key.value for key in call.keywords))
-            for inner in ast.walk(value)
-        ]
+        arguments = (*call.args, *(key.value for key in call.keywords))
+        inputs = [node for argument in arguments for node in ast.walk(argument)]
         modes = [
-            result.value
-            for result in inputs
-            if isinstance(result, ast.Constant) and isinstance(result.value, str)
+            node.value
+            for node in inputs
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
         ]
         return any(
             set(mode) <= set("rwaxbt+:gz") and set(mode) & set("wax+")

@@ -720,50 +720,6 @@ def test_a_full_disk_leaves_the_last_checkpoint(voices: Path, tmp_path: Path) ->
     assert likeness(*command[3:], "--resume") == 0
 
 
-@pytest.mark.slow
-def test_the_demo_of_all_modalities_beats_raw_features_in_one_report_and_its_commands_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "demo"
-    assert likeness("demo", "--out", out) == 0
-    output = capsys.readouterr().out
-    rates = {
-        result["system"]: result["value"]
-        for result in json.loads((out / "results.json").read_text())["results"]
-        if result["metric"] == "eer"
-    }
-    assert rates["speaker-likeness"] < 0.08 < 0.15 < rates["speaker-filterbank"]
-    assert rates["face-likeness"] < 0.16 < 0.3 < rates["face-pixels"]
-    assert rates["image-likeness"] < 0.06 < 0.15 < rates["image-pixels"]
-    page = (out / "report" / "index.html").read_text()
-    assert all(name in page for name in rates)
-    assert page.count("<audio") > 2 < page.count("<img")
-    for name in ("speaker", "face", "image"):
-        lines = output[output.index(f"{name}: {out}") :].splitlines()
-        command = next(line for line in lines if "likeness embed" in line).split()[1:]
-        command[command.index("--out") + 1] = str(tmp_path / "mine.npz")
-        assert likeness(*command) == 0
-        again, before = (
-            embeddings.read(tmp_path / "mine.npz"),
-            embeddings.read(out / name / f"{name}-likeness.npz"),
-        )
-        assert again.ids == before.ids
-        assert np.array_equal(again.matrix, before.matrix)
-        command = next(line for line in lines if "likeness verify" in line).split()[1:]
-        assert likeness(*command, "--json", tmp_path / "pair.json") == 0
-        first, second = (
-            before.unit()[before.rows([Path(word).relative_to(out / name / "data").as_posix()])[0]]
-            for word in command[1:3]
-        )
-        assert json.loads((tmp_path / "pair.json").read_text())["score"] == pytest.approx(
-            float(first @ second), abs=1e-4
-        )
-    assert f"likeness serve --model {out / 'image' / 'run'}" in output
-    capsys.readouterr()
-    assert likeness("demo", "--only", "speaker", "--out", out / "speaker") == 2
-    assert "choose another --out" in capsys.readouterr().err
-
-
 def test_without_only_no_demo_starts_where_one_is_already(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -444,10 +444,10 @@ def test_fifty_clients_at_once(server: str, files: list[Path]) -> None:
                 )
 
     clients = [threading.Thread(target=ask) for _ in range(50)]
-    for match in clients:
-        match.start()
-    for match in clients:
-        match.join()
+    for thread in clients:
+        thread.start()
+    for thread in clients:
+        thread.join()
     assert statuses == [200] * 100
 
 
@@ -473,13 +473,13 @@ def test_a_kill_in_the_midst_of_enrolment_leaves_old_or_new(
                     acknowledged.append(f"{client}-{i}")
 
         clients = [threading.Thread(target=ask, args=(client,)) for client in range(3)]
-        for match in clients:
-            match.start()
+        for thread in clients:
+            thread.start()
         while len(acknowledged) < 4:
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
-        for match in clients:
-            match.join()
+        for thread in clients:
+            thread.join()
     assert not [
         path for path in (tmp_path / "tmp").rglob("*") if path.is_file() and not path.is_symlink()
     ]  # no upload outlives the server
