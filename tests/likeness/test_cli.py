@@ -47,46 +47,14 @@ def trained(voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_train_embed_score_evaluate(
     voices: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert (
-        likeness(
-            "train",
-            f"{TINY}:simple",
-            "schedule.steps=2",
-            "--data",
-            voices,
-            "--out",
-            tmp_path / "run",
-        )
-        == 0
-    )
+    settings = ("schedule.steps=2", "--data", voices, "--out", tmp_path / "run")
+    assert likeness("train", f"{TINY}:simple", *settings) == 0
+    listed_items = ("--items", trained / "items.txt", "--root", voices)
     for suffix in ("npz", "ark"):
-        out = tmp_path / f"e.{suffix}"
-        assert (
-            likeness(
-                "embed",
-                "--model",
-                trained / "run",
-                "--items",
-                trained / "items.txt",
-                "--root",
-                voices,
-                "--out",
-                out,
-            )
-            == 0
-        )
-        assert (
-            likeness(
-                "score",
-                "--trials",
-                trained / "trials.txt",
-                "--embeddings",
-                out,
-                "--out",
-                tmp_path / f"{suffix}.txt",
-            )
-            == 0
-        )
+        out, scores = tmp_path / f"e.{suffix}", tmp_path / f"{suffix}.txt"
+        assert likeness("embed", "--model", trained / "run", *listed_items, "--out", out) == 0
+        compared = ("--trials", trained / "trials.txt", "--embeddings", out)
+        assert likeness("score", *compared, "--out", scores) == 0
     listed, values = read_scores(tmp_path / "npz.txt")
     assert np.array_equal(values, read_scores(tmp_path / "ark.txt")[1])
     assert len(listed) == len(read_trials(trained / "trials.txt"))
@@ -98,21 +66,9 @@ def test_train_embed_score_evaluate(
     )
     assert values[0] == pytest.approx(float(unit[i] @ unit[j]), abs=1e-6)
     capsys.readouterr()
-    assert (
-        likeness(
-            "evaluate",
-            tmp_path / "npz.txt",
-            "--p-target",
-            "0.1",
-            "--far",
-            "0.5",
-            "--json",
-            tmp_path / "r.json",
-            "--report",
-            tmp_path / "report",
-        )
-        == 0
-    )
+    points = ("--p-target", "0.1", "--far", "0.5")
+    made = ("--json", tmp_path / "r.json", "--report", tmp_path / "report")
+    assert likeness("evaluate", tmp_path / "npz.txt", *points, *made) == 0
     shown = capsys.readouterr().out
     document = json.loads((tmp_path / "r.json").read_text())
     assert document["schema"] == "likeness.results/1"

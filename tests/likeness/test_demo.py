@@ -66,56 +66,23 @@ def test_every_command_can_be_pasted(
     commands = {
         words[1]: words for words in (shlex.split(line) for line in output if line.startswith("  "))
     }
-    assert commands["embed"][2:] == [
-        "--model",
-        f"{out}/run",
-        "--items",
-        f"{out}/items.txt",
-        "--root",
-        str(data),
-        "--out",
-        "mine.npz",
-    ]
-    assert commands["score"][2:] == [
-        "--trials",
-        f"{out}/trials.txt",
-        "--embeddings",
-        "mine.npz",
-        "--out",
-        "mine.txt",
-    ]
-    assert commands["evaluate"][2:] == [
-        "mine.txt",
-        "--embeddings",
-        "mine.npz",
-        "--media",
-        str(data),
-        "--report",
-        "mine-report",
-    ]
-    assert commands["verify"][2:] == [
-        str(data / IDS[0]),
-        str(data / IDS[1]),
-        "--model",
-        f"{out}/run",
-    ]
-    assert commands["serve"][2:] == ["--model", f"{out}/run"]
-    files = [
-        *map(str, made.scores),
-        "--embeddings",
-        str(made.embeddings[0]),
-        "--embeddings",
-        str(made.embeddings[1]),
-    ]
-    assert shlex.split(asked["page"].command) == [
-        "likeness",
-        "evaluate",
-        *files,
-        "--media",
-        str(data),
-        "--report",
-        f"{out}/report",
-    ]
+    listed, pairs = ("--items", f"{out}/items.txt"), ("--trials", f"{out}/trials.txt")
+    model, mine = ("--model", f"{out}/run"), ("--embeddings", "mine.npz")
+    media = ("--media", str(data))
+    expected = {
+        "embed": [*model, *listed, "--root", str(data), "--out", "mine.npz"],
+        "score": [*pairs, *mine, "--out", "mine.txt"],
+        "evaluate": ["mine.txt", *mine, *media, "--report", "mine-report"],
+        "verify": [str(data / IDS[0]), str(data / IDS[1]), *model],
+        "serve": [*model],
+    }
+    assert {name: commands[name][2:] for name in expected} == expected
+    files = [str(path) for path in made.scores]
+    for path in made.embeddings:
+        files += ["--embeddings", str(path)]
+    again = ["likeness", "evaluate", *files, *media, "--report", f"{out}/report"]
+    assert shlex.split(asked["page"].command) == again
+    assert len(made.embeddings) == 2
 
 
 def test_a_demo_that_is_stopped_says_so(

@@ -280,35 +280,10 @@ def test_three_presets_from_features_to_the_tables(
     tools = ("insightface", "adaface", "opensphere")
     chosen = [text for tool in tools for text in ("--preset", tool)]
     one_to_one, one_to_many = tmp_path / "11.json", tmp_path / "1n.json"
-    likeness(
-        "evaluate",
-        features,
-        "--ijb",
-        small.root,
-        *chosen,
-        "--far",
-        0.1,
-        "--far",
-        0.02,
-        "--json",
-        one_to_one,
-    )
-    likeness(
-        "identify",
-        "--probes",
-        features,
-        "--ijb",
-        small.root,
-        *chosen,
-        "--fpir",
-        0.1,
-        "--rank",
-        1,
-        "--resamples",
-        20,
-        "--json",
-        one_to_many,
-    )
+    pack = ("--ijb", small.root, *chosen)
+    likeness("evaluate", features, *pack, "--far", 0.1, "--far", 0.02, "--json", one_to_one)
+    settings = ("--fpir", 0.1, "--rank", 1, "--resamples", 20)
+    likeness("identify", "--probes", features, *pack, *settings, "--json", one_to_many)
     printed = capsys.readouterr().out
     assert "detector_score False" in printed
     loaded = {

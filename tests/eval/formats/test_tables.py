@@ -270,10 +270,8 @@ def replaced(name: str, **arguments: Any) -> Any:
     return change
 
 
-def test_hdf5_that_points_elsewhere_or_asks_for_too_much(tmp_path):
-    """What HDF5 can do besides holding arrays: open other files, allocate what is not there, run
-    plug-ins, loop in its heap of texts.
-    """
+def hostile_hdf5(tmp_path: Path) -> list[tuple[Any, str]]:
+    """Changes to a file, and what is said of the file that has them."""
     (tmp_path / "secret").write_bytes(b"\0" * 24)
     write(tmp_path / "other.h5", SMALL)
 
@@ -294,7 +292,7 @@ def test_hdf5_that_points_elsewhere_or_asks_for_too_much(tmp_path):
     def no_matrix(file: Any) -> None:
         del file["matrix"]
 
-    cases: list[tuple[Any, str]] = [
+    return [
         (
             links(h5py.ExternalLink(str(tmp_path / "other.h5"), "matrix")),
             "matrix is a ExternalLink",
@@ -325,7 +323,13 @@ def test_hdf5_that_points_elsewhere_or_asks_for_too_much(tmp_path):
         (no_matrix, "not an embeddings file"),
         (lambda file: (no_matrix(file), file.create_group("matrix")), "matrix is a group"),
     ]
-    for change, says in cases:
+
+
+def test_hdf5_that_points_elsewhere_or_asks_for_too_much(tmp_path):
+    """What HDF5 can do besides holding arrays: open other files, allocate what is not there, run
+    plug-ins, loop in its heap of texts.
+    """
+    for change, says in hostile_hdf5(tmp_path):
         with pytest.raises(ValueError, match=says) as caught:
             read(hdf5(tmp_path / "e.h5", change))
         assert str(tmp_path / "e.h5") in str(caught.value)

@@ -496,32 +496,13 @@ def test_verify_from_the_command_line(
     assert document["modality"] == "face"
     assert document["faces"].startswith("central, aligned to 112 x 112")
     one_file = ("--model", f"insightface:{pack / 'w600k_r1.onnx'}")
-    assert (
-        likeness(
-            "verify",
-            first,
-            second,
-            *one_file,
-            "--detector",
-            pack / "det_tiny.onnx",
-            "--json",
-            tmp_path / "w.json",
-        )
-        == 0
-    )
+    aligned = (*one_file, "--detector", pack / "det_tiny.onnx")
+    assert likeness("verify", first, second, *aligned, "--json", tmp_path / "w.json") == 0
     assert json.loads((tmp_path / "w.json").read_text()) == document
     assert likeness("verify", *crops[:2], *one_file) == 0  # aligned already
     (tmp_path / "photos.txt").write_text("a.png\nb.png\nempty.png\n")
-    detected = (
-        "--items",
-        tmp_path / "photos.txt",
-        *one_file,
-        "--detector",
-        pack / "det_tiny.onnx",
-        "--out",
-        tmp_path / "photos.npz",
-    )
-    assert likeness("embed", *detected) == 0
+    detected = ("--items", tmp_path / "photos.txt", *aligned)
+    assert likeness("embed", *detected, "--out", tmp_path / "photos.npz") == 0
     assert "skipped empty.png" in capsys.readouterr().err
     loaded = embeddings.read(tmp_path / "photos.npz")
     assert loaded.meta["faces"] == document["faces"]

@@ -302,10 +302,9 @@ def changed(path: Path, to: Path, change: Any) -> Path:
     return to
 
 
-def test_hostile_files_are_refused_before_they_run(
-    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    secret = tmp_path / "secret"
+def hostile(folder: Path) -> list[tuple[Any, str]]:
+    """Changes to a model in `folder`, and what is said of the model that has them."""
+    secret = folder / "secret"
     secret.write_bytes(b"\0" * 4096)
 
     def outside(model: Any) -> None:
@@ -333,7 +332,7 @@ def test_hostile_files_are_refused_before_they_run(
 
         return change
 
-    cases: list[tuple[Any, str]] = [
+    return [
         (outside, "1 tensors lie in other files"),
         (hidden, r"1 tensors lie in other files \('t'\)"),
         (
@@ -372,7 +371,12 @@ def test_hostile_files_are_refused_before_they_run(
             r"bad\.onnx: read: it names landmarks files",
         ),
     ]
-    for change, says in cases:
+
+
+def test_hostile_files_are_refused_before_they_run(
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for change, says in hostile(tmp_path):
         with pytest.raises(ValueError, match=says):
             exported_models.load(changed(exported, tmp_path / "bad.onnx", change))
     contents = exported.read_bytes()
