@@ -274,7 +274,7 @@ def test_what_is_shown_names_what_exists(block: Block, line: str, tmp_path: Path
         ("compare speaker/folders --variants statistics,nobody --out o", "nobody"),
     ],
 )
-def test_wrong_commands_are_found(wrong: str, said: str, tmp_path: Path) -> None:
+def test_wrong_commands_are_detected(wrong: str, said: str, tmp_path: Path) -> None:
     assert said in problem(wrong.split(), tmp_path)
 
 

@@ -1502,7 +1502,7 @@ def sized(part: str = "backbone", **arguments: int) -> bytes:
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_memory_is_not_taken_because_a_file_says_so(claim: str, tmp_path: Path) -> None:
+def test_a_size_that_a_file_states_takes_no_memory(claim: str, tmp_path: Path) -> None:
     name, make = CLAIMS[claim]
     CASES[name].make()  # imports, and keeps what it made
     path = CASES[name].place(tmp_path, make())

@@ -346,7 +346,7 @@ def test_how_many_classes_own_images_need(
     assert (batch_size == recipe.sampling.batch_size) == (num_classes == 20)
 
 
-def test_what_watches_accuracy_or_recall_knows_that_higher_is_better() -> None:
+def test_recipes_that_watch_accuracy_or_recall_say_that_higher_is_better() -> None:
     for module in MODULES.values():
         for recipe in module.RECIPES.values():
             if set(recipe.metrics) & {"accuracy", "recall@1", "map@r"}:

@@ -270,7 +270,7 @@ def test_the_search_finds_plain_writes(tmp_path: Path, monkeypatch: pytest.Monke
     ],
     ids=" ".join,
 )
-def test_a_kill_leaves_the_old_or_the_new(kinds: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_kill_leaves_the_old_file_or_the_new_file(kinds: tuple[str, ...], tmp_path: Path) -> None:
     """Processes that replace a file are killed at some 20 of their calls, those around the renames
     among them; what is there is then read.
     """
@@ -347,7 +347,7 @@ def on_a_full_disk(
         for writer in WRITERS
     ],
 )
-def test_a_full_disk_leaves_the_old_and_is_named(
+def test_a_full_disk_leaves_the_old_file_and_is_reported(
     kind: str, on_a_full_disk: dict[str, list[Any]]
 ) -> None:
     exception, message, old_is_there, left = on_a_full_disk[kind]

@@ -208,7 +208,7 @@ def test_an_item_may_have_another_group_than_its_subject() -> None:
         )
 
 
-def test_the_command_tells_it_in_table_json_and_report(
+def test_the_command_shows_groups_in_table_json_and_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trials, scores, subject = a_list(10, 3)

@@ -56,7 +56,9 @@ def a_list(
     ("number", "has", "marked"),
     [(2, False, False), (4, False, False), (5, True, True), (19, True, True), (20, True, False)],
 )
-def test_the_number_of_subjects_decides(number: int, has: bool, marked: bool) -> None:
+def test_the_number_of_subjects_decides_whether_an_interval_is_printed(
+    number: int, has: bool, marked: bool
+) -> None:
     _, scores, subjects = a_list(number)
     result, _ = bounds_of({"eer": eer}, scores, subjects, num_resamples=60)
     assert (

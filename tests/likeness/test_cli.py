@@ -354,7 +354,7 @@ def test_embed_counts_the_unreadable_items_that_it_does_not_name(
     assert lines[-1].startswith("skipped 3 more")
 
 
-def test_embeddings_that_are_not_there_are_named_in_plain_words(
+def test_missing_embeddings_are_named_in_plain_words(
     stored: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (

@@ -73,7 +73,9 @@ def test_any_exception_ends_in_one_sentence(
     assert not (tmp_path / "out").exists()
 
 
-def test_too_little_memory_is_no_defect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_little_memory_is_not_called_a_defect(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for asked in (
         "__import__('numpy').zeros(2**55)",
         "__import__('torch').empty(2**59)",
@@ -255,14 +257,14 @@ def test_a_script_refuses_bad_input_as_the_command_does(
         assert "Traceback" not in capsys.readouterr().err
 
 
-def test_json_is_not_an_excuse() -> None:
+def test_errors_of_the_json_module_are_named_with_their_type() -> None:
     """The texts of others are named with their kind, however harmless they look."""
     with pytest.raises(json.JSONDecodeError) as caught:
         json.loads("{")
     assert explain(caught.value).startswith("JSONDecodeError: ")
 
 
-def test_the_texts_of_every_package_of_ours_stand_for_themselves() -> None:
+def test_errors_of_our_packages_are_shown_without_their_type() -> None:
     """Installed from a wheel, our files lie where those of others do; their names tell them."""
     from likeness import failures
 

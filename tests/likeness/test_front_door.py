@@ -99,7 +99,7 @@ def test_importing_is_quick_and_brings_no_torch() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_every_public_name_is_there_and_explained() -> None:
+def test_every_public_name_exists_and_is_documented() -> None:
     assert set(likeness.__all__) <= set(dir(likeness))
     for name in likeness.__all__:
         value = getattr(likeness, name)
@@ -289,7 +289,7 @@ def test_damaged_tables(model: likeness.Model, tmp_path: Path, table: str) -> No
         model.embed(tmp_path / "table.csv")
 
 
-def test_people_see_what_values_hold(model: likeness.Model, voices: Path) -> None:
+def test_values_print_readably(model: likeness.Model, voices: Path) -> None:
     embeddings = model.embed(voices)
     assert f"{len(embeddings)} items, {model.dim} dimensions" in repr(embeddings)
     assert "speaker" in repr(model)
@@ -309,7 +309,7 @@ def test_embeddings_are_saved_and_read(model: likeness.Model, voices: Path, tmp_
         embeddings.save(tmp_path / "voices.txt")
 
 
-def test_a_model_that_is_not_there() -> None:
+def test_a_missing_model_is_refused() -> None:
     with pytest.raises(FileNotFoundError, match="runs/nothing"):
         likeness.load("runs/nothing")
     with pytest.raises(FileNotFoundError, match="detector"):
@@ -325,7 +325,7 @@ def test_a_model_that_is_not_there() -> None:
         (["embed", "--items", "LIST", "--model", "RUN", "--out", "out.npz"], "2 of 2 files"),
     ],
 )
-def test_what_is_missing_is_said_before_a_network_is_loaded(
+def test_a_missing_file_is_an_error_before_a_network_is_loaded(
     run: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

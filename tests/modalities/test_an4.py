@@ -1,3 +1,5 @@
+"""AN4: its folds of speakers, its trials, and what is said where the recordings are missing."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Reading audio: every rate and format, cut or damaged files, and headers that lie."""
+
 from __future__ import annotations
 
 import sys

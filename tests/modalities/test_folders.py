@@ -1,3 +1,5 @@
+"""Folders of speakers: they are divided by speaker, and pairs are drawn from them."""
+
 from __future__ import annotations
 
 from pathlib import Path

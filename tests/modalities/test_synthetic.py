@@ -1,3 +1,5 @@
+"""Synthetic voices: the same numbers give the same voice, and speakers can be told apart."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -219,7 +219,7 @@ def test_reading_a_table_imports_no_native_reader_here(tmp_path: Path) -> None:
     assert done.stdout == "[]\n"
 
 
-def test_who_waits_for_a_process_that_ends_is_not_blamed() -> None:
+def test_a_process_that_ends_while_another_waits_for_it_is_named() -> None:
     """Threads of the service share one process: a hostile file of one of them says nothing about
     those of the others.
     """

@@ -67,7 +67,7 @@ def test_accuracy_by_norm_is_a_groupwise_mean_and_ties_share_their_answers() -> 
     )
 
 
-def test_right_and_wrong_are_told_with_the_auroc() -> None:
+def test_norms_of_right_and_wrong_answers_are_shown_with_the_auroc() -> None:
     rng = np.random.default_rng(2)
     norms = rng.random(200)
     correct = rng.random(200) < norms

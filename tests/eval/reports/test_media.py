@@ -81,7 +81,7 @@ def test_16_bit_images_and_arrays_keep_their_content(tmp_path: Path) -> None:
         thumbnail(np.zeros((2, 2)))
 
 
-def test_bombs_liars_and_ruins_are_refused_before_they_cost(tmp_path: Path) -> None:
+def test_bombs_false_headers_and_damaged_images_are_refused_before_decoding(tmp_path: Path) -> None:
     def chunk(kind: bytes, body: bytes) -> bytes:
         return (
             len(body).to_bytes(4, "big") + kind + body + zlib.crc32(kind + body).to_bytes(4, "big")

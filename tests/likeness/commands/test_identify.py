@@ -207,7 +207,7 @@ def test_subject_lists_and_row_order(files):
     assert first.replace("first path component of the ids", "given mapping") == second
 
 
-def test_what_cannot_be_said_is_left_out_with_a_note(files):
+def test_a_metric_that_cannot_be_computed_is_left_out_with_a_note(files):
     folder = files[0]
     text = identify_files(
         folder / "g1.npz", folder / "g1.npz", IdentificationSettings(ranks=(1, 50), num_resamples=0)

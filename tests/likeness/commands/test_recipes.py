@@ -58,7 +58,7 @@ def test_a_file_that_exists_is_taken_as_it_is(
 
 
 @pytest.mark.parametrize("command", [("train",), ("compare",)])
-def test_a_name_that_is_none_is_refused(
+def test_an_unknown_name_is_refused(
     command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(*command, "speaker/an5", "--out", str(tmp_path / "out")) == 2

@@ -388,7 +388,7 @@ def test_refused(folder, how, message):
         ({"quality": ["cohort_mean"]}, "needs a cohort"),
     ],
 )
-def test_quality_that_cannot_be_had(folder, how, message):
+def test_quality_that_is_not_available_is_refused(folder, how, message):
     with pytest.raises(ValueError, match=message):
         calibrate_files(folder / "trials", folder / "e.npz", folder / "c.json", **how)
 

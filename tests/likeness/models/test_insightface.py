@@ -377,7 +377,7 @@ def test_a_manifest_of_version_2_says_the_scale(crops: list[Path], tmp_path: Pat
         insight.find(str(tmp_path))
 
 
-def test_what_is_no_recognition_model_is_refused(
+def test_a_file_that_is_no_recognition_model_is_refused(
     pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "empty").mkdir()

@@ -465,7 +465,7 @@ def test_onnx_networks_over_waves_and_what_is_refused(tmp_path: Path) -> None:
         load.load(str(tmp_path / "bad.onnx"))
 
 
-def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
     for model, says in [
         ("speechbrain:nowhere", "neither a folder nor a name on the hub"),
         ("speechbrain:../../nowhere", "neither a folder nor a name"),

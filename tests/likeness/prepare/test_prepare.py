@@ -153,7 +153,7 @@ def test_broken_connections_are_resumed_where_they_broke(server: Server, tmp_pat
     assert left(tmp_path) == ["a"]
 
 
-def test_a_stopped_download_goes_on_and_a_changed_file_starts_anew(
+def test_a_stopped_download_resumes_and_a_changed_file_starts_again(
     server: Server, tmp_path: Path
 ) -> None:
     server.files["a"] = os.urandom(100_000)
@@ -230,7 +230,7 @@ def test_files_that_somebody_put_there_are_removed_by_nobody_else(
     assert put.read_bytes() == b"mine"
 
 
-def test_an_unknown_checksum_is_said(server: Server, tmp_path: Path) -> None:
+def test_an_unknown_checksum_is_reported(server: Server, tmp_path: Path) -> None:
     body = packed(WAVS)
     assert f"set.tar.gz: UNVERIFIED, no checksum of it is known; {len(body)} bytes" in run(
         dataset(server, body), tmp_path, keep=True
@@ -337,7 +337,7 @@ def test_expanding_archives_are_refused(tmp_path: Path) -> None:
 @pytest.mark.skipif(
     not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is always full"
 )
-def test_a_full_disk_is_said_and_nothing_final_is_left(server: Server, tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error_and_leaves_no_final_file(server: Server, tmp_path: Path) -> None:
     server.files["a"] = b"x" * 100
     (tmp_path / "a.part").symlink_to("/dev/full")
     with pytest.raises(
@@ -455,7 +455,7 @@ def main_ok(arguments: list[str]) -> None:
     assert stopped.value.code == 0
 
 
-def test_voxceleb_is_told_and_counted_without_a_network(
+def test_voxceleb_is_explained_and_counted_without_the_internet(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Everything that a download would make is there, though empty of audio: nothing is fetched,
@@ -479,7 +479,7 @@ def test_voxceleb_is_told_and_counted_without_a_network(
     assert len(shown.err.strip().splitlines()) == 1
 
 
-def test_speakers_of_no_split_are_said_and_their_metadata_are_fetched(
+def test_speakers_of_no_split_are_reported_and_their_metadata_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A merged VoxCeleb2 is split by vox2_meta.csv alone: without it nothing can be counted, and

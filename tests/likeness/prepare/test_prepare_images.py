@@ -283,7 +283,7 @@ def test_faces(server: Server, tmp_path: Path) -> None:
     assert any("UNVERIFIED, no checksum of it is known" in line for line in lines)
 
 
-def test_a_server_that_does_not_answer_is_told_with_what_to_do(
+def test_a_server_that_does_not_answer_is_reported_with_a_remedy(
     server: Server, tmp_path: Path
 ) -> None:
     gone = replace(

@@ -495,7 +495,7 @@ def likeness(*arguments: object) -> int:
     return int(stopped.value.code or 0)
 
 
-def test_what_cannot_be_served_is_said_at_the_start(
+def test_what_cannot_be_served_is_refused_at_the_start(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ExactGallery(tmp_path / "other", {"model": "b" * 64}).close()
@@ -656,7 +656,7 @@ def test_rates_queues_and_times_are_bounded() -> None:
     )
 
 
-def test_who_guesses_tokens_is_not_told_that_one_is_right() -> None:
+def test_after_ten_wrong_tokens_even_the_right_token_is_refused() -> None:
     guesses = ["wrong"] * 10
     assert (
         sorted(ask_guard(12, path="/enrol", tokens=[*guesses, TOKEN, "wrong"]))
@@ -774,7 +774,7 @@ def test_large_uploads_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         RuntimeError("lance error: IO, where subject IN ('Quentin')"),
     ],
 )
-def test_what_the_system_refuses_is_an_answer_too(
+def test_errors_of_the_operating_system_are_answered(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     from likeness.service.limits import Limits

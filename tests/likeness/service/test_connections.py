@@ -294,7 +294,7 @@ def test_an_upload_that_is_too_large_is_answered(chunked: bool) -> None:
             assert read_all(raw).startswith(b"HTTP/1.1 413 ")
 
 
-def test_who_asks_before_sending_is_told_not_to() -> None:
+def test_a_large_body_is_refused_when_the_client_asks_to_continue() -> None:
     head = (
         b"POST /verify HTTP/1.1\r\nHost: 127.0.0.1\r\n"
         b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n"
@@ -308,7 +308,7 @@ def test_who_asks_before_sending_is_told_not_to() -> None:
             assert read_until_answer(raw).startswith(b"HTTP/1.1 100 ")
 
 
-def test_what_is_no_request_is_answered_too() -> None:
+def test_bytes_that_are_no_request_get_an_answer() -> None:
     with serving() as port, connect(port) as raw:
         raw.sendall(b"GET / HTTP/1.1\r\nX: " + b"a" * 200_000)
         assert read_all(raw).startswith(b"HTTP/1.1 400 Bad Request\r\n")

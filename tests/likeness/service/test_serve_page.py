@@ -274,7 +274,7 @@ def test_a_verdict_goes_with_the_files_that_were_compared(
         assert page.is_disabled("#compare")
 
 
-def test_another_name_or_tab_clears_what_was_said(
+def test_another_name_or_tab_clears_the_message(
     browser: Any, photos: list[str], tmp_path: Path
 ) -> None:
     with serving(untrained(FACE, tmp_path / "m.safetensors")) as url, page_of(browser, url) as page:
@@ -380,7 +380,7 @@ def test_what_was_chosen_is_what_is_compared(
         assert page.inner_text(".verdict") == "The same face"
 
 
-def test_an_enrolment_is_told_though_the_name_was_changed_meanwhile(
+def test_an_enrolment_is_confirmed_though_the_name_was_changed_meanwhile(
     browser: Any, photos: list[str], tmp_path: Path
 ) -> None:
     model = untrained(FACE, tmp_path / "m.safetensors")

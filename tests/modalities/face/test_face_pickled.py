@@ -138,7 +138,7 @@ def test_code_is_refused_and_not_run(tmp_path: Path, protocol: int) -> None:
     assert not mark.exists()
 
 
-def test_other_ways_in_are_refused(tmp_path: Path) -> None:
+def test_other_ways_to_run_code_are_refused(tmp_path: Path) -> None:
     ways = [
         b"\x80\x02cnumpy\nndarray\n)\x81.",  # NEWOBJ
         b"(inumpy\nndarray\n.",  # INST

@@ -44,7 +44,7 @@ def test_glyphs_are_learnable_and_not_easy() -> None:
     assert 0.10 < pixel_eer(drawn, labels) < 0.45
 
 
-def test_the_same_for_the_same_arguments() -> None:
+def test_the_same_arguments_give_the_same_images() -> None:
     first, again, other = (
         synthetic_faces.face(3, shot, seed=seed) for shot, seed in ((1, 0), (1, 0), (2, 0))
     )

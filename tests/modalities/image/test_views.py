@@ -150,7 +150,7 @@ def test_shift_view_pads_by_reflection_and_paints_the_mean() -> None:
     assert (int(rows.max() - rows.min()), int(columns.max() - columns.min())) == (7, 7)
 
 
-def test_warp_view_stands_still_where_told() -> None:
+def test_warp_view_without_changes_is_the_image() -> None:
     image = smooth_image(20, 24)
     still = partial(transforms.warp_view, degrees=0.0, scale=(1.0, 1.0), shear=0.0, shift=0.0)
     np.testing.assert_allclose(

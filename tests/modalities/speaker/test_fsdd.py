@@ -1,3 +1,5 @@
+"""The spoken digits of FSDD: splits by speaker, two kinds of labels, and trials by digit."""
+
 from __future__ import annotations
 
 from collections import Counter

@@ -1,3 +1,5 @@
+"""Lists of recordings: their columns, the trials that they give, and what is refused in them."""
+
 from __future__ import annotations
 
 from pathlib import Path

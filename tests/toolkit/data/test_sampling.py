@@ -1,3 +1,5 @@
+"""Sampling: what a batch holds, how often each item is drawn, and runs that are resumed."""
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Shards: packing, reading and resuming, exchange with WebDataset, and damaged archives."""
+
 from __future__ import annotations
 
 import gzip

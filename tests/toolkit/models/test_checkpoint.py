@@ -1,3 +1,5 @@
+"""Checkpoints: they load without the recipe, run no code, and are written whole or not at all."""
+
 from __future__ import annotations
 
 import hashlib
@@ -61,7 +63,7 @@ def test_best_goes_before_last(tmp_path: Path) -> None:
         assert checkpoint.find_model(tmp_path).name == name
 
 
-def test_files_of_another_kind_get_a_sentence(tmp_path: Path) -> None:
+def test_files_of_another_kind_are_refused_with_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     path.write_bytes(b"not a checkpoint at all")
     with pytest.raises(ValueError, match="no safetensors file"):
@@ -129,7 +131,7 @@ def test_weights_of_another_architecture_are_counted_and_named_with_what_to_do()
         ("resnet50.safetensors", None, "without a description by Likeness"),
     ],
 )
-def test_weights_of_other_projects_are_told_where_they_go(
+def test_the_error_for_weights_of_other_projects_says_where_they_are_read(
     name: str, metadata: dict[str, str] | None, said: str, tmp_path: Path
 ) -> None:
     state = torch.nn.Linear(2, 3).state_dict()

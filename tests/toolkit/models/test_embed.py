@@ -1,3 +1,5 @@
+"""Embedding items: the batch, the workers and the padding change no embedding."""
+
 from __future__ import annotations
 
 import multiprocessing.process

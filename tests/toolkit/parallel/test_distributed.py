@@ -186,11 +186,13 @@ def test_what_shards_save_one_process_loads(folder: Path, report: dict[str, Any]
         ("rate", "ValueError: rate=0.5 must be in (0, 1], and 1 for a loss that is not sharded"),
     ],
 )
-def test_wrong_use_gets_a_sentence(report: dict[str, Any], name: str, words: str) -> None:
+def test_wrong_use_is_refused_with_a_sentence(
+    report: dict[str, Any], name: str, words: str
+) -> None:
     assert words in report[name]
 
 
-def test_without_torchrun_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torchrun_the_functions_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     assert distributed.start() is None
     assert (

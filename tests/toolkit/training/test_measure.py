@@ -363,7 +363,7 @@ def rejected(rng: np.random.Generator, nu: np.ndarray, num: int) -> np.ndarray:
     return kept[:num]
 
 
-def test_what_cannot_be_measured_is_said(
+def test_what_cannot_be_measured_is_refused(
     trained: Callable[[str], tuple[Recipe, Path]], tmp_path: Path
 ) -> None:
     recipe, out = trained("open")

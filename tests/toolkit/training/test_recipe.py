@@ -1,3 +1,5 @@
+"""Recipes: settings from the command line, descriptions that restore, and what is refused."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -99,7 +101,7 @@ def test_overrides_are_typed() -> None:
         ("modality.x=1", "cannot be set inside"),
     ],
 )
-def test_wrong_overrides_get_a_sentence(assignment: str, says: str) -> None:
+def test_wrong_overrides_are_refused_with_a_sentence(assignment: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         override(BASE, [assignment])
 

@@ -1,3 +1,5 @@
+"""Training: it repeats exactly, resumes bit for bit after any stop, and refuses what is wrong."""
+
 from __future__ import annotations
 
 import json

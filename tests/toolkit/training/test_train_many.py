@@ -243,7 +243,7 @@ def test_a_process_that_dies_stops_the_others_with_a_sentence(two: Path, voices:
     assert newest[0].name != run.latest(two / "die")[0].name  # type: ignore[index]
 
 
-def test_nothing_is_warned_of(two: Path) -> None:
+def test_no_library_prints_a_warning(two: Path) -> None:
     """What a library warns of in each run hides what matters: DDP's renamed argument was printed by
     each process.
     """
