@@ -5,8 +5,8 @@ BIN := .venv/bin
 READY := .venv/.ready
 DEMO_READY := .venv/.demo-ready
 MADE := .venv/.made
-# pip would compile 15,000 files, of which few are ever imported. Python compiles each file when it is
-# first imported.
+# pip would compile 15,000 files, of which few are ever imported. Python compiles each file when it
+# is first imported.
 INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 
 # The installation leaves compiling to the first import. Where Python may not keep what it compiled,
@@ -38,14 +38,15 @@ demo: $(DEMO_READY)
 # One process per core, at most four, each with one thread and less than 3 GB. Each begins with a
 # share of the tests in their order, so that what the tests of a file share is made once. A process
 # that has finished takes tests from the end of another's share.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal --durations=30
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 \
+	--dist worksteal --durations=30
 
 # Five minutes on two cores: a quarter of hypothesis's examples, an eighth of the damaged files, and
 # no test that is marked slow.
 test: $(READY)
 	LIKENESS_FUZZ_EXAMPLES=5 $(PYTEST) -m "not slow" --hypothesis-profile quick
 
-# All examples, and the tests that take long and prove little more: see the marker in pyproject.toml.
+# All examples, and the tests that take long and prove little more (the marker in pyproject.toml).
 test-all: $(READY)
 	$(PYTEST)
 
@@ -56,8 +57,8 @@ lint: $(READY)
 
 check: lint test
 
-# Hours, not minutes: what docs/results.md reports (more commands are there). DATA is the folder that
-# holds an4/, orl/, mnist/ and omniglot/.
+# Hours, not minutes: what docs/results.md reports (more commands are there). DATA is the folder
+# that holds an4/, orl/, mnist/ and omniglot/.
 DATA ?= ../shared/data
 results: $(READY)
 	$(BIN)/python benchmarks/an4.py --data $(DATA) --out runs/an4-results

@@ -87,7 +87,7 @@ def likeness(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     # A .pth file that names a folder does not read that folder's own .pth files: the editable
     # installation of the clone stays unseen.
     Path(place.strip(), "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet")
+    pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile")
     shell(*pip, "--no-deps", "--no-index", wheel, cwd=folder)
     where = shell(python, "-c", "import likeness; print(likeness.__file__)", cwd=folder)
     assert Path(where.strip()).is_relative_to(folder)
