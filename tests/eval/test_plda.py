@@ -390,27 +390,15 @@ def test_fit_and_score_from_the_command_line(
         tmp_path / "e.npz",
         Embeddings(ids, rows.astype(np.float32), {"model": "m1", "similarity": "dot"}),
     )
-    assert (
-        likeness(
-            "plda", "--embeddings", tmp_path / "e.npz", "--lda-dim", 3, "--out", tmp_path / "p.json"
-        )
-        == 0
-    )
+    fit = ("plda", "--embeddings", tmp_path / "e.npz")
+    three = (*fit, "--lda-dim", 3, "--out", tmp_path / "p.json")
+    assert likeness(*three) == 0
     assert "PLDA of 3 dims fitted on 150 embeddings of 30 classes" in capsys.readouterr().out
     (tmp_path / "t.txt").write_text(
         f"{ids[0]} {ids[1]} 1\n{ids[0]} {ids[9]} 0\n{ids[7]} {ids[6]} 1\n"
     )
-    score = (
-        "score",
-        "--trials",
-        tmp_path / "t.txt",
-        "--embeddings",
-        tmp_path / "e.npz",
-        "--plda",
-        tmp_path / "p.json",
-        "--out",
-        tmp_path / "s.txt",
-    )
+    compared = ("score", "--trials", tmp_path / "t.txt", "--embeddings", tmp_path / "e.npz")
+    score = (*compared, "--plda", tmp_path / "p.json", "--out", tmp_path / "s.txt")
     assert likeness(*score) == 0
     assert "scored by plda, model m1" in capsys.readouterr().out
     matrix = rows.astype(np.float32)
@@ -424,33 +412,19 @@ def test_fit_and_score_from_the_command_line(
     assert "scoring length" not in capsys.readouterr().out
     plain = read_scores(tmp_path / "s.txt")[1]
     assert not np.allclose(plain, kaldis)
-    assert (
-        likeness(
-            "plda",
-            "--embeddings",
-            tmp_path / "e.npz",
-            "--lda-dim",
-            3,
-            "--scoring-length",
-            "none",
-            "--out",
-            tmp_path / "p.json",
-        )
-        == 0
-    )
+    assert likeness(*three, "--scoring-length", "none") == 0
     assert likeness(*score) == 0
     np.testing.assert_array_equal(read_scores(tmp_path / "s.txt")[1], plain)
     capsys.readouterr()
-    assert (
-        likeness(*score[:5], "--out", tmp_path / "s.txt", "--scoring-length", "simple") == 2
-    )  # without --plda
+    without_plda = (*compared, "--out", tmp_path / "s.txt")
+    assert likeness(*without_plda, "--scoring-length", "simple") == 2
     assert "--plda" in capsys.readouterr().err
     assert likeness(*score, "--cohort", tmp_path / "e.npz") == 2
     assert "leave out cohort" in capsys.readouterr().err
     files.write(
         tmp_path / "e.npz", Embeddings(tuple(f"x{k}" for k in range(150)), matrix, {"model": "m2"})
     )
-    assert likeness("plda", "--embeddings", tmp_path / "e.npz", "--out", tmp_path / "q.json") == 2
+    assert likeness(*fit, "--out", tmp_path / "q.json") == 2
     assert "150 of 150 ids have no class ('x0'" in capsys.readouterr().err
     (tmp_path / "t.txt").write_text("x0 x1 1\nx0 x9 0\n")
     assert likeness(*score) == 0

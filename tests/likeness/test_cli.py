@@ -416,20 +416,9 @@ def test_identify_and_retrieve(stored: Path, capsys: pytest.CaptureFixture[str])
             stored / f"{name}.npz",
             embeddings.Embeddings(tuple(kept.ids[i] for i in rows), kept.matrix[rows]),
         )
-    command = [
-        "identify",
-        "--gallery",
-        stored / "gallery.npz",
-        "--probes",
-        stored / "probes.npz",
-        "--rank",
-        "1",
-        "--fpir",
-        "0.5",
-        "--resamples",
-        "20",
-    ]
-    assert likeness(*command, "--json", stored / "i.json") == 0
+    sides = ("--gallery", stored / "gallery.npz", "--probes", stored / "probes.npz")
+    settings = ("--rank", "1", "--fpir", "0.5", "--resamples", "20")
+    assert likeness("identify", *sides, *settings, "--json", stored / "i.json") == 0
     loaded = {
         result["metric"]: result["value"]
         for result in json.loads((stored / "i.json").read_text())["results"]
@@ -444,20 +433,8 @@ def test_identify_and_retrieve(stored: Path, capsys: pytest.CaptureFixture[str])
     assert next(
         value for name, value in loaded.items() if name.startswith("rank")
     ) == pytest.approx(np.mean(right))
-    assert (
-        likeness(
-            "retrieve",
-            "--embeddings",
-            stored / "embeddings.npz",
-            "--k",
-            "1",
-            "--resamples",
-            "20",
-            "--json",
-            stored / "k.json",
-        )
-        == 0
-    )
+    settings = ("--k", "1", "--resamples", "20", "--json", stored / "k.json")
+    assert likeness("retrieve", "--embeddings", stored / "embeddings.npz", *settings) == 0
     loaded = {
         result["metric"]: result["value"]
         for result in json.loads((stored / "k.json").read_text())["results"]

@@ -288,17 +288,8 @@ def verify(
                 list(scipy.stats.ttest_rel(values[ours], values[theirs]).confidence_interval(0.95))
             )
         if few:
-            assert (
-                result["interval"],
-                result["p"],
-                result["p_holm"],
-                result["distinguishable"],
-            ) == (
-                None,
-                None,
-                None,
-                False,
-            )
+            names = ("interval", "p", "p_holm", "distinguishable")
+            assert [result[name] for name in names] == [None, None, None, False]
             continue
         gap = drawn[ours] - drawn[theirs]
         assert result["interval"] == pytest.approx(np.quantile(gap, [0.025, 0.975]))
