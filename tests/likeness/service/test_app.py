@@ -710,7 +710,8 @@ def test_work_that_takes_too_long_is_given_up() -> None:
     end, begun = threading.Event(), list[bytes]()
 
     class Slow:
-        limits, gallery = Limits(workers=1, work_seconds=0.2), None
+        # A busy machine needs a while to begin the first work.
+        limits, gallery = Limits(workers=1, work_seconds=1.0), None
 
         def verify(self, first: bytes, second: bytes) -> None:
             begun.append(first)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -128,9 +127,10 @@ def test_voices_on_the_page(browser: Any, voices: Path, tmp_path: Path) -> None:
         assert "Quality" not in output  # ArcFace gives the norm no meaning
         page.click("[data-drop=first] .row button")
         assert page.is_hidden("#answer")
-        page.click("[data-drop=first] .acts button:first-child")  # record
-        time.sleep(0.8)
-        page.click("[data-drop=first] .acts button:first-child")  # stop
+        button = "[data-drop=first] .acts button:first-child"
+        page.click(button)  # It begins to record, and then shows for how long.
+        page.wait_for_selector(f"{button}:text-matches('^Stop +(0\\.[89]|[1-9])')")
+        page.click(button)  # It stops.
         page.wait_for_selector("[data-drop=first] audio")
         page.click("#compare:not([disabled])")
         assert page.inner_text(".verdict") == "The same voice"
