@@ -90,7 +90,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         for shot in range(2)
     ]
     ids = tuple(item.id for item in tested)
-    first, second = (np.array(value, dtype=np.int32) for value in ([0, 2, 0, 1], [1, 3, 2, 3]))
+    first, second = (np.array(columns, dtype=np.int32) for columns in ([0, 2, 0, 1], [1, 3, 2, 3]))
     for where in (folders, packed):
         for name in ("lfw", "agedb_30", "calfw", "cplfw", "cfp_fp"):
             pickled.write(
@@ -298,7 +298,7 @@ def test_scf_starts_from_the_class_vectors_of_arcface(
         replace(tiny(listed[name]), measure=None) for name in ("c_arcface", "c_scf_arcface")
     )
     arcface, scf = (
-        replace(value, schedule=replace(value.schedule, watch="")) for value in (arcface, scf)
+        replace(recipe, schedule=replace(recipe.schedule, watch="")) for recipe in (arcface, scf)
     )
     fit(arcface, data=data["ms1mv2"], out=tmp_path / "first")
     fit(replace(scf, init=str(tmp_path / "first")), data=data["ms1mv2"], out=tmp_path / "second")

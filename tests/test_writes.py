@@ -157,7 +157,7 @@ def _in_memory(function: ast.FunctionDef) -> Iterator[str]:
             and isinstance(node.value, ast.Call)
             and _name(node.value) in ("BytesIO", "StringIO")
         ):
-            yield from (item.id for item in node.targets if isinstance(item, ast.Name))
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
         if isinstance(node, ast.With):
             yield from (
                 item.optional_vars.id

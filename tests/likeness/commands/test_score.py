@@ -214,8 +214,8 @@ def test_calibration_with_all_quality_measures(folder):
     ).reshape(NUM, 40)
     closest = np.sort(full, axis=1)[:, -9:].mean(axis=1)
     columns = [
-        side(value[i], value[j])
-        for value in (np.log(norms), np.log(seconds), closest)
+        side(quality[i], quality[j])
+        for quality in (np.log(norms), np.log(seconds), closest)
         for side in (np.minimum, np.maximum)
     ]
     by_hand = fit_calibration(raw, trials.target, quality=np.stack(columns, axis=1), p_target=0.1)

@@ -235,8 +235,8 @@ def test_the_body_that_has_been_arriving_longest_gives_way() -> None:
         connect(port) as second,
         connect(port) as third,
     ):
-        for value in (first, second, third):
-            value.sendall(BODY_BEGUN + bytes(99_000))
+        for connection in (first, second, third):
+            connection.sendall(BODY_BEGUN + bytes(99_000))
             # An answer to another request: what was sent before it has arrived.
             assert httpx.get(f"http://127.0.0.1:{port}/", trust_env=False).status_code == 200
         assert read_until_answer(first).startswith(b"HTTP/1.1 503 ")

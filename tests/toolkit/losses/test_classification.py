@@ -291,7 +291,7 @@ def test_hyperbolic_tends_to_a_linear_classifier_and_its_distance_to_twice_the_e
     scaled.load_state_dict(plain.state_dict())
     x, y = batch()
     gradients = [
-        torch.autograd.grad(value(x.requires_grad_(), y), x)[0] for value in (plain, scaled)
+        torch.autograd.grad(loss_of(x.requires_grad_(), y), x)[0] for loss_of in (plain, scaled)
     ]
     torch.testing.assert_close(gradients[1], gradients[0] / 4, rtol=1e-3, atol=1e-9)
 

@@ -188,8 +188,8 @@ def test_simple_of_cosines_against_a_bank() -> None:
         z.requires_grad_()
         value = loss(z, y, z.detach() + 0.1)
         rows, keys = (
-            torch.nn.functional.normalize(value).detach().numpy() * math.sqrt(6.0)
-            for value in (z, loss.bank.keys)
+            torch.nn.functional.normalize(vectors).detach().numpy() * math.sqrt(6.0)
+            for vectors in (z, loss.bank.keys)
         )
         own = [(8 * step + i) % 20 for i in range(8)]
         expected = simple_by_loops(

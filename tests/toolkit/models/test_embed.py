@@ -169,8 +169,8 @@ def test_items_in_several_inputs_are_averaged_by_length(voices: Path, workers: i
         wave = audio.read(item)
         with torch.no_grad():
             parts = [
-                embedder(torch.from_numpy(value)[None])[0].numpy()
-                for value in (wave[:4000], wave[4000:])
+                embedder(torch.from_numpy(half)[None])[0].numpy()
+                for half in (wave[:4000], wave[4000:])
             ]
         expected = np.average(parts, axis=0, weights=[4000, len(wave) - 4000])
         np.testing.assert_allclose(

@@ -106,8 +106,8 @@ def test_a_checkpoint_s_export_embeds_as_it_does(
     assert onnx_model.meta == torch_model.meta
     items = folders.items(voices, split="all")[:7]
     (a, _), (b, bad) = (
-        embed(value.embedder, items, value.read, batch_size=4)
-        for value in (torch_model, onnx_model)
+        embed(model.embedder, items, model.read, batch_size=4)
+        for model in (torch_model, onnx_model)
     )
     assert not bad
     assert a.ids == b.ids

@@ -157,10 +157,10 @@ def compare(part: Part, *, cut: bool, reference: nn.Module | None = None) -> flo
                 worst = max(
                     worst, error(parameter.grad, own(theirs[name].grad, axes.get(name), layout))
                 )
-            for entry in (*single.parameters(), *ours.parameters()):
-                if entry.grad is not None:
-                    entry.sub_(entry.grad, alpha=0.02)
-                    entry.grad = None
+            for parameter in (*single.parameters(), *ours.parameters()):
+                if parameter.grad is not None:
+                    parameter.sub_(parameter.grad, alpha=0.02)
+                    parameter.grad = None
             whole = single.state_dict()
             for name, kept in ours.state_dict().items():
                 worst = max(worst, error(kept, own(whole[name], axes.get(name), layout)))

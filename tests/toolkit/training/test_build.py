@@ -69,9 +69,9 @@ def test_pieces_give_the_gradient_of_the_whole_batch() -> None:
         single = Network(None, network.backbone, pieces=1)
         x = torch.randn(9, 4, dtype=torch.float64)
         values = []
-        for value in (network, single):
-            value.zero_grad()
-            z = value(x, None)
+        for module in (network, single):
+            module.zero_grad()
+            z = module(x, None)
             (z @ z.T).logsumexp(dim=1).sum().backward()
             values.append(
                 [p.grad.clone() for p in network.backbone.parameters() if p.grad is not None]
@@ -266,7 +266,7 @@ def test_loggers_get_the_same_numbers(
     board = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     board.Reload()
     expected = [line["loss"] for line in log_of(tmp_path / "run") if "loss" in line]
-    assert [result.value for result in board.Scalars("loss")] == pytest.approx(expected, rel=1e-6)
+    assert [point.value for point in board.Scalars("loss")] == pytest.approx(expected, rel=1e-6)
     assert [entry.step for entry in board.Scalars("eer")] == [3]
 
 

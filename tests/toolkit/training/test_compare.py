@@ -691,11 +691,11 @@ def test_the_page_is_whole_and_self_contained(whole: Path) -> None:
     assert "&lt;gone&gt;" in gone
     assert "<gone>" not in gone
     assert "they differ in sampling too" in gone
-    for value in (page, gone):
+    for markup in (page, gone):
         parser = Tags()
-        parser.feed(value)
+        parser.feed(markup)
         assert parser.open == []
-        bare = re.sub(r'xmlns(:xlink)?="http://www.w3.org[^"]*"', "", value)
+        bare = re.sub(r'xmlns(:xlink)?="http://www.w3.org[^"]*"', "", markup)
         assert "http" not in bare.replace("http://www.w3.org", "").replace("http-equiv", "")
     assert "over trials, hence optimistic" in table(awkward())
     assert json.loads(to_json(awkward(), command="", version="0"))["cells"][0][
