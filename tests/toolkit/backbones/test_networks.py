@@ -526,6 +526,9 @@ def test_embeddings_are_the_second_writing_s(case: Case) -> None:
 
 
 def test_speechbrain_s_ecapa_is_the_peer_itself() -> None:
+    from toolkit.backbones.torchaudio_cpu import import_torchaudio
+
+    import_torchaudio()  # Without it, this test would need another that came before.
     from speechbrain.lobes.models.ECAPA_TDNN import ECAPA_TDNN
 
     torch.manual_seed(2)
