@@ -26,9 +26,9 @@ def test_the_workflow_runs_what_ci_runs_on_every_supported_python() -> None:
     versions = job["strategy"]["matrix"]["python"]
     assert f">={versions[0]}" == PROJECT["requires-python"]
     stated = [
-        one.rpartition(" ")[2]
-        for one in PROJECT["classifiers"]
-        if re.search(r"Python :: 3\.\d+$", one)
+        classifier.rpartition(" ")[2]
+        for classifier in PROJECT["classifiers"]
+        if re.search(r"Python :: 3\.\d+$", classifier)
     ]
     assert versions == stated
 
@@ -38,7 +38,7 @@ def test_every_hook_is_local_and_runs_a_tool_of_the_project() -> None:
     assert repository["repo"] == "local"
     commands = [hook["entry"].removeprefix(".venv/bin/").split() for hook in repository["hooks"]]
     assert [words[:2] for words in commands] == [["ruff", "check"], ["ruff", "format"]]
-    assert any(one.startswith("ruff") for one in PROJECT["optional-dependencies"]["dev"])
+    assert any(text.startswith("ruff") for text in PROJECT["optional-dependencies"]["dev"])
 
 
 def test_the_citation_is_of_this_version() -> None:

@@ -145,9 +145,9 @@ def test_a_calibration_with_every_measure_gives_llrs_of_the_same_scoring() -> No
     seconds = np.log(np.array(list(SECONDS.values())))
     norms = np.log(EMBEDDINGS.norms.astype(float))
     rest = llrs - fitted.slope * raw - fitted.offset
-    for k, one in ((0, norms), (2, seconds)):
-        rest -= fitted.weights[k] * np.minimum(one[FIRST], one[SECOND])
-        rest -= fitted.weights[k + 1] * np.maximum(one[FIRST], one[SECOND])
+    for k, value in ((0, norms), (2, seconds)):
+        rest -= fitted.weights[k] * np.minimum(value[FIRST], value[SECOND])
+        rest -= fitted.weights[k + 1] * np.maximum(value[FIRST], value[SECOND])
     closest = np.sort(matrix(EMBEDDINGS.matrix, COHORT.matrix, "dot"), axis=1)[:, -5:].mean(axis=1)
     rest -= fitted.weights[4] * np.minimum(closest[FIRST], closest[SECOND])
     rest -= fitted.weights[5] * np.maximum(closest[FIRST], closest[SECOND])

@@ -62,8 +62,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def items(voices: Path, tmp_path: Path) -> list[Item]:
     broken = tmp_path / "broken.flac"
     broken.write_bytes(b"no audio")
-    found = folders.items(voices, split="all")[:13]
-    return [*found[:7], Item("broken", broken, "x"), *found[7:]]
+    listed_items = folders.items(voices, split="all")[:13]
+    return [*listed_items[:7], Item("broken", broken, "x"), *listed_items[7:]]
 
 
 def test_pieces_join_in_order_and_go_on_where_they_stopped(
@@ -90,12 +90,12 @@ def test_pieces_join_in_order_and_go_on_where_they_stopped(
     assert len(reads) == 9 + 9  # the first five were not read again
     for made in (whole, again):
         assert made[0].ids == tuple(item.id for item in items if item.id != "broken")
-        assert [one.id for one in made[1]] == ["broken"]
+        assert [item.id for item in made[1]] == ["broken"]
         assert "broken.flac" in made[1][0].reason
     np.testing.assert_allclose(
         again[0].matrix, whole[0].matrix, atol=1e-5 * np.abs(whole[0].matrix).max()
     )
-    with pytest.raises(ValueError, match=r"another extraction \(items differ\)"):
+    with pytest.raises(ValueError, match=r"items differ\)"):
         extract.extract(counted, items[1:], out, piece_items=5)
     extract.finish(out)
     assert not list(tmp_path.glob("*.shards"))
@@ -125,8 +125,8 @@ def test_a_piece_of_unreadable_items_is_empty(
     )
     assert made is not None
     assert made[0].ids == tuple(item.id for item in items[:2])
-    assert [one.id for one in made[1]] == ["b0", "b1", "b2"]
-    with pytest.raises(ValueError, match="none of 3 items could be read; the first: b0"):
+    assert [item.id for item in made[1]] == ["b0", "b1", "b2"]
+    with pytest.raises(ValueError, match=r"none of 3 items .*: b0"):
         extract.extract(load_model(model), broken, tmp_path / "none.npz", piece_items=2)
 
 
@@ -191,7 +191,7 @@ def test_pieces_of_another_extraction_are_never_taken_for_a_short_list(
 
     with pytest.raises(KeyboardInterrupt):
         extract.extract(replace(loaded, read=stopping), items, out, piece_items=3)
-    with pytest.raises(ValueError, match=r"another extraction \(items differ\)"):
+    with pytest.raises(ValueError, match=r"items differ\); remove"):
         extract.extract(loaded, items[-3:], out, piece_items=3)
 
 
@@ -227,6 +227,6 @@ def test_pieces_without_their_plan_are_not_gone_on_from(
         left / "000000.npz",
         files.Embeddings(("other",), np.ones((1, 3), np.float32), {"bad": "[]"}),
     )
-    found = extract.extract(loaded, items[:3], out)
-    assert found is not None
-    assert found[0].ids == tuple(one.id for one in items[:3])
+    read_back = extract.extract(loaded, items[:3], out)
+    assert read_back is not None
+    assert read_back[0].ids == tuple(item.id for item in items[:3])

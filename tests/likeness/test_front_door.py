@@ -12,6 +12,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -101,7 +102,7 @@ def test_importing_is_quick_and_brings_no_torch() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_every_public_name_is_there_and_explained() -> None:
+def test_every_public_name_exists_and_is_documented() -> None:
     assert set(likeness.__all__) <= set(dir(likeness))
     for name in likeness.__all__:
         value = getattr(likeness, name)
@@ -118,16 +119,16 @@ def test_what_a_model_does_is_no_function_of_the_package(name: str) -> None:
 
 
 @pytest.mark.parametrize("room", [toolkit.losses, toolkit.backbones], ids=["losses", "backbones"])
-def test_the_flat_lists_are_complete(room: object) -> None:
+def test_the_flat_lists_are_complete(room: ModuleType) -> None:
     """Every public network or loss of the room is in the flat list, and nothing else."""
-    listed = getattr(likeness, room.__name__.rpartition(".")[2])  # type: ignore[attr-defined]
+    listed = getattr(likeness, room.__name__.rpartition(".")[2])
     classes = {
         value.__name__
-        for info in pkgutil.iter_modules(room.__path__)  # type: ignore[attr-defined]
-        for value in vars(importlib.import_module(f"{room.__name__}.{info.name}")).values()  # type: ignore[attr-defined]
+        for info in pkgutil.iter_modules(room.__path__)
+        for value in vars(importlib.import_module(f"{room.__name__}.{info.name}")).values()
         if inspect.isclass(value)
         and issubclass(value, nn.Module)
-        and value.__module__ == f"{room.__name__}.{info.name}"  # type: ignore[attr-defined]
+        and value.__module__ == f"{room.__name__}.{info.name}"
         and not value.__name__.startswith("_")
     }
     assert set(listed.__all__) == classes - {"KeyBank"}
@@ -314,7 +315,7 @@ def test_damaged_tables(model: likeness.Model, tmp_path: Path, table: str) -> No
         model.embed(tmp_path / "table.csv")
 
 
-def test_people_see_what_values_hold(model: likeness.Model, voices: Path) -> None:
+def test_values_print_readably(model: likeness.Model, voices: Path) -> None:
     embeddings = model.embed(voices)
     assert f"{len(embeddings)} items, {model.dim} dimensions" in repr(embeddings)
     assert "speaker" in repr(model)
@@ -334,7 +335,7 @@ def test_embeddings_are_saved_and_read(model: likeness.Model, voices: Path, tmp_
         embeddings.save(tmp_path / "voices.txt")
 
 
-def test_a_model_that_is_not_there() -> None:
+def test_a_missing_model_is_refused() -> None:
     with pytest.raises(FileNotFoundError, match="runs/nothing"):
         likeness.load("runs/nothing")
     with pytest.raises(FileNotFoundError, match="''"):
@@ -395,7 +396,7 @@ def test_settings_and_lists_of_another_kind_are_named(world: Path) -> None:
         (["embed", "--items", "LIST", "--model", "RUN", "--out", "out.npz"], "2 of 2 files"),
     ],
 )
-def test_what_is_missing_is_said_before_a_network_is_loaded(
+def test_a_missing_file_is_an_error_before_a_network_is_loaded(
     run: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

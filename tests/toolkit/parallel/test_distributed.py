@@ -186,11 +186,13 @@ def test_what_shards_save_one_process_loads(folder: Path, report: dict[str, Any]
         ("rate", "ValueError: rate=0.5 must be in (0, 1], and 1 for a loss that is not sharded"),
     ],
 )
-def test_wrong_use_gets_a_sentence(report: dict[str, Any], name: str, words: str) -> None:
+def test_wrong_use_is_refused_with_a_sentence(
+    report: dict[str, Any], name: str, words: str
+) -> None:
     assert words in report[name]
 
 
-def test_without_torchrun_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torchrun_the_functions_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     assert distributed.start() is None
     assert (
@@ -276,7 +278,7 @@ def test_draws_hold_what_is_wanted_and_as_many_as_asked_for(
     drawn = spread.draw(
         torch.tensor(wanted, dtype=torch.int64), 10, rate, seed=(1, step, 0)
     ).tolist()
-    here = {one for one in wanted if 0 <= one < 10}
+    here = {value for value in wanted if 0 <= value < 10}
     assert here <= set(drawn) <= set(range(10))
     assert drawn == sorted(set(drawn))
     assert len(drawn) == max(len(here), int(rate * 10), 1)
@@ -295,12 +297,12 @@ def test_negatives_are_drawn_evenly_and_anew_in_every_step_and_process() -> None
         for step in range(400)
         for rank in range(2)
     ]
-    for one in drawn:
-        counts[one] += 1
+    for value in drawn:
+        counts[value] += 1
     assert counts[3] == 800
     others = torch.cat([counts[:3], counts[4:]])
     assert bool(((others / 800 - 4 / 19).abs() < 5 * (4 / 19 * 15 / 19 / 800) ** 0.5).all())
-    assert len({tuple(one.tolist()) for one in drawn}) > 600
+    assert len({tuple(draw.tolist()) for draw in drawn}) > 600
 
 
 def test_clipping_is_torch_s_in_one_process() -> None:
@@ -310,12 +312,12 @@ def test_clipping_is_torch_s_in_one_process() -> None:
     z, y = processes.batch(0)
     loss(backbone(z), y).backward()
     parameters = [*backbone.parameters(), *loss.parameters()]
-    before = [one.grad.clone() for one in parameters if one.grad is not None]
+    before = [parameter.grad.clone() for parameter in parameters if parameter.grad is not None]
     norm = spread.clip_gradients(parameters, 0.5, loss, layout)
-    ours = [one.grad.clone() for one in parameters if one.grad is not None]
-    for one, grad in zip(parameters, before, strict=True):
-        one.grad = grad
+    ours = [parameter.grad.clone() for parameter in parameters if parameter.grad is not None]
+    for entry, grad in zip(parameters, before, strict=True):
+        entry.grad = grad
     assert norm.item() == pytest.approx(nn.utils.clip_grad_norm_(parameters, 0.5).item(), rel=1e-12)
     assert float(norm) > 0.5
-    for grad, one in zip(ours, parameters, strict=True):
-        torch.testing.assert_close(grad, one.grad)
+    for grad, entry in zip(ours, parameters, strict=True):
+        torch.testing.assert_close(grad, entry.grad)
