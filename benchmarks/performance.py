@@ -108,11 +108,16 @@ def in_turn(works: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
     return [seconds for seconds, _ in results_in_turn(works, repeats)]
 
 
-def environment_of_one_thread() -> dict[str, str]:
-    """The environment of a process that computes with one thread and imports from this clone."""
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+def environment() -> dict[str, str]:
+    """The environment of a process that imports from this clone."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return os.environ | threads | {"PYTHONPATH": path}
+    return os.environ | {"PYTHONPATH": path}
+
+
+def environment_of_one_thread() -> dict[str, str]:
+    """The environment of a process that imports from this clone and computes with one thread."""
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return environment() | threads
 
 
 def json_of_process(script: str, *arguments: str) -> Any:
