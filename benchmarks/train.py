@@ -191,7 +191,9 @@ def print_memory(num_classes: int = 200_000, dim: int = 512) -> None:
         z = torch.randn(
             share, dim, generator=torch.Generator().manual_seed(number), requires_grad=True
         )
-        spread.loss_of(loss, z, torch.randint(num_classes, (share,)), layout=layout).backward()  # type: ignore[no-untyped-call]
+        labels = torch.randint(num_classes, (share,))
+        value = spread.loss_of(loss, z, labels, layout=layout)
+        value.backward()  # type: ignore[no-untyped-call]
         spread.average_gradients(loss, layout)
         optimizer.step()
     print(f"memory {resident_mb() - before}", flush=True)
