@@ -168,6 +168,7 @@ def medians(losses: dict[str, nn.Module], z: Tensor, y: Tensor, how: How) -> dic
 
 
 def _wait(z: Tensor) -> None:
+    """Wait until the GPU is done, where the tensor is on one."""
     if z.is_cuda:
         torch.cuda.synchronize()
 

@@ -150,8 +150,8 @@ def bare(recipe: Recipe, steps: int) -> float:
     run = build(recipe, CLASSES, torch.device("cpu"))
     run.embedder.train()
     size = recipe.sampling.batch_size
-    made = noise if recipe.modality == "speaker" else pixels
-    inputs = np.stack([made(Item(str(i), Path())) for i in range(size)])
+    draw = noise if recipe.modality == "speaker" else pixels
+    inputs = np.stack([draw(Item(str(i), Path())) for i in range(size)])
     batch = Batch(torch.from_numpy(inputs), torch.arange(size) % CLASSES, None)
     taken = []
     for _ in range(steps):
