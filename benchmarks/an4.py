@@ -58,8 +58,8 @@ def run_fold(variant: str, seed: int, fold: int, data: Path, out: Path) -> str:
     Returns:
         A line that says what it took; "" where the fold is there already.
     """
+    from likeness.models.run import load_model
     from modalities.speaker import an4
-    from toolkit.models.checkpoint import load_model
     from toolkit.models.embed import embed
     from toolkit.training import recipe as recipes
     from toolkit.training.train import fit
@@ -124,8 +124,8 @@ def with_as_norm(folder: Path, data: Path) -> list[Path]:
     each.
     """
     from eval.normalization import as_norm
+    from likeness.models.run import load_model
     from modalities.speaker import an4
-    from toolkit.models.checkpoint import load_model
     from toolkit.models.embed import embed
 
     files = []
