@@ -20,10 +20,9 @@ from eval.similarity import score_trials
 from eval.types import Floats, Scores, Trials, name_first
 from toolkit.data.batch import Item
 from toolkit.models.embed import embed_all, pick_device
-from toolkit.models.parts import describe
 from toolkit.training.log import read_log
 from toolkit.training.measure import TEST, load_embedder, metrics_of, run_test
-from toolkit.training.recipe import Recipe, Verification
+from toolkit.training.recipe import Recipe, Verification, descriptions
 from toolkit.training.train import fit
 from toolkit.training.variants import Data, write_json
 
@@ -49,9 +48,12 @@ def train_and_measure(
     Returns:
         The run with its values, or with the reason why it failed.
     """
-    digest = hashlib.sha256(json.dumps(describe(recipe), sort_keys=True).encode()).hexdigest()
+    digests = [
+        hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
+        for description in descriptions(recipe)
+    ]
     scores_file = folder / (TEST if recipe.measures_items else SCORES)
-    finished = _finished(run, folder / RESULT, scores_file, digest)
+    finished = _finished(run, folder / RESULT, scores_file, digests)
     if finished is not None:
         tell("finished before")
         return finished
@@ -69,7 +71,7 @@ def train_and_measure(
     )
     entry = {
         "schema": "likeness.run/1",
-        "recipe": digest,
+        "recipe": digests[0],
         "data": measured.digest,
         "scores": run.scores,
         "values": values,
@@ -111,12 +113,12 @@ def score_model(model: Path, recipe: Recipe, items: Sequence[Item], trials: Tria
     return score_trials(trials, embeddings, similarity=loaded.similarity)
 
 
-def _finished(run: Run, result: Path, scores_file: Path, digest: str) -> Run | None:
+def _finished(run: Run, result: Path, scores_file: Path, digests: Sequence[str]) -> Run | None:
     """The run as it was kept; None where it is not finished, or another recipe's or damaged."""
     if not (result.is_file() and scores_file.is_file()):
         return None
     kept = json.loads(result.read_text(encoding="utf-8"))
-    if kept["recipe"] != digest or kept["scores"] != sha256(scores_file):
+    if kept["recipe"] not in digests or kept["scores"] != sha256(scores_file):
         return None
     fields = ("values", "scores", "seconds", "items_per_second")
     return replace(run, **{name: kept[name] for name in fields})

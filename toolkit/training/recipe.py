@@ -8,6 +8,7 @@ import dataclasses
 import importlib
 import importlib.util
 import inspect
+import json
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +23,7 @@ from toolkit.losses.common import unknown_settings
 from toolkit.models.parts import Part, describe
 from toolkit.training.assign import assign, suggest
 from toolkit.training.memory import Memory
-from toolkit.training.moved import place, refuse_flat, regrouped
+from toolkit.training.moved import as_test, as_version_0_1, place, refuse_flat, regrouped
 from toolkit.training.schedules import cosine
 
 T = TypeVar("T")
@@ -369,6 +370,28 @@ def override(recipe: Recipe, assignments: list[str]) -> Recipe:
 
 def current(description: Mapping[str, Any]) -> dict[str, Any]:
     """A stored description of a recipe as this version describes it, whichever version wrote it."""
+    return regrouped(description, _measure_defaults())
+
+
+def descriptions(recipe: Recipe) -> list[dict[str, Any]]:
+    """A recipe's description, and the one that version 0.1 wrote of it where it could state all.
+
+    Searches and comparisons keep digests of descriptions, by which they are gone on with.
+    """
+    now = json.loads(json.dumps(describe(recipe)))
+    before = as_version_0_1(now, _measure_defaults())
+    return [now, before] if current(before) == now else [now]
+
+
+def describe_test(measure: Classification | Retrieval) -> Any:
+    """The items that a measure tests and how, without metrics and validation, as version 0.1
+    described it.
+    """
+    return as_test(describe(measure), _measure_defaults())
+
+
+def _measure_defaults() -> dict[str, dict[str, Any]]:
+    """The descriptions of the classes that measure items, with nothing but defaults."""
     defaults = {
         kind.__name__: {
             field.name: describe(field.default, field.name)
@@ -379,7 +402,7 @@ def current(description: Mapping[str, Any]) -> dict[str, Any]:
     }
     for settings in defaults.values():
         settings["metrics"] = {}
-    return regrouped(description, defaults)
+    return defaults
 
 
 def _parts(value: Any, name: str = "") -> list[tuple[str, Any]]:
