@@ -24,7 +24,7 @@ from toolkit.training.lock import only_writer
 from toolkit.training.log import check_loggers
 from toolkit.training.memory import update_encoder
 from toolkit.training.plan import Plan, plan
-from toolkit.training.recipe import Recipe, check
+from toolkit.training.recipe import Recipe
 from toolkit.training.run import Run
 from toolkit.training.start import start
 from toolkit.vmf.precision import full
@@ -113,7 +113,6 @@ def fit(
             is kept.
         Interrupted: After Ctrl-C, when the step is finished and saved.
     """
-    check(recipe)
     check_loggers(loggers)
     distributed.start()
     with ExitStack() as stack:
