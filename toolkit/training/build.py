@@ -115,7 +115,7 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     encoder = _add_memory(recipe, loss, embedder, device)
     layout = None
     if recipe.parallel.spread_classes or recipe.parallel.class_rate < 1:
-        layout = spread.shard(loss, spread.class_axes(recipe.loss, backbone.dim))
+        layout = spread.cut(loss, spread.class_axes(recipe.loss, backbone.dim))
     run = Run(
         embedder,
         loss,
