@@ -34,6 +34,34 @@ def name_first(offenders: Iterable[str]) -> str:
     )
 
 
+def check_choice(name: str, value: object, allowed: Iterable[str]) -> None:
+    """Refuses a value that is not among the names that a setting may have.
+
+    >>> check_choice("norm", "q", ("as", "s"))
+    Traceback (most recent call last):
+    ...
+    ValueError: unknown norm 'q'; choose one of as, s
+    """
+    names = tuple(allowed)
+    if value not in names:
+        raise ValueError(f"unknown {name} {value!r}; choose one of {', '.join(names)}")
+
+
+def check_counts(name: str, values: Iterable[object], *, least: int = 1) -> None:
+    """Refuses a value that is no whole number of at least `least`.
+
+    >>> check_counts("ks", (1, 0))
+    Traceback (most recent call last):
+    ...
+    ValueError: ks: 0 is not a whole number from 1; give such numbers only
+    """
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+            raise ValueError(
+                f"{name}: {value!r} is not a whole number from {least}; give such numbers only"
+            )
+
+
 def nfc(text: str) -> str:
     """The text in Unicode NFC, in which names are compared: ids, subjects, labels, groups.
 

@@ -28,7 +28,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.types import Bools, Floats, SplitScores
+from eval.types import Bools, Floats, SplitScores, check_choice
 
 Counts = NDArray[np.int64]
 AnyFloats = NDArray[np.floating[Any]]
@@ -373,10 +373,7 @@ def _hull(s: Sorted) -> tuple[Counts, Counts]:
 
 
 def _eer(s: Sorted, method: EerMethod) -> Measured:
-    if method not in get_args(EerMethod):
-        raise ValueError(
-            f"eer: unknown method {method!r}; choose one of {', '.join(get_args(EerMethod))}"
-        )
+    check_choice("method", method, get_args(EerMethod))
     num_targets, num_nontargets = s.target.size, s.nontarget.size
     first, second = _crossing(s)
     gaps = [
@@ -540,22 +537,24 @@ def actual_dcf(
     )
 
 
+def check_far(far: float) -> None:
+    """Refuses a false accept rate outside 0 to 1."""
+    if not 0 <= far <= 1:
+        raise ValueError(f"far = {far}: a false accept rate lies between 0 and 1")
+
+
 def num_allowed(far: float, num_nontargets: int) -> int:
     """floor(far N), where a product within rounding of a whole number counts as it: 0.29 * 100 is
     29, not 28. ValueError unless 0 <= far <= 1.
     """
-    if not 0 <= far <= 1:
-        raise ValueError(f"far = {far}: a false accept rate lies between 0 and 1")
+    check_far(far)
     product = float(far) * num_nontargets
     whole = round(product)
     return whole if abs(product - whole) <= 4 * np.finfo(np.float64).eps * whole else int(product)
 
 
 def _tar_at_far(s: Sorted, far: float, rule: TarRule) -> Measured:
-    if rule not in get_args(TarRule):
-        raise ValueError(
-            f"tar_at_far: unknown rule {rule!r}; choose one of {', '.join(get_args(TarRule))}"
-        )
+    check_choice("rule", rule, get_args(TarRule))
     num_targets, num_nontargets = s.target.size, s.nontarget.size
     allowed = num_allowed(far, num_nontargets)
     if allowed >= num_nontargets:
