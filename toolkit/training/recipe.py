@@ -177,7 +177,8 @@ class Recipe:
     learns its constants before the first step (a loss of at most 4,096 views).
     max_bad_share: the share of unreadable items that is skipped (and named) before the run stops.
     init: a run folder or model to start from (fine-tuning): network weights (a run's best; its
-    last, with the class proxies, where classes and loss agree).
+    last, with the class proxies, where classes and loss agree). `likeness train` takes models of
+    other projects as well, as MODEL of its other commands.
     measure: how the finished model is tested, and the model as it trains; None = not at all.
     """
 
@@ -236,8 +237,9 @@ def read(file: str) -> dict[str, Any]:
     path = Path(file)
     if path.suffix != ".py" or not path.is_file():
         raise ValueError(
-            f"recipe {file!r} is no Python file; give RECIPE.py or RECIPE.py:VARIANT, as in "
-            "recipes/speaker/an4.py:simple"
+            f"recipe {file!r} is no Python file that exists; give a recipe file, RECIPE.py or "
+            "RECIPE.py:VARIANT, or the name of a recipe such as speaker/an4:simple "
+            "(`likeness recipes` lists them)"
         )
     module_spec = importlib.util.spec_from_file_location(f"recipe_{path.stem}", path)
     assert module_spec is not None
