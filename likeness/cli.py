@@ -147,6 +147,7 @@ def train(
     Several processes share the work when the command is started by torchrun:
     torchrun --nproc-per-node N -m likeness train ...
     """
+    from likeness.models.initial import read_initial
     from toolkit.parallel import distributed
     from toolkit.training.recipe import load, override
     from toolkit.training.train import fit
@@ -155,7 +156,14 @@ def train(
     chosen = override(loaded, overrides or [])
     try:
         with _stoppable():
-            model = fit(chosen, data=data, out=out, resume=resume, loggers=log or [])
+            model = fit(
+                chosen,
+                data=data,
+                out=out,
+                resume=resume,
+                loggers=log or [],
+                read_initial=read_initial,
+            )
     finally:
         distributed.end()
     if os.environ.get("RANK", "0") == "0":
@@ -247,6 +255,7 @@ def compare(
     and paired differences.
     """
     from eval.reports.text import table
+    from likeness.models.initial import read_initial
     from toolkit.training import compare as comparing
     from toolkit.training.variants import load_variants
 
@@ -268,6 +277,7 @@ def compare(
             ),
             tuning=comparing.Tuning(ranges, tune, overrides or []) if tune else None,
             say=say,
+            read_initial=read_initial,
         )
     say(f"\n{table(result)}\nReport: {out / 'report' / 'index.html'}")
     if result.failed:

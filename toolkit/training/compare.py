@@ -45,7 +45,8 @@ from toolkit.training.measure import (
 )
 from toolkit.training.moved import place
 from toolkit.training.recipe import Recipe
-from toolkit.training.study import tune
+from toolkit.training.start import ReadInitial, read_initial
+from toolkit.training.study import Score, tune
 from toolkit.training.tune import Ranges, check_ranges, on_validation_classes
 from toolkit.training.variants import (
     INDIFFERENT,
@@ -98,6 +99,7 @@ def compare(
     terms: Terms = Terms(),
     tuning: Tuning | None = None,
     say: Callable[[str], None] = print,
+    read_initial: ReadInitial = read_initial,
 ) -> Comparison:
     """Train every variant with several seeds, measure all runs, and compare.
 
@@ -113,6 +115,7 @@ def compare(
         terms: The reference, and the fields in which variants may differ besides METHOD.
         tuning: A search for settings that comes first.
         say: Takes each line of progress.
+        read_initial: Reads the network that a recipe's init names.
 
     Returns:
         The table: means, standard errors, intervals and paired differences.
@@ -128,9 +131,11 @@ def compare(
     plan_file = out / "plan.json"
     keep_plan(plan_file, _without(variants, searched), measured)
     try:
-        chosen, tuned, untunable = _tune(variants, searched, tuning, measured, data, out, say)
+        score = partial(first_metric, data=data, read_initial=read_initial)
+        chosen, tuned, untunable = _tune(variants, searched, tuning, measured, score, out, say)
         keep_plan(plan_file, _without(chosen, untunable), measured)
-        runs = _train_all(chosen, untunable, num_seeds, measured, data, out, say)
+        train = partial(train_and_measure, data=data, read_initial=read_initial)
+        runs = _train_all(chosen, untunable, num_seeds, measured, train, out, say)
     except (Interrupted, KeyboardInterrupt):
         raise Interrupted(
             f"stopped by Ctrl-C; {out} is whole, and the same command goes on"
@@ -178,7 +183,7 @@ def _tune(
     searched: Mapping[str, Ranges],
     tuning: Tuning | None,
     measured: Mapping[str, Data],
-    data: Path,
+    score: Score,
     out: Path,
     say: Callable[[str], None],
 ) -> tuple[dict[str, Recipe], dict[str, Tuned], dict[str, str]]:
@@ -195,7 +200,7 @@ def _tune(
                 variant=name,
                 num_trials=tuning.num_trials,
                 out=out / "tune",
-                score=partial(first_metric, data=data),
+                score=score,
                 data=measured[name].digest,
                 say=say,
             )
@@ -209,7 +214,7 @@ def _train_all(
     untunable: Mapping[str, str],
     num_seeds: int,
     measured: Mapping[str, Data],
-    data: Path,
+    train: Callable[..., Run],
     out: Path,
     say: Callable[[str], None],
 ) -> list[Run]:
@@ -224,7 +229,8 @@ def _train_all(
         if not run.failed:
             tell = partial(_tell, say, f"run {number} of {len(order)}: {name} seed {seed}")
             recipe = replace(variants[name], seed=seed)
-            run = train_and_measure(run, recipe, measured[name], data, out / run.folder, tell)
+            folder = out / run.folder
+            run = train(run, recipe, measured[name], folder=folder, tell=tell)
         runs.append(run)
     return sorted(runs, key=lambda run: list(variants).index(run.variant))
 
