@@ -29,7 +29,7 @@ _SHOWN = 5  # how many offenders an error names; all are counted
 def name_first(offenders: Iterable[str]) -> str:
     """The first few offenders as text, with an ellipsis if there are more."""
     listed = list(offenders)
-    return ", ".join(repr(one) for one in listed[:_SHOWN]) + (
+    return ", ".join(repr(offender) for offender in listed[:_SHOWN]) + (
         ", ..." if len(listed) > _SHOWN else ""
     )
 
@@ -129,16 +129,18 @@ class Embeddings:
                 f"got shape {matrix.shape}"
             )
         object.__setattr__(self, "matrix", matrix)
-        given = tuple(self.ids)
+        as_written = tuple(self.ids)
         object.__setattr__(
-            self, "ids", given if all(map(str.isascii, given)) else tuple(map(nfc, given))
+            self,
+            "ids",
+            as_written if all(map(str.isascii, as_written)) else tuple(map(nfc, as_written)),
         )
         object.__setattr__(self, "meta", MappingProxyType(dict(self.meta)))
         if len(self._row) != len(self.ids):
             seen: set[str] = set()
-            repeated = [one for one in self.ids if one in seen or seen.add(one)]  # type: ignore[func-returns-value]
+            repeated = [name for name in self.ids if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
             twice = set(repeated)
-            alike = sorted({ascii(one) for one in given if nfc(one) in twice})
+            alike = sorted({ascii(name) for name in as_written if nfc(name) in twice})
             forms = (
                 f"; ids are compared in Unicode NFC, in which these are one: {name_first(alike)}"
                 if len(alike) > len(twice)
@@ -171,7 +173,7 @@ class Embeddings:
 
     @cached_property
     def _row(self) -> dict[str, int]:
-        return {one: i for i, one in enumerate(self.ids)}
+        return {name: i for i, name in enumerate(self.ids)}
 
     @cached_property
     def norms(self) -> Floats32:
@@ -201,18 +203,18 @@ class Embeddings:
 
         KeyError says how many are missing and names the first.
         """
-        wanted = list(ids)
-        found = np.fromiter(
-            (self._row.get(one, -1) for one in wanted), dtype=np.int64, count=len(wanted)
+        asked = list(ids)
+        rows = np.fromiter(
+            (self._row.get(name, -1) for name in asked), dtype=np.int64, count=len(asked)
         )
-        for i in np.flatnonzero(found < 0).tolist():
-            found[i] = self._row.get(nfc(wanted[i]), -1)
-        missing = [wanted[i] for i in np.flatnonzero(found < 0)]
+        for i in np.flatnonzero(rows < 0).tolist():
+            rows[i] = self._row.get(nfc(asked[i]), -1)
+        missing = [asked[i] for i in np.flatnonzero(rows < 0)]
         if missing:
             raise KeyError(
-                f"{len(missing)} of {len(wanted)} ids have no embedding ({name_first(missing)})"
+                f"{len(missing)} of {len(asked)} ids have no embedding ({name_first(missing)})"
             )
-        return found
+        return rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,7 +243,7 @@ class Trials:
             if not all(map(str.isascii, ids)):
                 number: dict[str, int] = {}
                 places = np.array(
-                    [number.setdefault(nfc(one), len(number)) for one in ids], dtype=np.int32
+                    [number.setdefault(nfc(name), len(number)) for name in ids], dtype=np.int32
                 )
                 if len(number) < len(set(ids)):
                     index = places[index]

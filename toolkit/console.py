@@ -35,7 +35,7 @@ class _Stderr(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print texts with a line end. Beside a running progress bar they go above it."""
-        if not all(isinstance(one, str) for one in objects):  # a bar, drawn by rich itself
+        if not all(isinstance(value, str) for value in objects):  # a bar, drawn by rich itself
             super().print(*objects, **options)
         elif self.is_terminal:
             super().print(
@@ -112,10 +112,10 @@ class BadItems:
     def count(self, unreadable: list[Bad], drawn: int) -> None:
         self.drawn += drawn
         self.failed += len(unreadable)
-        for one in unreadable:
-            if one.id not in self.seen:
-                self.seen[one.id] = one.reason
-                console.print(one_line(f"skipped {one.id}: {one.reason}"))
+        for item in unreadable:
+            if item.id not in self.seen:
+                self.seen[item.id] = item.reason
+                console.print(one_line(f"skipped {item.id}: {item.reason}"))
         if self.failed > self.max_share * self.drawn + (1 if self.max_share else 0):
             raise ValueError(
                 f"{self.failed} of {self.drawn} items drawn so far cannot be read "

@@ -316,7 +316,7 @@ def _summary(
         chosen,
         not reference,
         counts.get(chosen) or next(iter(counts.values()), {}),
-        "" if subjects is None else subjects.found,
+        "" if subjects is None else subjects.source,
         num_resamples=num_resamples,
         varied=(),
         allowed=(),

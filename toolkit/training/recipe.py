@@ -307,7 +307,9 @@ def of_group(named: Mapping[str, T], group: str) -> dict[str, T]:
     {'vmf': 1, 'cosine': 2}
     """
     start = f"{group}."
-    return {name.removeprefix(start): one for name, one in named.items() if name.startswith(start)}
+    return {
+        name.removeprefix(start): value for name, value in named.items() if name.startswith(start)
+    }
 
 
 def check(recipe: Recipe) -> None:

@@ -723,9 +723,10 @@ def test_subjects_come_from_the_labels(voices: Path) -> None:
     labels = {f"x{i}": item.label for i, item in enumerate(items)}
     found = subjects_behind(renamed, labels)
     assert found.num_subjects == 2
-    assert found.found == "labels of the items"
+    assert found.source == "labels of the items"
     assert (
-        subjects_behind(renamed, dict.fromkeys(labels)).found == "groups connected by target trials"
+        subjects_behind(renamed, dict.fromkeys(labels)).source
+        == "groups connected by target trials"
     )
     assert (
         found.trial_list
