@@ -283,15 +283,13 @@ def summarise(
         else _difference(cell.metric, outcomes[cell.variant], against)
         for cell in cells
     ]
-    adjusted = iter(
-        holm(
-            [
-                difference.p
-                for difference in differences
-                if difference is not None and difference.p is not None
-            ]
-        )
-    )
+    return _adjusted(cells, differences), reference
+
+
+def _adjusted(cells: Sequence[Cell], differences: Sequence[Difference | None]) -> list[Cell]:
+    """The cells with their differences, whose p values are adjusted by `holm`."""
+    measured = [difference for difference in differences if difference is not None]
+    adjusted = iter(holm([difference.p for difference in measured if difference.p is not None]))
     return [
         replace(
             cell,
@@ -300,7 +298,7 @@ def summarise(
             else replace(difference, p_holm=next(adjusted)),
         )
         for cell, difference in zip(cells, differences, strict=True)
-    ], reference
+    ]
 
 
 def verdict(difference: Difference) -> str:

@@ -130,11 +130,11 @@ def compare(
     measured = data_of(variants, data)
     plan_file = out / "plan.json"
     keep_plan(plan_file, _without(variants, searched), measured)
+    score = partial(first_metric, data=data, read_initial=read_initial)
+    train = partial(train_and_measure, data=data, read_initial=read_initial)
     try:
-        score = partial(first_metric, data=data, read_initial=read_initial)
         chosen, tuned, untunable = _tune(variants, searched, tuning, measured, score, out, say)
         keep_plan(plan_file, _without(chosen, untunable), measured)
-        train = partial(train_and_measure, data=data, read_initial=read_initial)
         runs = _train_all(chosen, untunable, num_seeds, measured, train, out, say)
     except (Interrupted, KeyboardInterrupt):
         raise Interrupted(
@@ -143,14 +143,8 @@ def compare(
     result = _stated(_summary(chosen, runs, measured, out, terms.reference), chosen, tuned)
     logs = {(run.variant, run.seed): read_log(out / run.folder) for run in runs}
     scores = _first_scores(chosen, runs, measured, out)
-    comparison.write(
-        out,
-        result,
-        logs,
-        command=terms.command,
-        version=likeness_version(),
-        scores=scores,
-    )
+    version = likeness_version()
+    comparison.write(out, result, logs, command=terms.command, version=version, scores=scores)
     return result
 
 
