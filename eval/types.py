@@ -138,7 +138,11 @@ class Embeddings:
         object.__setattr__(self, "meta", MappingProxyType(dict(self.meta)))
         if len(self._row) != len(self.ids):
             seen: set[str] = set()
-            repeated = [name for name in self.ids if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
+            repeated = []
+            for name in self.ids:
+                if name in seen:
+                    repeated.append(name)
+                seen.add(name)
             twice = set(repeated)
             alike = sorted({ascii(name) for name in as_written if nfc(name) in twice})
             forms = (
