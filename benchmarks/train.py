@@ -183,7 +183,7 @@ def print_memory(num_classes: int = 200_000, dim: int = 512) -> None:
     part = partial(ArcFace, scale=32.0)
     torch.manual_seed(0)
     loss = part(dim, num_classes)
-    layout = spread.shard(loss, spread.class_axes(part, dim))
+    layout = spread.cut(loss, spread.class_axes(part, dim))
     optimizer = torch.optim.SGD(loss.parameters(), lr=0.1, momentum=0.9)
     share = 64 // distributed.world()
     for number in range(3):

@@ -22,7 +22,17 @@ from eval.formats.trials import write_scores
 from eval.plda import Plda, ScoringLength
 from eval.sides import QUALITY, Models, Sides, column_names, measures_of, quality_of, sides_of
 from eval.similarity import check_similarity, pairs
-from eval.types import Embeddings, Floats, Scores, Trials, name_first, nfc, nfc_mapping
+from eval.types import (
+    Embeddings,
+    Floats,
+    Scores,
+    Trials,
+    check_choice,
+    check_counts,
+    name_first,
+    nfc,
+    nfc_mapping,
+)
 
 Norm = Literal["as", "s", "z", "t"]
 Pooling = Literal["mean", "norm_weighted"]
@@ -96,11 +106,9 @@ class Scoring:
                     f"{name} is of type {type(value).__name__}, but {kind.__name__} is needed; a "
                     f"file of it is read by {reader}"
                 )
-        for name, allowed in (("norm", get_args(Norm)), ("pooling", get_args(Pooling))):
-            if getattr(self, name) not in allowed:
-                raise ValueError(
-                    f"unknown {name} {getattr(self, name)!r}; choose one of {', '.join(allowed)}"
-                )
+        check_choice("norm", self.norm, get_args(Norm))
+        check_choice("pooling", self.pooling, get_args(Pooling))
+        check_counts("top_n", [self.top_n], least=2)
         if self.similarity is not None:
             check_similarity(self.similarity)
         self._check_plda()

@@ -410,11 +410,13 @@ def train(
         'speaker'
     """
     from likeness.commands.recipes import located
+    from likeness.models.initial import read_initial
     from toolkit.training.recipe import Recipe, override
     from toolkit.training.recipe import load as load_recipe
     from toolkit.training.train import fit
 
     loaded = recipe if isinstance(recipe, Recipe) else load_recipe(located(str(recipe)))[0]
     changes = [settings] if isinstance(settings, str) else list(settings)
-    fit(override(loaded, changes), data=Path(data), out=Path(out), resume=resume)
+    changed = override(loaded, changes)
+    fit(changed, data=Path(data), out=Path(out), resume=resume, read_initial=read_initial)
     return load(out)

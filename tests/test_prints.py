@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from likeness.cli import main
-from toolkit.console import BadItems, Bar, bar, console, track
+from toolkit.console import Bar, bar, console, track
 from toolkit.data.batch import Bad
 from toolkit.printing import argument_parser, is_terminal, say
+from toolkit.training.log import BadItems
 
 ROOT = Path(__file__).parents[1]
 PLACES = ("toolkit/printing.py", "toolkit/console.py")

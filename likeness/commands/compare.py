@@ -80,6 +80,7 @@ def compare(
     and paired differences.
     """
     from eval.reports.text import table
+    from likeness.models.initial import read_initial
     from toolkit.training import compare as comparing
     from toolkit.training.variants import load_variants
 
@@ -93,6 +94,7 @@ def compare(
             terms=comparing.Terms(reference, _names(allow_different), str(context.obj)),
             tuning=comparing.Tuning(ranges, tune, overrides or []) if tune else None,
             say=say,
+            read_initial=read_initial,
         )
     say(f"\n{table(result)}\nReport: {out / 'report' / 'index.html'}")
     if result.failed:

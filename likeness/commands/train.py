@@ -54,6 +54,7 @@ def train(
     Several processes share the work when the command is started by torchrun:
     torchrun --nproc-per-node N -m likeness train ...
     """
+    from likeness.models.initial import read_initial
     from toolkit.parallel import distributed
     from toolkit.training.recipe import load, override
     from toolkit.training.train import fit
@@ -62,7 +63,14 @@ def train(
     chosen = override(loaded, overrides or [])
     try:
         with stoppable():
-            model = fit(chosen, data=data, out=out, resume=resume, loggers=log or [])
+            model = fit(
+                chosen,
+                data=data,
+                out=out,
+                resume=resume,
+                loggers=log or [],
+                read_initial=read_initial,
+            )
     finally:
         distributed.end()
     if os.environ.get("RANK", "0") == "0":

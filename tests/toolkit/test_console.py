@@ -7,8 +7,9 @@ import signal
 
 import pytest
 
-from toolkit.console import BadItems, Bar, console, interruptible
+from toolkit.console import Bar, console, interruptible
 from toolkit.data.batch import Bad
+from toolkit.training.log import BadItems
 
 NAMES = (
     "a[bold].wav",

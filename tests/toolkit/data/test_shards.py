@@ -19,11 +19,11 @@ import torch
 from modalities.speaker import audio, folders
 from tests import tiny
 from tests.disk_calls import come_in_order, recorded
-from toolkit.console import BadItems
 from toolkit.data import shards
 from toolkit.data.batch import Bad, Draw, Item, Views, label_numbers
 from toolkit.data.sampling import Sampling, draws
 from toolkit.models.parts import describe
+from toolkit.training.log import BadItems
 from toolkit.training.train import fit
 
 Members = list[tuple[str, bytes]]

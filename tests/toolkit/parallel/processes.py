@@ -69,8 +69,8 @@ VARIANTS: dict[str, Part] = {
 }
 
 
-def shardable() -> dict[str, Part]:
-    """Losses whose classes can be sharded."""
+def spreadable() -> dict[str, Part]:
+    """Losses whose classes can be spread."""
     return {
         **{name: value for name, value in found().items() if isinstance(value, Spreadable)},
         **VARIANTS,
@@ -133,7 +133,7 @@ def compare(part: Part, *, cut: bool, reference: nn.Module | None = None) -> flo
     """
     single = build(part)
     ours = copy.deepcopy(single)
-    layout = spread.shard(ours, spread.class_axes(part, DIM)) if cut else None
+    layout = spread.cut(ours, spread.class_axes(part, DIM)) if cut else None
     axes: dict[str, int] = dict(layout.axes) if layout else {}
     worst = 0.0
     for step in range(3):
@@ -174,7 +174,7 @@ def sampled(part: Part, rate: float, labels: int = 3) -> float:
     single = build(part)
     ours = copy.deepcopy(single)
     axes = spread.class_axes(part, DIM)
-    layout = spread.shard(ours, axes)
+    layout = spread.cut(ours, axes)
     worst = 0.0
     for step in range(2):
         z, y = batch(step, labels)
@@ -258,7 +258,7 @@ def trained() -> float:
     ours: nn.Module = copy.deepcopy(loss)
     mirror: nn.Module = copy.deepcopy(backbone)
     mirror = mirror if distributed.world() == 1 else DistributedDataParallel(mirror)
-    layout = spread.shard(ours, spread.class_axes(part, DIM))
+    layout = spread.cut(ours, spread.class_axes(part, DIM))
     sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01)
     optimizers = [
         sgd([*entry.parameters(), *other.parameters()])
@@ -341,11 +341,11 @@ def adjoint() -> float:
 
 
 def checkpointed(folder: Path) -> float:
-    """Proxies and momentum that one process has saved are loaded in shards; those that the shards
-    save, one process loads (in the test).
+    """Proxies and momentum that one process has saved are loaded by several, each its own part;
+    what several save, one process loads (in the test).
     """
     loss = build(Cosine)
-    layout = spread.shard(loss, spread.class_axes(Cosine, DIM))
+    layout = spread.cut(loss, spread.class_axes(Cosine, DIM))
     momentum = torch.zeros_like(loss.proxies)  # type: ignore[arg-type]
     state = {
         name: spread.as_dtensor(tensor, layout.axes[name], CLASSES)
@@ -370,14 +370,12 @@ def messages() -> Iterator[tuple[str, str]]:
     """What wrong use says."""
     distributed.agree(seed=1, digest="abc")
     loss = build(ArcFace)
-    layout = spread.shard(loss, spread.class_axes(ArcFace, DIM))
+    layout = spread.cut(loss, spread.class_axes(ArcFace, DIM))
     z, y = batch(0)
     calls: dict[str, Callable[[], object]] = {
         "agree": lambda: distributed.agree(seed=distributed.rank(), digest="abc", classes=[1, 2]),
         "alone": lambda: loss(z, y),
-        "few classes": lambda: spread.shard(
-            build(Softmax, distributed.world() - 1), {"proxies": 0}
-        ),
+        "few classes": lambda: spread.cut(build(Softmax, distributed.world() - 1), {"proxies": 0}),
         "label": lambda: spread.loss_of(loss, z, y + CLASSES, layout=layout),
         "rate": lambda: spread.loss_of(loss, z, y, rate=0.5),
     }
@@ -404,10 +402,10 @@ def main(folder: Path, names: list[str]) -> None:
         for name, part in found().items()
         if name in names
     }
-    for name, part in shardable().items():
+    for name, part in spreadable().items():
         if name not in names:
             continue
-        cases[f"{name}, sharded"] = partial(compare, part, cut=True)
+        cases[f"{name}, spread"] = partial(compare, part, cut=True)
         cases[f"{name}, sampled"] = partial(sampled, part, 0.5)
         cases[f"{name}, all drawn"] = partial(sampled, part, 0.01, CLASSES)
     for name, case in cases.items():

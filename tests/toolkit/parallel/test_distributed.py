@@ -132,23 +132,23 @@ def test_a_loss_that_is_whole_in_every_process(report: dict[str, Any], name: str
     assert report[f"{name}, whole"] < 1e-9
 
 
-@pytest.mark.parametrize("name", cases(processes.shardable()))
-def test_a_loss_in_shards(report: dict[str, Any], name: str) -> None:
-    assert report[f"{name}, sharded"] < 1e-9
+@pytest.mark.parametrize("name", cases(processes.spreadable()))
+def test_a_loss_that_is_spread(report: dict[str, Any], name: str) -> None:
+    assert report[f"{name}, spread"] < 1e-9
 
 
-@pytest.mark.parametrize("name", cases(processes.shardable()))
+@pytest.mark.parametrize("name", cases(processes.spreadable()))
 def test_sampled_classes_are_the_loss_of_their_union(report: dict[str, Any], name: str) -> None:
     assert report[f"{name}, sampled"] < 1e-9
     assert report[f"{name}, all drawn"] < 1e-9
 
 
-@pytest.mark.parametrize("name", processes.shardable())
+@pytest.mark.parametrize("name", processes.spreadable())
 def test_sampled_classes_in_one_process(name: str) -> None:
-    assert processes.sampled(processes.shardable()[name], 0.5) < 1e-9
+    assert processes.sampled(processes.spreadable()[name], 0.5) < 1e-9
 
 
-def test_classification_losses_shard() -> None:
+def test_classification_losses_can_be_spread() -> None:
     named = (
         "Softmax Cosine NormFace Hyperbolic LSoftmax SphereFace SphereFaceR SphereFace2 CosFace "
         "ArcFace SubCenterArcFace CircleSoftmax CurricularFace "
@@ -156,10 +156,10 @@ def test_classification_losses_shard() -> None:
     named += (
         "MagFace AdaFace BroadFace CenterLoss ProxyNCA ProxyNCAPlusPlus ProxyAnchor SoftTriple HUG"
     )
-    assert set(processes.shardable()) >= set(named.split())
+    assert set(processes.spreadable()) >= set(named.split())
 
 
-def test_what_shards_save_one_process_loads(folder: Path, report: dict[str, Any]) -> None:
+def test_what_spread_classes_save_one_process_loads(folder: Path, report: dict[str, Any]) -> None:
     state = {
         "proxies": torch.zeros(CLASSES, DIM, dtype=torch.float64),
         "momentum": torch.zeros(CLASSES, DIM, dtype=torch.float64),
@@ -180,10 +180,10 @@ def test_what_shards_save_one_process_loads(folder: Path, report: dict[str, Any]
         ("alone", "RuntimeError: ArcFace holds the classes of one process only"),
         (
             "few classes",
-            "ValueError: 1 classes cut into 2 shards of up to 1 leave a process without any",
+            "ValueError: 1 classes cut into 2 parts of up to 1 leave a process without any",
         ),
         ("label", "ValueError: ArcFace: 22 of 22 labels are outside 0..6"),
-        ("rate", "ValueError: rate=0.5 must be in (0, 1], and 1 for a loss that is not sharded"),
+        ("rate", "ValueError: rate=0.5 must be in (0, 1], and 1 for a loss that is not spread"),
     ],
 )
 def test_wrong_use_is_refused_with_a_sentence(
@@ -209,7 +209,7 @@ def test_without_torchrun_the_functions_change_nothing(monkeypatch: pytest.Monke
     loss = build(ArcFace)
     names = [name for name, _ in loss.named_parameters()]
     before = list(loss.parameters())
-    layout = spread.shard(loss, spread.class_axes(ArcFace, DIM))
+    layout = spread.cut(loss, spread.class_axes(ArcFace, DIM))
     assert (layout.start, layout.stop) == (0, CLASSES)
     assert all(a is b for a, b in zip(before, loss.parameters(), strict=True))
     assert names == [name for name, _ in loss.named_parameters()]
@@ -255,16 +255,16 @@ class Squared(nn.Module):
         self.matrix = nn.Parameter(torch.zeros(num_classes, num_classes))
 
 
-def test_what_cannot_be_sharded_is_refused() -> None:
+def test_what_cannot_be_spread_is_refused() -> None:
     with pytest.raises(
         ValueError,
         match=r"matrix is \(11, 11\)",
     ):
         spread.class_axes(Squared, DIM)
     with pytest.raises(ValueError, match="'Squared'"):
-        spread.shard(Squared(DIM, 3), {"matrix": 0})
-    with pytest.raises(ValueError, match="Contrastive has nothing to shard"):
-        spread.shard(Contrastive(DIM, 3), {})
+        spread.cut(Squared(DIM, 3), {"matrix": 0})
+    with pytest.raises(ValueError, match="no classes to spread"):
+        spread.cut(Contrastive(DIM, 3), {})
 
 
 @given(
@@ -307,7 +307,7 @@ def test_negatives_are_drawn_evenly_and_anew_in_every_step_and_process() -> None
 
 def test_clipping_is_torch_s_in_one_process() -> None:
     loss = build(ArcFace)
-    layout = spread.shard(loss, spread.class_axes(ArcFace, DIM))
+    layout = spread.cut(loss, spread.class_axes(ArcFace, DIM))
     backbone = nn.Linear(DIM, DIM).double()
     z, y = processes.batch(0)
     loss(backbone(z), y).backward()

@@ -718,9 +718,10 @@ def test_subjects_come_from_the_labels(voices: Path) -> None:
     labels = {f"x{i}": item.label for i, item in enumerate(items)}
     subjects = subjects_behind(renamed, labels)
     assert subjects.num_subjects == 2
-    assert subjects.found == "labels of the items"
+    assert subjects.source == "labels of the items"
     assert (
-        subjects_behind(renamed, dict.fromkeys(labels)).found == "groups connected by target trials"
+        subjects_behind(renamed, dict.fromkeys(labels)).source
+        == "groups connected by target trials"
     )
     assert (
         subjects.trial_list

@@ -276,7 +276,7 @@ def test_recipe_files_say_what_they_lack(tmp_path: Path) -> None:
     file.write_text("X = 1\n")
     with pytest.raises(ValueError, match="defines no RECIPES"):
         load(str(file))
-    with pytest.raises(ValueError, match="no Python file"):
+    with pytest.raises(ValueError, match="likeness recipes"):
         load(str(tmp_path / "other.py"))
     clone = Path(__file__).parents[3] / "recipes" / "speaker" / "an4.py"
     with pytest.raises(ValueError, match="'simpel'; did you mean 'simple'"):

@@ -226,7 +226,7 @@ def test_settings_that_cannot_work_are_refused_before_the_first_step(
     voices: Path, tmp_path: Path
 ) -> None:
     for assignment, says in [
-        ("sampling.batch_size=998", "but the data has 6"),
+        ("sampling.items_per_class=1", "but the data has 6"),
         ("schedule.watch=err", "must be one of the recipe's metrics: eer"),
         ("schedule.steps=0", "must be at least 1"),
         ("memory.size=4", "smaller than sampling.batch_size"),

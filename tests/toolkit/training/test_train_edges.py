@@ -130,8 +130,8 @@ def test_settings_that_would_fail_late_are_refused_early(
             {"sampling": replace(recipe().sampling, batch_size=1, items_per_class=1)},
             "accumulate=1 needs 2",
         ),
-        ({"optim": Optim(name="AdamW")}, "'AdamW'; choose one of sgd"),  # type: ignore[arg-type]
-        ({"compute": Compute(precision="fp16")}, "precision is 'fp16'"),  # type: ignore[arg-type]
+        ({"optim": Optim(name="AdamW")}, "optim.name='AdamW'"),  # type: ignore[arg-type]
+        ({"compute": Compute(precision="fp16")}, "precision='fp16'"),  # type: ignore[arg-type]
         (
             {"compute": Compute(accumulate=6)},
             "accumulate=6 needs 12",

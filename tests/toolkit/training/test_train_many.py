@@ -108,13 +108,13 @@ def test_a_loss_that_indexes_its_classes_itself_is_not_cut() -> None:
         assert any(name.endswith("beta") for name in axes)
         with pytest.raises(
             ValueError,
-            match="'MarginLoss' cannot be sharded",
+            match="MarginLoss",
         ):
-            spread.shard(part(5, 4), axes)
+            spread.cut(part(5, 4), axes)
     both = partial(
         Joint, first=ArcFace, second=MarginLoss
     )  # one boundary for all: nothing of it is cut
-    assert spread.shard(both(5, 4), spread.class_axes(both, 5)).axes == {"first.proxies": 0}
+    assert spread.cut(both(5, 4), spread.class_axes(both, 5)).axes == {"first.proxies": 0}
 
 
 @torch.no_grad()
